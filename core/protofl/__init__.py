@@ -1,0 +1,93 @@
+"""protofl: the runtime for prototype-based heterogeneous federated learning.
+
+A method is one class whose hooks are the lines of its paper::
+
+    import protofl as pf
+
+    class PrototypeMean:
+        "FedProto without guidance: clients send prototypes, the server averages them."
+        terms = {"ce": "cross-entropy of the classifier"}
+
+        @pf.hookimpl
+        def upload_payload(self, client):
+            return client.class_prototypes()
+
+        @pf.hookimpl
+        def server_aggregate(self, server, uploads):
+            P, present = pf.stack_rows(uploads, "prototypes", server.num_classes)
+            mean, known = pf.functional.aggregate_prototypes(P, present.long(), "uniform")
+            return pf.class_rows(known, prototypes=mean)
+
+Publish it with an entry point::
+
+    [project.entry-points."protofl.methods"]
+    prototype-mean = "my_package:PrototypeMean"
+
+and run it: ``protofl run prototype-mean --models htfe8`` or ``pf.run("prototype-mean")``.
+
+The names below are loaded on first use, so that ``import protofl`` does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    # plugins
+    "hookimpl": "protofl.hookspecs.markers",
+    "Config": "protofl.config",
+    "VariantConfig": "protofl.config",
+    "Deviation": "protofl.config",
+    "Field": "protofl.config",
+    # what hooks see and return
+    "Payload": "protofl.payload",
+    "Client": "protofl.views",
+    "Server": "protofl.views",
+    "Batch": "protofl.views",
+    "Output": "protofl.views",
+    "Phase": "protofl.views",
+    "RunInfo": "protofl.views",
+    # what payloads are made of and read with
+    "class_rows": "protofl.payload",
+    "stack_rows": "protofl.payload",
+    "pack_weights": "protofl.weights",
+    "load_weights": "protofl.weights",
+    "average_weights": "protofl.weights",
+    # what the other kinds of plugin build
+    "Architecture": "protofl.models",
+    "SplitModel": "protofl.models",
+    "Images": "protofl.data.images",
+    "download": "protofl.data.download",
+    "Host": "protofl.host",
+    "HostFailure": "protofl.errors",
+    "TrainJob": "protofl.host",
+    "training_batches": "protofl.data.batches",
+    # running
+    "run": "protofl.run",
+    "Result": "protofl.run",
+    "random_stream": "protofl.randomness",
+    "numpy_stream": "protofl.randomness",
+    "functional": "protofl.functional",
+    # errors
+    "ProtoflError": "protofl.errors",
+    "UsageError": "protofl.errors",
+    "RunFailure": "protofl.errors",
+}
+
+__all__ = sorted([*_HOME, "__version__"])
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the public names are of many types
+    if name not in _HOME:
+        raise AttributeError(f"module 'protofl' has no attribute {name!r}")
+    module = importlib.import_module(_HOME[name])
+    value = module if name == "functional" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,63 @@
+"""Errors that a user reads: what happened, what was near, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ProtoflError(Exception):
+    """An error for the user: one line what, one line what was near, one line what to do.
+
+    Args:
+        what: What is wrong, naming the value.
+        near: What would have been accepted, or what came close; may be empty.
+        do: What to do about it; may be empty.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, near: str = "", do: str = "") -> None:
+        super().__init__(what)
+        self.what, self.near, self.do = what, near, do
+
+    def __str__(self) -> str:
+        return "\n".join(line for line in (self.what, self.near, self.do) if line)
+
+
+class UsageError(ProtoflError):
+    """Something asked for can't be done; found before training starts (exit code 2)."""
+
+    exit_code = 2
+
+
+class RunFailure(ProtoflError):
+    """The run started and failed; finished rounds are saved (exit code 1)."""
+
+
+class HostFailure(RunFailure):
+    """A host ended in the middle of a job (a worker process was killed, say)."""
+
+
+class MissingKey(ProtoflError, KeyError):
+    """A payload or the server's knowledge lacks a key that a hook reads.
+
+    Attributes:
+        key: The missing key.
+    """
+
+    def __init__(self, key: str, holder: str, present: Iterable[str]) -> None:
+        has = ", ".join(sorted(present)) or "nothing"
+        ProtoflError.__init__(self, f"{holder} has no {key!r}", f"it holds: {has}")
+        self.key = key
+
+
+def unknown(noun: str, name: str, known: Iterable[str], do: str = "") -> UsageError:
+    """The error for a name that does not exist, with the names that are near."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if near:
+        line = f"did you mean {' or '.join(repr(n) for n in near)}?"
+    else:
+        line = f"known: {', '.join(names) or 'none'}"
+    return UsageError(f"unknown {noun} {name!r}", line, do)

@@ -1,0 +1,1 @@
+"""The field's mathematics as pure functions on tensors."""

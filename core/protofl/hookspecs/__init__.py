@@ -1,0 +1,1 @@
+"""Hook specifications: what each kind of plugin provides."""

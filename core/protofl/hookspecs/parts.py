@@ -1,0 +1,106 @@
+"""Hooks of the kinds that are not methods: what they are given and what they return.
+
+Every plugin is a class with a docstring (its first line is shown in ``list-plugins``), an
+optional nested ``Config`` and no state on ``self``. A plugin that takes an argument behind its
+name (``npz:PATH``, ``torchvision:resnet18,vgg11``) names the Config field that receives it in
+``argument``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protofl.hookspecs.markers import hookspec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from protofl.config import Config
+    from protofl.data.images import Images
+    from protofl.host import Host, TrainJob
+    from protofl.models import Architecture
+    from protofl.views import RunInfo
+
+
+class ModelGroupSpec:
+    """A model group. Attributes a group may declare beside its hooks:
+
+    ``feature_dim`` (default K, 512), ``min_side`` (smaller images are brought to it, the same
+    for all its clients; 32), ``channels`` (a fixed number of input channels, or None for the
+    data's own), ``server_architecture`` (``resnet56``).
+    """
+
+    @hookspec(firstresult=True)
+    def architectures(self, config: Config) -> list[Architecture]:
+        """Return the architectures in order: client i gets number i mod X."""
+
+    @hookspec(firstresult=True)
+    def server_architectures(self, config: Config) -> list[Architecture]:
+        """Return further architectures that only a server builds, by name (optional)."""
+
+
+class PartitionerSpec:
+    """A partitioner splits the samples of a data set over clients."""
+
+    @hookspec(firstresult=True)
+    def partition(
+        self,
+        labels: np.ndarray,
+        num_classes: int,
+        num_clients: int,
+        min_samples: int,
+        generator: np.random.Generator,
+        config: Config,
+        notes: list[str],
+    ) -> list[np.ndarray]:
+        """Return one int64 array of row numbers per client, no row twice.
+
+        Args:
+            labels: Labels [N] in 0…C-1.
+            num_classes: C.
+            num_clients: M.
+            min_samples: Samples that every client should get at least.
+            generator: The only source of randomness.
+            config: The partitioner's options.
+            notes: Append a line here to tell the user of something unusual that was done.
+
+        Raises:
+            UsageError: The options can't be met by these data.
+        """
+
+
+class DatasetSpec:
+    """A data set. What ``decode`` returns is cached as memory-mapped tensors by the runtime."""
+
+    @hookspec(firstresult=True)
+    def cache_key(self, config: Config, data_dir: Path) -> str:
+        """Return a file name ([a-z0-9-]) that names the decoded data; changed data, new name."""
+
+    @hookspec(firstresult=True)
+    def decode(self, config: Config, data_dir: Path) -> Images:
+        """Download where needed, decode and return the data; called when the cache has none.
+
+        Raises:
+            UsageError: The data can't be found, read or trusted.
+        """
+
+
+class EngineSpec:
+    """An engine trains one client inside a host."""
+
+    @hookspec(firstresult=True)
+    def train(self, job: TrainJob) -> dict[str, float]:
+        """Run the job's phase of local training.
+
+        Returns:
+            ``loss``, ``loss.TERM`` for every term (sums over samples) and ``samples``.
+        """
+
+
+class BackendSpec:
+    """A backend places hosts and carries jobs to them."""
+
+    @hookspec(firstresult=True)
+    def open_hosts(self, spec: str, info: RunInfo, config: Config, workers: int) -> list[Host]:
+        """Start the hosts and return a handle of each; client i belongs to one of them."""

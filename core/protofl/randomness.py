@@ -1,0 +1,35 @@
+"""Random streams: every draw has a key, so nothing depends on what was drawn before."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+Key = str | int
+
+
+def _digest(seed: int, keys: tuple[Key, ...]) -> int:
+    text = "/".join(str(part) for part in (seed, *keys))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def random_stream(seed: int, *keys: Key) -> torch.Generator:
+    """A CPU generator for the purpose that ``keys`` name, the same whenever it is asked for."""
+    return torch.Generator().manual_seed(_digest(seed, keys))
+
+
+def numpy_stream(seed: int, *keys: Key) -> np.random.Generator:
+    """As `random_stream`, for NumPy."""
+    return np.random.default_rng(_digest(seed, keys))
+
+
+@contextmanager
+def global_stream(seed: int, *keys: Key) -> Iterator[None]:
+    """Seed torch's global generators for a block (initial weights, dropout) and restore them."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(_digest(seed, keys))
+        yield

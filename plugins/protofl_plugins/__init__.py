@@ -1,0 +1,1 @@
+"""The plugins that ship with protofl, declared as entry points like anybody's."""

@@ -1,0 +1,1 @@
+"""Backends: where hosts live."""
