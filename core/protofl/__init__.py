@@ -33,6 +33,31 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from protofl import functional
+    from protofl.config import Config, Deviation, Field, VariantConfig
+    from protofl.data.download import download
+    from protofl.data.images import Images
+    from protofl.data.npz import read_npz
+    from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
+    from protofl.hookspecs.markers import hookimpl
+    from protofl.host import (
+        Host,
+        Job,
+        Pool,
+        Reply,
+        TrainJob,
+        error_from_values,
+        error_to_values,
+    )
+    from protofl.models import Architecture, SplitModel
+    from protofl.payload import Payload, class_rows, stack_rows
+    from protofl.plan import Plan
+    from protofl.randomness import numpy_stream, random_stream
+    from protofl.run import Result, run
+    from protofl.views import Batch, Client, Output, Phase, RunInfo, Server
+    from protofl.weights import average_weights, load_weights, pack_weights
+
 __version__ = "0.1.0"
 
 _HOME = {
@@ -61,10 +86,18 @@ _HOME = {
     "SplitModel": "protofl.models",
     "Images": "protofl.data.images",
     "download": "protofl.data.download",
+    "read_npz": "protofl.data.npz",
+    "images_from_arrays": "protofl.data.npz",
+    "files_key": "protofl.data.cache",
     "Host": "protofl.host",
     "HostFailure": "protofl.errors",
+    "Job": "protofl.host",
+    "Reply": "protofl.host",
+    "Pool": "protofl.host",
+    "error_to_values": "protofl.host",
+    "error_from_values": "protofl.host",
     "TrainJob": "protofl.host",
-    "training_batches": "protofl.data.batches",
+    "Plan": "protofl.plan",
     # running
     "run": "protofl.run",
     "Result": "protofl.run",

@@ -60,3 +60,20 @@ class Architecture:
     channels_last: bool = True
     eval_batch: int = 256
     head: str = "linear"
+
+
+def profile(
+    architecture: Architecture, channels: int, num_classes: int, feature_dim: int, side: int
+) -> tuple[int, int]:
+    """Parameters, and forward FLOPs of one image, by torch's counter; no memory is taken.
+
+    A multiplication with an addition counts as two FLOPs.
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.device("meta"):
+        model = architecture.build(channels, num_classes, feature_dim, side).eval()
+        image = torch.zeros(1, channels, side, side)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(image)
+    return sum(p.numel() for p in model.parameters()), counter.get_total_flops()

@@ -1,1 +1,78 @@
-"""The field's mathematics as pure functions on tensors."""
+"""The field's mathematics as pure functions on tensors.
+
+N is a number of rows (samples), C of classes, K of features, M of clients. ``labels`` are integers
+in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the others may hold anything.
+
+=======================  =====================================================================
+`class_means`            mean feature of every class: FedTGP Eq. 2, FedSA Eq. 2, FedPKD Eq. 5
+`aggregate_prototypes`   over clients: FedTGP Eq. 3, FedSA Eq. 3, FedPKD Eq. 8; Q^c of FedTGP
+`ema`                    moving average of anchors: FedSA Eq. 10
+`prototype_distance`     of features to prototypes: φ of FedTGP, d of FedSA
+`prototype_alignment`    to the own class: FedTGP Eq. 4 and 11, FedSA Eq. 5, FedPKD Eq. 12 and 16
+`pair_margin`            maximum over pairs of classes: FedTGP Eq. 9 before the threshold
+`nearest_margin`         maximum of the distance to the nearest class: FedTGP Fig. 1
+`mean_margin`            average margin: FedSA Eq. 6
+`margin_contrastive_…`   ``rows`` and their mean, ``loss``: FedTGP Eq. 10, FedSA Eq. 7
+`simplex_etf`            the fixed classifier V: FedKTL section 3.3.2
+`arcface_loss`           FedKTL Eq. 1
+`mmd_rbf`                maximum mean discrepancy: FedKTL Eq. 3
+`variance_weights`       β of an ensemble: FedPKD Eq. 7
+`ensemble_logits`        the ensemble S: FedPKD Eq. 6
+`filter_by_prototype`    samples near their pseudo-class: FedPKD Alg. 1, Eq. 10
+`kl_divergence`          of student and teacher: FedPKD Eq. 11 and 15, FedDF, FML, FedKD
+`entropy_reduction`      sharpened mean of probabilities: DS-FL
+`truncated_svd`          compressed updates: FedKD
+=======================  =====================================================================
+
+All but `simplex_etf`, `filter_by_prototype` and `truncated_svd` may be part of a client's loss:
+they don't look at a tensor's value from Python, so a step can be compiled, captured or mapped over
+clients. Arguments are checked by shape and dtype, with a ``ValueError``; labels outside 0…C−1 are
+not looked for. Results have the arguments' promoted dtype; half precision is computed and returned
+in float32, except by `ema`, which keeps the dtype, and `truncated_svd`, which torch refuses it.
+"""
+
+from __future__ import annotations
+
+from protofl.functional.compression import truncated_svd
+from protofl.functional.distances import prototype_alignment, prototype_distance
+from protofl.functional.distillation import (
+    ensemble_logits,
+    entropy_reduction,
+    filter_by_prototype,
+    kl_divergence,
+    variance_weights,
+)
+from protofl.functional.etf import arcface_loss, simplex_etf
+from protofl.functional.kernels import mmd_rbf
+from protofl.functional.margins import (
+    margin_contrastive_loss,
+    margin_contrastive_rows,
+    mean_margin,
+    mean_nearest_margin,
+    nearest_margin,
+    pair_margin,
+)
+from protofl.functional.prototypes import aggregate_prototypes, class_means, ema
+
+__all__ = [
+    "aggregate_prototypes",
+    "arcface_loss",
+    "class_means",
+    "ema",
+    "ensemble_logits",
+    "entropy_reduction",
+    "filter_by_prototype",
+    "kl_divergence",
+    "margin_contrastive_loss",
+    "margin_contrastive_rows",
+    "mean_margin",
+    "mean_nearest_margin",
+    "mmd_rbf",
+    "nearest_margin",
+    "pair_margin",
+    "prototype_alignment",
+    "prototype_distance",
+    "simplex_etf",
+    "truncated_svd",
+    "variance_weights",
+]

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from protofl.config import Config
     from protofl.data.images import Images
-    from protofl.host import Host, TrainJob
+    from protofl.host import Pool, TrainJob
     from protofl.models import Architecture
-    from protofl.views import RunInfo
+    from protofl.plan import Plan
 
 
 class ModelGroupSpec:
@@ -86,6 +86,12 @@ class DatasetSpec:
         """
 
 
+class GeneratorSpec:
+    """An image generator on the server (FedKTL). The kind has no hooks yet: its first method
+    brings them.
+    """
+
+
 class EngineSpec:
     """An engine trains one client inside a host."""
 
@@ -94,7 +100,8 @@ class EngineSpec:
         """Run the job's phase of local training.
 
         Returns:
-            ``loss``, ``loss.TERM`` for every term (sums over samples) and ``samples``.
+            For every loss term the sum over samples of its value (the mean of a batch times its
+            samples), under the term's label.
         """
 
 
@@ -102,5 +109,11 @@ class BackendSpec:
     """A backend places hosts and carries jobs to them."""
 
     @hookspec(firstresult=True)
-    def open_hosts(self, spec: str, info: RunInfo, config: Config, workers: int) -> list[Host]:
-        """Start the hosts and return a handle of each; client i belongs to one of them."""
+    def open_pool(self, plan: Plan, config: Config, workers: int) -> Pool:
+        """Start the hosts and return the pool that carries jobs to them.
+
+        Args:
+            plan: The run; ``plan.to_json()`` is enough to build it elsewhere.
+            config: The backend's options.
+            workers: Hosts to start; 0 for the backend's own choice.
+        """

@@ -1,0 +1,1 @@
+"""Data: images in memory-mapped caches, their split over clients, and batches."""

@@ -1,0 +1,135 @@
+"""Batches: index slices of a seeded permutation, normalised on the device.
+
+There is no DataLoader and no per-sample work: a client's samples are rows of one mapped tensor
+of all images; an epoch gathers them in the order of a permutation, a block of batches at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from protofl.randomness import random_stream
+
+BLOCK = 512
+"""Samples that are gathered and normalised together."""
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """How stored images become what a model sees.
+
+    Attributes:
+        channels: Channels that the model takes; grey images are repeated.
+        side: Smallest side; smaller images are brought to it bilinearly.
+    """
+
+    channels: int
+    side: int
+
+    def __call__(self, x: Tensor, channels_last: bool) -> Tensor:
+        """Normalise uint8 to x/127.5 − 1 (floats are used as they are), resize, lay out."""
+        x = x.to(torch.float32).div_(127.5).sub_(1) if x.dtype == torch.uint8 else x.float()
+        if min(x.shape[2:]) < self.side:
+            scale = self.side / min(x.shape[2:])
+            size = [max(self.side, round(n * scale)) for n in x.shape[2:]]
+            x = torch.nn.functional.interpolate(x, size=size, mode="bilinear", align_corners=False)
+        if x.shape[1] < self.channels:
+            x = x.expand(-1, self.channels, -1, -1)
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        return x.contiguous(memory_format=layout)
+
+
+class Samples:
+    """Rows of a tensor of images, as a model sees them.
+
+    Args:
+        x: All images N×channels×H×W, on the device.
+        y: All labels [N], on the device; None where the samples are unlabelled.
+        rows: The rows that belong here, [n].
+        pixels: How images are prepared.
+        channels_last: Their layout.
+    """
+
+    def __init__(
+        self, x: Tensor, y: Tensor | None, rows: Tensor, pixels: Pixels, channels_last: bool
+    ) -> None:
+        self._x, self._rows = x, rows.to(x.device)
+        self._pixels, self._channels_last = pixels, channels_last
+        labels = y if y is not None else torch.empty(0, dtype=torch.int64, device=x.device)
+        self.y = labels[self._rows] if y is not None else labels
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def first(self, count: int) -> Samples:
+        """The first ``count`` of these samples."""
+        part = object.__new__(Samples)
+        part._x, part._rows, part.y = self._x, self._rows[:count], self.y[:count]
+        part._pixels, part._channels_last = self._pixels, self._channels_last
+        return part
+
+    def images(self, index: Tensor | slice = slice(None)) -> Tensor:
+        """The images at ``index``, n×channels×H×W, normalised."""
+        return self._pixels(self._x[self._rows[index]], self._channels_last)
+
+    def chunks(self, size: int) -> Iterator[Tensor]:
+        """All images in order, ``size`` at a time."""
+        for start in range(0, len(self), size):
+            yield self.images(slice(start, start + size))
+
+
+def batch_bounds(count: int, batch_size: int, drop_last: bool) -> list[tuple[int, int]]:
+    """First and last-plus-one position of every mini-batch of an epoch.
+
+    The last, smaller batch is kept unless ``drop_last``; one of exactly one sample joins the
+    batch before it, as BatchNorm refuses it at 1×1. A client with fewer samples than a batch
+    has one batch even with ``drop_last``, or it would never train.
+    """
+    starts = range(0, count, batch_size)
+    bounds = [(start, min(start + batch_size, count)) for start in starts]
+    if len(bounds) > 1 and bounds[-1][1] - bounds[-1][0] < batch_size:
+        if drop_last:
+            bounds.pop()
+        elif bounds[-1][1] - bounds[-1][0] == 1:
+            bounds[-2:] = [(bounds[-2][0], count)]
+    return bounds
+
+
+def training_batches(
+    samples: Samples,
+    *,
+    epochs: int,
+    batch_size: int,
+    drop_last: bool,
+    seed: int,
+    keys: tuple[str | int, ...],
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Images, labels and row numbers of every mini-batch of all epochs.
+
+    Args:
+        samples: The phase's data.
+        epochs: Passes over them, each in an order of its own.
+        batch_size: Samples per mini-batch.
+        drop_last: See `batch_bounds`.
+        seed: The run's effective seed.
+        keys: What the order depends on beside the seed and the epoch (round, client).
+    """
+    count = len(samples)
+    bounds = batch_bounds(count, batch_size, drop_last)
+    group = max(1, BLOCK // batch_size)
+    for epoch in range(epochs):
+        order = torch.randperm(count, generator=random_stream(seed, "order", *keys, epoch))
+        order = order.to(samples.y.device)
+        for first in range(0, len(bounds), group):
+            part = bounds[first : first + group]
+            start = part[0][0]
+            index = order[start : part[-1][1]]
+            images = samples.images(index)
+            labels = samples.y[index] if len(samples.y) else samples.y
+            for a, b in part:
+                within = slice(a - start, b - start)
+                yield images[within], labels[within] if len(labels) else labels, index[within]

@@ -1,0 +1,292 @@
+"""From a data set and a partitioner to every client's training and test rows.
+
+Without public data the data set's own training and test parts are pooled, partitioned, and each
+client's share is shuffled and split 75/25 (FedTGP, FedKTL, FedSA: "Implementation Details"). With
+public data (FedPKD, Sec. V-A) N samples of the training part are held out unlabelled, the data
+set's own test part is the global test set, and the rest of the training part is partitioned and
+split 75/25. Data that come already split keep their split.
+
+A split depends on the data, the partitioner with its options, and the seed; never on the method.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from protofl.data.images import Images
+from protofl.errors import UsageError
+from protofl.randomness import numpy_stream
+
+Partition = Callable[[np.ndarray, int, int, int, np.random.Generator, list[str]], list[np.ndarray]]
+"""A partitioner with its options bound: labels, C, M, least samples, generator, notes → rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Which rows of a data set each of M clients trains and is tested on.
+
+    Attributes:
+        rows: Row numbers [n] int64, client after client, each client's training rows first.
+        offsets: Starts [2M+1] int64 in ``rows``: 2i of client i's training, 2i+1 of its test rows.
+        public: Unlabelled public rows [N_pub], or None.
+        global_test: Rows [N_test] of the server's test set where there are public data, or None.
+        partitioner: Name of the partitioner; ``own`` for data that come already split.
+        notes: Lines to tell the user of something unusual that was done.
+    """
+
+    rows: Tensor
+    offsets: Tensor
+    public: Tensor | None = None
+    global_test: Tensor | None = None
+    partitioner: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def num_clients(self) -> int:
+        """M."""
+        return len(self.offsets) // 2
+
+    def train(self, client_id: int) -> Tensor:
+        """Rows [n] that client ``client_id`` trains on."""
+        return self._piece(2 * client_id)
+
+    def test(self, client_id: int) -> Tensor:
+        """Rows [n] that client ``client_id`` is tested on."""
+        return self._piece(2 * client_id + 1)
+
+    def _piece(self, index: int) -> Tensor:
+        if not 0 <= index < len(self.offsets) - 1:
+            raise IndexError(f"client {index // 2} of {self.num_clients}")
+        return self.rows[int(self.offsets[index]) : int(self.offsets[index + 1])]
+
+    def counts(self, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+        """Numbers of samples of each class in every client's training and test part.
+
+        Args:
+            labels: Labels [N] of the whole data set.
+            num_classes: C.
+
+        Returns:
+            Training counts [M, C] and test counts [M, C], int64.
+        """
+        piece = torch.repeat_interleave(torch.arange(len(self.offsets) - 1), self.offsets.diff())
+        cells = piece * num_classes + labels[self.rows]
+        table = torch.bincount(cells, minlength=2 * self.num_clients * num_classes)
+        table = table.reshape(self.num_clients, 2, num_classes)
+        return table[:, 0].contiguous(), table[:, 1].contiguous()
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 (hex) over all rows and offsets; identifies the split in a record."""
+        digest = hashlib.sha256()
+        for tensor in (self.rows, self.offsets, self.public, self.global_test):
+            if tensor is None:
+                digest.update(b"none;")
+            else:
+                digest.update(f"{len(tensor)};".encode())
+                digest.update(tensor.numpy().astype("<i8").tobytes())
+        return digest.hexdigest()
+
+
+def make_split(
+    images: Images,
+    partition: Partition,
+    num_clients: int | None,
+    batch_size: int,
+    seed: int,
+    public: int = 0,
+    train_share: float = 0.75,
+    partitioner: str = "",
+) -> Split:
+    """Split a data set over clients.
+
+    The partitioner is asked for enough samples per client to fill one training batch after the
+    split, ⌈batch_size / train_share⌉. Where the data are too few to give that to everyone it is
+    half the mean share instead, and at least 2, so that runs with many clients work; a note says
+    so.
+
+    Args:
+        images: The data; where they come already split, that split is used.
+        partition: The partitioner with its options bound. It is given the labels of the samples
+            to split and returns positions among these.
+        num_clients: M; None only for data that come already split.
+        batch_size: B.
+        seed: The effective seed; the split depends on no other randomness.
+        public: Samples of the training part to hold out as unlabelled public data.
+        train_share: Share of a client's samples that it trains on.
+        partitioner: The partitioner's name, for the record.
+
+    Raises:
+        UsageError: The data can't be split this way.
+    """
+    if images.split is not None:
+        return _own_split(images, num_clients, public)
+    if num_clients is None or num_clients < 1:
+        raise UsageError(f"a split needs at least 1 client, not {num_clients}", do="give --clients")
+
+    public_rows, test_rows, base = _hold_out(images, num_clients, seed, public)
+    notes: list[str] = []
+    least = math.ceil(batch_size / train_share)
+    if num_clients * least > len(base):
+        lowered = max(2, len(base) // num_clients // 2)
+        if num_clients * lowered <= len(base):
+            notes.append(
+                f"{len(base)} samples are too few to fill a batch of {batch_size} for each of "
+                f"{num_clients} clients; asked for at least {lowered} samples each, not {least}"
+            )
+        least = lowered
+    labels = images.y.numpy()[base]
+    generator = numpy_stream(seed, "split", "partition")
+    shares = partition(labels, images.num_classes, num_clients, least, generator, notes)
+    rows, sizes = _checked(shares, len(base), num_clients, partitioner or "the partitioner")
+
+    # Shuffle within every client at once: sort by client, then by a random key.
+    client = np.repeat(np.arange(num_clients), sizes)
+    keys = numpy_stream(seed, "split", "shuffle").random(len(rows))
+    rows = base[rows[np.lexsort((keys, client))]]
+    train_sizes = np.clip(np.floor(sizes * train_share + 1e-9).astype(np.int64), 1, sizes - 1)
+    pieces = np.stack([train_sizes, sizes - train_sizes], axis=1).reshape(-1)
+    return Split(
+        rows=torch.from_numpy(rows),
+        offsets=torch.from_numpy(np.concatenate([[0], np.cumsum(pieces)])),
+        public=public_rows,
+        global_test=test_rows,
+        partitioner=partitioner,
+        notes=notes,
+    )
+
+
+def _hold_out(
+    images: Images, num_clients: int, seed: int, public: int
+) -> tuple[Tensor | None, Tensor | None, np.ndarray]:
+    """Public rows, global test rows, and the rows that are left to partition.
+
+    One permutation serves both, the test rows first: so the global test set does not depend on
+    the number of public samples, and a larger public set contains the smaller.
+    """
+    if not public:
+        return None, None, np.arange(len(images.y), dtype=np.int64)
+    has_test = images.num_train < len(images.y)
+    tenth = 0 if has_test else max(1, images.num_train // 10)
+    largest = images.num_train - tenth - 2 * num_clients
+    if not 0 < public <= largest:
+        raise UsageError(
+            f"can't hold out {public} public samples",
+            f"the training part has {images.num_train} samples"
+            + (f", of which {tenth} are the global test set" if tenth else "")
+            + f", and {num_clients} clients need at least 2 each",
+            f"use --public with at most {largest}" if largest > 0 else "use fewer clients",
+        )
+    order = numpy_stream(seed, "split", "public").permutation(images.num_train).astype(np.int64)
+    if has_test:
+        test = np.arange(images.num_train, len(images.y), dtype=np.int64)
+    else:
+        test = np.sort(order[:tenth])
+    held = np.sort(order[tenth : tenth + public])
+    base = np.sort(order[tenth + public :])
+    return torch.from_numpy(held), torch.from_numpy(test), base
+
+
+def _checked(
+    shares: list[np.ndarray], num_samples: int, num_clients: int, name: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """All shares' positions one after another, and their sizes, if they are a partition."""
+    do = "this is an error in the partitioner, not in your options"
+    if len(shares) != num_clients:
+        raise UsageError(f"{name} returned {len(shares)} parts for {num_clients} clients", do=do)
+    sizes = np.array([len(share) for share in shares], dtype=np.int64)
+    for client in np.flatnonzero(sizes < 2):
+        raise UsageError(
+            f"empty client: client {client} of {num_clients} got {sizes[client]} of "
+            f"{num_samples} samples from {name}",
+            "a client needs at least 1 training and 1 test sample",
+            "use fewer clients, a larger beta, or another partitioner",
+        )
+    rows = np.concatenate([np.asarray(share).reshape(-1) for share in shares])
+    if not np.issubdtype(rows.dtype, np.integer):
+        raise UsageError(f"{name} returned rows of type {rows.dtype}", "rows are int64", do)
+    rows = rows.astype(np.int64)
+    if rows.min() < 0 or rows.max() >= num_samples:
+        raise UsageError(f"{name} returned rows outside 0…{num_samples - 1}", do=do)
+    twice = np.flatnonzero(np.bincount(rows, minlength=num_samples) > 1)
+    if twice.size:
+        raise UsageError(f"{name} gave row {twice[0]} to more than one place", do=do)
+    return rows, sizes
+
+
+def _own_split(images: Images, num_clients: int | None, public: int) -> Split:
+    """The split that the data came with."""
+    own = images.split or []
+    if num_clients not in (None, len(own)):
+        raise UsageError(
+            f"these data come split over {len(own)} clients, not {num_clients}",
+            do=f"use --clients {len(own)}, or leave it out",
+        )
+    if public:
+        raise UsageError(
+            f"can't hold out {public} public samples: these data come already split",
+            do="give public images of their own: --public npz:PATH",
+        )
+    pieces = [part for pair in own for part in pair]
+    sizes = torch.tensor([len(part) for part in pieces], dtype=torch.int64)
+    for index in torch.nonzero(sizes == 0).flatten().tolist():
+        raise UsageError(
+            f"empty client: client {index // 2} of {len(own)} has no "
+            f"{('training', 'test')[index % 2]} sample in the data's own split",
+            do="repair the data set's files",
+        )
+    offsets = torch.zeros(len(pieces) + 1, dtype=torch.int64)
+    offsets[1:] = sizes.cumsum(0)
+    rows = torch.cat([part.long() for part in pieces]) if pieces else offsets[:0]
+    return Split(rows=rows, offsets=offsets, partitioner="own")
+
+
+def partition_record(
+    split: Split, labels: Tensor, num_classes: int, classes: list[str]
+) -> dict[str, Any]:
+    """What ``partition.json`` holds: counts, clients × classes, and the split's hash.
+
+    Args:
+        split: The split.
+        labels: Labels [N] of the whole data set.
+        num_classes: C.
+        classes: Names of the C classes.
+    """
+    train_counts, test_counts = split.counts(labels, num_classes)
+    return {
+        "partitioner": split.partitioner,
+        "clients": split.num_clients,
+        "classes": list(classes),
+        "train_counts": train_counts.tolist(),
+        "test_counts": test_counts.tolist(),
+        "public_samples": 0 if split.public is None else len(split.public),
+        "global_test_samples": 0 if split.global_test is None else len(split.global_test),
+        "notes": list(split.notes),
+        "hash": split.hash,
+    }
+
+
+def majority_correct(train_counts: Tensor, test_counts: Tensor) -> float:
+    """Accuracy of always guessing a client's commonest training class, pooled over clients.
+
+    Args:
+        train_counts: Training samples [M, C] of each client and class.
+        test_counts: Test samples [M, C].
+
+    Returns:
+        Σ_i test samples of client i's commonest training class (ties: the lowest) / all test
+        samples; 0 where there are none.
+    """
+    guess = train_counts.numpy().argmax(axis=1)  # NumPy promises the first of equals
+    tests = test_counts.numpy()
+    total = int(tests.sum())
+    return int(tests[np.arange(len(guess)), guess].sum()) / total if total else 0.0

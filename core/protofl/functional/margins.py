@@ -1,0 +1,181 @@
+"""Margins between prototypes, and the contrastive loss that enforces one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from protofl.functional._checks import (
+    check_classes,
+    check_floating,
+    check_labels,
+    check_mask,
+    check_shape,
+    result_dtype,
+)
+from protofl.functional.distances import euclidean_distances, prototype_distance
+
+
+def _pairs(prototypes: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+    """The distances of all ordered pairs of classes [C, C], and which pairs are a ≠ b, known."""
+    check_shape("prototypes", prototypes, "C K")
+    check_floating(prototypes=prototypes)
+    check_mask("known", known, prototypes.shape[0])
+    if prototypes.shape[0] == 0:
+        raise ValueError(f"prototypes needs a class: got shape {list(prototypes.shape)}")
+    rows = prototypes.masked_fill(~known.unsqueeze(1), 0.0)
+    other = ~torch.eye(known.shape[0], dtype=torch.bool, device=known.device)
+    return euclidean_distances(rows, rows), known.unsqueeze(0) & known.unsqueeze(1) & other
+
+
+def pair_margin(prototypes: Tensor, known: Tensor) -> Tensor:
+    """The largest distance between two classes: FedTGP Eq. 9 before the threshold τ.
+
+    Args:
+        prototypes: [C, K]; the rows of unknown classes are not looked at.
+        known: [C] bool.
+
+    Returns:
+        Scalar, in the unit of the prototypes; 0 where fewer than two classes are known.
+
+    Raises:
+        ValueError: A shape or dtype is wrong, or C = 0.
+    """
+    distances, pairs = _pairs(prototypes, known)
+    return distances.masked_fill(~pairs, 0.0).amax().to(result_dtype(prototypes))
+
+
+def nearest_margin(prototypes: Tensor, known: Tensor) -> Tensor:
+    """The largest, over classes, of the distance to the nearest other class.
+
+    What the caption of FedTGP's Fig. 1 calls the prototype margin, and what published code takes
+    in the place of Eq. 9.
+
+    Args:
+        prototypes: [C, K]; the rows of unknown classes are not looked at.
+        known: [C] bool.
+
+    Returns:
+        Scalar, in the unit of the prototypes; 0 where fewer than two classes are known.
+
+    Raises:
+        ValueError: A shape or dtype is wrong, or C = 0.
+    """
+    distances, pairs = _pairs(prototypes, known)
+    nearest = distances.masked_fill(~pairs, torch.inf).amin(1)
+    return nearest.masked_fill(~pairs.any(1), 0.0).amax().to(result_dtype(prototypes))
+
+
+def mean_margin(prototypes: Tensor, known: Tensor) -> Tensor:
+    """The "average margin" of FedSA Eq. 6 as printed: Σ_a Σ_{b≠a} d(P^a, P^b) / (N − 1)².
+
+    N is the number of known classes. There are N(N − 1) ordered pairs, so this is N/(N − 1) times
+    their mean: twice the distance for N = 2.
+
+    Args:
+        prototypes: [C, K]; the rows of unknown classes are not looked at.
+        known: [C] bool.
+
+    Returns:
+        Scalar, in the unit of the prototypes; 0 where fewer than two classes are known.
+
+    Raises:
+        ValueError: A shape or dtype is wrong, or C = 0.
+    """
+    distances, pairs = _pairs(prototypes, known)
+    total = distances.masked_fill(~pairs, 0.0).sum()
+    return (total / (known.sum() - 1).clamp_min(1).square()).to(result_dtype(prototypes))
+
+
+def margin_contrastive_rows(
+    anchored: Tensor,
+    labels: Tensor,
+    prototypes: Tensor,
+    margin: float | Tensor,
+    known: Tensor | None = None,
+) -> Tensor:
+    """The margin-enhanced contrastive loss of each row: FedTGP Eq. 10, FedSA Eq. 7.
+
+    Row n of class c, with the margin δ (FedTGP) or d* (FedSA) and Euclidean distances d, costs
+    −log( e^−(d_c + δ) / (e^−(d_c + δ) + Σ_{c'≠c} e^−d_c') ). Margin 0 gives FedTGP Eq. 6.
+
+    Args:
+        anchored: [N, K], the class prototypes or features that are pulled to their anchors.
+        labels: [N] integers in 0…C−1.
+        prototypes: [C, K], the trainable prototypes (FedTGP) or anchors (FedSA).
+        margin: A number or a 0-d tensor, in the unit of the prototypes.
+        known: [C] bool, the classes in the denominator; all of them where ``None``.
+
+    Returns:
+        [N], without unit; 0 for the rows of an unknown class.
+
+    Raises:
+        ValueError: A shape or dtype is wrong.
+    """
+    check_classes(anchored, prototypes, "anchored")
+    check_labels("labels", labels, anchored.shape[0])
+    if isinstance(margin, Tensor) and margin.ndim != 0:
+        raise ValueError(f"margin must be a number or a 0-d tensor: got shape {[*margin.shape]}")
+    if known is not None:
+        check_mask("known", known, prototypes.shape[0])
+        prototypes = prototypes.masked_fill(~known.unsqueeze(1), 0.0)
+    labels = labels.long()
+    own = labels.unsqueeze(1) == torch.arange(prototypes.shape[0], device=labels.device)
+    # The cast first: a bool times a Python number would be rounded to float32.
+    penalty = own.to(result_dtype(anchored, prototypes)) * margin
+    if known is not None:
+        # The row's own class stays in even where it is unknown: a softmax over no class at all
+        # has the gradient NaN, which no mask after it takes away.
+        penalty = penalty.masked_fill(~(known | own), torch.inf)
+    scores = -(prototype_distance(anchored, prototypes) + penalty)
+    rows = F.cross_entropy(scores, labels, reduction="none")
+    return rows if known is None else rows.masked_fill(~known[labels], 0.0)
+
+
+def margin_contrastive_loss(
+    anchored: Tensor,
+    labels: Tensor,
+    prototypes: Tensor,
+    margin: float | Tensor,
+    known: Tensor | None = None,
+) -> Tensor:
+    """The mean of `margin_contrastive_rows` over all N rows: FedTGP Eq. 10, FedSA Eq. 7.
+
+    Args:
+        anchored: [N, K], the class prototypes or features that are pulled to their anchors.
+        labels: [N] integers in 0…C−1.
+        prototypes: [C, K], the trainable prototypes (FedTGP) or anchors (FedSA).
+        margin: A number or a 0-d tensor, in the unit of the prototypes.
+        known: [C] bool; unknown classes leave the denominator, and rows of an unknown class add
+            0. All classes where ``None``.
+
+    Returns:
+        Scalar, without unit; 0 where N = 0.
+
+    Raises:
+        ValueError: A shape or dtype is wrong.
+    """
+    rows = margin_contrastive_rows(anchored, labels, prototypes, margin, known)
+    return rows.sum() / max(rows.shape[0], 1)
+
+
+def mean_nearest_margin(prototypes: Tensor, known: Tensor) -> Tensor:
+    """The mean, over classes, of the distance to the nearest other class.
+
+    What FedSA's published code takes in the place of Eq. 6.
+
+    Args:
+        prototypes: [C, K]; the rows of unknown classes are not looked at.
+        known: [C] bool.
+
+    Returns:
+        Scalar, in the unit of the prototypes; 0 where fewer than two classes are known.
+
+    Raises:
+        ValueError: A shape or dtype is wrong, or C = 0.
+    """
+    distances, pairs = _pairs(prototypes, known)
+    paired = pairs.any(1)
+    nearest = distances.masked_fill(~pairs, torch.inf).amin(1).masked_fill(~paired, 0.0)
+    return (nearest.sum() / paired.sum().clamp_min(1)).to(result_dtype(prototypes))

@@ -1,0 +1,167 @@
+"""Hooks of a method, in the order in which a round calls them.
+
+A method is a class with a docstring, an optional nested ``Config``, the declarations ``terms``
+(its loss terms), ``downloads`` and ``uploads`` (what travels, and what it reveals), and the hooks
+that its paper adds; `protofl.baseline` provides the rest. It keeps nothing on ``self``: what it
+remembers lives in ``client.state``, ``client.modules``, ``server.state``, ``server.modules``.
+
+The six hooks of a round have exactly one provider each, and returning None is an error. The
+lifecycle hooks are optional.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from protofl.hookspecs.markers import hookspec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from protofl.config import Config
+    from protofl.payload import Payload
+    from protofl.views import Batch, Client, Output, Phase, RunInfo, Server
+
+ROUND_HOOKS = {
+    "download_payload": "server",
+    "local_loss": "client",
+    "upload_payload": "client",
+    "server_aggregate": "server",
+    "server_train": "server",
+    "inference": "client",
+}
+"""The six hooks and the side on which each runs, in the order of a round."""
+
+LIFECYCLE_HOOKS = {
+    "run_defaults": "run",
+    "requires": "run",
+    "resolve": "run",
+    "phases": "run",
+    "setup_server": "server",
+    "setup_client": "client",
+    "receive": "client",
+    "before_training": "client",
+    "after_batch": "client",
+    "after_training": "client",
+    "end_round": "server",
+}
+"""The optional hooks and the side on which each runs."""
+
+
+class MethodSpec:
+    """The hooks of a method."""
+
+    # --- before the run -------------------------------------------------------------------
+
+    @hookspec(firstresult=True)
+    def run_defaults(self, config: Config) -> dict[str, Any]:
+        """Return defaults of the run's options that the paper, or the variant, asks for."""
+
+    @hookspec(firstresult=True)
+    def requires(self, run: RunInfo, config: Config) -> list[str]:
+        """Return reasons why the method can't work with this run, each with what would work.
+
+        An empty list means that it can.
+        """
+
+    @hookspec(firstresult=True)
+    def resolve(self, run: RunInfo, config: Config) -> dict[str, Any]:
+        """Return options whose default depends on the run (λ₂ of FedSA); they are recorded."""
+
+    @hookspec(firstresult=True)
+    def phases(self, config: Config, run: RunInfo) -> list[Phase]:
+        """Return the phases of local training; default one, on private data, before upload."""
+
+    @hookspec(firstresult=True)
+    def setup_server(self, server: Server) -> Mapping[str, Tensor]:
+        """Prepare the server's state and modules; return the knowledge to start with."""
+
+    @hookspec(firstresult=True)
+    def setup_client(self, client: Client) -> None:
+        """Prepare a client's state and modules, when it is first needed."""
+
+    # --- a round, in order ------------------------------------------------------------------
+
+    @hookspec(firstresult=True)
+    def download_payload(self, server: Server, client_id: int) -> Payload:
+        """Return what this client downloads, drawn from ``server.knowledge``.
+
+        Called any number of times, for any client; writes nothing. An empty payload is
+        0 bytes and counts nothing.
+        """
+
+    @hookspec(firstresult=True)
+    def receive(self, client: Client) -> None:
+        """Put ``client.received`` in place: install a head or a model. Evaluation calls it too."""
+
+    @hookspec(firstresult=True)
+    def before_training(self, client: Client) -> Mapping[str, Tensor]:
+        """Prepare in ``client.scratch`` what is the same for a whole phase.
+
+        May return draws: tensors with a leading axis over the ``client.steps`` steps, seen in
+        ``local_loss`` as ``batch.draws[name]``; None means that there are none.
+        """
+
+    @hookspec(firstresult=True)
+    def local_loss(self, client: Client, batch: Batch, output: Output) -> Mapping[str, Tensor]:
+        """Return named scalar terms, already weighted; the engine sums them.
+
+        Tensors in and out: no ``.item()``, no Python branch on a tensor's value, no writing to
+        state, no random draw. Weights are reached only through ``client.features``, ``head``,
+        ``module(name)`` and ``parameters()``. A term whose ingredients have not been received
+        yet is left out, not zero.
+        """
+
+    @hookspec(firstresult=True)
+    def after_batch(self, client: Client, batch: Batch, output: Output) -> None:
+        """Collect from the output of a step (detached, before the update); no synchronisation."""
+
+    @hookspec(firstresult=True)
+    def after_training(self, client: Client) -> None:
+        """Conclude a phase of local training (FedSA's local margin)."""
+
+    @hookspec(firstresult=True)
+    def upload_payload(self, client: Client) -> Payload:
+        """Return what the client sends; possibly empty (0 bytes)."""
+
+    @hookspec(firstresult=True)
+    def server_aggregate(
+        self, server: Server, uploads: Mapping[int, Payload]
+    ) -> Mapping[str, Tensor]:
+        """Return the keys of ``server.knowledge`` that aggregation changes.
+
+        ``uploads`` is in ascending client id. Class-indexed tensors come with ``classes``
+        (see `protofl.class_rows`); an empty mapping changes nothing.
+        """
+
+    @hookspec(firstresult=True)
+    def server_train(self, server: Server, uploads: Mapping[int, Payload]) -> Mapping[str, Tensor]:
+        """Return the keys of ``server.knowledge`` that training on the server changes.
+
+        Loop over ``server.epochs(n)``, which a dry step cuts to one.
+        """
+
+    @hookspec(firstresult=True)
+    def inference(self, client: Client, x: Tensor) -> Tensor:
+        """Return class scores B×C of images ``x``; writes nothing."""
+
+    @hookspec(firstresult=True)
+    def end_round(self, server: Server) -> Mapping[str, float]:
+        """Return further scalars for the record's ``extra``."""
+
+
+class WrapperSpec:
+    """A wrapper changes payloads on their way, around the hooks of whichever method runs.
+
+    Its hooks are pluggy wrappers (``@pf.hookimpl(wrapper=True)``, one ``yield``) and see the
+    client or server bound to the wrapper: its own config, state and generators.
+    """
+
+    @hookspec(firstresult=True)
+    def upload_payload(self, client: Client) -> Payload:
+        """Yield for the client's upload and return what is sent in its place."""
+
+    @hookspec(firstresult=True)
+    def download_payload(self, server: Server, client_id: int) -> Payload:
+        """Yield for the client's download and return what is sent in its place."""

@@ -1,0 +1,398 @@
+"""Hosts: where clients live. A host executes jobs and answers with payload bytes and scalars."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from protofl import errors
+from protofl.composition import Loss, where
+from protofl.data.batches import Samples, batch_bounds, training_batches
+from protofl.errors import ProtoflError, RunFailure
+from protofl.parties import ClientRecord
+from protofl.payload import Payload
+from protofl.plan import Plan
+from protofl.randomness import global_stream
+from protofl.storage import load_client, save_client
+from protofl.views import Batch, Output, Phase
+
+
+@dataclass
+class Job:
+    """What a host is asked to do.
+
+    Attributes:
+        op: The operation: a method of `Host`.
+        client: The client that it concerns; None for the whole host.
+        values: Its arguments: scalars and strings.
+        blob: The client's download.
+    """
+
+    op: str
+    client: int | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+    blob: bytes = b""
+
+
+@dataclass
+class Reply:
+    """What a host answers: scalars, and the client's upload."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    blob: bytes = b""
+
+
+class Pool(Protocol):
+    """The hosts of a run, as a backend opens them. A client stays with the host it first met."""
+
+    def run(self, jobs: list[Job]) -> Iterator[tuple[Job, Reply]]:
+        """Carry out clients' jobs, costly ones first, and yield each as it is done, in any order.
+
+        Raises:
+            HostFailure: A host ended; the message names the client it was working on.
+        """
+        ...
+
+    def broadcast(self, job: Job) -> None:
+        """Have every host do a job and wait for all."""
+        ...
+
+    def close(self) -> None:
+        """End the hosts."""
+        ...
+
+
+@dataclass
+class TrainJob:
+    """One phase of one client's local training, as an engine sees it.
+
+    Attributes:
+        model: The client's model, in the right mode.
+        groups: Parameters to update, with the learning rate of each group.
+        loss: Named terms of a batch: ``loss(batch, output, step)``.
+        after_batch: To be called with the detached output of every step; None where no method
+            asks for it.
+        optimizer: ``sgd`` or ``adam``.
+        momentum: Momentum of SGD.
+        precision: ``fp32`` or ``bf16`` (autocast of the forward pass).
+        device: Where it runs.
+    """
+
+    model: Any
+    groups: list[tuple[list[nn.Parameter], float]]
+    loss: Loss
+    after_batch: Any
+    optimizer: str
+    momentum: float
+    precision: str
+    device: torch.device
+    phase: Phase
+    samples: Samples
+    epochs: int
+    batch_size: int
+    drop_last: bool
+    seed: int
+    keys: tuple[str | int, ...]
+
+    def batches(self) -> Iterator[Batch]:
+        """The mini-batches of all epochs, in the order that seed, round and client give."""
+        for x, y, index in training_batches(
+            self.samples,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            seed=self.seed,
+            keys=self.keys,
+        ):
+            yield Batch(x, y, index, self.phase.name)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context of the forward pass."""
+        return autocast(self.precision, self.device)
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """bf16 autocast where asked for."""
+    if precision == "bf16":
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return nullcontext()
+
+
+class Host:
+    """Clients and the work on them, in one process.
+
+    Args:
+        plan: The run.
+        dry: Whether this is the dry step, in which every epoch is cut to client 0's first batch.
+    """
+
+    def __init__(self, plan: Plan, *, dry: bool = False) -> None:
+        self.plan = plan
+        self.dry = dry
+        self.asked: set[str] = set()
+        """Keys that hooks looked for in the last client's download and did not find."""
+        self._clients: dict[int, ClientRecord] = {}
+        self._files: dict[int, Path] = {}
+        self._trial = 0
+        self._phases = plan.composition.phases(plan.info)
+
+    def handle(self, job: Job) -> Reply:
+        """Do a job with one thread, as rounding depends on their number.
+
+        Raises:
+            ProtoflError: What went wrong, with the client and the hook.
+        """
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            operation = getattr(self, job.op)
+            if job.client is None:
+                return operation(**job.values)  # type: ignore[no-any-return]
+            return operation(job.client, job.blob, **job.values)  # type: ignore[no-any-return]
+        finally:
+            torch.set_num_threads(threads)
+
+    # --- operations -----------------------------------------------------------------------------
+
+    def start_trial(self, trial: int, files: Mapping[str, str]) -> Reply:
+        """Forget all clients; those in ``files`` are loaded when they are first needed."""
+        self._clients.clear()
+        self._trial = trial
+        self._files = {int(client): Path(path) for client, path in files.items()}
+        return Reply({"split": self.plan.split(trial).hash})
+
+    def train(
+        self, client: int, blob: bytes, round: int, when: str, keep_received: bool = False
+    ) -> Reply:
+        """Local training of one client, and its upload."""
+        clock = _Clock()
+        record = self._client(client)
+        clock.lap("setup")
+        view, composition = record.view(self.plan.composition.main), self.plan.composition
+        place = f"client {client}, round {round}"
+        record.round = round
+        if not keep_received:
+            record.received = Payload.from_bytes(blob, self.plan.device)
+        clock.lap("payload")
+        record.scratch = {}
+        record.weights_changed()
+        with _naming(f"receive, {place}"):
+            composition.lifecycle("receive", client=view)
+        sums: dict[str, float] = {}
+        samples = 0
+        for phase in self._phases:
+            if phase.when == when:
+                count, found = self._train_phase(record, phase)
+                samples += count
+                for label, value in found.items():
+                    sums[label] = sums.get(label, 0.0) + value
+        spent = record.feature_seconds
+        clock.lap("train", less=spent)
+        payload = Payload()
+        if when == "before_upload":
+            with _naming(f"upload_payload, {place}"), torch.no_grad():
+                payload = Payload(composition.call("upload_payload", client=view))
+        data = payload.to_bytes()
+        self.asked = record.received.asked
+        record.scratch = {}
+        record.weights_changed()
+        if not self._after_server:
+            record.received = Payload()
+        clock.lap("payload", less=record.feature_seconds - spent)
+        clock.seconds["prototypes"], record.feature_seconds = record.feature_seconds, 0.0
+        return Reply(
+            {"samples": samples, "sums": sums, "floats": payload.floats, "seconds": clock.seconds},
+            data,
+        )
+
+    def evaluate(self, client: int, blob: bytes, round: int) -> Reply:
+        """Score one client on its test samples with a download; changes nothing."""
+        clock = _Clock()
+        record = self._client(client)
+        clock.lap("setup")
+        composition = self.plan.composition
+        view = record.view(composition.main)
+        with record.unchanged() if composition.has("receive") else record.same_download():
+            record.received, record.round = Payload.from_bytes(blob, self.plan.device), round
+            correct = torch.zeros((), dtype=torch.int64, device=self.plan.device)
+            place = f"client {client}, evaluation of round {round}"
+            with _naming(f"receive, {place}"):
+                composition.lifecycle("receive", client=view)
+            record.model.eval()
+            start = 0
+            with torch.no_grad(), _naming(f"inference, {place}"):
+                for x in record.test.chunks(record.architecture.eval_batch):
+                    with autocast(self.plan.settings.precision, self.plan.device):
+                        scores = composition.call("inference", client=view, x=x)
+                    hits = scores.argmax(1) == record.test.y[start : start + len(x)]
+                    correct += hits.sum()
+                    start += len(x)
+        clock.lap("evaluate")
+        return Reply({"correct": int(correct), "count": len(record.test), "seconds": clock.seconds})
+
+    def save(self, client: int, blob: bytes, path: str) -> Reply:
+        """Write a client's weights and state."""
+        clock = _Clock()
+        save_client(self._client(client), Path(path), received=self._after_server)
+        clock.lap("checkpoint")
+        return Reply({"seconds": clock.seconds})
+
+    # --- within ---------------------------------------------------------------------------------
+
+    @property
+    def _after_server(self) -> bool:
+        return any(phase.when == "after_server" for phase in self._phases)
+
+    def _client(self, client: int) -> ClientRecord:
+        record = self._clients.get(client)
+        if record is None:
+            record = self._clients[client] = self._build(client)
+        return record
+
+    def _build(self, client: int) -> ClientRecord:
+        """A client that has never trained is its seed; another one comes from its file."""
+        plan, trial = self.plan, self._trial
+        architecture = plan.info.architecture_of(client)
+        layout = architecture.channels_last
+        split = plan.split(trial)
+        rows = split.train(client)
+        if self.dry:
+            rows = split.train(0)[: plan.settings.batch_size]
+        record = ClientRecord(
+            id=client,
+            info=plan.info,
+            architecture=architecture,
+            seed=plan.seed(trial),
+            device=plan.device,
+            configs=plan.composition.configs,
+            train=plan.samples(rows, layout),
+            test=plan.samples(rows if self.dry else split.test(client), layout),
+            public=plan.public_samples(trial, layout),
+            model=plan.initial_model(client, trial),
+        )
+        view = record.view(plan.composition.main)
+        with global_stream(plan.seed(trial), "setup", client), _naming(f"setup_client {client}"):
+            plan.composition.lifecycle("setup_client", client=view)
+        if client in self._files:
+            load_client(record, self._files[client])
+        return record
+
+    def _train_phase(self, record: ClientRecord, phase: Phase) -> tuple[int, dict[str, float]]:
+        plan, settings = self.plan, self.plan.settings
+        samples = record.train if phase.data == "private" else record.public
+        if samples is None:
+            raise RunFailure(f"phase {phase.name!r} trains on public data and the run has none")
+        if self.dry:
+            samples = samples.first(settings.batch_size)
+        epochs = 1 if self.dry else (phase.epochs or settings.local_epochs)
+        batch = settings.batch_size
+        bounds = batch_bounds(len(samples), batch, settings.drop_last)
+        record.steps = epochs * len(bounds)
+        seen = epochs * bounds[-1][1]
+        view = record.view(plan.composition.main)
+        place = f"client {record.id}, round {record.round}"
+        record.set_mode(True)
+        keys = ("train", record.round, record.id, phase.name)
+        with global_stream(record.seed, *keys):
+            with _naming(f"before_training, {place}"), torch.no_grad():
+                draws = plan.composition.lifecycle("before_training", client=view)
+            job = TrainJob(
+                model=record.model,
+                groups=record.parameter_groups(settings.lr),
+                loss=plan.composition.loss(record.view, draws),
+                after_batch=self._after_batch(record),
+                optimizer=settings.optimizer,
+                momentum=settings.momentum,
+                precision=settings.precision,
+                device=plan.device,
+                phase=phase,
+                samples=samples,
+                epochs=epochs,
+                batch_size=batch,
+                drop_last=settings.drop_last,
+                seed=record.seed,
+                keys=(phase.name, record.round, record.id),
+            )
+            engine = plan.parts["engine"]
+            with _naming(f"local_loss, {place}"):
+                sums = engine.caller("train", job=job)
+            record.weights_changed()
+            with _naming(f"after_training, {place}"), torch.no_grad():
+                plan.composition.lifecycle("after_training", client=view)
+        return seen, sums
+
+    def _after_batch(self, record: ClientRecord) -> Any:  # noqa: ANN401 - a callable or None
+        composition = self.plan.composition
+        if not composition.has("after_batch"):
+            return None
+        view = record.view(composition.main)
+
+        def collect(batch: Batch, output: Output) -> None:
+            seen = Output(output.features.detach(), output.logits.detach())
+            composition.lifecycle("after_batch", client=view, batch=batch, output=seen)
+
+        return collect
+
+
+class _Clock:
+    """Seconds by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str, less: float = 0.0) -> None:
+        """Book the time since the last lap; ``less`` of it is booked elsewhere."""
+        now = time.perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last - less
+        self._last = now
+
+
+class _naming:
+    """Add the place to whatever is raised inside."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, Exception):
+            named = where(error, self._place)
+            if named is not error:
+                raise named from error
+        return False
+
+
+def error_to_values(error: Exception) -> dict[str, Any]:
+    """An error as it crosses to another process."""
+    if isinstance(error, ProtoflError):
+        what, near, do = error.what, error.near, error.do
+    else:
+        what, near, do = f"{type(error).__name__}: {error}", "", "--debug shows where"
+    return {
+        "error": type(error).__name__,
+        "what": what,
+        "near": near,
+        "do": do,
+        "trace": "".join(traceback.format_exception(error)),
+    }
+
+
+def error_from_values(values: Mapping[str, Any]) -> ProtoflError:
+    """The error that `error_to_values` wrote down, with its trace as a note."""
+    found = getattr(errors, str(values["error"]), RunFailure)
+    if found not in (errors.UsageError, errors.HostFailure):
+        found = RunFailure
+    error: ProtoflError = found(values["what"], values["near"], values["do"])
+    error.__cause__ = RuntimeError(values["trace"])
+    return error

@@ -1,0 +1,171 @@
+"""What crosses between server and clients: named tensors, as safetensors bytes.
+
+Class-indexed tensors hold rows only for the classes that the sender has; the int tensor
+``classes`` says which, or ``NAME.classes`` for a tensor NAME with rows of other classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from protofl.errors import MissingKey
+
+
+class Payload(dict[str, Tensor]):
+    """A flat mapping from the wire's names to tensors.
+
+    Attributes:
+        asked: Keys that were looked for and not found; the dry step reports them.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor] | None = None, **named: Tensor) -> None:
+        super().__init__({**(tensors or {}), **named})
+        self.asked: set[str] = set()
+
+    def __missing__(self, key: str) -> Tensor:
+        self.asked.add(key)
+        raise MissingKey(key, "the payload", self)
+
+    def __contains__(self, key: object) -> bool:
+        found = super().__contains__(key)
+        if not found and isinstance(key, str):
+            self.asked.add(key)
+        return found
+
+    def classes_of(self, name: str) -> Tensor:
+        """The class of each row of the tensor ``name``, [n] int."""
+        own = f"{name}.classes"
+        return self[own] if super().__contains__(own) else self["classes"]
+
+    def table(self, name: str, num_classes: int) -> tuple[Tensor, Tensor]:
+        """A class-indexed tensor with a row for every class.
+
+        Args:
+            name: A tensor [n, …] whose rows belong to ``classes_of(name)``.
+            num_classes: C.
+
+        Returns:
+            The dense tensor [C, …], zero where no row was sent, and the mask ``known`` [C].
+
+        Raises:
+            MissingKey: The payload has no such tensor.
+        """
+        rows, classes = self[name], self.classes_of(name)
+        dense = rows.new_zeros((num_classes, *rows.shape[1:]))
+        known = torch.zeros(num_classes, dtype=torch.bool, device=rows.device)
+        return dense.index_copy(0, classes, rows), known.index_fill(0, classes, True)
+
+    def select(self, *names: str) -> Payload:
+        """Those of the named tensors that are there, with the classes of their rows."""
+        keys = [k for n in names for k in (n, f"{n}.classes") if k in self.keys()]
+        chosen = Payload({k: self[k] for k in keys})
+        if any(n in chosen.keys() and f"{n}.classes" not in chosen.keys() for n in names):
+            chosen["classes"] = self["classes"]
+        return chosen
+
+    def under(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors named ``PREFIX/…``, with the prefix taken off."""
+        start = prefix + "/"
+        found = {key[len(start) :]: value for key, value in self.items() if key.startswith(start)}
+        if not found:
+            self.asked.add(start + "…")
+        return found
+
+    @property
+    def floats(self) -> int:
+        """Elements of floating-point tensors; buffers (BatchNorm statistics) do not count."""
+        return sum(
+            tensor.numel()
+            for key, tensor in self.items()
+            if tensor.is_floating_point() and "/buffer/" not in key
+        )
+
+    def nonfinite(self) -> str | None:
+        """The name of a tensor that holds NaN or infinity; None where all are finite."""
+        for key, tensor in self.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                return key
+        return None
+
+    def to_bytes(self) -> bytes:
+        """The bytes on the wire; an empty payload is 0 bytes."""
+        if not self:
+            return b""
+        tensors = {k: v.detach().to("cpu").contiguous() for k, v in self.items()}
+        return safetensors.torch.save(tensors)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, device: torch.device | str = "cpu") -> Payload:
+        """Read what `to_bytes` wrote."""
+        if not data:
+            return cls()
+        return cls({k: v.to(device) for k, v in sorted(safetensors.torch.load(data).items())})
+
+
+def class_rows(known: Tensor, **tables: Tensor) -> Payload:
+    """Class-indexed tensors as they travel: the rows of the known classes, and ``classes``.
+
+    Args:
+        known: Mask [C] of the classes to send.
+        **tables: Dense tensors [C, …] by their names on the wire.
+    """
+    classes = known.nonzero().squeeze(1)
+    return Payload({name: table[classes] for name, table in tables.items()}, classes=classes)
+
+
+def stack_rows(
+    uploads: Mapping[int, Payload], name: str, num_classes: int
+) -> tuple[Tensor, Tensor]:
+    """A class-indexed tensor of all uploads, with a row for every client and class.
+
+    Args:
+        uploads: {client id: payload} of M clients.
+        name: The tensor's name on the wire.
+        num_classes: C.
+
+    Returns:
+        The stacked tensor [M, C, …], zero where a client sent no row, and the mask of sent
+        rows, [M, C] bool.
+
+    Raises:
+        MissingKey: An upload has no such tensor.
+    """
+    tables = [upload.table(name, num_classes) for upload in uploads.values()]
+    return torch.stack([t for t, _ in tables]), torch.stack([known for _, known in tables])
+
+
+class Knowledge(Payload):
+    """What the server knows, in the wire's names; server hooks' results are merged into it."""
+
+    def __init__(self, tensors: Mapping[str, Tensor] | None = None) -> None:
+        super().__init__(tensors)
+
+    def merge(self, update: Mapping[str, Tensor]) -> None:
+        """Take in what a server hook returned.
+
+        Tensors that stay while ``classes`` changes keep the classes of their rows under
+        ``NAME.classes``, so that every row's class is always known.
+        """
+        old, new = self.get("classes"), update.get("classes")
+        if new is not None and old is not None and not torch.equal(old, new):
+            for name in [n for n in self if n not in update and self._class_indexed(n, old)]:
+                self.setdefault(f"{name}.classes", old)
+        for name in update:
+            own = f"{name}.classes"
+            if own in self.keys() and own not in update:
+                del self[own]  # its rows are those of the update's own ``classes`` now
+        self.update(update)
+
+    def _class_indexed(self, name: str, classes: Tensor) -> bool:
+        plain = name != "classes" and not name.endswith(".classes") and "/" not in name
+        tensor = self[name]
+        return (
+            plain
+            and not name.startswith("public_")
+            and tensor.dim() > 0
+            and len(tensor) == len(classes)
+        )

@@ -1,0 +1,458 @@
+"""The plan of a run: every option resolved, every plugin loaded, data and split at hand.
+
+The federation loop and every host build the same plan from the same settings, wherever they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from protofl import __version__
+from protofl.composition import Composition
+from protofl.config import Config, parse_config
+from protofl.data import cache, split
+from protofl.data.batches import Pixels, Samples
+from protofl.data.images import Images
+from protofl.errors import UsageError
+from protofl.models import Architecture, profile
+from protofl.randomness import global_stream
+from protofl.registry import Caller, Registry
+from protofl.settings import KINDS_BY_PART, Settings, build
+from protofl.views import RunInfo
+
+Extra = Mapping[tuple[str, str], type]
+
+
+@dataclass
+class Part:
+    """A chosen plugin that is no method: its calls and its options."""
+
+    caller: Caller
+    config: Config
+    argument: str = ""
+
+    @property
+    def text(self) -> str:
+        """``NAME`` or ``NAME:ARGUMENT``."""
+        return f"{self.caller.name}:{self.argument}" if self.argument else self.caller.name
+
+
+def choose_part(
+    registry: Registry, kind: str, text: str, options: Mapping[str, Any] | None = None
+) -> Part:
+    """The plugin that ``NAME[:ARGUMENT]`` names, with its options.
+
+    Raises:
+        UsageError: It does not exist, takes no argument, or needs one.
+    """
+    name, colon, argument = text.partition(":")
+    plugin = registry.load(kind, name)
+    wanted = getattr(plugin, "argument", None)
+    if colon and not wanted:
+        raise UsageError(f"{kind} {name!r} takes no argument, {argument!r} was given")
+    if wanted and not argument:
+        raise UsageError(f"{kind} {name!r} needs an argument", do=f"write {name}:{wanted.upper()}")
+    values = dict(options or {})
+    if wanted:
+        if wanted == "path":
+            argument = str(Path(argument).expanduser().resolve())
+        values[wanted] = argument
+    config = parse_config(getattr(plugin, "Config", Config), values, f"{kind}/{name}")
+    return Part(Caller(kind, name, plugin), config, argument)
+
+
+@dataclass
+class Plan:
+    """A run that is ready to start.
+
+    Attributes:
+        settings: All options, resolved.
+        composition: The method, donors and wrappers.
+        parts: The other plugins, by kind.
+        images: The data.
+        info: What the hooks may know of the run.
+        notes: Lines to print before the start.
+    """
+
+    settings: Settings
+    registry: Registry
+    composition: Composition
+    parts: dict[str, Part]
+    images: Images
+    info: RunInfo
+    server_architectures: tuple[Architecture, ...]
+    pixels: Pixels
+    device: torch.device
+    public_images: Images | None = None
+    notes: list[str] = field(default_factory=list)
+    _profiles: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    # --- making one ---------------------------------------------------------------------------
+
+    @classmethod
+    def make(
+        cls,
+        given: Mapping[str, Any],
+        extra: Extra | None = None,
+        report: Any = None,  # noqa: ANN401 - a callable or None
+    ) -> Plan:
+        """Resolve what was given with the defaults of the method, the data set and the list.
+
+        Args:
+            given: Options by their long names; what is None counts as not given.
+            extra: Plugin classes that are not installed, {(kind, name): class}.
+            report: Called with a line when something takes long (a download).
+
+        Raises:
+            UsageError: Anything is unknown, out of range, or does not fit together.
+        """
+        given = {k: v for k, v in given.items() if v is not None}
+        early = build({"method": given.get("method", ""), "models": "?", **given})
+        if not given.get("method"):
+            build({k: v for k, v in given.items() if k != "method"})
+        if not given.get("models"):
+            build({k: v for k, v in given.items() if k != "models"})
+        registry = Registry(early.block, extra)
+        options = {k: dict(v) for k, v in early.options.items()}
+        composition = Composition(
+            registry,
+            early.method,
+            options={k: v for k, v in options.items() if k not in KINDS_BY_PART},
+            use=early.use,
+            add=early.add,
+            drop=early.drop,
+            wrappers=early.wrappers,
+        )
+        parts = {
+            "dataset": choose_part(registry, "dataset", early.dataset, options.get("dataset")),
+            "model-group": choose_part(
+                registry, "model-group", early.models, options.get("models")
+            ),
+        }
+        method_defaults = composition.of_main("run_defaults") or {}
+        data_defaults = getattr(parts["dataset"].caller.plugin, "defaults", {})
+        group = parts["model-group"].caller.plugin
+        group_defaults = {"feature_dim": getattr(group, "feature_dim", 512)}
+        values = group_defaults | data_defaults | method_defaults | given
+        settings = build(values)
+        data_dir = settings.data_dir.expanduser().absolute()
+        parts["partitioner"] = choose_part(
+            registry, "partitioner", settings.partition, options.get("partition")
+        )
+        parts["engine"] = choose_part(registry, "engine", settings.engine, options.get("engine"))
+        for word, kind in KINDS_BY_PART.items():
+            if word in options and kind == "generator":
+                raise UsageError("--set generator.…: this method has no generator")
+        device = _device(settings.device)
+        if settings.backend == "auto":
+            alone = device.type != "cpu" or _cores() == 1 or bool(extra)
+            settings = settings.model_copy(update={"backend": "local" if alone else "process"})
+        elif extra and settings.backend != "local":
+            raise UsageError(
+                f"backend {settings.backend!r} can't see a plugin that is not installed",
+                do="use --backend local, or install the plugin (protofl finds entry points)",
+            )
+        parts["backend"] = choose_part(
+            registry, "backend", settings.backend, options.get("backend")
+        )
+
+        images = _load_images(parts["dataset"], data_dir, report)
+        needs_public = getattr(composition.members[early.method].instance, "needs_public", False)
+        public, public_images = _public(
+            settings, "public" in given, needs_public, images, registry, data_dir, report
+        )
+        notes = [images.note] if images.note else []
+        clients = settings.clients
+        if images.split is not None:
+            if "clients" not in given:
+                clients = len(images.split)
+            if "partition" in given and settings.partition != "given":
+                notes.append("the data come already split over clients: that split is kept")
+        pixels, lines = _pixels(images, group, parts["model-group"].text)
+        notes += lines
+        architectures = tuple(
+            parts["model-group"].caller("architectures", config=parts["model-group"].config)
+        )
+        servers = parts["model-group"].caller(
+            "server_architectures", config=parts["model-group"].config
+        )
+        info = RunInfo(
+            group=settings.models,
+            architectures=architectures[:clients],
+            num_clients=clients,
+            participants=max(1, round(settings.participation * clients)),
+            num_classes=images.num_classes,
+            feature_dim=settings.feature_dim,
+            channels=pixels.channels,
+            side=max(pixels.side, images.side),
+            public=len(public_images.y) if public_images else int(public),
+            rounds=settings.rounds,
+            batch_size=settings.batch_size,
+            local_epochs=settings.local_epochs,
+        )
+        reasons = composition.reasons_against(info)
+        if reasons:
+            raise UsageError(
+                f"{early.method} can't run with {settings.models} on {settings.dataset}",
+                *("; ".join(reasons).partition("\n")[::2]),
+            )
+        composition.resolve(info)
+        resolved = {name: _dump(config) for name, config in composition.configs.items()}
+        words = {kind: word for word, kind in KINDS_BY_PART.items()}
+        resolved |= {
+            words[kind]: _dump(part.config, skip=getattr(part.caller.plugin, "argument", None))
+            for kind, part in parts.items()
+        }
+        settings = settings.model_copy(
+            update={
+                "options": {name: values for name, values in resolved.items() if values},
+                "clients": clients,
+                "dataset": parts["dataset"].text,
+                "public": public if public_images is None else f"npz:{public}",
+                "device": str(device),
+                "data_dir": data_dir,
+            }
+        )
+        return cls(
+            settings,
+            registry,
+            composition,
+            parts,
+            images,
+            info,
+            tuple(servers or ()),
+            pixels,
+            device,
+            public_images,
+            notes,
+        )
+
+    def to_json(self) -> str:
+        """All that is needed to make the same plan elsewhere."""
+        return self.settings.model_dump_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan that `to_json` wrote down."""
+        values = json.loads(text)
+        return cls.make(values)
+
+    # --- what hosts and the loop read from it ---------------------------------------------------
+
+    def seed(self, trial: int) -> int:
+        """The effective seed of a trial: trial k of seed s equals a run with seed s + k."""
+        return self.settings.seed + trial
+
+    def split(self, trial: int) -> split.Split:
+        """Which rows each client trains and is tested on in a trial."""
+        seed = self.settings.seed if self.settings.hold_split else self.seed(trial)
+        return self._split(seed)
+
+    @cached_property
+    def _split(self) -> Any:  # noqa: ANN401 - a cached function
+        part = self.parts["partitioner"]
+
+        def partition(labels, classes, clients, least, generator, notes):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            return part.caller(
+                "partition",
+                labels=labels,
+                num_classes=classes,
+                num_clients=clients,
+                min_samples=least,
+                generator=generator,
+                config=part.config,
+                notes=notes,
+            )
+
+        @lru_cache(maxsize=2)
+        def made(seed: int) -> split.Split:
+            return split.make_split(
+                self.images,
+                partition,
+                self.info.num_clients,
+                self.settings.batch_size,
+                seed,
+                public=0 if self.public_images else self.info.public,
+                partitioner=part.caller.name,
+            )
+
+        return made
+
+    @cached_property
+    def stored(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """All images and labels on the device."""
+        return self.images.x.to(self.device), self.images.y.to(self.device)
+
+    def samples(self, rows: torch.Tensor, channels_last: bool, *, labelled: bool = True) -> Samples:
+        """Rows of the data as a model sees them."""
+        x, y = self.stored
+        return Samples(x, y if labelled else None, rows, self.pixels, channels_last)
+
+    def public_samples(self, trial: int, channels_last: bool) -> Samples | None:
+        """The public samples, unlabelled; None where the run has none."""
+        if self.public_images is not None:
+            x = self.public_images.x.to(self.device)
+            rows = torch.arange(len(x))
+            return Samples(x, None, rows, self.pixels, channels_last)
+        rows_or_none = self.split(trial).public
+        if rows_or_none is None:
+            return None
+        return self.samples(rows_or_none, channels_last, labelled=False)
+
+    def initial_model(self, client_id: int, trial: int) -> Any:  # noqa: ANN401 - a SplitModel
+        """A client's model with its initial weights."""
+        info, architecture = self.info, self.info.architecture_of(client_id)
+        who = architecture.name if self.settings.same_init else client_id
+        with global_stream(self.seed(trial), "initial-weights", who):
+            model = architecture.build(info.channels, info.num_classes, info.feature_dim, info.side)
+        layout = torch.channels_last if architecture.channels_last else torch.contiguous_format
+        return model.to(self.device, memory_format=layout)
+
+    def cost(self, architecture: Architecture) -> float:
+        """Forward FLOPs of one image, by which work is dealt out."""
+        return float(self.profile(architecture)[1])
+
+    def profile(self, architecture: Architecture) -> tuple[int, int]:
+        """Parameters, and forward FLOPs of one image, of an architecture in this run."""
+        found = self._profiles.get(architecture.name)
+        if found is None:
+            info = self.info
+            found = self._profiles[architecture.name] = profile(
+                architecture, info.channels, info.num_classes, info.feature_dim, info.side
+            )
+        return found
+
+    def record(self) -> dict[str, Any]:
+        """The run's config.json: all options, and what they stood for here."""
+        from protofl.settings import FREE
+
+        values = json.loads(self.settings.model_dump_json(exclude=FREE))
+        plugins = [
+            self.registry.find("wrapper" if m.role == "wrapper" else "method", m.name)
+            for m in self.composition.members.values()
+        ] + [self.registry.find(kind, p.caller.name) for kind, p in self.parts.items()]
+        values["options"] = {k: v for k, v in values["options"].items() if k not in FREE}
+        return values | {
+            "plugins": [
+                {k: getattr(p, k) for k in ("kind", "name", "version", "distribution")}
+                for p in plugins
+                if p.kind != "backend"
+            ],
+            "versions": {
+                "protofl": __version__,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+            "data": {
+                "digest": self.images.digest,
+                "samples": len(self.images.y),
+                "shape": list(self.images.x.shape[1:]),
+                "classes": self.images.num_classes,
+            },
+            "layout": {
+                a.name: {"channels_last": a.channels_last, "eval_batch": a.eval_batch}
+                for a in self.info.architectures
+            },
+        }
+
+
+def _dump(config: Config, skip: str | None = None) -> dict[str, Any]:
+    values = config.model_dump(mode="json", by_alias=True)
+    values.pop(skip or "", None)
+    return values
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _device(text: str) -> torch.device:
+    if text == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        raise UsageError(
+            f"--device {text} is no device", do="use auto, cpu, cuda or cuda:N"
+        ) from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"--device {text}: no CUDA device is at hand", do="use --device cpu")
+    return device
+
+
+def _load_images(part: Part, data_dir: Path, report: Any) -> Images:  # noqa: ANN401
+    key = part.caller("cache_key", config=part.config, data_dir=data_dir)
+    return cache.load(
+        key,
+        data_dir,
+        lambda: part.caller("decode", config=part.config, data_dir=data_dir),
+        **({"report": report} if report else {}),
+    )
+
+
+def _public(
+    settings: Settings,
+    given: bool,
+    needed: bool,
+    images: Images,
+    registry: Registry,
+    data_dir: Path,
+    report: Any,  # noqa: ANN401
+) -> tuple[int | str, Images | None]:
+    """Public samples to hold out, or public images of their own."""
+    wanted = settings.public
+    if isinstance(wanted, str) and wanted.isdigit():
+        wanted = int(wanted)
+    if isinstance(wanted, int):
+        if not given and needed:
+            wanted = 5000 if len(images.y) >= 25_000 else len(images.y) // 5
+        if wanted < 0:
+            raise UsageError(f"--public {wanted} is negative")
+        return wanted, None
+    if wanted == "none":
+        if needed:
+            raise UsageError(
+                f"{settings.method} needs public data and --public none was given",
+                do="give --public N, or leave the option out",
+            )
+        return 0, None
+    if not wanted.startswith("npz:"):
+        raise UsageError(f"--public {wanted!r} is no number, npz:PATH or none")
+    part = choose_part(registry, "dataset", wanted)
+    loaded = _load_images(part, data_dir, report)
+    if loaded.channels != images.channels:
+        raise UsageError(
+            f"--public {wanted} has {loaded.channels} channels, the data set {images.channels}"
+        )
+    return part.argument, loaded
+
+
+def _pixels(images: Images, group: type, name: str) -> tuple[Pixels, list[str]]:
+    """How the data become what the group's models take, and lines that say so."""
+    height, width = images.x.shape[2:]
+    if height != width:
+        raise UsageError(
+            f"the images are {height}×{width}; the model groups take square images",
+            do="crop or pad them before",
+        )
+    channels = getattr(group, "channels", None) or images.channels
+    notes = []
+    if images.channels != channels:
+        if images.channels != 1:
+            raise UsageError(
+                f"{name} takes images of {channels} channels, the data have {images.channels}"
+            )
+        notes.append(f"grey images are repeated to {channels} channels for {name}")
+    side = getattr(group, "min_side", 32)
+    if images.side < side:
+        notes.append(f"images of {images.side} px are brought to {side} px for {name} (bilinear)")
+    return Pixels(channels, side), notes

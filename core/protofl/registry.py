@@ -1,0 +1,228 @@
+"""Discovery: plugins by entry points, one group per kind; a run loads only what it uses."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import inspect
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pluggy
+
+from protofl.config import Config
+from protofl.errors import ProtoflError, UsageError, unknown
+
+KINDS = {
+    "method": ("protofl.methods", "protofl.hookspecs.method:MethodSpec"),
+    "model-group": ("protofl.model_groups", "protofl.hookspecs.parts:ModelGroupSpec"),
+    "partitioner": ("protofl.partitioners", "protofl.hookspecs.parts:PartitionerSpec"),
+    "dataset": ("protofl.datasets", "protofl.hookspecs.parts:DatasetSpec"),
+    "generator": ("protofl.generators", "protofl.hookspecs.parts:GeneratorSpec"),
+    "wrapper": ("protofl.wrappers", "protofl.hookspecs.method:WrapperSpec"),
+    "engine": ("protofl.engines", "protofl.hookspecs.parts:EngineSpec"),
+    "backend": ("protofl.backends", "protofl.hookspecs.parts:BackendSpec"),
+}
+"""Each kind's entry-point group and hook specification."""
+
+NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """An installed plugin, known without importing it."""
+
+    kind: str
+    name: str
+    version: str
+    distribution: str
+    target: str
+    loaded: type | None = field(default=None, compare=False)
+
+    @property
+    def label(self) -> str:
+        """``KIND/NAME``."""
+        return f"{self.kind}/{self.name}"
+
+
+class Registry:
+    """The plugins that are installed on this machine.
+
+    Args:
+        block: Plugins to leave out: ``NAME``, ``KIND/NAME``, either with ``@DISTRIBUTION``.
+            Those of the environment variable ``PROTOFL_BLOCK`` (comma-separated) are added.
+        extra: Classes given in the program rather than installed, {(kind, name): class}.
+    """
+
+    def __init__(
+        self,
+        block: Iterable[str] = (),
+        extra: Mapping[tuple[str, str], type] | None = None,
+    ) -> None:
+        environment = os.environ.get("PROTOFL_BLOCK", "").split(",")
+        self.block = [b.strip() for b in [*block, *environment] if b.strip()]
+        self.extra = dict(extra or {})
+
+    def plugins(self, kind: str | None = None) -> list[Plugin]:
+        """All plugins of a kind, or of all kinds, by kind and name; clashes appear twice."""
+        kinds = [kind] if kind else list(KINDS)
+        return [plugin for k in kinds for plugin in self._of_kind(k)]
+
+    def find(self, kind: str, name: str) -> Plugin:
+        """The plugin of that name.
+
+        Raises:
+            UsageError: There is none, or two distributions have one of that name.
+        """
+        plugins = [p for p in self._of_kind(kind) if p.name == name]
+        if not plugins:
+            blocked = any(p.name == name for p in self._of_kind(kind, blocked=True))
+            if blocked:
+                raise UsageError(
+                    f"{kind} {name!r} is blocked",
+                    do="take it out of --block and of the environment variable PROTOFL_BLOCK",
+                )
+            names = {p.name for p in self._of_kind(kind)}
+            raise unknown(kind, name, names, f"see: protofl list-plugins --kind {kind}")
+        if len(plugins) > 1:
+            owners = [p.distribution for p in plugins]
+            raise UsageError(
+                f"{kind} {name!r} is provided by two distributions: {' and '.join(owners)}",
+                do=f"block one: --block {name}@{owners[-1]}, or PROTOFL_BLOCK={name}@{owners[-1]}",
+            )
+        return plugins[0]
+
+    def load(self, kind: str, name: str) -> type:
+        """The plugin's class, checked against its kind's hook specification.
+
+        Raises:
+            UsageError: It does not exist, can't be imported, or breaks the hooks' rules.
+        """
+        plugin = self.find(kind, name)
+        if plugin.loaded is not None:
+            check_class(kind, plugin.name, plugin.loaded)
+            return plugin.loaded
+        try:
+            module, _, attribute = plugin.target.partition(":")
+            loaded = getattr(importlib.import_module(module), attribute)
+        except Exception as error:
+            raise UsageError(
+                f"{plugin.label} of {plugin.distribution} {plugin.version} is broken: "
+                f"{type(error).__name__}: {error}",
+                do=f"mend or remove {plugin.distribution}, or run without {name!r}; "
+                "--debug shows where it fails",
+            ) from error
+        check_class(kind, name, loaded)
+        return loaded  # type: ignore[no-any-return]  # check_class has seen that it is a class
+
+    def status(self, plugin: Plugin) -> tuple[str, list[str]]:
+        """``ok`` or what is wrong in one line, and the hooks that the plugin implements."""
+        try:
+            found = self.load(plugin.kind, plugin.name)
+        except ProtoflError as error:
+            word = "clash" if "two distributions" in error.what else "broken"
+            return f"{word}: {error.what}", []
+        return "ok", hooks_of(plugin.kind, found)
+
+    def _of_kind(self, kind: str, blocked: bool = False) -> list[Plugin]:
+        if kind not in KINDS:
+            raise unknown("kind", kind, KINDS)
+        found = {
+            Plugin(
+                kind,
+                entry.name,
+                entry.dist.version if entry.dist else "?",
+                entry.dist.name if entry.dist else "?",
+                entry.value,
+            )
+            for entry in importlib.metadata.entry_points(group=KINDS[kind][0])
+        }
+        found |= {
+            Plugin(kind, name, "?", "this program", f"{c.__module__}:{c.__qualname__}", c)
+            for (k, name), c in self.extra.items()
+            if k == kind
+        }
+        chosen = [p for p in found if blocked or not self._is_blocked(p)]
+        return sorted(chosen, key=lambda p: (p.name, p.distribution))
+
+    def _is_blocked(self, plugin: Plugin) -> bool:
+        for pattern in self.block:
+            name, _, distribution = pattern.partition("@")
+            if name in (plugin.name, plugin.label) and distribution in ("", plugin.distribution):
+                return True
+        return False
+
+
+def spec_of(kind: str) -> type:
+    """The class that specifies the hooks of a kind."""
+    module, _, name = KINDS[kind][1].partition(":")
+    return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+
+
+def spec_hooks(kind: str) -> dict[str, list[str]]:
+    """The hooks of a kind and their arguments."""
+    return {
+        name: [a for a in inspect.signature(function).parameters if a != "self"]
+        for name, function in vars(spec_of(kind)).items()
+        if hasattr(function, "protofl_spec")
+    }
+
+
+def hooks_of(kind: str, plugin: type) -> list[str]:
+    """The hooks that a plugin implements, in the specification's order."""
+    return [h for h in spec_hooks(kind) if hasattr(getattr(plugin, h, None), "protofl_impl")]
+
+
+def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it may be anything
+    """Hold a plugin's class against its kind's specification.
+
+    Raises:
+        UsageError: It is no class, a hook lacks ``@hookimpl`` or takes an unknown argument, a
+            method marked as hook is none, or its name or ``Config`` breaks the rules.
+    """
+    label = f"{kind}/{name}"
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{label}: a plugin's name is lower-case letters, digits, '-' and '_', not {name!r}"
+        )
+    if not isinstance(plugin, type):
+        raise UsageError(
+            f"{label}: the entry point names {plugin!r}", do="it must name a class with hooks"
+        )
+    config = getattr(plugin, "Config", Config)
+    if not (isinstance(config, type) and issubclass(config, Config)):
+        raise UsageError(f"{label}: its Config is no protofl.Config", do="derive it: pf.Config")
+    specs = spec_hooks(kind)
+    for attribute, function in inspect.getmembers(plugin, inspect.isroutine):
+        marked = hasattr(function, "protofl_impl")
+        if attribute in specs and not marked:
+            raise UsageError(
+                f"{label}: {attribute} lacks @hookimpl and would be ignored",
+                do=f"write @pf.hookimpl above def {attribute}",
+            )
+        if marked and attribute not in specs:
+            raise unknown(f"hook of {label}:", attribute, specs)
+        if marked:
+            arguments = [a for a in inspect.signature(function).parameters if a != "self"]
+            for argument in arguments:
+                if argument not in specs[attribute]:
+                    raise unknown(f"argument of {label}.{attribute}:", argument, specs[attribute])
+
+
+class Caller:
+    """A single plugin of a kind that is not a method, and its hooks called through pluggy."""
+
+    def __init__(self, kind: str, name: str, plugin: type) -> None:
+        self.kind, self.name, self.plugin = kind, name, plugin
+        self._manager = pluggy.PluginManager("protofl")
+        self._manager.add_hookspecs(spec_of(kind))
+        self._manager.register(plugin(), name=name)
+        self._manager.check_pending()
+        self.hooks = hooks_of(kind, plugin)
+
+    def __call__(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
+        """Call one hook; None where the plugin does not implement it."""
+        return getattr(self._manager.hook, hook)(**arguments)

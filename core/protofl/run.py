@@ -1,0 +1,294 @@
+"""Running: what the command ``protofl run`` and `protofl.run` do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from protofl.data.split import majority_correct, partition_record
+from protofl.drystep import dry_step
+from protofl.errors import UsageError
+from protofl.federation import Federation, Progress
+from protofl.host import Pool
+from protofl.plan import Plan
+from protofl.record import RunFolder, check_free, read_config, write_json
+from protofl.settings import FREE, RECORD_ONLY, read_config_file
+
+
+@dataclass
+class Result:
+    """What a run leaves.
+
+    Attributes:
+        record: The lines of ``metrics.jsonl``, one dict a round.
+        summary: What ``summary.json`` holds.
+        client_accuracies: The last evaluation's accuracy of every client, by trial; for trials
+            that were finished before a resume it is missing.
+        folder: The run folder.
+    """
+
+    record: list[dict[str, Any]]
+    summary: dict[str, Any]
+    client_accuracies: dict[int, dict[int, float]]
+    folder: Path
+
+
+def run(
+    method: str | type | None = None,
+    *,
+    models: str | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    config: str | Path | None = None,
+    set: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+    **options: Any,  # noqa: ANN401 - the options of a run
+) -> Result:
+    """Train a federation of heterogeneous clients.
+
+    Args:
+        method: A method's name, or a method class that is not installed (it runs in this
+            process).
+        models: A model group.
+        out: The run folder; by default ``runs/METHOD-MODELS-DATA-sSEED-TIME``.
+        resume: Continue the run in ``out``.
+        config: A TOML or JSON file with options; arguments win over it.
+        set: Options of plugins as ``--set`` takes them: ``{"lambda": 1, "dataset.side": 32}``.
+        progress: Called with every event's name and values.
+        **options: All other options of ``protofl run`` by their long names (`protofl.settings`).
+
+    Raises:
+        UsageError: Something asked for can't be done; nothing has been started.
+        RunFailure: The run failed; finished rounds are in the folder.
+
+    Example:
+        >>> result = pf.run("fedsa", models="htfe8", rounds=5)  # doctest: +SKIP
+        >>> result.summary["best_test_accuracy"]  # doctest: +SKIP
+    """
+    progress = progress or (lambda event, values: None)
+    extra: dict[tuple[str, str], type] = {}
+    if isinstance(method, type):
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", method.__name__).lower()
+        extra["method", name] = method
+        method = name
+    given = {"method": method, "models": models, **options}
+    given = {key: value for key, value in given.items() if value is not None}
+    if resume:
+        if out is None:
+            raise UsageError("--resume needs --out: the folder of the interrupted run")
+        given = _resumed(Path(out), given, set, config)
+    else:
+        if config is not None:
+            given = merge_options(read_config_file(Path(config)), given)
+        if set:
+            name = str(given.get("method", ""))
+            given["options"] = merge_nested(given.get("options", {}), expand_set(set, name))
+        if out is not None:
+            check_free(Path(out).expanduser().absolute())
+    report = lambda line: progress("note", {"text": line})  # noqa: E731
+    plan = Plan.make(given, extra, report)
+    progress("plan", {"plan": plan})
+    if resume:
+        folder = RunFolder.reopen(Path(out or ""))
+        _same_data(folder, plan)
+        if _finished(folder, plan):
+            return _conclude(folder, plan, {}, progress)
+    else:
+        path = Path(out) if out is not None else default_folder(plan)
+        folder = RunFolder.create(path, plan)
+    return _train(plan, folder, progress)
+
+
+def expand_set(values: dict[str, Any], method: str) -> dict[str, dict[str, Any]]:
+    """``[NAME.]KEY`` entries of --set as {plugin: {key: value}}."""
+    nested: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        owner, dot, option = key.rpartition(".")
+        if (dot and not owner) or not option:
+            raise UsageError(f"--set {key}={value}: no option", do="write [NAME.]KEY=VALUE")
+        nested.setdefault(owner or method, {})[option] = value
+    return nested
+
+
+def merge_nested(
+    base: dict[str, dict[str, Any]], over: dict[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Options of plugins, the second's winning key by key."""
+    return {k: {**base.get(k, {}), **over.get(k, {})} for k in (*base, *over)}
+
+
+def merge_options(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Options of a run, the second's winning."""
+    merged = {**base, **over}
+    if "options" in base and "options" in over:
+        merged["options"] = merge_nested(base["options"], over["options"])
+    return merged
+
+
+def default_folder(plan: Plan) -> Path:
+    """``runs/METHOD-MODELS-DATA-sSEED-TIME``."""
+    s = plan.settings
+    data = s.dataset.partition(":")
+    parts = [s.method, s.models, data[0] + ("-" + Path(data[2]).stem if data[2] else "")]
+    parts += [f"s{s.seed}", datetime.now().strftime("%Y%m%d-%H%M%S")]
+    path = Path("runs") / re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts))
+    number, chosen = 1, path
+    while chosen.exists():
+        number += 1
+        chosen = path.with_name(f"{path.name}-{number}")
+    return chosen
+
+
+def _resumed(
+    out: Path, given: dict[str, Any], set_: dict[str, Any] | None, config: str | Path | None
+) -> dict[str, Any]:
+    recorded = read_config(out)
+    values = {k: v for k, v in recorded.items() if k not in RECORD_ONLY}
+    if config is not None or set_:
+        raise UsageError("--resume continues the run as it was; leave --config and --set out")
+    for key, value in given.items():
+        if key in FREE or key not in values:
+            continue
+        if str(values[key]) != str(value):
+            raise UsageError(
+                f"--{key.replace('_', '-')} {value} differs from the run's {values[key]}",
+                do="leave it out, or start a new run in another folder",
+            )
+    return values | {k: v for k, v in given.items() if k in FREE}
+
+
+def _same_data(folder: RunFolder, plan: Plan) -> None:
+    recorded = read_config(folder.path)
+    if recorded["data"]["digest"] != plan.images.digest:
+        raise UsageError(
+            f"the data of {plan.settings.dataset} are not those with which the run began",
+            do="restore the data, or start a new run",
+        )
+
+
+def _finished(folder: RunFolder, plan: Plan) -> bool:
+    last = (plan.settings.trials - 1, plan.settings.rounds - 1)
+    return folder.commit is not None and (folder.commit.trial, folder.commit.round) >= last
+
+
+def _train(plan: Plan, folder: RunFolder, progress: Progress) -> Result:
+    settings = plan.settings
+    backend = plan.parts["backend"]
+    pool: Pool = backend.caller(
+        "open_pool", plan=plan, config=backend.config, workers=settings.workers
+    )
+    accuracies: dict[int, dict[int, float]] = {}
+    with closing(pool):
+        if settings.dry_step and folder.commit is None:
+            progress("dry", {})
+            dry_step(plan)
+        _write_partition(plan, folder)
+        federation = Federation(plan, pool, progress)
+        for trial, first in _remaining(folder, plan):
+            if folder.commit and folder.commit.trial == trial:
+                folder.restore(federation)
+            else:
+                federation.start_trial(trial)
+            _trial(plan, federation, folder, first, progress)
+            accuracies[trial] = federation.client_accuracy
+    return _conclude(folder, plan, accuracies, progress)
+
+
+def _remaining(folder: RunFolder, plan: Plan) -> Iterator[tuple[int, int]]:
+    """Trials that are not finished, with the round at which each begins."""
+    trial, first = 0, 0
+    if folder.commit:
+        trial, first = folder.commit.trial, folder.commit.round + 1
+        if first == plan.settings.rounds:
+            trial, first = trial + 1, 0
+    while trial < plan.settings.trials:
+        yield trial, first
+        trial, first = trial + 1, 0
+
+
+def _trial(
+    plan: Plan, federation: Federation, folder: RunFolder, first: int, progress: Progress
+) -> None:
+    settings = plan.settings
+    trained: set[int] = set()
+    for number in range(first, settings.rounds):
+        progress("round", {"trial": federation.trial, "round": number})
+        row, clients = federation.round(number)
+        trained |= {*clients}
+        every = settings.checkpoint_every
+        last = number + 1 == settings.rounds
+        if every and ((number + 1) % every == 0 or last):
+            paths = folder.client_paths(sorted(trained), federation.trial, number)
+            seconds = federation.save_clients(sorted(trained), paths)
+            row["seconds"]["checkpoint"] = seconds
+            row["seconds"]["total"] += seconds
+            row["time"] = _now()
+            folder.commit_round(federation, number, paths, row)
+            trained = set()
+        else:
+            row["time"] = _now()
+            folder.add(row)
+        progress("done", {"row": row})
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _write_partition(plan: Plan, folder: RunFolder) -> None:
+    records = []
+    for trial in range(1 if plan.settings.hold_split else plan.settings.trials):
+        split = plan.split(trial)
+        record = partition_record(split, plan.images.y, plan.info.num_classes, plan.images.classes)
+        records.append({"trial": trial, **record})
+    write_json(folder.path / "partition.json", {**records[0], "trials": records[1:]})
+
+
+def _conclude(
+    folder: RunFolder, plan: Plan, accuracies: dict[int, dict[int, float]], progress: Progress
+) -> Result:
+    summary = summarise(folder.rows, plan)
+    write_json(folder.path / "summary.json", summary)
+    result = Result(folder.rows, summary, accuracies, folder.path)
+    progress("end", {"result": result, "plan": plan})
+    return result
+
+
+def summarise(rows: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
+    """What ``summary.json`` holds: best and final accuracy, over trials mean and deviation."""
+    trials = []
+    for trial in sorted({row["trial"] for row in rows}):
+        own = [r for r in rows if r["trial"] == trial and r["test_accuracy"] is not None]
+        best = max(own, key=lambda r: (r["test_accuracy"], -r["round"]))
+        trials.append(
+            {
+                "trial": trial,
+                "best_test_accuracy": best["test_accuracy"],
+                "best_round": best["round"],
+                "final_test_accuracy": own[-1]["test_accuracy"],
+                "majority_accuracy": majority(plan, trial),
+            }
+        )
+    first = trials[0]
+    keys = ("best_test_accuracy", "final_test_accuracy", "majority_accuracy")
+    mean = {k: sum(t[k] for t in trials) / len(trials) for k in keys}
+    std = {k: (sum((t[k] - mean[k]) ** 2 for t in trials) / len(trials)) ** 0.5 for k in keys}
+    return {
+        **{k: v for k, v in first.items() if k != "trial"},
+        "rounds": plan.settings.rounds,
+        "clients": plan.info.num_clients,
+        "trials": trials,
+        "mean": mean,
+        "std": std,
+    }
+
+
+def majority(plan: Plan, trial: int) -> float:
+    """The accuracy of always guessing a client's commonest training class."""
+    counts = plan.split(trial).counts(plan.images.y, plan.info.num_classes)
+    return majority_correct(*counts)

@@ -1,0 +1,132 @@
+"""The options of a run, as one validated model; the command line and `protofl.run` fill it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from protofl.errors import UsageError, unknown
+
+DEFAULT_DATA_DIR = Path("~/.cache/protofl")
+
+
+class Settings(BaseModel):
+    """All options of a run; None where a method's, a data set's or the list's default applies."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str = Field(description="the method")
+    models: str = Field(description="the model group")
+    dataset: str = Field("digits", description="the data set, NAME or NAME:PATH")
+    partition: str = Field("dirichlet", description="the partitioner")
+    clients: int = Field(20, ge=1, le=10_000_000, description="clients M")
+    participation: float = Field(1.0, gt=0, le=1, description="share of clients in a round, ρ")
+    rounds: int = Field(100, ge=1, description="rounds T")
+    local_epochs: int = Field(1, ge=1, description="epochs of the private phase E")
+    batch_size: int = Field(10, ge=1, description="samples per mini-batch")
+    drop_last: bool = Field(False, description="leave out the last, smaller batch")
+    optimizer: Literal["sgd", "adam"] = Field(
+        "sgd", description="local optimiser, fresh each round"
+    )
+    lr: float = Field(0.01, gt=0, description="learning rate η")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
+    feature_dim: int = Field(512, ge=1, description="feature width K; the group's where not given")
+    public: int | str = Field(0, description="public samples to hold out, npz:PATH, or none")
+    augment: bool = Field(False, description="random shifts and flips of training images")
+    seed: int = Field(0, ge=0, description="seed s; trial k uses s + k")
+    trials: int = Field(1, ge=1, description="repetitions with other weights and splits")
+    hold_split: bool = Field(False, description="keep the first trial's split in all trials")
+    same_init: bool = Field(False, description="the same initial weights for one architecture")
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    deterministic: bool = Field(False, description="deterministic CUDA kernels only")
+    precision: Literal["fp32", "bf16"] = Field("fp32", description="arithmetic of training")
+    engine: str = Field("eager", description="the training engine")
+    backend: str = Field("auto", description="where hosts live: auto, local, process, …")
+    workers: int = Field(0, ge=0, le=4096, description="hosts; 0 for one per core")
+    server_threads: int = Field(1, ge=1, le=1024, description="threads of the server's hooks")
+    options: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="{plugin or kind: {key: value}} of --set"
+    )
+    use: dict[str, str] = Field(default_factory=dict, description="{hook: method} of --use")
+    add: list[str] = Field(default_factory=list, description="METHOD.TERM of --add")
+    drop: list[str] = Field(default_factory=list, description="TERM of --drop")
+    wrappers: list[str] = Field(default_factory=list, description="wrappers of --with")
+    block: list[str] = Field(default_factory=list, description="plugins of --block")
+    eval_every: int = Field(1, ge=1, description="rounds between evaluations")
+    checkpoint_every: int = Field(1, ge=0, description="rounds between checkpoints; 0 for never")
+    on_bad_upload: Literal["stop", "skip"] = Field("stop", description="NaN in an upload")
+    dry_step: bool = Field(True, description="try two short rounds before the first")
+    data_dir: Path = Field(DEFAULT_DATA_DIR, description="where decoded data are cached")
+
+
+KINDS_BY_PART = {
+    "dataset": "dataset",
+    "partition": "partitioner",
+    "models": "model-group",
+    "backend": "backend",
+    "engine": "engine",
+    "generator": "generator",
+}
+"""First parts of a --set key that address the chosen plugin of a kind."""
+
+FREE = {"backend", "workers"}
+"""Options that may differ on resume: results don't depend on them."""
+
+
+def build(values: dict[str, Any]) -> Settings:
+    """Validate options given by their long names.
+
+    Raises:
+        UsageError: One is unknown, missing, or out of its range.
+    """
+    for key in values:
+        if key not in Settings.model_fields:
+            raise unknown("option", key, Settings.model_fields, "see: protofl run --help")
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        flag = f"--{key.replace('_', '-')}"
+        if first["type"] == "missing":
+            raise UsageError(f"{flag} is missing", do="see: protofl run --help") from None
+        raise UsageError(
+            f"{flag} {first.get('input')} is not possible: {first['msg']}",
+            do="see: protofl run --help",
+        ) from None
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """Options from a TOML or JSON file, by their long names (``-`` and ``_`` alike).
+
+    Raises:
+        UsageError: The file can't be read or is neither.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config {path} can't be read: {error}") from None
+    try:
+        if path.suffix == ".json":
+            values = json.loads(text)
+        else:
+            try:
+                import tomllib
+            except ModuleNotFoundError:  # Python 3.10
+                import tomli as tomllib
+            values = tomllib.loads(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--config {path} is no valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}"
+        ) from None
+    if not isinstance(values, dict):
+        raise UsageError(f"--config {path} holds no table of options")
+    values = {key.replace("-", "_"): value for key, value in values.items()}
+    return {k: v for k, v in values.items() if k not in RECORD_ONLY}
+
+
+RECORD_ONLY = {"plugins", "versions", "data", "layout", "protofl"}
+"""Entries of a run's config.json that record the run and are no options."""

@@ -1,0 +1,416 @@
+"""What a hook sees: a client or the server, bound to the method whose hook runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from protofl import functional
+from protofl.config import Config
+from protofl.errors import UsageError
+from protofl.models import Architecture, SplitModel
+from protofl.payload import Knowledge, Payload, class_rows
+from protofl.randomness import global_stream, random_stream
+
+if TYPE_CHECKING:
+    from protofl.data.batches import Samples
+    from protofl.parties import ClientRecord, ServerRecord
+
+
+@dataclass(slots=True)
+class Batch:
+    """One mini-batch of local training.
+
+    Attributes:
+        x: Images B×channels×H×W, normalised.
+        y: Labels [B]; on the public phase's unlabelled samples an empty tensor.
+        index: Rows of the samples in the phase's data, [B].
+        phase: The phase's name.
+        draws: What `before_training` of the running hook's method drew, for this step.
+    """
+
+    x: Tensor
+    y: Tensor
+    index: Tensor
+    phase: str = "private"
+    draws: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Output:
+    """What the client's model makes of a batch: features f(x), B×K, and scores h(f(x)), B×C."""
+
+    features: Tensor
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of local training.
+
+    Attributes:
+        name: Seen in hooks as ``batch.phase``.
+        data: ``private`` or ``public``.
+        epochs: Passes over the data; None for the run's ``--local-epochs``.
+        when: ``before_upload``, or ``after_server``: the participants get this round's
+            download, train, and are then evaluated with it.
+    """
+
+    name: str = "private"
+    data: str = "private"
+    epochs: int | None = None
+    when: str = "before_upload"
+
+    def __post_init__(self) -> None:
+        """Check the two words."""
+        if self.data not in ("private", "public"):
+            raise UsageError(
+                f"phase {self.name!r}: data {self.data!r} is neither private nor public"
+            )
+        if self.when not in ("before_upload", "after_server"):
+            raise UsageError(f"phase {self.name!r}: when={self.when!r} is no time of a round")
+
+
+@dataclass(frozen=True)
+class ClientCard:
+    """What the server knows of a client from set-up: never its data or its model."""
+
+    architecture: str
+    head: str
+    feature_dim: int
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What is known of a run before it starts.
+
+    Attributes:
+        group: The model group's name.
+        architectures: The group's architectures that its clients use, in order.
+        num_clients: M.
+        participants: Clients in a round.
+        num_classes: C.
+        feature_dim: K.
+        channels: Channels of the images that the models see.
+        side: Their side in pixels.
+        public: Public samples; 0 where there are none.
+        rounds: Rounds of the run.
+        batch_size: Samples per mini-batch.
+        local_epochs: Epochs of the private phase.
+    """
+
+    group: str
+    architectures: tuple[Architecture, ...]
+    num_clients: int
+    participants: int
+    num_classes: int
+    feature_dim: int
+    channels: int
+    side: int
+    public: int
+    rounds: int
+    batch_size: int
+    local_epochs: int
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether all clients have one architecture."""
+        return len(self.architectures) == 1
+
+    @property
+    def one_head(self) -> bool:
+        """Whether all clients' heads have the same layers."""
+        return len({a.head for a in self.architectures}) == 1
+
+    def architecture_of(self, client_id: int) -> Architecture:
+        """Client i has architecture i mod X (FedTGP, section "Setup")."""
+        return self.architectures[client_id % len(self.architectures)]
+
+
+class Client:
+    """A client as a hook sees it, bound to one method.
+
+    Attributes:
+        config: The options of the method whose hook runs.
+    """
+
+    __slots__ = ("_owner", "_record", "config")
+
+    def __init__(self, record: ClientRecord, owner: str, config: Config) -> None:
+        self._record, self._owner, self.config = record, owner, config
+
+    def bound_to(self, owner: str) -> Client:
+        """The same client as another method of the composition sees it."""
+        return Client(self._record, owner, self._record.configs[owner])
+
+    # --- where and when ---------------------------------------------------------------------
+
+    @property
+    def id(self) -> int:
+        """The client's number, from 0."""
+        return self._record.id
+
+    @property
+    def round(self) -> int:
+        """The round's number, from 0."""
+        return self._record.round
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the run."""
+        return self._record.info.rounds
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return self._record.info.num_classes
+
+    @property
+    def feature_dim(self) -> int:
+        """K."""
+        return self._record.info.feature_dim
+
+    @property
+    def device(self) -> torch.device:
+        """Where the client's model and data are."""
+        return self._record.device
+
+    @property
+    def steps(self) -> int:
+        """Mini-batches of the phase that starts or runs."""
+        return self._record.steps
+
+    # --- the model --------------------------------------------------------------------------
+
+    def features(self, x: Tensor) -> Tensor:
+        """f(x), B×K."""
+        return self._record.model.features(x)
+
+    def head(self, z: Tensor) -> Tensor:
+        """h(z), B×C, of features B×K."""
+        scores: Tensor = self._record.model.head(z)
+        return scores
+
+    def module(self, name: str) -> nn.Module:
+        """``model``, ``head`` or ``extractor`` of the client, or a module of this method."""
+        model = self._record.model
+        parts = {"model": model, "head": model.head, "extractor": model.extractor}
+        return parts[name] if name in parts else self.modules[name]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters of the client's model, in a fixed order."""
+        return list(self._record.model.parameters())
+
+    def add_module(
+        self, name: str, module: nn.Module, *, train: bool = True, lr: float | None = None
+    ) -> nn.Module:
+        """Give the client a module of this method.
+
+        Args:
+            name: Its name, seen by `module`.
+            module: The module; it moves to the client's device.
+            train: Whether local training updates it. A frozen one runs in eval mode and is not
+                written into checkpoints.
+            lr: A learning rate of its own; None for the run's.
+        """
+        return self._record.add_module(self._owner, name, module, train=train, lr=lr)
+
+    @property
+    def modules(self) -> Mapping[str, nn.Module]:
+        """The modules that this method gave the client."""
+        return {n: slot.module for n, slot in self._record.modules.get(self._owner, {}).items()}
+
+    # --- the data ---------------------------------------------------------------------------
+
+    @property
+    def num_samples(self) -> int:
+        """Training samples |D_i|."""
+        return len(self._record.train)
+
+    @property
+    def class_counts(self) -> Tensor:
+        """Training samples per class |D_i,c|, [C] int."""
+        return self._record.class_counts
+
+    @property
+    def train(self) -> Samples:
+        """The private training samples."""
+        return self._record.train
+
+    @property
+    def public(self) -> Samples | None:
+        """The public samples, unlabelled; None where the run has none."""
+        return self._record.public
+
+    def train_features(self) -> tuple[Tensor, Tensor]:
+        """Features of all training samples in one evaluation pass, N×K, and their labels [N]."""
+        return self._record.train_features()
+
+    def collect_prototypes(self, batch: Batch, output: Output) -> None:
+        """Add a batch's features to the sums from which `class_prototypes` takes its means.
+
+        Call it from ``after_batch`` to collect during training (train mode, weights before each
+        step, all epochs), as FedProto's published code does.
+        """
+        sums = self.scratch.get("prototype_sums")
+        if sums is None:
+            sums = self.scratch["prototype_sums"] = (
+                output.features.new_zeros((self.num_classes, self.feature_dim)),
+                output.features.new_zeros(self.num_classes),
+            )
+        sums[0].index_add_(0, batch.y, output.features.detach())
+        sums[1].index_add_(0, batch.y, torch.ones_like(batch.y, dtype=sums[1].dtype))
+
+    def class_prototypes(self) -> Payload:
+        """The client's prototypes: mean features of its own classes (FedTGP Eq. 2).
+
+        Taken in an evaluation pass over the training samples, or from what
+        `collect_prototypes` has collected where it was called in this phase.
+
+        Returns:
+            ``prototypes`` [n, K], ``classes`` [n] and ``counts`` [n] of the n classes that
+            the client has.
+        """
+        sums = self.scratch.get("prototype_sums")
+        if sums is None:
+            features, labels = self.train_features()
+            prototypes, counts = functional.class_means(features, labels, self.num_classes)
+        else:
+            prototypes = sums[0] / sums[1].clamp(min=1).unsqueeze(1)
+            counts = self.class_counts
+        return class_rows(counts > 0, prototypes=prototypes, counts=counts)
+
+    # --- what is remembered -----------------------------------------------------------------
+
+    @property
+    def received(self) -> Payload:
+        """This round's download."""
+        return self._record.received
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What this method remembers of the client from round to round: tensors, numbers,
+        strings, and dicts and lists of them.
+        """
+        return self._record.state.setdefault(self._owner, {})
+
+    @property
+    def scratch(self) -> dict[str, Any]:
+        """What this method prepares for the phase; emptied when the client's work ends."""
+        return self._record.scratch.setdefault(self._owner, {})
+
+    # --- chance -----------------------------------------------------------------------------
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """A CPU generator of this method, purpose, round and client."""
+        record = self._record
+        return random_stream(record.seed, self._owner, purpose, record.round, record.id)
+
+    def shared_generator(self, purpose: str) -> torch.Generator:
+        """As `generator`, but the same on all clients."""
+        return random_stream(self._record.seed, self._owner, purpose, self._record.round)
+
+
+class Server:
+    """The server as a hook sees it, bound to one method.
+
+    Attributes:
+        config: The options of the method whose hook runs.
+    """
+
+    __slots__ = ("_owner", "_record", "config")
+
+    def __init__(self, record: ServerRecord, owner: str, config: Config) -> None:
+        self._record, self._owner, self.config = record, owner, config
+
+    def bound_to(self, owner: str) -> Server:
+        """The same server as another plugin of the composition sees it."""
+        return Server(self._record, owner, self._record.configs[owner])
+
+    @property
+    def round(self) -> int:
+        """The round's number, from 0; -1 at set-up."""
+        return self._record.round
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the run."""
+        return self._record.info.rounds
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return self._record.info.num_classes
+
+    @property
+    def feature_dim(self) -> int:
+        """K."""
+        return self._record.info.feature_dim
+
+    @property
+    def batch_size(self) -> int:
+        """The clients' mini-batch."""
+        return self._record.info.batch_size
+
+    @property
+    def lr(self) -> float:
+        """The clients' learning rate."""
+        return self._record.lr
+
+    @property
+    def device(self) -> torch.device:
+        """Where the server computes."""
+        return self._record.device
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """What the server knows, in the wire's names. Read it; return changes from the hooks."""
+        return self._record.knowledge
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What this method remembers on the server; as a client's ``state``."""
+        return self._record.state.setdefault(self._owner, {})
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """This method's modules on the server; saved in checkpoints."""
+        return self._record.modules.setdefault(self._owner, {})
+
+    @property
+    def public(self) -> Samples | None:
+        """The public samples, unlabelled; None where the run has none."""
+        return self._record.public
+
+    @property
+    def test(self) -> Samples | None:
+        """The global test samples of a run with public data; None else."""
+        return self._record.test
+
+    @property
+    def clients(self) -> Mapping[int, ClientCard]:
+        """What each client registered at set-up."""
+        return self._record.cards
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Count epochs of training on the server; a dry step sees one."""
+        return iter(range(min(count, 1) if self._record.dry else count))
+
+    def build(self, architecture: str) -> SplitModel:
+        """A fresh model of a client's or a server's architecture, the same at every call."""
+        found = self._record.architectures.get(architecture)
+        if found is None:
+            known = ", ".join(sorted(self._record.architectures))
+            raise UsageError(f"there is no architecture {architecture!r}", f"known: {known}")
+        info = self._record.info
+        with global_stream(self._record.seed, "server-model", architecture):
+            model = found.build(info.channels, info.num_classes, info.feature_dim, info.side)
+        return model.to(self.device)
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """A CPU generator of this method, purpose and round."""
+        return random_stream(self._record.seed, self._owner, purpose, self._record.round, "server")

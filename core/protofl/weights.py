@@ -1,0 +1,80 @@
+"""Weights on the wire: ``PREFIX/PARAMETER``, and buffers as ``PREFIX/buffer/NAME``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from protofl.errors import MissingKey
+from protofl.payload import Payload
+
+
+def pack_weights(module: nn.Module, prefix: str, *, buffers: bool = True) -> Payload:
+    """A copy of a module's parameters and, unless told otherwise, buffers, by wire names."""
+    named = {f"{prefix}/{name}": p for name, p in module.named_parameters()}
+    if buffers:
+        named |= {f"{prefix}/buffer/{name}": b for name, b in module.named_buffers()}
+    return Payload({name: tensor.detach().clone() for name, tensor in named.items()})
+
+
+@torch.no_grad()
+def load_weights(module: nn.Module, payload: Mapping[str, Tensor], prefix: str) -> None:
+    """Copy ``PREFIX/…`` of a payload into a module; buffers that were not sent stay.
+
+    Raises:
+        MissingKey: A parameter was not sent.
+        ValueError: A parameter was sent in another shape.
+    """
+    own = [(f"{prefix}/{name}", p, True) for name, p in module.named_parameters()]
+    own += [(f"{prefix}/buffer/{name}", b, False) for name, b in module.named_buffers()]
+    for key, target, needed in own:
+        if key not in payload.keys():
+            if needed:
+                raise MissingKey(key, "the payload", payload)
+            continue
+        if payload[key].shape != target.shape:
+            raise ValueError(
+                f"{key} was sent in shape {tuple(payload[key].shape)}, "
+                f"the model has {tuple(target.shape)}"
+            )
+        target.copy_(payload[key])
+
+
+def average_weights(
+    uploads: Sequence[Payload], prefix: str, weights: Tensor | None = None
+) -> Payload:
+    """The weighted mean of ``PREFIX/…`` over uploads.
+
+    Integer buffers (BatchNorm's count of batches) are not averaged; their maximum is taken.
+
+    Args:
+        uploads: Payloads of M clients that hold the same names and shapes.
+        prefix: ``model``, ``head``, ….
+        weights: [M], brought to sum 1 here; None for the plain mean.
+
+    Raises:
+        MissingKey: An upload lacks a tensor that another has.
+        ValueError: Shapes differ between uploads.
+    """
+    count = len(uploads)
+    share = torch.ones(count) if weights is None else weights.to(torch.float64)
+    shares = (share / share.sum()).tolist()
+    mean = Payload()
+    names = [key for key in uploads[0] if key.startswith(prefix + "/")]
+    if not names:
+        raise MissingKey(f"{prefix}/…", "the upload", uploads[0])
+    for name in names:
+        tensors = [upload[name] for upload in uploads]
+        if any(t.shape != tensors[0].shape for t in tensors):
+            shapes = sorted({tuple(t.shape) for t in tensors})
+            raise ValueError(f"{name} can't be averaged: the clients sent shapes {shapes}")
+        if tensors[0].is_floating_point():
+            total = torch.zeros_like(tensors[0])
+            for tensor, part in zip(tensors, shares, strict=True):
+                total.add_(tensor, alpha=part)
+            mean[name] = total
+        else:
+            mean[name] = torch.stack(tensors).amax(0)
+    return mean

@@ -1,0 +1,35 @@
+"""The backend without processes: one host, here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import protofl as pf
+
+
+class LocalPool:
+    """One host in this process."""
+
+    def __init__(self, plan: pf.Plan) -> None:
+        self._host = pf.Host(plan)
+
+    def run(self, jobs: list[pf.Job]) -> Iterator[tuple[pf.Job, pf.Reply]]:
+        """Do one job after the other."""
+        for job in jobs:
+            yield job, self._host.handle(job)
+
+    def broadcast(self, job: pf.Job) -> None:
+        """Do a job."""
+        self._host.handle(job)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class Local:
+    """All clients in this process, one after the other."""
+
+    @pf.hookimpl
+    def open_pool(self, plan: pf.Plan) -> LocalPool:
+        """One host, whatever the number of workers asked for."""
+        return LocalPool(plan)

@@ -1,0 +1,39 @@
+"""Messages between a run and its worker processes: a JSON header and one blob of bytes.
+
+A message is two lengths (8 bytes each, little-endian), the header, the blob. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, BinaryIO
+
+_LENGTHS = struct.Struct("<QQ")
+
+
+def send(stream: BinaryIO, header: dict[str, Any], blob: bytes = b"") -> None:
+    """Write a message."""
+    text = json.dumps(header).encode()
+    stream.write(_LENGTHS.pack(len(text), len(blob)))
+    stream.write(text)
+    stream.write(blob)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytes]:
+    """Read a message.
+
+    Raises:
+        EOFError: The other side closed the stream.
+    """
+    text_length, blob_length = _LENGTHS.unpack(_exactly(stream, _LENGTHS.size))
+    header: dict[str, Any] = json.loads(_exactly(stream, text_length))
+    return header, _exactly(stream, blob_length)
+
+
+def _exactly(stream: BinaryIO, count: int) -> bytes:
+    data = stream.read(count)
+    if len(data) < count:
+        raise EOFError("the stream was closed")
+    return data

@@ -1,0 +1,54 @@
+"""A worker process: a host behind standard input and output.
+
+Started as ``python -m protofl_plugins.backends.worker``, a fresh interpreter that never imports
+the caller's main module. It ends as soon as its input closes, in the middle of a job too, so
+that killing the run leaves no worker behind.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+from typing import Any, BinaryIO
+
+import protofl as pf
+
+from protofl_plugins.backends import wire
+
+
+def _read(stream: BinaryIO, inbox: queue.Queue[tuple[dict[str, Any], bytes]]) -> None:
+    while True:
+        try:
+            inbox.put(wire.receive(stream))
+        except (EOFError, OSError):
+            os._exit(0)
+
+
+def main() -> None:
+    """Serve jobs until the input closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run is interrupted, and closes its workers
+    incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a plugin prints is no message
+    inbox: queue.Queue[tuple[dict[str, Any], bytes]] = queue.Queue()
+    threading.Thread(target=_read, args=(incoming, inbox), daemon=True).start()
+
+    host: pf.Host | None = None
+    while True:
+        header, blob = inbox.get()
+        try:
+            if host is None:
+                host = pf.Host(pf.Plan.from_json(blob.decode()))
+                answer, data = {"values": {}}, b""
+            else:
+                reply = host.handle(pf.Job(header["op"], header["client"], header["values"], blob))
+                answer, data = {"values": reply.values}, reply.blob
+        except Exception as error:
+            answer, data = {"failure": pf.error_to_values(error)}, b""
+        wire.send(outgoing, answer, data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Handwritten digits from scikit-learn: the embedded data set, no download needed.
+
+1,797 grey images of 8×8 pixels in 17 shades: the test part of the UCI "Optical Recognition of
+Handwritten Digits" (https://archive.ics.uci.edu/dataset/80). Shade v of 0…16 becomes the pixel
+round(255·v / 16).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import protofl as pf
+
+
+class Digits:
+    """Handwritten digits, 1,797 images of 8×8 (scikit-learn's, embedded)."""
+
+    defaults: ClassVar[dict[str, Any]] = {"clients": 8, "rounds": 5}
+
+    @pf.hookimpl
+    def cache_key(self, config: pf.Config, data_dir: Path) -> str:
+        """The data never change."""
+        return "digits"
+
+    @pf.hookimpl
+    def decode(self, config: pf.Config, data_dir: Path) -> pf.Images:
+        """Read scikit-learn's copy; it has no test part of its own."""
+        from sklearn.datasets import load_digits
+
+        shades, labels = load_digits(return_X_y=True)
+        pixels = np.round(shades * 255 / 16).astype(np.uint8).reshape(-1, 1, 8, 8)
+        names = [str(digit) for digit in range(10)]
+        return pf.images_from_arrays([(pixels, labels, "scikit-learn's digits")], classes=names)

@@ -1,0 +1,128 @@
+"""A data set from image files in class folders: ``--dataset folder:PATH``.
+
+``PATH/CLASS/…/IMAGE`` as in torchvision's ``ImageFolder``: classes in the order of their names,
+files with the same endings. Where PATH holds nothing but ``train`` and ``test`` (or ``val``)
+folders, these hold the class folders and are the data set's own parts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import protofl as pf
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+PARTS = ("train", "test", "val")
+
+
+class Folder:
+    """A data set from image files in class folders, with or without train and test parts."""
+
+    argument = "path"
+    defaults: ClassVar[dict[str, Any]] = {}
+
+    class Config(pf.Config):
+        """Options of folder."""
+
+        path: str = pf.Field(description="the folder that holds the class folders")
+        side: int = pf.Field(
+            64,
+            ge=4,
+            le=1024,
+            description="images become side×side pixels: the shorter side is brought to it "
+            "(bilinear), the middle is cut out",
+        )
+
+    @pf.hookimpl
+    def cache_key(self, config: Config, data_dir: Path) -> str:
+        """The paths, sizes and times of all files."""
+        root = Path(config.path).expanduser()
+        files = [file for part in _parts(root) for file in _all_files(part)]
+        return pf.files_key("folder", root, files, config.side)
+
+    @pf.hookimpl
+    def decode(self, config: Config, data_dir: Path) -> pf.Images:
+        """Decode all images to RGB of one size."""
+        root = Path(config.path).expanduser()
+        parts = _parts(root)
+        classes = _classes(parts[0])
+        found = [_samples(part, classes, needed=part == parts[0]) for part in parts]
+        samples = [sample for part in found for sample in part]
+        x = np.empty((len(samples), 3, config.side, config.side), np.uint8)
+
+        def put(row: int) -> None:
+            x[row] = _decoded(samples[row][0], config.side)
+
+        with ThreadPoolExecutor() as pool:
+            for _ in pool.map(put, range(len(samples))):
+                pass
+        y = np.array([label for _, label in samples], np.int64)
+        return pf.images_from_arrays([(x, y, str(root))], len(found[0]), classes)
+
+
+def _parts(root: Path) -> list[Path]:
+    """The folders that hold class folders: the training part and, if there is one, the test."""
+    if not root.is_dir():
+        raise pf.UsageError(f"no folder {root}", do="give it as --dataset folder:PATH")
+    names = _classes(root)
+    if "train" not in names or not set(names) <= set(PARTS) or not _classes(root / "train"):
+        return [root]
+    test = [root / name for name in ("test", "val") if name in names]
+    return [root / "train", *test[:1]]
+
+
+def _classes(folder: Path) -> list[str]:
+    return sorted(e.name for e in os.scandir(folder) if e.is_dir() and e.name[0] != ".")
+
+
+def _all_files(folder: Path) -> Iterator[Path]:
+    for where, folders, files in os.walk(folder, followlinks=True):
+        folders.sort()
+        yield from (Path(where) / f for f in sorted(files) if f.lower().endswith(ENDINGS))
+
+
+def _samples(part: Path, classes: list[str], needed: bool) -> list[tuple[Path, int]]:
+    """The files of one part with their labels; ``needed``: every class must have some."""
+    own = _classes(part)
+    if not own:
+        raise pf.UsageError(
+            f"{part} holds no class folders", do="put each class's images in a folder of its name"
+        )
+    strange = [name for name in own if name not in classes]
+    if strange:
+        raise pf.UsageError(
+            f"{part} has classes that the training part lacks: {', '.join(strange)}",
+            f"classes: {', '.join(classes)}",
+            "name the class folders alike in both parts",
+        )
+    files = {name: list(_all_files(part / name)) for name in own}
+    empty = [name for name, paths in files.items() if not paths]
+    if empty and needed:
+        raise pf.UsageError(
+            f"{part}: no images in class folder {', '.join(empty)}",
+            f"images end in {', '.join(ENDINGS)}",
+            "put images there or remove the folder",
+        )
+    return [(path, classes.index(name)) for name, paths in files.items() for path in paths]
+
+
+def _decoded(path: Path, side: int) -> np.ndarray:
+    from PIL import Image
+    from torchvision.transforms import InterpolationMode
+    from torchvision.transforms.functional import center_crop, resize
+
+    try:
+        with Image.open(path) as file:
+            image = file.convert("RGB")
+    except (OSError, ValueError, SyntaxError) as error:
+        raise pf.UsageError(
+            f"{path} can't be read as an image: {error}", do="repair or remove the file"
+        ) from error
+    square = center_crop(resize(image, side, InterpolationMode.BILINEAR), side)
+    pixels: np.ndarray = np.asarray(square).transpose(2, 0, 1)
+    return pixels

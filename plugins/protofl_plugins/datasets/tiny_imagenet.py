@@ -1,0 +1,68 @@
+"""Tiny-ImageNet: 200 classes of 64×64 images, from the official archive (248 MB).
+
+Stanford's CS231n course, http://cs231n.stanford.edu/tiny-imagenet-200.zip: 100,000 training images
+and, as test part, the 10,000 validation images (the test images have no labels). Classes are
+WordNet ids in ascending order.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import protofl as pf
+
+URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
+ROOT = "tiny-imagenet-200"
+
+
+class TinyImageNet:
+    """Tiny-ImageNet, 110,000 images of 64×64×3 in 200 classes (official archive)."""
+
+    defaults: ClassVar[dict[str, Any]] = {}
+
+    @pf.hookimpl
+    def cache_key(self, config: pf.Config, data_dir: Path) -> str:
+        """The data never change."""
+        return "tiny-imagenet"
+
+    @pf.hookimpl
+    def decode(self, config: pf.Config, data_dir: Path) -> pf.Images:
+        """Download the archive and decode its images without unpacking it."""
+        from PIL import Image
+
+        try:
+            path = pf.download(URL, Path(data_dir) / "downloads" / f"{ROOT}.zip", md5=MD5)
+        except pf.UsageError as error:
+            raise pf.UsageError(
+                f"tiny-imagenet: {error.what}",
+                error.near,
+                f"{error.do}; without internet: protofl data import tiny-imagenet FILE.npz",
+            ) from error
+        with zipfile.ZipFile(path) as archive:
+            classes = sorted(archive.read(f"{ROOT}/wnids.txt").decode().split())
+            number = {name: label for label, name in enumerate(classes)}
+            train = [
+                (name, number[name.split("/")[2]])
+                for name in sorted(archive.namelist())
+                if name.startswith(f"{ROOT}/train/") and name.endswith(".JPEG")
+            ]
+            lines = archive.read(f"{ROOT}/val/val_annotations.txt").decode().splitlines()
+            fields = [line.split("\t") for line in lines]
+            test = [(f"{ROOT}/val/images/{file}", number[label]) for file, label, *_ in fields]
+            samples = train + test
+            x = np.empty((len(samples), 3, 64, 64), np.uint8)
+
+            def put(row: int) -> None:
+                with archive.open(samples[row][0]) as file, Image.open(file) as image:
+                    x[row] = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+
+            with ThreadPoolExecutor() as pool:
+                for _ in pool.map(put, range(len(samples))):
+                    pass
+        y = np.array([label for _, label in samples], np.int64)
+        return pf.images_from_arrays([(x, y, str(path))], len(train), classes)

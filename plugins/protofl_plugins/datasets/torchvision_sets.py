@@ -1,0 +1,149 @@
+"""Data sets that torchvision downloads and checks: MNIST, Fashion-MNIST, CIFAR, Flowers102.
+
+They lie in ``DATA_DIR/downloads`` as torchvision keeps them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import protofl as pf
+
+TIMEOUT = 30.0  # seconds; torchvision itself would wait for an answer without end
+
+
+class _Arrays:
+    """A data set that torchvision holds as one array of images."""
+
+    name: ClassVar[str]
+    loader: ClassVar[str]
+    defaults: ClassVar[dict[str, Any]] = {}
+
+    @pf.hookimpl
+    def cache_key(self, config: pf.Config, data_dir: Path) -> str:
+        """The data never change."""
+        return self.name
+
+    @pf.hookimpl
+    def decode(self, config: pf.Config, data_dir: Path) -> pf.Images:
+        """Download both parts and join them, the training part first."""
+        import torchvision.datasets
+
+        loader = getattr(torchvision.datasets, self.loader)
+        root = Path(data_dir) / "downloads"
+        with _downloading(self.name, getattr(loader, "url", None) or loader.mirrors[0]):
+            parts = [loader(root, train=train, download=True) for train in (True, False)]
+        arrays = [(np.asarray(p.data), np.asarray(p.targets), self.name) for p in parts]
+        return pf.images_from_arrays(arrays, len(arrays[0][0]), list(parts[0].classes))
+
+
+class MNIST(_Arrays):
+    """MNIST, 70,000 handwritten digits of 28×28 (torchvision)."""
+
+    name = "mnist"
+    loader = "MNIST"
+
+
+class FashionMNIST(_Arrays):
+    """Fashion-MNIST, 70,000 pieces of clothing of 28×28 (torchvision)."""
+
+    name = "fashion-mnist"
+    loader = "FashionMNIST"
+
+
+class CIFAR10(_Arrays):
+    """CIFAR-10, 60,000 images of 32×32×3 in 10 classes (torchvision)."""
+
+    name = "cifar10"
+    loader = "CIFAR10"
+
+
+class CIFAR100(_Arrays):
+    """CIFAR-100, 60,000 images of 32×32×3 in 100 classes (torchvision)."""
+
+    name = "cifar100"
+    loader = "CIFAR100"
+
+
+class Flowers102:
+    """Oxford Flowers-102, 8,189 images in 102 classes, made square (torchvision)."""
+
+    defaults: ClassVar[dict[str, Any]] = {}
+
+    class Config(pf.Config):
+        """Options of flowers102."""
+
+        side: int = pf.Field(
+            64,
+            ge=4,
+            le=1024,
+            description="images become side×side pixels: the shorter side is brought to it "
+            "(bilinear), the middle is cut out",
+        )
+
+    @pf.hookimpl
+    def cache_key(self, config: Config, data_dir: Path) -> str:
+        """The data never change, their size may."""
+        default = type(config).model_fields["side"].default
+        return "flowers102" if config.side == default else f"flowers102-{config.side}"
+
+    @pf.hookimpl
+    def decode(self, config: Config, data_dir: Path) -> pf.Images:
+        """Download; the training part is torchvision's train and val, the test part its test."""
+        from torchvision import datasets
+        from torchvision.transforms import InterpolationMode
+        from torchvision.transforms.functional import center_crop, resize
+
+        try:
+            import scipy.io  # noqa: F401 - torchvision reads the labels with it
+        except ImportError as error:
+            raise pf.UsageError(
+                "flowers102: its labels are .mat files, and scipy, which reads them, is missing",
+                do="pip install scipy",
+            ) from error
+        loader = datasets.Flowers102
+        root = Path(data_dir) / "downloads"
+        with _downloading("flowers102", loader._download_url_prefix):
+            splits = [loader(root, split, download=True) for split in ("train", "val", "test")]
+        samples = [(split, index) for split in splits for index in range(len(split))]
+        x = np.empty((len(samples), 3, config.side, config.side), np.uint8)
+        y = np.empty(len(samples), np.int64)
+
+        def put(row: int) -> None:
+            split, index = samples[row]
+            image, y[row] = split[index]
+            image = resize(image, config.side, InterpolationMode.BILINEAR)
+            x[row] = np.asarray(center_crop(image, config.side)).transpose(2, 0, 1)
+
+        with ThreadPoolExecutor() as pool:
+            for _ in pool.map(put, range(len(samples))):
+                pass
+        num_train = len(splits[0]) + len(splits[1])
+        return pf.images_from_arrays([(x, y, "flowers102")], num_train, list(loader.classes))
+
+
+@contextlib.contextmanager
+def _downloading(name: str, address: str) -> Iterator[None]:
+    """Word torchvision's errors, bound its waiting, keep its prints off standard output."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(TIMEOUT)
+    try:
+        with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NumPy's about the age of CIFAR's files
+            yield
+    except (OSError, RuntimeError, EOFError) as error:
+        raise pf.UsageError(
+            f"{name} can't be downloaded: {' '.join(str(error).split()) or type(error).__name__}",
+            f"address: {address}",
+            f"check the connection; without internet: protofl data import {name} FILE.npz",
+        ) from error
+    finally:
+        socket.setdefaulttimeout(before)

@@ -1,0 +1,113 @@
+"""FedProto: clients are guided by the mean of all clients' prototypes.
+
+Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022; the
+equations are numbered as in FedTGP (Zhang et al., AAAI 2024), which restates them.
+
+    P_i^c   client i's prototype of class c: mean feature of its samples          (Eq. 2)
+    P̄^c    global prototype: Σ_{i in N_c} |D_i,c|/N_c · P_i^c                     (Eq. 3)
+    L_i     E ℓ(h_i(f_i(x)), y) + λ·E_{c ~ C_i} φ(P_i^c, P̄^c)                     (Eq. 4)
+
+Inference: the class of the nearest global prototype; the head, before there are any.
+
+Eq. 3 as printed divides by |N_c| once more, which shrinks prototypes, as the weights sum to 1
+already: ``aggregate=eq3``. The default ``weighted`` leaves that division out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import protofl as pf
+from protofl import functional as F
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from protofl_plugins.prototyping import DEVIATIONS, GuidedConfig, guide, nearest_prototype
+
+
+class FedProto:
+    """Clients are guided by the mean of all clients' prototypes (Tan et al., 2022)."""
+
+    class Config(GuidedConfig):
+        """Options, with the paper's symbols."""
+
+        deviations: ClassVar[dict[str, pf.Deviation]] = DEVIATIONS | {
+            "collect": pf.Deviation(
+                "Eq. 2", "eval", "online", "the code collects in train mode, before each step"
+            ),
+            "aggregate": pf.Deviation(
+                "Eq. 3", "weighted", "uniform", "the code takes the plain mean and sends no counts"
+            ),
+        }
+        aggregate: Literal["weighted", "uniform", "eq3"] | None = pf.Field(
+            None, description="mean over clients by counts, plain, or as Eq. 3 is printed"
+        )
+
+    terms = {
+        "ce": "cross-entropy, the first part of Eq. 4",
+        "align": "λ·E_c φ(P_i^c, P̄^c), the second part of Eq. 4",
+    }
+    uploads = {
+        "prototypes": "P_i^c of the client's classes: mean features, irreversible for the server",
+        "classes": "which classes the client has",
+        "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
+    }
+    downloads = {"prototypes": "P̄^c of the classes that anybody has sent"}
+
+    @pf.hookimpl
+    def run_defaults(self, config: pf.Config) -> dict[str, Any]:
+        """The published code leaves the last, smaller batch out."""
+        return {"drop_last": True} if config.variant == "official" else {}
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+        """P̄."""
+        return server.knowledge.select("prototypes")
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client) -> None:
+        """P̄ as a table C×K with the mask of known classes."""
+        if "prototypes" in client.received:
+            table = client.received.table("prototypes", client.num_classes)
+            client.scratch["prototypes"] = table
+
+    @pf.hookimpl
+    def local_loss(
+        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+    ) -> Mapping[str, Tensor]:
+        """Eq. 4."""
+        terms = {"ce": cross_entropy(output.logits, batch.y)}
+        if "prototypes" in client.scratch:
+            terms["align"] = guide(client, batch, output, *client.scratch["prototypes"])
+        return terms
+
+    @pf.hookimpl
+    def after_batch(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> None:
+        """Eq. 2 during training, where asked for."""
+        if client.config.collect == "online":
+            client.collect_prototypes(batch, output)
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client) -> pf.Payload:
+        """P_i^c (Eq. 2), with counts where Eq. 3 needs them."""
+        payload = client.class_prototypes()
+        if client.config.aggregate == "uniform":
+            del payload["counts"]
+        return payload
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+        """P̄ (Eq. 3)."""
+        P, present = pf.stack_rows(uploads, "prototypes", server.num_classes)
+        mode = server.config.aggregate
+        weights = present
+        if mode != "uniform":
+            weights, _ = pf.stack_rows(uploads, "counts", server.num_classes)
+        mean, known = F.aggregate_prototypes(P, weights, mode)
+        return pf.class_rows(known, prototypes=mean)
+
+    @pf.hookimpl
+    def inference(self, client: pf.Client, x: Tensor) -> Tensor:
+        """Nearest global prototype."""
+        return nearest_prototype(client, x)

@@ -1,0 +1,78 @@
+"""FedProx: FedAvg with a proximal term.
+
+Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, Eq. 2.
+
+    local     min over w_i of  E_{(x, y) ~ D_i} ℓ(w_i; x, y) + (μ/2)·‖w_i − w‖²
+    server    w ← Σ_i (n_i / n) · w_i
+
+w is the model that the client received, kept frozen during its training. Inference is by the
+shared model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import protofl as pf
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from protofl_plugins.sharing import SharedWeights, SharingConfig, needs_one_architecture
+
+
+class FedProx(SharedWeights):
+    """FedAvg with a proximal term that keeps clients near the shared model (Li et al., 2020)."""
+
+    class Config(SharingConfig):
+        """Options, with the paper's symbols."""
+
+        mu: float = pf.Field(
+            0.01,
+            ge=0,
+            description="μ of the proximal term; 0 regresses to FedAvg, large values freeze "
+            "clients at w. The paper tunes 0.001, 0.01, 0.1 and 1",
+        )
+        buffers: Literal["average", "local"] = pf.Field(
+            "average", description="average BatchNorm statistics too, or keep them on the client"
+        )
+
+    terms = {
+        "ce": "cross-entropy",
+        "prox": "(μ/2)·‖w_i − w‖², Eq. 2",
+    }
+    uploads = {
+        "model/…": "the whole model after local training; gradients can be inverted from it",
+        "samples": "n_i, the number of training samples",
+    }
+    downloads = {"model/…": "the average of the clients' models"}
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo) -> list[str]:
+        """One architecture."""
+        return needs_one_architecture(run)
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server) -> pf.Payload:
+        """w, as the server builds it."""
+        buffers = server.config.buffers == "average"
+        model = server.build(server.clients[0].architecture)
+        return pf.pack_weights(model, "model", buffers=buffers)
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client) -> None:
+        """Keep w as it was received."""
+        client.scratch["w"] = [p.detach().clone() for p in client.parameters()]
+
+    @pf.hookimpl
+    def local_loss(
+        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+    ) -> Mapping[str, Tensor]:
+        """Eq. 2."""
+        moved = torch._foreach_sub(client.parameters(), client.scratch["w"])
+        squared = torch.stack(torch._foreach_norm(moved)).square().sum()
+        return {
+            "ce": cross_entropy(output.logits, batch.y),
+            "prox": client.config.mu / 2 * squared,
+        }

@@ -1,0 +1,261 @@
+"""FedSA: semantic anchors guide features, enforce margins and calibrate heads.
+
+Zhou et al., "FedSA: A Unified Representation Learning via Semantic Anchors for Prototype-based
+Federated Learning", AAAI 2025.
+
+    Ā       semantic anchors C×K: random class anchors A through an embedding h_ψ
+    P_i^c   client i's prototype of class c                                       (Eq. 2)
+    P̄^c    Σ_{i in N_c} |D_i,c|/N_c · P_i^c                                       (Eq. 3)
+    L_R     Σ_{c in D_i} d(P_i^c, Ā^c)                                            (Eq. 5)
+    d_i     1/(N−1)² Σ_a Σ_{b≠a} d(P_i^a, P_i^b),  d_i* = max(d_global, d_i)      (Eq. 6)
+    L_MCL   −log( e^−(d(P_i^c, Ā^c)+d_i*) / (… + Σ_c' e^−d(P_i^c, Ā^c')) )        (Eq. 7)
+    L_CC    −1/C Σ_c log softmax_c(φ_i · Ā^c), φ_i the head's weight, no bias      (Eq. 8)
+    L_i     L_S + λ₁·L_R + λ₂·L_MCL + λ₃·L_CC                                     (Eq. 9)
+    Ā       ← α·Ā + (1−α)·P̄                                                      (Eq. 10)
+
+d_global is Eq. 6 of the anchors. d_i is that of the client's last training; in its first one
+there is none and d_global decides. Eq. 7 is averaged over the batch's classes. Eq. 6 is 0 for a
+client with one class, where d_global decides too. h_ψ (two blocks FC–BN–ReLU) is applied once.
+
+Inference is not stated. The default is the nearest anchor: anchors are what all clients are
+pulled to, they exist for every class, and cost no further traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import protofl as pf
+import torch
+from protofl import functional as F
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear
+
+from protofl_plugins.prototyping import class_guide, guide_weight, nearest_prototype
+
+
+class FedSA:
+    """Semantic anchors guide features, enforce margins, calibrate heads (Zhou et al., 2025)."""
+
+    class Config(pf.VariantConfig):
+        """Options, with the paper's symbols."""
+
+        deviations: ClassVar[dict[str, pf.Deviation]] = {
+            "distance": pf.Deviation(
+                "Eq. 5", "l2", "mse", "λ₁ = 0.1 and 10 belong to two different losses"
+            ),
+            "align": pf.Deviation(
+                "Eq. 5", "class", "sample", "the equation sums over P_i^c, the code means samples"
+            ),
+            "contrast": pf.Deviation(
+                "Eq. 7", "class", "sample", "the equation takes P_i^c, the code each sample"
+            ),
+            "margin": pf.Deviation(
+                "Eq. 6", "mean", "nearest", "the code takes the mean distance to the nearest class"
+            ),
+            "collect": pf.Deviation(
+                "Eq. 2", "eval", "online", "the code collects in train mode, before each step"
+            ),
+            "aggregate": pf.Deviation(
+                "Eq. 3", "weighted", "uniform", "the code takes the plain mean and sends no counts"
+            ),
+            "ema": pf.Deviation(
+                "Eq. 10", "all", "uploaded", "the code moves only anchors of classes of the round"
+            ),
+            "inference": pf.Deviation(
+                "not stated", "anchor", "prototype", "the code takes this round's mean prototypes"
+            ),
+        }
+        lambda_1: float | None = pf.Field(
+            None, ge=0, description="λ₁ of L_R. None: 0.1 for distance=l2, 10 for mse"
+        )
+        lambda_2: float | None = pf.Field(
+            None, ge=0, description="λ₂ of L_MCL. None: 1, or 0.01 where all have one architecture"
+        )
+        lambda_3: float = pf.Field(1.0, ge=0, description="λ₃ of L_CC")
+        alpha: float = pf.Field(
+            0.9999, ge=0, le=1, description="α of Eq. 10; 1 keeps the anchors, 0 regresses to P̄"
+        )
+        embedding: bool = pf.Field(True, description="h_ψ; false takes the random anchors A")
+        distance: Literal["l2", "mse"] | None = pf.Field(None, description="d of L_R")
+        align: Literal["class", "sample"] | None = pf.Field(
+            None, description="L_R of the batch's class means (sum), or of samples (mean)"
+        )
+        contrast: Literal["class", "sample"] | None = pf.Field(
+            None, description="L_MCL of the batch's class means, or of samples"
+        )
+        margin: Literal["mean", "nearest"] | None = pf.Field(
+            None, description="d_i and d_global: Eq. 6, or mean distance to the nearest class"
+        )
+        collect: Literal["eval", "online"] | None = pf.Field(
+            None,
+            description="take prototypes in an evaluation pass after training, or during training",
+        )
+        aggregate: Literal["weighted", "uniform", "eq3"] | None = pf.Field(
+            None, description="mean over clients by counts, plain, or as Eq. 3 is printed"
+        )
+        ema: Literal["all", "uploaded"] | None = pf.Field(
+            None,
+            description="move the anchors of all classes (towards the last known P̄^c), or of "
+            "those that were uploaded this round",
+        )
+        inference: Literal["anchor", "prototype", "head"] | None = pf.Field(
+            None, description="nearest anchor, nearest prototype of this round, or the head"
+        )
+
+    terms = {
+        "ce": "L_S, cross-entropy",
+        "align": "λ₁·L_R, Eq. 5",
+        "mcl": "λ₂·L_MCL, Eq. 7",
+        "calibration": "λ₃·L_CC, Eq. 8",
+    }
+    uploads = {
+        "prototypes": "P_i^c of the client's classes: mean features, irreversible for the server",
+        "classes": "which classes the client has",
+        "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
+    }
+    downloads = {
+        "prototypes": "Ā of all classes",
+        "global_prototypes": "P̄ of this round, with inference=prototype only",
+    }
+    ablations = {
+        "w/o embedding (Table 4)": "--set embedding=false",
+        "w/o L_MCL (Table 4)": "--drop local_loss.mcl",
+        "w/o L_CC (Table 4)": "--drop local_loss.calibration",
+    }
+
+    @pf.hookimpl
+    def run_defaults(self, config: pf.Config) -> dict[str, Any]:
+        """The published code leaves the last, smaller batch out."""
+        return {"drop_last": True} if config.variant == "official" else {}
+
+    @pf.hookimpl
+    def resolve(self, run: pf.RunInfo, config: pf.Config) -> dict[str, Any]:
+        """λ₂ by the kind of heterogeneity ("Implementation details"), λ₁ by the distance."""
+        changes = {"lambda_1": guide_weight(config.lambda_1, config.distance)}
+        if config.lambda_2 is None:
+            changes["lambda_2"] = 0.01 if run.homogeneous else 1.0
+        return changes
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server) -> pf.Payload:
+        """Ā = h_ψ(A), the anchors before any update."""
+        C, K = server.num_classes, server.feature_dim
+        A = torch.randn(C, K, generator=server.generator("anchors"))
+        if server.config.embedding:
+            blocks = [m for _ in (1, 2) for m in (nn.Linear(K, K), nn.BatchNorm1d(K), nn.ReLU())]
+            A = nn.Sequential(*blocks)(A).detach()
+        server.state["anchors"] = A.to(server.device)
+        return self._payload(server)
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+        """Ā, and P̄ where inference needs it."""
+        return server.knowledge.select("prototypes", "global_prototypes")
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client) -> None:
+        """Ā as a table C×K, and d_i* = max(d_global, d_i)."""
+        if "prototypes" in client.received:
+            anchors, known = client.received.table("prototypes", client.num_classes)
+            margin = _margin(client.config)(anchors, known)
+            if "margin" in client.state:
+                margin = torch.maximum(margin, client.state["margin"])
+            client.scratch["anchors"] = anchors, known, margin
+
+    @pf.hookimpl
+    def local_loss(
+        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+    ) -> Mapping[str, Tensor]:
+        """Eq. 9."""
+        terms = {"ce": cross_entropy(output.logits, batch.y)}
+        if "anchors" not in client.scratch:
+            return terms
+        config, z, y = client.config, output.features, batch.y
+        anchors, known, margin = client.scratch["anchors"]
+        every = torch.arange(client.num_classes, device=y.device)
+        if config.align == "sample":
+            L_R = F.prototype_alignment(z, y, anchors, known, config.distance)
+        else:
+            L_R, _ = class_guide(client, z, y, anchors, known, config.distance)
+        if config.contrast == "sample":
+            L_MCL = F.margin_contrastive_loss(z, y, anchors, margin, known)
+        else:
+            means, counts = F.class_means(z, y, client.num_classes)
+            rows = F.margin_contrastive_rows(means, every, anchors, margin, known)
+            present = counts > 0
+            L_MCL = (rows * present).sum() / present.sum()
+        rows = cross_entropy(_without_bias(client, anchors), every, reduction="none")
+        L_CC = (rows * known).sum() / known.sum()
+        return terms | {
+            "align": config.lambda_1 * L_R,
+            "mcl": config.lambda_2 * L_MCL,
+            "calibration": config.lambda_3 * L_CC,
+        }
+
+    @pf.hookimpl
+    def after_batch(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> None:
+        """Eq. 2 during training, where asked for."""
+        if client.config.collect == "online":
+            client.collect_prototypes(batch, output)
+
+    @pf.hookimpl
+    def after_training(self, client: pf.Client) -> None:
+        """d_i (Eq. 6), for the client's next round."""
+        table, known = client.class_prototypes().table("prototypes", client.num_classes)
+        client.state["margin"] = _margin(client.config)(table, known)
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client) -> pf.Payload:
+        """P_i^c (Eq. 2), with counts where Eq. 3 needs them."""
+        payload = client.class_prototypes()
+        if client.config.aggregate == "uniform":
+            del payload["counts"]
+        return payload
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+        """P̄ (Eq. 3), then the moving average of the anchors (Eq. 10)."""
+        config, state = server.config, server.state
+        P, present = pf.stack_rows(uploads, "prototypes", server.num_classes)
+        weights = present
+        if config.aggregate != "uniform":
+            weights, _ = pf.stack_rows(uploads, "counts", server.num_classes)
+        mean, known = F.aggregate_prototypes(P, weights, config.aggregate)
+        target, moves = mean, known
+        if config.ema == "all":
+            if "means" in state:
+                target = torch.where(known.unsqueeze(1), mean, state["means"])
+                moves = known | state["means_known"]
+            state["means"], state["means_known"] = target, moves
+        state["anchors"] = F.ema(state["anchors"], target, config.alpha, moves)
+        payload = self._payload(server)
+        if config.inference == "prototype":
+            payload["global_prototypes"] = mean[known]
+            payload["global_prototypes.classes"] = known.nonzero().squeeze(1)
+        return payload
+
+    @pf.hookimpl
+    def inference(self, client: pf.Client, x: Tensor) -> Tensor:
+        """Nearest anchor, nearest prototype of this round, or the head."""
+        if client.config.inference == "head":
+            return client.head(client.features(x))
+        anchor = client.config.inference == "anchor"
+        return nearest_prototype(client, x, "prototypes" if anchor else "global_prototypes")
+
+    @staticmethod
+    def _payload(server: pf.Server) -> pf.Payload:
+        every = torch.ones(server.num_classes, dtype=torch.bool, device=server.device)
+        return pf.class_rows(every, prototypes=server.state["anchors"])
+
+
+def _margin(config: pf.Config) -> Any:  # noqa: ANN401 - a function of prototypes and mask
+    """Eq. 6, or what published code takes in its place."""
+    return F.mean_margin if config.margin == "mean" else F.mean_nearest_margin
+
+
+def _without_bias(client: pf.Client, anchors: Tensor) -> Tensor:
+    """φ_i · Ā (Eq. 8 has no bias): the last linear layer's weight, or the whole of an MLP head."""
+    head = client.module("head")
+    return linear(anchors, head.weight) if isinstance(head, nn.Linear) else client.head(anchors)

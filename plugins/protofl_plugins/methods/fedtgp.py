@@ -1,0 +1,165 @@
+"""FedTGP: global prototypes are trained on the server, with an adaptive margin.
+
+Zhang et al., "FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive
+Learning for Data and Model Heterogeneity in Federated Learning", AAAI 2024.
+
+    P_i^c      client i's prototype of class c                                       (Eq. 2)
+    P̂^c       = F(e^c; θ_F): a trainable vector, processed by F = FC–ReLU–FC         (Fig. 3)
+    δ(t)       = min(max_{c≠c'} φ(Q^c, Q^c'), τ), Q^c the mean of the P_i^c            (Eq. 9)
+    L_P        Σ −log( e^−(φ(P_i^c, P̂^c)+δ) / (e^−(φ(P_i^c, P̂^c)+δ) + Σ_c' e^−φ(P_i^c, P̂^c')) )
+                                                                                    (Eq. 10)
+    L_i        E ℓ(h_i(f_i(x)), y) + λ·E_{c ~ C_i} φ(P_i^c, P̂^c)                     (Eq. 11)
+
+No counts are sent. Inference: the class of the nearest of all C global prototypes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import protofl as pf
+import torch
+from protofl import functional as F
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from protofl_plugins.prototyping import DEVIATIONS, GuidedConfig, guide, nearest_prototype
+
+
+class FedTGP:
+    """Global prototypes are trained on the server with an adaptive margin (Zhang et al., 2024)."""
+
+    class Config(GuidedConfig):
+        """Options, with the paper's symbols."""
+
+        deviations: ClassVar[dict[str, pf.Deviation]] = DEVIATIONS | {
+            "margin": pf.Deviation(
+                "Eq. 9", "pair", "nearest", "the code takes each class's distance to the nearest"
+            ),
+            "send_initial": pf.Deviation(
+                "Alg. 1, line 3", True, False, "the code sends nothing down in round 0"
+            ),
+        }
+        collect: Literal["eval", "online"] | None = pf.Field(
+            "eval",
+            description="take prototypes in an evaluation pass after training, or during training",
+        )
+        tau: float = pf.Field(100.0, gt=0, description="τ, the largest margin (Eq. 9)")
+        S: int = pf.Field(100, ge=0, description="S, training epochs on the server; 0 trains none")
+        margin: Literal["pair", "nearest", "fixed", "none"] | None = pf.Field(
+            None,
+            description="δ: over all pairs (Eq. 9), to the nearest class, the fixed value delta "
+            "(FM, Eq. 7), or none (SCL, Eq. 6)",
+        )
+        delta: float = pf.Field(1.0, gt=0, description="δ of margin=fixed (Eq. 7); value ours")
+        processor: bool = pf.Field(True, description="F; false trains the vectors alone (w/o F)")
+        send_initial: bool | None = pf.Field(None, description="send P̂ down in round 0 already")
+
+    terms = {
+        "ce": "cross-entropy, the first part of Eq. 11",
+        "align": "λ·E_c φ(P_i^c, P̂^c), the second part of Eq. 11",
+    }
+    uploads = {
+        "prototypes": "P_i^c of the client's classes: mean features, irreversible for the server",
+        "classes": "which classes the client has",
+    }
+    downloads = {"prototypes": "P̂^c of all classes, also of those that the client lacks"}
+    ablations = {
+        "SCL (Table 6)": "--set margin=none",
+        "FM (Table 6)": "--set margin=fixed --set delta=…",
+        "w/o F (Table 6)": "--set processor=false",
+    }
+
+    @pf.hookimpl
+    def run_defaults(self, config: pf.Config) -> dict[str, Any]:
+        """The published code leaves the last, smaller batch out."""
+        return {"drop_last": True} if config.variant == "official" else {}
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server) -> pf.Payload:
+        """Trainable vectors from N(0, 1) and F, and their first prototypes."""
+        K = server.feature_dim
+        vectors = nn.Embedding(server.num_classes, K).to(server.device)
+        server.modules["vectors"] = vectors
+        if server.config.processor:
+            processor = nn.Sequential(nn.Linear(K, K), nn.ReLU(), nn.Linear(K, K))
+            server.modules["F"] = processor.to(server.device)
+        return self._payload(server) if server.config.send_initial else pf.Payload()
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+        """P̂ (Alg. 1, line 3)."""
+        return server.knowledge.select("prototypes")
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client) -> None:
+        """P̂ as a table C×K."""
+        if "prototypes" in client.received:
+            table = client.received.table("prototypes", client.num_classes)
+            client.scratch["prototypes"] = table
+
+    @pf.hookimpl
+    def local_loss(
+        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+    ) -> Mapping[str, Tensor]:
+        """Eq. 11."""
+        terms = {"ce": cross_entropy(output.logits, batch.y)}
+        if "prototypes" in client.scratch:
+            terms["align"] = guide(client, batch, output, *client.scratch["prototypes"])
+        return terms
+
+    @pf.hookimpl
+    def after_batch(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> None:
+        """Eq. 2 during training, where asked for."""
+        if client.config.collect == "online":
+            client.collect_prototypes(batch, output)
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client) -> pf.Payload:
+        """P_i^c (Eq. 2), without counts."""
+        return client.class_prototypes().select("prototypes")
+
+    @pf.hookimpl
+    def server_train(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+        """δ(t) by Eq. 9, then P̂ by Eq. 10 (Alg. 1, lines 8 and 9)."""
+        delta = self._margin(server, uploads)
+        anchored = torch.cat([upload["prototypes"] for upload in uploads.values()])
+        labels = torch.cat([upload.classes_of("prototypes") for upload in uploads.values()])
+        weights = [p for module in server.modules.values() for p in module.parameters()]
+        generator = server.generator("shuffle")
+        for _ in server.epochs(server.config.S):
+            order = torch.randperm(len(labels), generator=generator).to(labels.device)
+            for rows in order.split(server.batch_size):
+                P_hat = self._prototypes(server)
+                loss = F.margin_contrastive_loss(anchored[rows], labels[rows], P_hat, delta)
+                gradients = torch.autograd.grad(loss, weights)
+                with torch.no_grad():
+                    torch._foreach_add_(weights, gradients, alpha=-server.lr)
+        return self._payload(server)
+
+    @pf.hookimpl
+    def inference(self, client: pf.Client, x: Tensor) -> Tensor:
+        """Nearest global prototype of all C."""
+        return nearest_prototype(client, x)
+
+    @staticmethod
+    def _margin(server: pf.Server, uploads: Mapping[int, pf.Payload]) -> Tensor | float:
+        """δ(t), Eq. 9: of the cluster centres Q^c, unweighted over clients."""
+        config = server.config
+        if config.margin in ("none", "fixed"):
+            return float(config.delta) if config.margin == "fixed" else 0.0
+        P, present = pf.stack_rows(uploads, "prototypes", server.num_classes)
+        Q, known = F.aggregate_prototypes(P, present, "uniform")
+        margin = F.pair_margin if config.margin == "pair" else F.nearest_margin
+        return margin(Q, known).clamp(max=config.tau)
+
+    @staticmethod
+    def _prototypes(server: pf.Server) -> Tensor:
+        """P̂ = F(e; θ_F), C×K."""
+        vectors: Tensor = server.modules["vectors"].weight
+        return server.modules["F"](vectors) if "F" in server.modules else vectors
+
+    def _payload(self, server: pf.Server) -> pf.Payload:
+        every = torch.ones(server.num_classes, dtype=torch.bool, device=server.device)
+        return pf.class_rows(every, prototypes=self._prototypes(server).detach())

@@ -1,0 +1,17 @@
+"""Local: every client trains alone.
+
+The reference of every comparison: what clients reach without a federation.
+
+    min over w_i of  E_{(x, y) ~ D_i} ℓ(h_i(f_i(x)), y)
+
+Nothing is sent. Inference is by the client's own head.
+"""
+
+from __future__ import annotations
+
+
+class Local:
+    """Every client trains alone with cross-entropy; nothing is sent."""
+
+    uploads: dict[str, str] = {}
+    downloads: dict[str, str] = {}

@@ -1,0 +1,47 @@
+"""Plain convolutional nets: the 4-layer CNN and the family of FedTGP's HtCNN8."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import nn
+
+from protofl_plugins.models.parts import Extractor
+
+
+def cnn(
+    convolutions: tuple[int, ...], fully_connected: tuple[int, ...], channels: int, image_side: int
+) -> nn.Module:
+    """5×5 convolutions without padding, each with ReLU and 2×2 max pooling, then FC + ReLU.
+
+    Args:
+        convolutions: The convolutions' output channels.
+        fully_connected: The fully connected layers' widths; the last is the native width.
+        channels: The images' channels.
+        image_side: The images' side.
+
+    Returns:
+        A module B×channels×side×side → B×``fully_connected[-1]``.
+    """
+    layers: list[nn.Module] = []
+    width, side = channels, image_side
+    for out in convolutions:
+        layers += [nn.Conv2d(width, out, kernel_size=5), nn.ReLU(), nn.MaxPool2d(2)]
+        width, side = out, (side - 4) // 2
+    layers.append(nn.Flatten())
+    width *= side**2
+    for out in fully_connected:
+        layers += [nn.Linear(width, out), nn.ReLU()]
+        width = out
+    return nn.Sequential(*layers)
+
+
+CNN4 = Extractor("cnn4", partial(cnn, (32, 64), (512,)))
+"""The 4-layer CNN of McMahan et al. (2017); its fourth layer is the classifier."""
+
+HTCNN8 = tuple(
+    Extractor(f"htcnn8-{2 * pair + len(convolutions)}", partial(cnn, convolutions, fully_connected))
+    for pair, fully_connected in enumerate(((512,), (512, 512), (1024, 512), (1024, 512, 512)))
+    for convolutions in ((32,), (32, 64))
+)
+"""CNN1 to CNN8 of FedTGP's Table 9."""

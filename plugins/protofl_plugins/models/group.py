@@ -1,0 +1,36 @@
+"""What all model groups share."""
+
+from __future__ import annotations
+
+import protofl as pf
+
+from protofl_plugins.models.bottleneck import RESNET56
+from protofl_plugins.models.parts import Extractor
+
+
+class ModelGroup:
+    """A group of extractors with a linear classifier each, for images of three channels.
+
+    Attributes:
+        extractors: The extractors in order.
+        feature_dim: Default K.
+        min_side: Smaller images are brought to this side.
+        channels: The images' channels, or None for the data's own.
+        server_architecture: The model that a server with a model of its own trains.
+    """
+
+    extractors: tuple[Extractor, ...] = ()
+    feature_dim: int = 512
+    min_side: int = 32
+    channels: int | None = 3
+    server_architecture: str = "resnet56"
+
+    @pf.hookimpl
+    def architectures(self, config: pf.Config) -> list[pf.Architecture]:
+        """The extractors in order, each with a linear head K → C."""
+        return [extractor.with_head() for extractor in self.extractors]
+
+    @pf.hookimpl
+    def server_architectures(self, config: pf.Config) -> list[pf.Architecture]:
+        """FedPKD's server model."""
+        return [RESNET56.with_head()]

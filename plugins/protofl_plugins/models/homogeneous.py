@@ -1,0 +1,47 @@
+"""Groups of one architecture: FedTGP's Table 11 and FedSA's homogeneous setting."""
+
+from __future__ import annotations
+
+import protofl as pf
+
+from protofl_plugins.models.bottleneck import RESNET56
+from protofl_plugins.models.cnn import CNN4
+from protofl_plugins.models.group import ModelGroup
+from protofl_plugins.models.imagenet import RESNET10, RESNET18, RESNET34
+
+
+class CNN4Group(ModelGroup):
+    """The 4-layer CNN for everybody, on the images' own channels."""
+
+    extractors = (CNN4,)
+    min_side = 28
+    channels = None
+
+
+class _OneResNet(ModelGroup):
+    @pf.hookimpl
+    def server_architectures(self, config: pf.Config) -> list[pf.Architecture]:
+        """FedPKD's server model and the 4-layer CNN.
+
+        The latter is the auxiliary model of FML and FedKD in a homogeneous group (FedTGP,
+        appendix A, "Model heterogeneity").
+        """
+        return [RESNET56.with_head(), CNN4.with_head()]
+
+
+class ResNet10Group(_OneResNet):
+    """ResNet10 for everybody (FedTGP Table 11)."""
+
+    extractors = (RESNET10,)
+
+
+class ResNet18Group(_OneResNet):
+    """ResNet18 for everybody (FedTGP Table 11)."""
+
+    extractors = (RESNET18,)
+
+
+class ResNet34Group(_OneResNet):
+    """ResNet34 for everybody (FedTGP Table 11)."""
+
+    extractors = (RESNET34,)

@@ -1,0 +1,42 @@
+"""HtC4: four classifiers, on one feature extractor or on those of HtFE8.
+
+FedTGP (Zhang et al., AAAI 2024, https://arxiv.org/abs/2401.03230), appendix A, "Architectures
+of HtC4": C-d fc; 512-d fc, C-d fc; 256-d fc, C-d fc; 128-d fc, C-d fc.
+"""
+
+from __future__ import annotations
+
+import protofl as pf
+
+from protofl_plugins.models.group import ModelGroup
+from protofl_plugins.models.htfe import HtFE8
+from protofl_plugins.models.imagenet import RESNET34
+from protofl_plugins.models.parts import LINEAR, Head
+
+HEADS = (LINEAR, Head((512,)), Head((256,)), Head((128,)))
+"""The classifiers; the suffixes +h1 to +h4 count them as the appendix does."""
+
+
+class HeterogeneousHeads(ModelGroup):
+    """Architecture i is extractor i mod X with head i mod 4."""
+
+    @pf.hookimpl
+    def architectures(self, config: pf.Config) -> list[pf.Architecture]:
+        """As many as it takes until extractors and heads repeat together."""
+        number = max(len(self.extractors), len(HEADS))  # one divides the other
+        return [
+            self.extractors[i % len(self.extractors)].with_head(HEADS[i % 4], f"+h{i % 4 + 1}")
+            for i in range(number)
+        ]
+
+
+class Res34HtC4(HeterogeneousHeads):
+    """ResNet34 with four different heads in turn (FedTGP)."""
+
+    extractors = (RESNET34,)
+
+
+class HtFE8HtC4(HeterogeneousHeads):
+    """The extractors of htfe8 with four different heads in turn (FedTGP)."""
+
+    extractors = HtFE8.extractors

@@ -1,0 +1,150 @@
+"""torchvision's ImageNet nets as feature extractors, freshly drawn and never pretrained.
+
+The stems are left as they are (stride 2, then pooling) and images are not resized: at 32×32 the
+last stage of a ResNet sees 1×1, as in the published code of FedTGP.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import protofl as pf
+import torch
+import torchvision.models as tv
+from torch import nn
+from torchvision.models.resnet import BasicBlock, ResNet
+
+from protofl_plugins.models.parts import Extractor, Head
+
+
+def torchvision_net(name: str, channels: int, image_side: int) -> nn.Module:
+    """The classification net ``name`` of torchvision, with one class as a stub.
+
+    Raises:
+        UsageError: The net can't be made for images B×channels×side×side.
+    """
+    _need_three(channels, name)
+    options: dict[str, Any] = {}
+    if name in ("googlenet", "inception_v3"):
+        options = {"aux_logits": False, "init_weights": True}
+    elif name.startswith("vit_"):
+        options = {"image_size": image_side}
+    elif name.startswith("maxvit_"):
+        options = {"input_size": (image_side, image_side)}
+    # RegNets compute their widths with tensors, which the meta device has no values for.
+    regnet = torch.device("cpu") if name.startswith("regnet_") else nullcontext()
+    device = torch.empty(0).device
+    try:
+        with regnet:
+            net: nn.Module = tv.get_model(name, weights=None, num_classes=1, **options)
+        return net.to(device)
+    except (AssertionError, ValueError) as error:
+        raise wrong_side(name, image_side, error) from None
+
+
+def _need_three(channels: int, name: str) -> None:
+    if channels != 3:
+        raise pf.UsageError(
+            f"{name} takes images of 3 channels, not of {channels}",
+            do="declare `channels = 3` in the model group",
+        )
+
+
+def wrong_side(name: str, image_side: int, error: Exception) -> pf.UsageError:
+    """The error for a net that refuses images of ``image_side``, naming the sides it takes."""
+    smallest = tv.get_model_weights(name).DEFAULT.meta["min_size"][0]
+    if name.startswith("vit_"):
+        near = f"its image side must be a multiple of {name.rpartition('_')[2]}"
+    elif name.startswith("maxvit_"):
+        near = f"its image side must be a multiple of {smallest}"
+    elif image_side < smallest:
+        near = f"its smallest image side is {smallest}"
+    else:
+        near = f"torchvision says: {str(error).splitlines()[0]}"
+    return pf.UsageError(
+        f"torchvision's {name} can't take images of {image_side}×{image_side}",
+        near,
+        "choose another model, or a data set with images of such a side",
+    )
+
+
+def without_last_linear(net: nn.Module, name: str) -> nn.Module:
+    """``net`` with its last layer, a linear one, replaced by the identity.
+
+    Raises:
+        UsageError: The last layer is not linear.
+    """
+    path, last = list(net.named_modules())[-1]
+    if not isinstance(last, nn.Linear):
+        raise pf.UsageError(
+            f"torchvision's {name} has no linear last layer to take the features before",
+            f"its last layer is {type(last).__name__}",
+            "choose another model",
+        )
+    net.set_submodule(path, nn.Identity())
+    return net
+
+
+def torchvision_features(name: str, channels: int, image_side: int) -> nn.Module:
+    """``name`` up to its last linear layer: B×3×side×side → B×its native width."""
+    return without_last_linear(torchvision_net(name, channels, image_side), name)
+
+
+def mobilenet_v2_features(channels: int, image_side: int) -> nn.Module:
+    """MobileNetV2 without its classifier, whose dropout goes with it: → B×1280."""
+    net = torchvision_net("mobilenet_v2", channels, image_side)
+    net.set_submodule("classifier", nn.Identity())
+    return net
+
+
+def small_resnet(stages: int, channels: int, image_side: int) -> nn.Module:
+    """ResNet of ``stages`` stages of one basic block behind torchvision's stem: → B×64·2^(s-1).
+
+    One to four stages are ResNet4, 6, 8 and 10 (Zhong et al. 2017).
+    """
+    _need_three(channels, f"resnet{2 * stages + 2}")
+    del image_side  # the pool is global
+    net: nn.Module = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=1)
+    for stage in range(stages + 1, 5):
+        net.set_submodule(f"layer{stage}", nn.Identity())
+    net.set_submodule("fc", nn.Identity())
+    return net
+
+
+CONTIGUOUS = re.compile(r"resnet(10|18|34|50)|wide_resnet.*|vgg.*|vit_.*|swin_.*")
+"""Nets that channels-last slows down or doesn't help; the others measured are faster with it."""
+
+
+def imagenet_extractor(
+    name: str, build: Callable[[int, int], nn.Module] | None = None
+) -> Extractor:
+    """The extractor ``name``, torchvision's net of that name unless ``build`` says otherwise."""
+    return Extractor(
+        name,
+        build or partial(torchvision_features, name),
+        channels_last=not CONTIGUOUS.fullmatch(name),
+        eval_batch=256,
+    )
+
+
+GOOGLENET = imagenet_extractor("googlenet")
+"""GoogLeNet without auxiliary classifiers; its dropout stands before fc and stays."""
+MOBILENET_V2 = imagenet_extractor("mobilenet_v2", mobilenet_v2_features)
+RESNET4 = imagenet_extractor("resnet4", partial(small_resnet, 1))
+RESNET6 = imagenet_extractor("resnet6", partial(small_resnet, 2))
+RESNET8 = imagenet_extractor("resnet8", partial(small_resnet, 3))
+RESNET10 = imagenet_extractor("resnet10", partial(small_resnet, 4))
+RESNET18 = imagenet_extractor("resnet18")
+RESNET34 = imagenet_extractor("resnet34")
+RESNET50 = imagenet_extractor("resnet50")
+RESNET101 = imagenet_extractor("resnet101")
+RESNET152 = imagenet_extractor("resnet152")
+VIT_B_16 = imagenet_extractor("vit_b_16")
+VIT_B_32 = imagenet_extractor("vit_b_32")
+
+VIT_HEAD = Head((768,), nn.Tanh)
+"""A ViT's head as in its pretraining (Dosovitskiy et al. 2021, section 3.1)."""

@@ -1,0 +1,97 @@
+"""What the prototype methods have in common: options, the guiding term, nearest prototypes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import protofl as pf
+import torch
+from protofl import functional as F
+from torch import Tensor
+
+
+class GuidedConfig(pf.VariantConfig):
+    """Options of a method that guides features towards prototypes."""
+
+    lambda_: float | None = pf.Field(
+        None,
+        alias="lambda",
+        ge=0,
+        description="λ of the guiding term; 0 regresses to local training. None: 0.1 for "
+        "distance=l2, 10 for mse",
+    )
+    distance: Literal["l2", "mse"] | None = pf.Field(
+        None, description="φ: Euclidean distance, or squared distance / K"
+    )
+    align: Literal["class", "sample"] | None = pf.Field(
+        None, description="guide the batch's class means P_i^c, or every sample's feature"
+    )
+    collect: Literal["eval", "online"] | None = pf.Field(
+        None,
+        description="take prototypes in an evaluation pass after training, or during training",
+    )
+
+    @property
+    def weight(self) -> float:
+        """λ, with the default that belongs to the distance."""
+        return guide_weight(self.lambda_, self.distance)
+
+
+def guide_weight(given: float | None, distance: str | None) -> float:
+    """The weight of a guiding term: 0.1 with Euclidean, 10 with mean squared distances."""
+    return given if given is not None else (10.0 if distance == "mse" else 0.1)
+
+
+DEVIATIONS = {
+    "distance": pf.Deviation(
+        "FedTGP Eq. 4 and 11", "l2", "mse", "λ = 0.1 and λ = 10 belong to two different losses"
+    ),
+    "align": pf.Deviation(
+        "FedTGP Eq. 4 and 11", "class", "sample", "the equation aligns P_i^c, the code each sample"
+    ),
+}
+
+
+def class_guide(
+    client: pf.Client,
+    features: Tensor,
+    labels: Tensor,
+    table: Tensor,
+    known: Tensor,
+    distance: Literal["l2", "mse"],
+) -> tuple[Tensor, Tensor]:
+    """Σ_c φ(P_i^c, P̄^c) over the batch's known classes, and the number of its classes.
+
+    A class's mean over the whole client has no gradient within a step, so P_i^c is the mean of
+    the batch's samples of class c.
+    """
+    means, counts = F.class_means(features, labels, client.num_classes)
+    every = torch.arange(client.num_classes, device=labels.device)
+    present = counts > 0
+    mean = F.prototype_alignment(means, every, table, known & present, distance)
+    return mean * client.num_classes, present.sum()
+
+
+def guide(
+    client: pf.Client, batch: pf.Batch, output: pf.Output, table: Tensor, known: Tensor
+) -> Tensor:
+    """λ·E_{c ~ C_i} φ(P_i^c, P̄^c): FedTGP Eq. 4 and 11; or of every sample (published code)."""
+    config, distance = client.config, client.config.distance
+    if config.align == "sample":
+        term = F.prototype_alignment(output.features, batch.y, table, known, distance)
+    else:
+        total, classes = class_guide(client, output.features, batch.y, table, known, distance)
+        term = total / classes
+    return config.weight * term
+
+
+def nearest_prototype(client: pf.Client, x: Tensor, name: str = "prototypes") -> Tensor:
+    """Minus the distance to every prototype, B×C; a class without one can't be predicted.
+
+    Before the first prototypes arrive the head decides.
+    """
+    features = client.features(x)
+    if name not in client.received:
+        return client.head(features)
+    table, known = client.received.table(name, client.num_classes)
+    return -F.prototype_distance(features.float(), table).masked_fill(~known, torch.inf)

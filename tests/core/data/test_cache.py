@@ -1,0 +1,294 @@
+"""The cache of decoded data sets."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from protofl.data import cache
+from protofl.data.images import Images
+from protofl.errors import ProtoflError, UsageError
+
+
+def toy(n=12, split=False, dtype=torch.uint8):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (n, 3, 4, 5), generator=generator).to(dtype)
+    rows = torch.arange(n)
+    halves = [(rows[:4], rows[4:6]), (rows[6:], rows[:0])] if split else None
+    return Images(
+        x, rows % 3, n - 2, ["one", "two", "drei"], split=halves, note="a note", digest="unset"
+    )
+
+
+def never():
+    raise AssertionError("decoded again")
+
+
+def quiet(line):
+    pass
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("split", [False, True])
+def test_what_is_decoded_comes_back_and_is_not_decoded_again(tmp_path, split, dtype):
+    source = toy(split=split, dtype=dtype)
+    lines = []
+    first = cache.load("toy", tmp_path / "new", lambda: source, lines.append)
+    second = cache.load("toy", tmp_path / "new", never, lines.append)
+    assert lines == [f"preparing toy (once; kept in {tmp_path / 'new'})"]
+    for images in (first, second):
+        assert torch.equal(images.x, source.x) and images.x.dtype == dtype
+        assert torch.equal(images.y, source.y)
+        assert (images.num_train, images.classes) == (10, ["one", "two", "drei"])
+        assert images.note == "a note"
+        assert images.digest == source.compute_digest() == images.compute_digest()
+        if split:
+            for got, given in zip(images.split, source.split, strict=True):
+                assert torch.equal(got[0], given[0]) and torch.equal(got[1], given[1])
+        else:
+            assert images.split is None
+    assert sorted(os.listdir(tmp_path / "new")) == ["toy.safetensors"]
+
+
+def test_a_split_whose_clients_all_lack_test_samples(tmp_path):
+    source = toy()
+    rows = torch.arange(12)
+    source.split = [(rows[:5], rows[:0]), (rows[5:], rows[:0])]
+    images = cache.load("toy", tmp_path, lambda: source, quiet)
+    assert [(len(a), len(b)) for a, b in images.split] == [(5, 0), (7, 0)]
+
+
+def test_the_tensors_are_views_of_the_mapped_file(tmp_path):
+    images = cache.load("toy", tmp_path, toy, quiet)
+    where = images.x.data_ptr()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        start, end = (int(part, 16) for part in line.split()[0].split("-"))
+        if start <= where < end:
+            assert line.endswith("toy.safetensors")
+            break
+    else:
+        raise AssertionError("x lies nowhere")
+
+
+def test_writing_to_a_tensor_leaves_the_file_alone(tmp_path):
+    images = cache.load("toy", tmp_path, toy, quiet)
+    images.x.zero_()
+    assert torch.equal(cache.load("toy", tmp_path, never).x, toy().x)
+
+
+def test_opening_a_large_file_is_instant(tmp_path):
+    big = Images(
+        torch.zeros(50_000, 3, 32, 32, dtype=torch.uint8), torch.arange(50_000), 50_000, []
+    )
+    big.y %= 2
+    big.classes = ["a", "b"]
+    cache.load("big", tmp_path, lambda: big, quiet)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        cache.load("big", tmp_path, never)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.05
+
+
+def test_the_digest_follows_the_data(tmp_path):
+    changed = toy()
+    changed.x[0, 0, 0, 0] += 1
+    a = cache.load("a", tmp_path, toy, quiet).digest
+    b = cache.load("b", tmp_path, toy, quiet).digest
+    c = cache.load("c", tmp_path, lambda: changed, quiet).digest
+    assert a == b != c and len(a) == 64
+
+
+def test_a_failing_decode_leaves_nothing_behind(tmp_path):
+    def fail():
+        raise UsageError("no connection")
+
+    with pytest.raises(UsageError, match="no connection"):
+        cache.load("toy", tmp_path, fail, quiet)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path, monkeypatch):
+    cache.load("toy", tmp_path, toy, quiet)
+    before = (tmp_path / "toy.safetensors").read_bytes()
+
+    def break_off(tensors, path, metadata):
+        Path(path).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache, "save_file", break_off)
+    np.savez(tmp_path / "other.npz", x_train=np.zeros((4, 8, 8), np.uint8), y_train=[0, 1, 0, 1])
+    with pytest.raises(UsageError) as error:
+        cache.import_npz("toy", tmp_path / "other.npz", tmp_path)
+    assert "No space left" in error.value.what and "--data-dir" in error.value.do
+    assert (tmp_path / "toy.safetensors").read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["other.npz", "toy.safetensors"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "noise", "empty", "foreign", "older"])
+def test_a_file_that_cannot_be_used_is_made_anew_and_said_so(tmp_path, damage):
+    from safetensors.torch import save_file
+
+    cache.load("toy", tmp_path, toy, quiet)
+    path = tmp_path / "toy.safetensors"
+    content = path.read_bytes()
+    if damage == "foreign":
+        save_file({"weights": torch.zeros(3)}, path)
+    else:
+        older = content.replace(b'\\"format\\": 1', b'\\"format\\": 0')
+        assert older != content
+        path.write_bytes(
+            {"cut": content[:-7], "noise": b"\xff" * 99, "empty": b"", "older": older}[damage]
+        )
+    (entry,) = cache.entries(tmp_path)
+    assert entry.problem and entry.key == "toy"
+    lines = []
+    images = cache.load("toy", tmp_path, toy, lines.append)
+    assert torch.equal(images.x, toy().x)
+    assert str(path) in lines[0] and "made anew" in lines[0] and len(lines) == 2
+
+
+def test_a_data_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UsageError) as error:
+            cache.load("toy", folder, never)
+        assert str(folder) in error.value.what and "--data-dir" in error.value.do
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_serves_what_it_holds(tmp_path):
+    cache.load("toy", tmp_path, toy, quiet)
+    tmp_path.chmod(0o555)
+    try:
+        assert len(cache.load("toy", tmp_path, never).y) == 12
+        with pytest.raises(UsageError, match="can't write to the data folder"):
+            cache.load("other", tmp_path, never)
+    finally:
+        tmp_path.chmod(0o755)
+
+
+def test_the_file_has_the_permissions_of_any_new_file(tmp_path):
+    cache.load("toy", tmp_path, toy, quiet)
+    (tmp_path / "any").touch()
+    assert (tmp_path / "toy.safetensors").stat().st_mode == (tmp_path / "any").stat().st_mode
+
+
+def _load_slowly(folder, results):
+    def decode():
+        time.sleep(0.3)
+        results.put("decoded")
+        return toy()
+
+    results.put(cache.load("toy", folder, decode, quiet).digest)
+
+
+def test_two_processes_at_once_decode_once(tmp_path):
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    workers = [context.Process(target=_load_slowly, args=(tmp_path, results)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    seen = []
+    while not results.empty():
+        seen.append(results.get())
+    assert sorted(seen) == sorted(["decoded", toy().compute_digest(), toy().compute_digest()])
+    assert os.listdir(tmp_path) == ["toy.safetensors"]
+
+
+def test_waiting_is_said_and_threads_do_not_meet(tmp_path):
+    lines, started = [], threading.Event()
+
+    def slow():
+        started.set()
+        time.sleep(0.2)
+        return toy()
+
+    first = threading.Thread(target=cache.load, args=("toy", tmp_path, slow, quiet))
+    first.start()
+    started.wait()
+    cache.load("toy", tmp_path, never, lines.append)
+    first.join()
+    assert len(lines) == 1 and lines[0].startswith("waiting for another process")
+
+
+@pytest.mark.parametrize("key", ["", "Toy", "../toy", "a/b", "-a", "a b"])
+def test_a_key_that_is_no_file_name(tmp_path, key):
+    with pytest.raises(ProtoflError, match="no name for a file"):
+        cache.load(key, tmp_path, never)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": torch.zeros(12, 8, 8, dtype=torch.uint8)}, "N×C×H×W"),
+        ({"x": torch.zeros(12, 1, 8, 8, dtype=torch.float64)}, "N×C×H×W"),
+        ({"y": torch.zeros(11, dtype=torch.int64)}, "y isn't"),
+        ({"y": torch.full((12,), 3)}, "labels leave 0…2"),
+        ({"num_train": 13}, "num_train is 13 of 12"),
+        ({"split": [(torch.tensor([12]), torch.tensor([0]))]}, "rows of the split leave 0…11"),
+    ],
+)
+def test_a_plugin_that_decodes_wrongly(tmp_path, change, message):
+    images = toy()
+    for name, value in change.items():
+        setattr(images, name, value)
+    with pytest.raises(ProtoflError, match=message):
+        cache.load("toy", tmp_path, lambda: images, quiet)
+    assert os.listdir(tmp_path) == []
+
+
+def test_import_fills_the_cache_and_says_so_in_the_note(tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (9, 6, 6), dtype=np.uint8)
+    y = np.arange(9, dtype=np.uint8) % 3
+    np.savez(tmp_path / "m.npz", x_train=x[:6], y_train=y[:6], x_test=x[6:], y_test=y[6:])
+    given = cache.import_npz("mnist", tmp_path / "m.npz", tmp_path / "data")
+    images = cache.load("mnist", tmp_path / "data", never)
+    assert np.array_equal(images.x[:, 0].numpy(), x) and images.num_train == 6
+    assert images.note == "mnist as imported from m.npz: 6 training and 3 test samples"
+    assert given.digest == images.digest != ""
+
+
+def test_import_replaces_what_was_there(tmp_path):
+    cache.load("toy", tmp_path, toy, quiet)
+    np.savez(tmp_path / "m.npz", x_train=np.zeros((4, 6, 6), np.uint8), y_train=[0, 1, 0, 1])
+    cache.import_npz("toy", tmp_path / "m.npz", tmp_path)
+    assert cache.load("toy", tmp_path, never).x.shape == (4, 1, 6, 6)
+
+
+def test_entries(tmp_path):
+    assert cache.entries(tmp_path / "none") == []
+    cache.load("b", tmp_path, lambda: toy(split=True), quiet)
+    cache.load("a", tmp_path, toy, quiet)
+    a, b = cache.entries(tmp_path)
+    assert (a.key, a.samples, a.num_train, a.shape, a.dtype) == ("a", 12, 10, (3, 4, 5), "uint8")
+    assert (a.classes, a.clients, b.clients, a.note) == (3, 0, 2, "a note")
+    assert a.bytes == (tmp_path / "a.safetensors").stat().st_size
+    assert a.digest == toy().compute_digest() and a.problem == ""
+
+
+def test_files_key_follows_path_size_time_and_options(tmp_path):
+    file = tmp_path / "My Data (2).npz"
+    file.write_bytes(b"1")
+    os.utime(file, ns=(0, 1))
+    key = cache.files_key("npz", file, [file])
+    assert key.startswith("npz-my-data-2-") and cache.cache_file(key, tmp_path)
+    assert key == cache.files_key("npz", file, [file])
+    assert key != cache.files_key("npz", file, [file], 32)
+    os.utime(file, ns=(0, 2))
+    later = cache.files_key("npz", file, [file])
+    file.write_bytes(b"12")
+    os.utime(file, ns=(0, 2))
+    assert len({key, later, cache.files_key("npz", file, [file])}) == 3
+    strange = tmp_path / "数据.npz"
+    strange.touch()
+    assert cache.cache_file(cache.files_key("npz", strange, [strange]), tmp_path)

@@ -1,0 +1,327 @@
+"""The split: 75/25, public hold-out, own splits, hash, counts and the record."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import time
+
+import numpy as np
+import pytest
+import torch
+from protofl.data.images import Images
+from protofl.data.split import Split, majority_correct, make_split, partition_record
+from protofl.errors import UsageError
+
+GOLDEN_HASH = "5c66e9bdba9137a81e39c5aa664ddf9e4608fb7c09f76b92bf2bf62319c82216"
+
+
+def images(num_samples=1000, num_train=800, num_classes=10, split=None):
+    return Images(
+        x=torch.zeros(num_samples, 1, 1, 1, dtype=torch.uint8),
+        y=torch.arange(num_samples) % num_classes,
+        num_train=num_train,
+        classes=[f"c{i}" for i in range(num_classes)],
+        split=split,
+    )
+
+
+def even(labels, num_classes, num_clients, least, generator, notes):
+    """A stand-in for a partitioner."""
+    return np.array_split(generator.permutation(len(labels)), num_clients)
+
+
+def sized(*sizes):
+    """A partitioner that returns parts of these sizes."""
+
+    def partition(labels, num_classes, num_clients, least, generator, notes):
+        return np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+
+    return partition
+
+
+def clients(split):
+    return [(split.train(i), split.test(i)) for i in range(split.num_clients)]
+
+
+def refusal(*args, **kwargs):
+    with pytest.raises(UsageError) as caught:
+        make_split(*args, **kwargs)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pools_both_parts_and_splits_75_25(seed):
+    split = make_split(images(), even, 8, 10, seed, partitioner="even")
+    assert split.num_clients == 8 and split.partitioner == "even" and not split.notes
+    assert split.public is None and split.global_test is None
+    assert sorted(split.rows.tolist()) == list(range(1000))
+    for train, test in clients(split):
+        assert train.dtype == test.dtype == torch.int64
+        assert len(train) == (len(train) + len(test)) * 3 // 4
+
+
+@pytest.mark.parametrize(
+    ("size", "train"), [(2, 1), (3, 2), (4, 3), (5, 3), (7, 5), (13, 9), (14, 10), (1000, 750)]
+)
+def test_sizes_of_the_parts(size, train):
+    split = make_split(images(), sized(size), 1, 10, 0)
+    assert (len(split.train(0)), len(split.test(0))) == (train, size - train)
+
+
+def test_other_train_shares():
+    split = make_split(images(), sized(10, 2), 2, 10, 0, train_share=0.9)
+    assert [len(part) for pair in clients(split) for part in pair] == [9, 1, 1, 1]
+
+
+def test_shuffled_within_the_client_only():
+    split = make_split(images(), sized(500, 500), 2, 10, 0)
+    first = torch.cat(clients(split)[0])
+    assert first.max() == 499 and sorted(first.tolist()) == list(range(500))
+    assert abs(split.test(0).float().mean() - 250) < 50  # an unshuffled test part: 437
+    assert not torch.equal(first, first.sort().values)
+
+
+def test_depends_on_the_seed_alone():
+    torch.manual_seed(0)
+    np.random.seed(0)
+    one = make_split(images(), even, 8, 10, 5)
+    np.random.seed(1)
+    two = make_split(images(), even, 8, 10, 5)
+    assert one.hash == two.hash and torch.equal(one.rows, two.rows)
+    assert make_split(images(), even, 8, 10, 6).hash != one.hash
+
+
+def test_golden_hash():
+    """Written by this test's first run (NumPy 2.4): a split must not change between versions."""
+    assert make_split(images(), even, 8, 10, 0).hash == GOLDEN_HASH
+    by_hand = Split(torch.tensor([3, 1]), torch.tensor([0, 1, 2]), global_test=torch.tensor([7]))
+    data = b"2;" + struct.pack("<2q", 3, 1) + b"3;" + struct.pack("<3q", 0, 1, 2)
+    data += b"none;" + b"1;" + struct.pack("<q", 7)
+    assert by_hand.hash == hashlib.sha256(data).hexdigest()
+
+
+def test_hash_sees_every_part():
+    rows, offsets = torch.arange(8), torch.tensor([0, 2, 4, 6, 8])
+    splits = [
+        Split(rows, offsets),
+        Split(rows.flip(0), offsets),
+        Split(rows, torch.tensor([0, 3, 4, 6, 8])),
+        Split(rows, offsets, public=torch.tensor([9])),
+        Split(rows, offsets, global_test=torch.tensor([9])),
+        Split(rows, offsets, public=torch.tensor([], dtype=torch.int64)),
+    ]
+    assert len({split.hash for split in splits}) == len(splits)
+    assert Split(rows, offsets, partitioner="x", notes=["y"]).hash == splits[0].hash
+
+
+def test_clients_out_of_range():
+    split = make_split(images(), even, 4, 10, 0)
+    for bad in (-1, 4):
+        with pytest.raises(IndexError):
+            split.train(bad)
+        with pytest.raises(IndexError):
+            split.test(bad)
+
+
+# The least number of samples
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "batch_size", "asked"),
+    [(8, 10, 14), (8, 1, 2), (8, 64, 86), (71, 10, 14), (72, 10, 6), (200, 10, 2), (500, 10, 2)],
+)
+def test_least_samples_asked_for(num_clients, batch_size, asked):
+    seen = []
+
+    def spy(labels, num_classes, num_clients, least, generator, notes):
+        seen.append(least)
+        return even(labels, num_classes, num_clients, least, generator, notes)
+
+    split = make_split(images(), spy, num_clients, batch_size, 0)
+    assert seen == [asked]
+    lowered = asked < -(-batch_size * 4 // 3)
+    assert len(split.notes) == lowered
+    if lowered:
+        assert f"at least {asked} samples each, not 14" in split.notes[0]
+
+
+def test_partitioners_notes_are_kept():
+    def noting(labels, num_classes, num_clients, least, generator, notes):
+        notes.append("moved 3 samples")
+        return even(labels, num_classes, num_clients, least, generator, notes)
+
+    assert make_split(images(), noting, 4, 10, 0).notes == ["moved 3 samples"]
+
+
+@pytest.mark.parametrize(("sizes", "client"), [((10, 0, 5), 1), ((10, 5, 1), 2)])
+def test_empty_client(sizes, client):
+    message = refusal(images(), sized(*sizes), 3, 10, 0)
+    assert f"empty client: client {client} of 3 got {sizes[client]}" in message
+    assert "fewer clients, a larger beta, or another partitioner" in message
+
+
+def test_a_client_without_rows_may_be_a_float_array():
+    def partition(*_):
+        return [np.arange(10), np.array([])]
+
+    assert "empty client: client 1" in refusal(images(), partition, 2, 10, 0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ([[0, 1, 2], [2, 3]], "gave row 2 to more than one place"),
+        ([[0, 1], [2, 1000]], "outside 0…999"),
+        ([[0, 1], [-1, 2]], "outside 0…999"),
+        ([[0, 1]], "1 parts for 2 clients"),
+        ([[0.5, 1.5], [2, 3]], "type float64"),
+    ],
+)
+def test_a_faulty_partitioner_is_named(parts, words):
+    def partition(*_):
+        return [np.array(part) for part in parts]
+
+    message = refusal(images(), partition, 2, 10, 0, partitioner="mine")
+    assert message.startswith("mine ") and words in message
+
+
+@pytest.mark.parametrize("num_clients", [0, -3, None])
+def test_number_of_clients(num_clients):
+    assert "at least 1 client" in refusal(images(), even, num_clients, 10, 0)
+
+
+def test_ten_thousand_clients_are_quick():
+    data = images(60_000, 50_000)
+    start = time.perf_counter()
+    split = make_split(data, even, 10_000, 10, 0)
+    train_counts, _ = split.counts(data.y, 10)
+    record = partition_record(split, data.y, 10, data.classes)
+    assert time.perf_counter() - start < 3
+    assert train_counts.shape == (10_000, 10) and record["hash"] == split.hash
+
+
+# Public data
+
+
+def test_public_data_and_the_own_test_part():
+    data = images(1000, 800)
+    split = make_split(data, even, 8, 10, 0, public=200)
+    assert split.global_test.tolist() == list(range(800, 1000))
+    assert len(split.public) == 200 and split.public.max() < 800
+    everything = torch.cat([split.rows, split.public, split.global_test])
+    assert sorted(everything.tolist()) == list(range(1000))
+    assert len(split.train(0)) == 56  # ⌊0.75 · 75⌋
+
+
+def test_public_data_without_own_test_part_holds_a_tenth_out():
+    split = make_split(images(1000, 1000), even, 8, 10, 0, public=200)
+    assert len(split.global_test) == 100 and len(split.public) == 200
+    everything = torch.cat([split.rows, split.public, split.global_test])
+    assert sorted(everything.tolist()) == list(range(1000))
+
+
+def test_public_sets_are_nested_and_leave_the_global_test_set():
+    small = make_split(images(1000, 1000), even, 8, 10, 0, public=100)
+    large = make_split(images(1000, 1000), even, 8, 10, 0, public=300)
+    assert torch.equal(small.global_test, large.global_test)
+    assert set(small.public.tolist()) < set(large.public.tolist())
+
+
+def test_partitioner_sees_the_labels_of_what_is_left():
+    data = images(1000, 800)
+    seen = []
+
+    def spy(labels, *rest):
+        seen.append(labels)
+        return even(labels, *rest)
+
+    split = make_split(data, spy, 8, 10, 0, public=200)
+    assert sorted(seen[0].tolist()) == sorted(data.y[split.rows].tolist())
+    by_class = [np.flatnonzero(seen[0] == c) for c in range(10)]
+    pure = make_split(data, lambda *_: by_class, 10, 1, 0, public=200)
+    for i in range(10):
+        assert (data.y[pure.train(i)] == i).all() and (data.y[pure.test(i)] == i).all()
+
+
+@pytest.mark.parametrize(
+    ("num_train", "public", "largest"), [(800, 785, 784), (1000, 900, 884), (800, 5000, 784)]
+)
+def test_public_larger_than_there_is(num_train, public, largest):
+    message = refusal(images(1000, num_train), even, 8, 10, 0, public=public)
+    assert f"can't hold out {public} public samples" in message
+    assert f"at most {largest}" in message
+    split = make_split(images(1000, num_train), even, 8, 10, 0, public=largest)
+    assert len(split.public) == largest
+
+
+def test_negative_public():
+    assert "can't hold out -1" in refusal(images(), even, 8, 10, 0, public=-1)
+
+
+# Data with their own split
+
+
+def own():
+    return [
+        (torch.tensor([4, 2, 0]), torch.tensor([1])),
+        (torch.tensor([5]), torch.tensor([3, 6])),
+    ]
+
+
+@pytest.mark.parametrize("num_clients", [2, None])
+def test_own_split_is_used_as_it_is(num_clients):
+    split = make_split(images(split=own()), sized(), num_clients, 10, 0)
+    assert split.num_clients == 2 and split.partitioner == "own"
+    for (train, test), (own_train, own_test) in zip(clients(split), own(), strict=True):
+        assert torch.equal(train, own_train) and torch.equal(test, own_test)
+
+
+def test_own_split_with_another_number_of_clients():
+    message = refusal(images(split=own()), even, 20, 10, 0)
+    assert "split over 2 clients, not 20" in message and "--clients 2" in message
+
+
+def test_own_split_and_public_data():
+    assert "already split" in refusal(images(split=own()), even, 2, 10, 0, public=5)
+
+
+def test_own_split_with_an_empty_client():
+    split = [*own(), (torch.tensor([7]), torch.tensor([], dtype=torch.int64))]
+    message = refusal(images(split=split), even, None, 10, 0)
+    assert "empty client: client 2 of 3 has no test sample" in message
+
+
+# Statistics
+
+
+def test_counts_against_a_loop():
+    data = images(1000, 800, 7)
+    split = make_split(data, even, 9, 10, 0, public=100)
+    train_counts, test_counts = split.counts(data.y, 7)
+    assert train_counts.dtype == test_counts.dtype == torch.int64
+    for i, (train, test) in enumerate(clients(split)):
+        for c in range(7):
+            assert train_counts[i, c] == (data.y[train] == c).sum()
+            assert test_counts[i, c] == (data.y[test] == c).sum()
+
+
+def test_record_is_json():
+    data = images(60, 50, 3)
+    split = make_split(data, even, 2, 10, 0, public=10, partitioner="even")
+    record = json.loads(json.dumps(partition_record(split, data.y, 3, data.classes)))
+    train_counts, test_counts = split.counts(data.y, 3)
+    assert record["train_counts"] == train_counts.tolist()
+    assert record["test_counts"] == test_counts.tolist()
+    assert record["hash"] == split.hash and record["partitioner"] == "even"
+    assert record["classes"] == ["c0", "c1", "c2"] and record["clients"] == 2
+    assert record["public_samples"] == 10 and record["global_test_samples"] == 10
+
+
+def test_majority_correct_by_hand():
+    train = torch.tensor([[5, 1, 0], [2, 2, 0], [0, 0, 9]])
+    test = torch.tensor([[2, 1, 0], [1, 3, 0], [0, 1, 2]])
+    # client 0 guesses class 0: 2 of 3; client 1 (a tie) class 0: 1 of 4; client 2 class 2: 2 of 3
+    assert majority_correct(train, test) == pytest.approx(5 / 10)
+    assert majority_correct(train, torch.zeros_like(test)) == 0.0

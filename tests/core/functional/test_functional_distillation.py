@@ -1,0 +1,272 @@
+"""Ensembles, the prototype filter, divergences, the kernel and compression, against loops."""
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from protofl.functional import (
+    ensemble_logits,
+    entropy_reduction,
+    filter_by_prototype,
+    kl_divergence,
+    mmd_rbf,
+    truncated_svd,
+    variance_weights,
+)
+from torch.autograd import gradcheck
+
+
+def randn(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def softmax(row):
+    powers = [math.exp(x - max(row)) for x in row]
+    return [power / sum(powers) for power in powers]
+
+
+def naive_weights(logits):
+    m, n, c = logits.shape
+    weights = torch.empty(m, n, dtype=torch.float64)
+    for x in range(n):
+        variances = []
+        for i in range(m):
+            mean = sum(logits[i, x].tolist()) / c
+            variances.append(sum((v - mean) ** 2 for v in logits[i, x].tolist()) / c)
+        for i in range(m):
+            weights[i, x] = variances[i] / sum(variances) if sum(variances) else 1 / m
+    return weights
+
+
+@pytest.mark.parametrize(("m", "n", "c"), [(3, 5, 4), (1, 2, 3), (2, 1, 2), (4, 0, 3), (2, 3, 1)])
+def test_ensemble_is_the_loop(m, n, c):
+    logits = randn(m, n, c) * torch.arange(1, m + 1).reshape(-1, 1, 1)
+    weights = naive_weights(logits)
+    torch.testing.assert_close(variance_weights(logits), weights)
+    expected = torch.zeros(n, c, dtype=torch.float64)
+    for i in range(m):
+        for x in range(n):
+            expected[x] += weights[i, x] * logits[i, x]
+    torch.testing.assert_close(ensemble_logits(logits), expected)
+
+
+def test_weights_of_flat_logits():
+    # 0.1 and 1e6 + 0.1 have no exact mean in floating point: their variance has to be 0 still.
+    logits = torch.full((3, 2, 7), 0.1)
+    logits[1] += 1e6
+    torch.testing.assert_close(variance_weights(logits), torch.full((3, 2), 1 / 3))
+    logits[2, 0, 0] = 1.0
+    assert variance_weights(logits)[:, 0].tolist() == [0, 0, 1]
+
+
+def test_weights_keep_nan_visible():
+    logits = randn(2, 2, 3)
+    logits[0, 1, 2] = math.nan
+    assert variance_weights(logits).isnan().any(0).tolist() == [False, True]
+
+
+def naive_filter(features, labels, prototypes, known, keep):
+    mask = [False] * len(labels)
+    for c in range(len(prototypes)):
+        members = [i for i, y in enumerate(labels.tolist()) if y == c]
+        if known[c]:
+            distance = {i: math.dist(features[i].tolist(), prototypes[c].tolist()) for i in members}
+            number = math.ceil(Fraction(str(keep)) * len(members))
+            members = sorted(members, key=lambda i: (distance[i], i))[:number]
+        for i in members:
+            mask[i] = True
+    return mask
+
+
+@pytest.mark.parametrize("keep", [0.7, 0.01, 0.5, 1.0, 0.34])
+@pytest.mark.parametrize("n", [0, 1, 40])
+def test_filter_is_the_loop(n, keep):
+    features, prototypes = randn(n, 3, seed=n), randn(6, 3, seed=7)
+    labels = (torch.arange(n) * torch.arange(n)) % 5  # no sample of class 5
+    known = torch.tensor([True, False, True, True, True, True])
+    prototypes[1] = math.nan
+    got = filter_by_prototype(features, labels, prototypes, known, keep)
+    assert got.dtype == torch.bool
+    assert got.tolist() == naive_filter(features, labels, prototypes, known, keep)
+
+
+def test_filter_breaks_ties_by_index():
+    features = torch.tensor([[1.0], [-1.0], [0.0], [1.0], [-1.0]])
+    labels, prototypes = torch.zeros(5, dtype=torch.long), torch.zeros(1, 1)
+    got = filter_by_prototype(features, labels, prototypes, torch.tensor([True]), 0.6)
+    assert got.tolist() == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize(("keep", "n", "number"), [(0.07, 100, 7), (0.7, 10, 7), (0.29, 100, 29)])
+def test_filter_takes_the_ceiling_of_the_decimal(keep, n, number):
+    features, labels = randn(n, 2), torch.zeros(n, dtype=torch.long)
+    known = torch.tensor([True])
+    got = filter_by_prototype(features, labels, torch.zeros(1, 2).double(), known, keep)
+    assert got.sum().item() == number
+
+
+def naive_kl(student, teacher, temperature):
+    total = 0.0
+    for s, t in zip(student.tolist(), teacher.tolist(), strict=True):
+        p = softmax([x / temperature for x in t])
+        q = softmax([x / temperature for x in s])
+        total += sum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a)
+    return temperature**2 * total / max(len(student), 1)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+@pytest.mark.parametrize(("n", "c"), [(5, 4), (1, 2), (0, 3), (2, 1)])
+def test_kl_is_the_loop(n, c, temperature):
+    student, teacher = randn(n, c), randn(n, c, seed=1)
+    expected = naive_kl(student, teacher, temperature)
+    got = kl_divergence(student, teacher, temperature)
+    assert got.item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_kl_gradients_reach_the_student_alone():
+    student, teacher = randn(3, 4).requires_grad_(), randn(3, 4, seed=1).requires_grad_()
+    assert gradcheck(lambda s: kl_divergence(s, teacher.detach(), 2.0), (student,))
+    kl_divergence(student, teacher).backward()
+    assert teacher.grad is None and student.grad.abs().max() > 0
+
+
+def test_kl_of_a_class_that_the_teacher_rules_out():
+    student = randn(2, 3).requires_grad_()
+    teacher = randn(2, 3, seed=1)
+    teacher[0, 1] = -math.inf
+    loss = kl_divergence(student, teacher)
+    assert loss.item() == pytest.approx(naive_kl(student, teacher, 1.0), rel=1e-9)
+    assert torch.autograd.grad(loss, student)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0])
+def test_entropy_reduction_is_the_loop(temperature):
+    probabilities = randn(3, 4, 5).softmax(2)
+    got = entropy_reduction(probabilities, temperature)
+    for x in range(4):
+        mean = [sum(probabilities[:, x, c].tolist()) / 3 for c in range(5)]
+        expected = softmax([value / temperature for value in mean])
+        assert got[x].tolist() == pytest.approx(expected, rel=1e-9)
+
+
+def test_entropy_reduction_sharpens_at_its_default():
+    mean = torch.tensor([[[0.6, 0.4]], [[0.6, 0.4]]])
+    torch.testing.assert_close(entropy_reduction(mean)[0, 0], torch.tensor(2.0).sigmoid())
+
+
+def naive_mmd(x, y, bandwidths):
+    def mean_kernel(a, b):
+        total = 0.0
+        for p in a.tolist():
+            for q in b.tolist():
+                d = math.dist(p, q)
+                total += sum(math.exp(-d * d / (2 * w)) for w in bandwidths)
+        return total / (len(a) * len(b))
+
+    return mean_kernel(x, x) + mean_kernel(y, y) - 2 * mean_kernel(x, y)
+
+
+@pytest.mark.parametrize("bandwidths", [(10, 15, 20, 50), (0.5,)])
+@pytest.mark.parametrize(("n", "m"), [(5, 7), (1, 1), (3, 1)])
+def test_mmd_is_the_loop(n, m, bandwidths):
+    x, y = randn(n, 6), randn(m, 6, seed=1) + 0.5
+    expected = naive_mmd(x, y, bandwidths)
+    assert mmd_rbf(x, y, bandwidths).item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_mmd_defaults_and_a_sample_against_itself():
+    x, y = randn(4, 6), randn(5, 6, seed=1)
+    assert torch.equal(mmd_rbf(x, y), mmd_rbf(x, y, (10, 15, 20, 50)))
+    assert mmd_rbf(x, x).item() == pytest.approx(0, abs=1e-12)
+
+
+def test_mmd_of_near_samples_in_float32():
+    x, y = randn(8, 64).float(), randn(9, 64).float() + 0.01
+    expected = naive_mmd(x, y, (10, 15, 20, 50))
+    assert mmd_rbf(x, y).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_mmd_gradients():
+    inputs = (randn(3, 2).requires_grad_(), randn(4, 2, seed=1).requires_grad_())
+    assert gradcheck(lambda x, y: mmd_rbf(x, y, (1.0, 3.0)), inputs)
+
+
+def naive_rank(singular, energy):
+    total, held = sum(s * s for s in singular), 0.0
+    if total == 0:
+        return 1
+    for r, s in enumerate(singular, start=1):
+        held += s * s
+        if held / total > energy:
+            return r
+    return len(singular)
+
+
+@pytest.mark.parametrize("energy", [0.0, 0.5, 0.9, 0.95, 0.999, 1.0])
+@pytest.mark.parametrize("shape", [(6, 4), (3, 8), (1, 5)])
+def test_svd_is_the_smallest_rank_with_the_energy(shape, energy):
+    matrix = randn(*shape)
+    u, s, vh = truncated_svd(matrix, energy)
+    # The singular values by another road: the eigenvalues of the Gram matrix.
+    small = matrix @ matrix.T if shape[0] < shape[1] else matrix.T @ matrix
+    singular = torch.linalg.eigvalsh(small).clamp_min(0).sqrt().flip(0)
+    rank = naive_rank(singular.tolist(), energy)
+    assert u.shape == (shape[0], rank) and s.shape == (rank,) and vh.shape == (rank, shape[1])
+    torch.testing.assert_close(s, singular[:rank])
+    lost = (matrix - u @ s.diag() @ vh).square().sum()
+    torch.testing.assert_close(lost, singular[rank:].square().sum())
+
+
+@pytest.mark.parametrize(
+    ("values", "energy", "rank"),
+    [
+        ([2.0, 1.0, 1.0, 0.0], 4 / 6, 2),  # the share of one triplet is the energy: not above it
+        ([2.0, 1.0, 1.0, 0.0], 0.66, 1),
+        ([2.0, 1.0, 1.0, 0.0], 1.0, 4),  # no share is above 1: full rank
+        ([2.0, 1.0, 1.0, 0.0], 0.0, 1),
+        ([0.0, 0.0, 0.0, 0.0], 0.95, 1),
+        ([0.0, 0.0, 0.0, 0.0], 1.0, 1),
+        ([1e-30, 1e-30, 0.0, 0.0], 0.95, 2),  # the squares underflow in float32
+    ],
+)
+def test_svd_at_the_edges(values, energy, rank):
+    u, s, vh = truncated_svd(torch.tensor(values).diag(), energy)
+    assert (u.shape[1], s.shape[0], vh.shape[0]) == (rank, rank, rank)
+
+
+def test_errors_name_the_value():
+    logits = randn(2, 3, 4)
+    for function in (variance_weights, ensemble_logits):
+        with pytest.raises(ValueError, match=r"logits must be \[M, N, C\]: got shape \[3, 4\]"):
+            function(logits[0])
+        with pytest.raises(ValueError, match=r"a client and a class: got shape \[0, 3, 4\]"):
+            function(logits[:0])
+    features, labels, known = randn(4, 3), torch.tensor([0, 1, 1, 0]), torch.tensor([True, True])
+    for keep in (0.0, 1.2, math.nan):
+        with pytest.raises(ValueError, match=f"keep must be above 0 and at most 1: got {keep}"):
+            filter_by_prototype(features, labels, randn(2, 3), known, keep)
+    with pytest.raises(ValueError, match=r"pseudo_labels must be \[N=4\]: got shape \[3\]"):
+        filter_by_prototype(features, labels[:3], randn(2, 3), known, 0.7)
+    with pytest.raises(ValueError, match=r"teacher_logits must be \[N=3, C=4\]: got shape \[3, 2"):
+        kl_divergence(logits[0], logits[1, :, :2])
+    with pytest.raises(ValueError, match=r"temperature must be positive: got 0\.0"):
+        kl_divergence(logits[0], logits[1], 0.0)
+    with pytest.raises(ValueError, match="temperature must be positive: got -1"):
+        entropy_reduction(logits.softmax(2), -1)
+    with pytest.raises(ValueError, match=r"probabilities needs a client: got \[0, 3, 4\]"):
+        entropy_reduction(logits[:0])
+    with pytest.raises(ValueError, match=r"y must be \[M, H=3\]: got shape \[4, 2\]"):
+        mmd_rbf(features, features[:, :2])
+    with pytest.raises(ValueError, match=r"x and y need a row each: got \[0, 3\] and \[4, 3\]"):
+        mmd_rbf(features[:0], features)
+    for bandwidths in ((), (10, 0)):
+        with pytest.raises(ValueError, match=r"bandwidths must be positive .* got \("):
+            mmd_rbf(features, features, bandwidths)
+    with pytest.raises(ValueError, match=r"energy must be between 0 and 1: got 1\.1"):
+        truncated_svd(features, 1.1)
+    with pytest.raises(ValueError, match=r"matrix must be \[P, Q\]: got shape \[3\]"):
+        truncated_svd(features[0], 0.9)
+    with pytest.raises(ValueError, match=r"matrix must not be empty: got shape \[0, 3\]"):
+        truncated_svd(features[:0], 0.9)

@@ -1,0 +1,35 @@
+"""The embedded data set."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import protofl as pf
+import torch
+from protofl_plugins.datasets.digits import Digits
+
+
+def test_digits_are_scikit_learns_in_256_shades(tmp_path):
+    from sklearn.datasets import load_digits
+
+    images = Digits().decode(config=pf.Config(), data_dir=tmp_path)
+    source = load_digits()
+    assert images.x.shape == (1797, 1, 8, 8) and images.x.dtype == torch.uint8
+    expected = [[round(v * 255 / 16) for v in row] for row in source.data.tolist()]
+    assert torch.equal(images.x.flatten(1), torch.tensor(expected, dtype=torch.uint8))
+    assert images.x.min() == 0 and images.x.max() == 255
+    assert images.y.tolist() == source.target.tolist()
+    assert images.classes == list("0123456789")
+    assert (images.num_train, images.split, images.note) == (1797, None, "")
+    assert Digits().cache_key(config=pf.Config(), data_dir=tmp_path) == "digits"
+    assert Digits.defaults
+
+
+def test_the_modules_of_data_sets_import_none_of_the_slow_libraries():
+    names = ["digits", "npz", "folder", "pfllib", "tiny_imagenet", "torchvision_sets"]
+    lines = [f"import protofl_plugins.datasets.{name}" for name in names]
+    lines.append("import sys; print([m for m in ('sklearn', 'torchvision', 'PIL', 'scipy')")
+    lines[-1] += " if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done

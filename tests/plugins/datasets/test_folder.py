@@ -1,0 +1,133 @@
+"""Data sets from class folders."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import protofl as pf
+import pytest
+import torch
+from PIL import Image
+from protofl_plugins.datasets.folder import ENDINGS, Folder
+
+COLOURS = {"apple": (200, 10, 10), "kiwi": (10, 200, 10), "Plum": (90, 10, 200)}
+
+
+def fill(root, classes=COLOURS, count=2, size=(8, 6)):
+    for name in classes:
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            Image.new("RGB", size, COLOURS[name]).save(root / name / f"{i}.png")
+
+
+def decode(root, **options):
+    config = Folder.Config(path=str(root), **options)
+    key = Folder().cache_key(config=config, data_dir=root)
+    return key, Folder().decode(config=config, data_dir=root)
+
+
+def failure(root):
+    with pytest.raises(pf.UsageError) as error:
+        decode(root)
+    return error.value
+
+
+def test_class_folders(tmp_path):
+    fill(tmp_path)
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / "README.txt").write_text("no image")
+    (tmp_path / "kiwi" / "deeper").mkdir()
+    Image.new("L", (9, 9), 77).save(tmp_path / "kiwi" / "deeper" / "grey.JPG", format="JPEG")
+    key, images = decode(tmp_path, side=4)
+    assert key.startswith("folder-") and images.x.shape == (7, 3, 4, 4)
+    assert images.classes == ["Plum", "apple", "kiwi"]  # as sorted() and ImageFolder have it
+    assert images.y.tolist() == [0, 0, 1, 1, 2, 2, 2] and images.num_train == 7
+    assert images.x[0, :, 0, 0].tolist() == [90, 10, 200]
+    assert images.x[6].unique().tolist() == [77]
+
+
+def test_the_same_as_torchvisions_image_folder(tmp_path):
+    from torchvision.datasets import ImageFolder
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+    from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Resize
+
+    fill(tmp_path)
+    noise = np.random.default_rng(0).integers(0, 256, (31, 47, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "apple" / "noise.png")
+    shape = Compose([Resize(16, InterpolationMode.BILINEAR), CenterCrop(16)])
+    source = ImageFolder(tmp_path, shape)
+    _, images = decode(tmp_path, side=16)
+    assert images.y.tolist() == [label for _, label in source]
+    expected = [torch.from_numpy(np.array(image)).permute(2, 0, 1) for image, _ in source]
+    assert torch.equal(images.x, torch.stack(expected))
+    assert set(ENDINGS) == set(IMG_EXTENSIONS)
+
+
+@pytest.mark.parametrize("test", ["test", "val", None])
+def test_parts(tmp_path, test):
+    fill(tmp_path / "train")
+    if test:
+        fill(tmp_path / test, ["apple", "kiwi"], count=1)
+    if test == "test":
+        fill(tmp_path / "val", count=5)  # test wins
+    _, images = decode(tmp_path)
+    assert images.x.shape == (8 if test else 6, 3, 64, 64) and images.num_train == 6
+    assert images.y.tolist() == [0, 0, 1, 1, 2, 2] + ([1, 2] if test else [])
+
+
+def test_a_class_that_is_called_train(tmp_path):
+    (tmp_path / "bus").mkdir()
+    (tmp_path / "train").mkdir()
+    for name in ("bus", "train"):
+        Image.new("RGB", (5, 5)).save(tmp_path / name / "a.png")
+    assert decode(tmp_path)[1].classes == ["bus", "train"]
+
+
+def test_the_key_follows_files_and_side(tmp_path):
+    fill(tmp_path)
+    keys = [decode(tmp_path)[0], decode(tmp_path)[0], decode(tmp_path, side=32)[0]]
+    os.utime(tmp_path / "kiwi" / "1.png", ns=(1, 1))
+    keys.append(decode(tmp_path)[0])
+    (tmp_path / "kiwi" / "1.png").unlink()
+    keys.append(decode(tmp_path)[0])
+    assert keys[0] == keys[1] and len(set(keys)) == 4
+
+
+def test_empty_class_folders(tmp_path):
+    fill(tmp_path)
+    (tmp_path / "zebra").mkdir()
+    (tmp_path / "zebra" / "notes.txt").write_text("")
+    (tmp_path / "yak").mkdir()
+    error = failure(tmp_path)
+    assert "no images in class folder yak, zebra" in error.what
+    assert ".png" in error.near and "remove the folder" in error.do
+
+
+def test_an_empty_class_folder_in_the_test_part(tmp_path):
+    fill(tmp_path / "train")
+    fill(tmp_path / "test", ["apple", "kiwi"], count=1)
+    (tmp_path / "test" / "Plum").mkdir()
+    assert len(decode(tmp_path)[1].y) == 8
+
+
+def test_a_test_class_that_is_not_in_training(tmp_path):
+    fill(tmp_path / "train", ["apple", "kiwi"])
+    fill(tmp_path / "test")
+    error = failure(tmp_path)
+    assert "lacks: Plum" in error.what and "apple, kiwi" in error.near
+
+
+def test_no_folder_no_classes_one_class(tmp_path):
+    assert "no folder" in failure(tmp_path / "none").what
+    assert "no class folders" in failure(tmp_path).what
+    fill(tmp_path, ["apple"])
+    assert "only one class (apple)" in failure(tmp_path).what
+
+
+@pytest.mark.parametrize("content", [b"", b"no image at all", "cut"])
+def test_a_damaged_image(tmp_path, content):
+    fill(tmp_path)
+    path = tmp_path / "kiwi" / "1.png"
+    path.write_bytes(path.read_bytes()[:-30] if content == "cut" else content)
+    assert str(path) in failure(tmp_path).what

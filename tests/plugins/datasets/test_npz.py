@@ -1,0 +1,259 @@
+"""Data sets from .npz files, and every check on arrays."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import protofl as pf
+import pytest
+import torch
+from protofl_plugins.datasets.npz import Npz
+
+rng = np.random.default_rng(0)
+X = rng.integers(0, 256, (6, 5, 7), dtype=np.uint8)
+Y = np.array([0, 1, 2, 0, 1, 2])
+
+
+def save(folder, **arrays):
+    path = folder / "my.npz"
+    np.savez_compressed(path, **arrays)
+    return path
+
+
+def read(folder, **arrays):
+    return pf.read_npz(save(folder, **arrays))
+
+
+def failure(folder, **arrays):
+    with pytest.raises(pf.UsageError) as error:
+        read(folder, **arrays)
+    assert str(folder / "my.npz") in error.value.what
+    return error.value
+
+
+def test_without_a_test_part(tmp_path):
+    images = read(tmp_path, x_train=X, y_train=Y)
+    assert np.array_equal(images.x[:, 0].numpy(), X) and images.x.shape == (6, 1, 5, 7)
+    assert images.y.tolist() == Y.tolist() and images.y.dtype == torch.int64
+    assert (images.num_train, images.classes, images.note) == (6, ["0", "1", "2"], "")
+
+
+def test_with_a_test_part_and_names(tmp_path):
+    images = read(
+        tmp_path, x_train=X, y_train=Y, x_test=X[:2], y_test=Y[:2], classes=["a", "b", "c", "d"]
+    )
+    assert len(images.y) == 8 and images.num_train == 6
+    assert np.array_equal(images.x[6:, 0].numpy(), X[:2])
+    assert images.classes == ["a", "b", "c", "d"]
+
+
+def test_an_empty_test_part_is_none(tmp_path):
+    images = read(tmp_path, x_train=X, y_train=Y, x_test=X[:0], y_test=Y[:0].astype(float))
+    assert images.num_train == len(images.y) == 6
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((4, 8, 9), (4, 1, 8, 9)),
+        ((4, 8, 9, 3), (4, 3, 8, 9)),
+        ((4, 8, 9, 1), (4, 1, 8, 9)),
+        ((4, 3, 8, 9), (4, 3, 8, 9)),
+        ((4, 1, 8, 9), (4, 1, 8, 9)),
+        ((4, 6, 8, 9), (4, 6, 8, 9)),
+        ((4, 3, 8, 3), (4, 3, 8, 3)),
+        ((4, 1, 1, 1), (4, 1, 1, 1)),
+    ],
+)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_layouts(tmp_path, shape, expected, parts):
+    x = rng.integers(0, 256, shape, dtype=np.uint8)
+    if len(shape) == 3:
+        same = x[:, None]
+    else:
+        same = x if shape == expected else x.transpose(0, 3, 1, 2)
+    more = {"x_test": x[:2], "y_test": [0, 1]} if parts == 2 else {}
+    images = read(tmp_path, x_train=x, y_train=[0, 1, 0, 1], **more)
+    assert images.x.shape[1:] == expected[1:] and images.x.is_contiguous()
+    assert np.array_equal(images.x[:4].numpy(), same)
+    if parts == 2:
+        assert np.array_equal(images.x[4:].numpy(), same[:2])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_floats_are_used_as_they_are(tmp_path, dtype):
+    x = rng.normal(size=(4, 3, 6, 6)).astype(dtype)
+    images = read(tmp_path, x_train=x, y_train=[0, 1, 1, 0])
+    assert images.x.dtype == torch.float32 and images.note == ""
+    assert np.array_equal(images.x.numpy(), x.astype(np.float32))
+
+
+def test_floats_that_look_like_pixels_are_noted(tmp_path):
+    images = read(tmp_path, x_train=X.astype(np.float32), y_train=Y)
+    assert "not normalised" in images.note and "uint8" in images.note
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300])
+@pytest.mark.parametrize("part", ["x_train", "x_test"])
+def test_floats_that_are_not_finite(tmp_path, bad, part):
+    arrays = {
+        "x_train": rng.normal(size=(6, 5, 7)),
+        "x_test": rng.normal(size=(6, 5, 7)),
+    }
+    arrays[part][4, 2, 2] = bad
+    error = failure(tmp_path, y_train=Y, y_test=Y, **arrays)
+    assert "row 4" in error.what and part in error.what and "NaN" in error.what
+
+
+def test_labels_with_gaps_keep_their_values_as_names(tmp_path):
+    images = read(tmp_path, x_train=X, y_train=[5, 1, 2, 5, 1, 2], x_test=X[:2], y_test=[[2], [5]])
+    assert images.y.tolist() == [2, 0, 1, 2, 0, 1, 1, 2]
+    assert images.classes == ["1", "2", "5"] and images.note == ""
+
+
+def test_a_class_only_in_the_test_part_is_noted(tmp_path):
+    images = read(tmp_path, x_train=X, y_train=Y, x_test=X[:1], y_test=[7])
+    assert images.note == "only in the test part: class 7"
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint64])
+def test_labels_of_any_integer_type_and_as_a_column(tmp_path, dtype):
+    images = read(tmp_path, x_train=X, y_train=Y.astype(dtype)[:, None])
+    assert images.y.tolist() == Y.tolist() and images.y.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        (Y.astype(float), "not integers"),
+        (Y.astype(str), "not integers"),
+        (Y - 1, "negative label -1 at row 0"),
+        (Y[:5], "6 images, but labels of the shape (5,)"),
+        (np.eye(6, dtype=int), "labels of the shape (6, 6)"),
+        (0 * Y, "only one class (0)"),
+    ],
+)
+def test_bad_labels(tmp_path, y, words):
+    error = failure(tmp_path, x_train=X, y_train=y)
+    assert words in error.what and error.do
+
+
+def test_labels_beyond_the_names(tmp_path):
+    error = failure(tmp_path, x_train=X, y_train=Y, classes=["a", "b"])
+    assert "label 2 at row 2, but there are 2 classes" in error.what
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        X.reshape(6, -1),
+        np.zeros((6, 32, 32, 4), np.uint8),
+        np.zeros((6, 2, 2, 2, 2), np.uint8),
+        np.zeros((6, 0, 4, 4), np.uint8),
+    ],
+)
+def test_bad_shapes(tmp_path, x):
+    error = failure(tmp_path, x_train=x, y_train=Y)
+    assert "images of the shape 6×" in error.what and "N×H×W×C" in error.near and error.do
+
+
+@pytest.mark.parametrize("dtype", [np.int64, bool, "U3"])
+def test_bad_types(tmp_path, dtype):
+    error = failure(tmp_path, x_train=X.astype(dtype), y_train=Y)
+    assert "images are" in error.what and "uint8" in error.near
+
+
+@pytest.mark.parametrize("other", [X[:, :4], X.astype(np.float32) / 255])
+def test_parts_that_differ(tmp_path, other):
+    error = failure(tmp_path, x_train=X, y_train=Y, x_test=other, y_test=Y)
+    assert "x_test" in error.what and "x_train" in error.near
+
+
+@pytest.mark.parametrize(
+    ("arrays", "missing"),
+    [
+        ({"images": X, "labels": Y}, "no x_train and no y_train"),
+        ({"x_train": X, "labels": Y}, "no y_train"),
+        ({"x_train": X, "y_train": Y, "x_test": X}, "no y_test"),
+    ],
+)
+def test_missing_keys(tmp_path, arrays, missing):
+    error = failure(tmp_path, **arrays)
+    assert missing in error.what and "x_train" in error.do
+    assert error.near == f"it holds: {', '.join(sorted(arrays))}"
+
+
+def test_no_images(tmp_path):
+    assert "no images" in failure(tmp_path, x_train=X[:0], y_train=Y[:0]).what
+    assert "no images" in failure(tmp_path, x_train=np.uint8(3), y_train=Y).what
+
+
+def test_names_of_a_wrong_shape(tmp_path):
+    assert "classes has the shape" in failure(tmp_path, x_train=X, y_train=Y, classes="abc").what
+
+
+def test_pickles_are_never_read(tmp_path):
+    objects = np.array([{"run": "code"}] * 6, dtype=object)
+    for key in ("x_train", "y_train", "classes"):
+        error = failure(tmp_path, **{"x_train": X, "y_train": Y, key: objects})
+        assert "pickled objects" in error.what and "uint8" in error.do
+
+
+@pytest.mark.parametrize("damage", ["empty", "text", "cut", "flipped", "npy", "pickle"])
+def test_damaged_files(tmp_path, damage):
+    import pickle
+
+    path = save(tmp_path, x_train=rng.integers(0, 256, (99, 9, 9), dtype=np.uint8), y_train=Y)
+    content = path.read_bytes()
+    if damage == "npy":
+        with path.open("wb") as file:
+            np.save(file, X)
+    else:
+        middle = len(content) // 2
+        broken = {
+            "empty": b"",
+            "text": b"x_train,y_train\n",
+            "cut": content[:middle],
+            "flipped": content[:middle]
+            + bytes(b ^ 255 for b in content[middle:][:200])
+            + content[middle + 200 :],
+            "pickle": pickle.dumps({"x_train": X}),
+        }
+        path.write_bytes(broken[damage])
+    with pytest.raises(pf.UsageError) as error:
+        pf.read_npz(path)
+    assert str(path) in error.value.what and error.value.do
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(pf.UsageError, match="no file"):
+        pf.read_npz(tmp_path / "none.npz")
+    with pytest.raises(pf.UsageError, match="no file"):
+        Npz().cache_key(config=Npz.Config(path=str(tmp_path / "none.npz")), data_dir=tmp_path)
+    with pytest.raises(pf.UsageError, match="no file"):
+        pf.read_npz(tmp_path)
+
+
+def test_read_only_arrays_give_no_warning():
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pf.images_from_arrays([(frozen, Y, "here")])
+
+
+def test_a_number_of_classes():
+    images = pf.images_from_arrays([(X, Y, "here")], classes=5)
+    assert images.classes == ["0", "1", "2", "3", "4"]
+
+
+def test_the_plugin(tmp_path):
+    path = save(tmp_path, x_train=X, y_train=Y)
+    config = Npz.Config(path=str(path))
+    key = Npz().cache_key(config=config, data_dir=tmp_path)
+    assert key.startswith("npz-my-")
+    assert np.array_equal(Npz().decode(config=config, data_dir=tmp_path).x[:, 0].numpy(), X)
+    save(tmp_path, x_train=X[:3], y_train=Y[:3])
+    assert Npz().cache_key(config=config, data_dir=tmp_path) != key
+    assert Npz.argument == "path"

@@ -1,0 +1,178 @@
+"""torchvision's data sets, from small files in their official formats."""
+
+from __future__ import annotations
+
+import builtins
+import gzip
+import hashlib
+import io
+import pickle
+import socket
+import struct
+import tarfile
+
+import numpy as np
+import protofl as pf
+import pytest
+import torch
+import torchvision.datasets
+from PIL import Image
+from protofl_plugins.datasets import torchvision_sets as sets
+
+rng = np.random.default_rng(0)
+
+
+def md5(path):
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def decode(plugin, data_dir, **options):
+    config = getattr(plugin, "Config", pf.Config)(**options)
+    return plugin().decode(config=config, data_dir=data_dir)
+
+
+def idx(array):
+    header = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    return gzip.compress(header + array.tobytes())
+
+
+@pytest.mark.parametrize("plugin", [sets.MNIST, sets.FashionMNIST])
+def test_mnist(tmp_path, site, monkeypatch, plugin, capsys):
+    folder, address = site
+    x = rng.integers(0, 256, (7, 28, 28), dtype=np.uint8)
+    y = np.array([3, 1, 9, 0, 2, 5, 3], np.uint8)
+    contents = [x[:5], y[:5], x[5:], y[5:]]
+    loader = getattr(torchvision.datasets, plugin.loader)
+    resources = []
+    for (name, _), content in zip(loader.resources, contents, strict=True):
+        (folder / name).write_bytes(idx(content))
+        resources.append((name, md5(folder / name)))
+    monkeypatch.setattr(loader, "mirrors", [address])
+    monkeypatch.setattr(loader, "resources", resources)
+    images = decode(plugin, tmp_path / "data")
+    assert np.array_equal(images.x[:, 0].numpy(), x) and images.x.shape == (7, 1, 28, 28)
+    assert images.y.tolist() == y.tolist() and images.num_train == 5
+    assert images.classes == list(loader.classes) and len(images.classes) == 10
+    assert (tmp_path / "data" / "downloads").is_dir()
+    assert capsys.readouterr().out == ""
+    assert plugin().cache_key(config=pf.Config(), data_dir=tmp_path) == plugin.name
+
+
+def add(archive, name, content):
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    archive.addfile(info, io.BytesIO(content))
+
+
+@pytest.mark.parametrize(
+    ("plugin", "key", "classes"),
+    [(sets.CIFAR10, "labels", 10), (sets.CIFAR100, "fine_labels", 100)],
+)
+def test_cifar(tmp_path, site, monkeypatch, plugin, key, classes, capsys):
+    folder, address = site
+    loader = getattr(torchvision.datasets, plugin.loader)
+    names = [f"class {i}" for i in range(classes)]
+    parts, lists = [], {}
+    with tarfile.open(folder / "cifar.tgz", "w:gz") as archive:
+
+        def put(name, value):
+            content = pickle.dumps(value, protocol=2)
+            add(archive, f"{loader.base_folder}/{name}", content)
+            return hashlib.md5(content).hexdigest()
+
+        for which in ("train_list", "test_list"):
+            lists[which] = []
+            for name, _ in getattr(loader, which):
+                x = rng.integers(0, 256, (2, 3072), dtype=np.uint8)
+                y = rng.integers(0, classes, 2).tolist()
+                parts.append((x, y))
+                lists[which].append([name, put(name, {"data": x, key: y})])
+        meta = {**loader.meta, "md5": put(loader.meta["filename"], {loader.meta["key"]: names})}
+    for name, value in {**lists, "meta": meta, "url": f"{address}cifar.tgz"}.items():
+        monkeypatch.setattr(loader, name, value)
+    monkeypatch.setattr(loader, "tgz_md5", md5(folder / "cifar.tgz"))
+    images = decode(plugin, tmp_path / "data")
+    x = np.concatenate([x for x, _ in parts]).reshape(-1, 3, 32, 32)
+    assert np.array_equal(images.x.numpy(), x)
+    assert images.y.tolist() == [label for _, y in parts for label in y]
+    assert images.num_train == len(x) - 2 and images.classes == names
+    assert capsys.readouterr().out == ""
+    assert plugin().cache_key(config=pf.Config(), data_dir=tmp_path) == plugin.name
+
+
+@pytest.fixture
+def flowers(site, monkeypatch):
+    from scipy.io import savemat
+
+    folder, address = site
+    with tarfile.open(folder / "102flowers.tgz", "w:gz") as archive:
+        for i in range(1, 7):
+            file = io.BytesIO()
+            Image.new("RGB", (30, 20 + i), (40 * i, 0, 0)).save(file, "JPEG")
+            add(archive, f"jpg/image_{i:05d}.jpg", file.getvalue())
+    savemat(folder / "imagelabels.mat", {"labels": [[1, 2, 102, 1, 2, 102]]})
+    savemat(folder / "setid.mat", {"trnid": [[2, 1]], "valid": [[3, 4]], "tstid": [[5, 6]]})
+    loader = torchvision.datasets.Flowers102
+    files = {part: (name, md5(folder / name)) for part, (name, _) in loader._file_dict.items()}
+    monkeypatch.setattr(loader, "_download_url_prefix", address)
+    monkeypatch.setattr(loader, "_file_dict", files)
+
+
+@pytest.mark.parametrize("side", [64, 16])
+def test_flowers102(tmp_path, flowers, side):
+    images = decode(sets.Flowers102, tmp_path, side=side)
+    assert images.x.shape == (6, 3, side, side) and images.x.dtype == torch.uint8
+    assert images.y.tolist() == [1, 0, 101, 0, 1, 101] and images.num_train == 4
+    red = images.x[:, 0].flatten(1).float().mean(1)
+    assert (red - torch.tensor([80.0, 40, 120, 160, 200, 240])).abs().max() < 3
+    assert len(images.classes) == 102 and images.classes[0] == "pink primrose"
+
+
+def test_the_key_of_flowers102_follows_the_side(tmp_path):
+    def key(**options):
+        config = sets.Flowers102.Config(**options)
+        return sets.Flowers102().cache_key(config=config, data_dir=tmp_path)
+
+    assert (key(), key(side=64), key(side=32)) == ("flowers102", "flowers102", "flowers102-32")
+
+
+def test_flowers102_without_scipy(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *arguments, **named):
+        if name.startswith("scipy"):
+            raise ImportError("No module named 'scipy'")
+        return real(name, *arguments, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(pf.UsageError) as error:
+        decode(sets.Flowers102, tmp_path)
+    assert "scipy" in error.value.what and error.value.do == "pip install scipy"
+
+
+@pytest.mark.parametrize(
+    "plugin", [sets.MNIST, sets.FashionMNIST, sets.CIFAR10, sets.CIFAR100, sets.Flowers102]
+)
+@pytest.mark.parametrize("failure", ["offline", "wrong file"])
+def test_without_internet(tmp_path, site, monkeypatch, plugin, failure):
+    folder, address = site
+    name = plugin().cache_key(config=getattr(plugin, "Config", pf.Config)(), data_dir=tmp_path)
+    loader = getattr(torchvision.datasets, plugin.__name__)
+    if failure == "offline":
+        address = "http://127.0.0.1:9/"
+    else:
+        files = [file for file, _ in getattr(loader, "resources", [])]
+        for file in (*files, "a.tgz", "102flowers.tgz"):
+            (folder / file).write_bytes(b"another file")
+    if hasattr(loader, "mirrors"):
+        monkeypatch.setattr(loader, "mirrors", [address])
+    elif hasattr(loader, "url"):
+        monkeypatch.setattr(loader, "url", f"{address}a.tgz")
+    else:
+        monkeypatch.setattr(loader, "_download_url_prefix", address)
+    with pytest.raises(pf.UsageError) as error:
+        decode(plugin, tmp_path / "data")
+    assert f"{name} can't be downloaded" in error.value.what and "\n" not in error.value.what
+    assert error.value.near.startswith(f"address: {address}")
+    assert f"protofl data import {name} FILE.npz" in error.value.do
+    assert socket.getdefaulttimeout() is None

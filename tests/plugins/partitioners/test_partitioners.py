@@ -1,0 +1,380 @@
+"""Properties that every built-in partitioner promises, and each one's own."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import protofl as pf
+import pytest
+from protofl.config import parse_config
+from protofl_plugins.partitioners.dirichlet import Dirichlet, _draw_counts, _move_to_small
+from protofl_plugins.partitioners.iid import IID
+from protofl_plugins.partitioners.pathological import Pathological
+from protofl_plugins.partitioners.shards import Shards
+
+ALL = [Pathological, Dirichlet, Shards, IID]
+KEEPS_ALL = [Pathological, Dirichlet, IID]
+
+
+def balanced(num_samples, num_classes):
+    return np.random.default_rng(1).permutation(np.arange(num_samples) % num_classes)
+
+
+def skewed(num_samples, num_classes):
+    """Class sizes from 40 to about 250 in proportion, as Flowers102's."""
+    weights = np.linspace(40, 258, num_classes)
+    sizes = (weights / weights.sum() * num_samples).astype(int)
+    labels = np.repeat(np.arange(num_classes), sizes)
+    return np.random.default_rng(2).permutation(labels)
+
+
+def split(plugin, labels, num_classes, num_clients, seed=0, least=14, notes=None, **options):
+    config = parse_config(plugin.Config, options, plugin.__name__.lower())
+    return plugin().partition(
+        labels,
+        num_classes,
+        num_clients,
+        least,
+        np.random.default_rng(seed),
+        config,
+        [] if notes is None else notes,
+    )
+
+
+def table(parts, labels, num_classes):
+    return np.stack([np.bincount(labels[rows], minlength=num_classes) for rows in parts])
+
+
+def refusal(plugin, *args, **kwargs):
+    with pytest.raises(pf.UsageError) as caught:
+        split(plugin, *args, **kwargs)
+    return str(caught.value)
+
+
+# Every partitioner
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("plugin", ALL)
+@pytest.mark.parametrize(
+    ("labels", "num_classes", "num_clients"),
+    [
+        (balanced(12_000, 10), 10, 8),
+        (balanced(12_000, 10), 10, 1 + 4),
+        (balanced(40_000, 100), 100, 20),
+        (skewed(40_000, 102), 102, 20),
+    ],
+)
+def test_no_row_twice_and_everyone_has_the_minimum(plugin, labels, num_classes, num_clients, seed):
+    parts = split(plugin, labels, num_classes, num_clients, seed)
+    assert len(parts) == num_clients
+    assert all(part.dtype == np.int64 and part.ndim == 1 for part in parts)
+    rows = np.concatenate(parts)
+    assert len(np.unique(rows)) == len(rows)
+    assert rows.min() >= 0 and rows.max() < len(labels)
+    assert min(map(len, parts)) >= 14
+    if plugin in KEEPS_ALL:
+        assert len(rows) == len(labels)
+        assert (table(parts, labels, num_classes).sum(axis=0) > 0).all()
+
+
+@pytest.mark.parametrize("plugin", ALL)
+def test_same_generator_same_parts_and_other_seed_other_parts(plugin):
+    labels = balanced(12_000, 10)
+    first, again, other = (split(plugin, labels, 10, 8, seed) for seed in (3, 3, 4))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize("plugin", ALL)
+def test_too_few_samples_names_the_numbers(plugin):
+    message = refusal(plugin, balanced(100, 10), 10, 20, least=14)
+    assert "100 samples are too few for 20 clients with at least 14 each" in message
+    assert "at most 7 clients" in message
+
+
+@pytest.mark.parametrize(
+    ("plugin", "options"),
+    [
+        (Pathological, {}),
+        (Dirichlet, {}),
+        (IID, {}),
+        (Shards, {"shard_size": 2, "shards_per_client": 2, "classes_per_client": 2}),
+    ],
+)
+def test_ten_thousand_clients_are_quick(plugin, options):
+    labels = balanced(60_000, 10)
+    start = time.perf_counter()
+    parts = split(plugin, labels, 10, 10_000, least=3, **options)
+    assert time.perf_counter() - start < 5
+    assert len(parts) == 10_000 and min(map(len, parts)) >= 3
+
+
+@pytest.mark.parametrize("plugin", [Dirichlet, IID])
+def test_one_client_gets_everything(plugin):
+    assert sorted(split(plugin, balanced(50, 10), 10, 1)[0]) == list(range(50))
+
+
+@pytest.mark.parametrize("plugin", ALL)
+def test_docstring_and_options_are_described(plugin):
+    assert plugin.__doc__.splitlines()[0].strip()
+    assert all(field.description for field in plugin.Config.model_fields.values())
+
+
+# iid
+
+
+@pytest.mark.parametrize("num_clients", [1, 7, 8, 33])
+def test_iid_sizes_differ_by_at_most_one(num_clients):
+    sizes = [len(part) for part in split(IID, balanced(1000, 10), 10, num_clients)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_iid_clients_have_the_whole_distribution():
+    labels = balanced(60_000, 10)
+    assert np.abs(table(split(IID, labels, 10, 20), labels, 10) - 300).max() < 75
+
+
+# pathological
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("labels", "num_classes", "num_clients", "default"),
+    [
+        (balanced(60_000, 10), 10, 20, 2),
+        (balanced(60_000, 100), 100, 20, 10),
+        (skewed(8_189, 102), 102, 20, 10),
+        (balanced(110_000, 200), 200, 20, 20),
+    ],
+)
+def test_pathological_papers_settings(labels, num_classes, num_clients, default, seed):
+    counts = table(split(Pathological, labels, num_classes, num_clients, seed), labels, num_classes)
+    assert ((counts > 0).sum(axis=1) == default).all()
+    owners = (counts > 0).sum(axis=0)
+    assert owners.min() >= 1 and owners.max() - owners.min() <= 1
+    assert counts.sum() == len(labels)
+
+
+@pytest.mark.parametrize("num_clients", [3, 10, 17])
+@pytest.mark.parametrize("k", [4, 7, 10])
+def test_pathological_exact_number_of_distinct_classes(num_clients, k):
+    labels = balanced(5000, 10)
+    counts = table(split(Pathological, labels, 10, num_clients, classes_per_client=k), labels, 10)
+    assert ((counts > 0).sum(axis=1) == k).all()
+
+
+def test_pathological_neighbours_do_not_share_their_classes():
+    labels = balanced(60_000, 10)
+    owned = table(split(Pathological, labels, 10, 20), labels, 10) > 0
+    assert len({tuple(row) for row in owned[:4]}) > 1  # the common implementation: all the same
+    assert len({tuple(row) for row in owned}) > 10
+    firsts = {tuple(table(split(Pathological, labels, 10, 20, s), labels, 10)[0] > 0)
+              for s in range(8)}  # fmt: skip
+    assert len(firsts) > 4
+
+
+def test_pathological_shares_are_unbalanced():
+    labels = balanced(60_000, 10)
+    counts = table(split(Pathological, labels, 10, 20), labels, 10)
+    shares = counts[counts > 0]
+    assert shares.max() > 2 * shares.min()
+    assert len(np.unique(counts.sum(axis=1))) > 15
+
+
+def test_pathological_classes_without_samples_are_left_out():
+    labels = balanced(4000, 8)  # classes 8 and 9 of 10 have no samples
+    counts = table(split(Pathological, labels, 10, 8), labels, 10)
+    assert counts.sum() == 4000
+    assert ((counts > 0).sum(axis=1) == 2).all()
+
+
+def test_pathological_refuses_to_drop_classes():
+    message = refusal(Pathological, skewed(8189, 102), 102, 8)
+    assert "8 clients × classes_per_client=10 leave 22 of the 102 classes to nobody" in message
+    assert "smallest value that works is classes_per_client=13" in message
+    counts = table(
+        split(Pathological, skewed(8189, 102), 102, 8, classes_per_client=13),
+        skewed(8189, 102),
+        102,
+    )
+    assert (counts.sum(axis=0) > 0).all()
+
+
+def test_pathological_more_classes_than_there_are():
+    message = refusal(Pathological, balanced(1000, 10), 10, 8, classes_per_client=11)
+    assert "more classes per client than there are" in message
+    assert "10 classes" in message
+
+
+def test_pathological_names_the_class_with_too_few_samples():
+    labels = np.concatenate([np.full(3, 4), balanced(2000, 4)])
+    message = refusal(Pathological, labels, 5, 20, classes_per_client=2)
+    assert "class 4 has 3 samples for its 8 clients" in message
+
+
+def test_pathological_says_when_classes_are_too_small_for_the_minimum():
+    labels = np.repeat([0, 1, 2, 3], [500, 500, 4, 4])
+    notes = []
+    parts = split(Pathological, labels, 4, 4, least=14, notes=notes, classes_per_client=1)
+    assert min(map(len, parts)) == 4
+    assert len(notes) == 1 and "2 clients have fewer than 14" in notes[0]
+
+
+# dirichlet
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_dirichlet_large_beta_is_iid(seed):
+    labels = balanced(60_000, 10)
+    counts = table(split(Dirichlet, labels, 10, 20, seed, beta=1000), labels, 10)
+    assert np.abs(counts / 300 - 1).max() < 0.2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_dirichlet_small_beta_gives_a_class_to_one_client(seed):
+    labels = balanced(60_000, 10)
+    counts = table(split(Dirichlet, labels, 10, 20, seed, beta=0.001), labels, 10)
+    assert (counts.max(axis=0) > 0.9 * 6000).sum() >= 8
+
+
+@pytest.mark.parametrize("beta", [5e-324, 1e-308, 1e-12, 1e-4, 0.1, 1.0, 1e9])
+def test_dirichlet_is_safe_at_the_ends(beta):
+    counts = _draw_counts(np.full(50, 600), 20, beta, np.random.default_rng(0))
+    assert (counts.sum(axis=1) == 600).all() and (counts >= 0).all()
+    if beta < 1e-6:
+        assert (counts.max(axis=1) == 600).all()
+        assert len(np.unique(counts.argmax(axis=1))) > 10
+
+
+@pytest.mark.parametrize("beta", [0.05, 0.1, 0.5, 3.0])
+def test_dirichlet_shares_have_the_distributions_moments(beta):
+    # q_i of Dir(β) over M clients: mean 1/M, variance (M-1) / (M²(Mβ+1)).
+    clients = 10
+    counts = _draw_counts(np.full(20_000, 1000), clients, beta, np.random.default_rng(0))
+    shares = counts / 1000
+    variance = (clients - 1) / (clients**2 * (clients * beta + 1))
+    assert np.allclose(shares.mean(axis=0), 1 / clients, atol=6 * np.sqrt(variance / 20_000))
+    assert np.allclose(shares.var(axis=0), variance, rtol=0.1)
+
+
+def test_dirichlet_favours_no_client_where_samples_are_few():
+    counts = _draw_counts(np.full(4000, 6), 10, 1e6, np.random.default_rng(0))
+    assert np.abs(counts.mean(axis=0) - 0.6).max() < 0.05
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_dirichlet_moves_samples_and_says_so(seed):
+    labels = balanced(1000, 10)
+    notes = []
+    parts = split(Dirichlet, labels, 10, 50, seed, notes=notes, beta=0.001, redraws=2)
+    assert sorted(np.concatenate(parts)) == list(range(1000))
+    sizes = np.array([len(part) for part in parts])
+    assert sizes.min() == 14
+    assert len(notes) == 1 and "moved" in notes[0] and "in each of 3 draws" in notes[0]
+
+
+def test_dirichlet_cuts_the_largest_to_one_level():
+    owner = np.repeat(np.arange(5), [50, 47, 20, 3, 0])
+    received = _move_to_small(owner, 5, 14, np.random.default_rng(0))
+    assert received == 2
+    assert np.bincount(owner).tolist() == [36, 36, 20, 14, 14]
+
+
+def test_dirichlet_moves_as_few_as_needed_from_the_largest():
+    labels = np.repeat([0, 1, 2], [1000, 400, 10])
+    notes = []
+    parts = split(Dirichlet, labels, 3, 3, 1, notes=notes, beta=1e-9, redraws=0)
+    sizes = sorted(len(part) for part in parts)
+    drawn = _draw_counts(np.array([1000, 400, 10]), 3, 1e-9, np.random.default_rng(1)).sum(axis=0)
+    lacking = np.maximum(14 - drawn, 0).sum()
+    assert f"moved {lacking} samples" in notes[0]
+    assert sizes[0] == 14 and sizes[-1] == drawn.max() - lacking
+
+
+def test_dirichlet_redraws_before_it_moves():
+    labels = balanced(1797, 10)
+    without, redrawn = [], []
+    for seed in range(20):
+        split(Dirichlet, labels, 10, 8, seed, notes=without, redraws=0)
+        split(Dirichlet, labels, 10, 8, seed, notes=redrawn, redraws=20)
+    assert len(without) > 2
+    assert not redrawn
+
+
+def test_dirichlet_exactly_as_many_samples_as_needed():
+    parts = split(Dirichlet, balanced(140, 10), 10, 10)
+    assert [len(part) for part in parts] == [14] * 10
+
+
+def test_dirichlet_own_minimum_overrides():
+    labels = balanced(2000, 10)
+    parts = split(Dirichlet, labels, 10, 20, min_samples=60)
+    assert min(map(len, parts)) >= 60
+    message = refusal(Dirichlet, labels, 10, 20, min_samples=101)
+    assert "at least 101 each" in message and "a lower min_samples" in message
+
+
+@pytest.mark.parametrize("beta", [0, -1, "nan", "inf"])
+def test_dirichlet_range_of_beta(beta):
+    assert "beta" in refusal(Dirichlet, balanced(1000, 10), 10, 8, beta=beta)
+
+
+# shards
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("num_classes", "k", "distinct"), [(10, None, 3), (10, 5, 5), (100, None, 30), (100, 50, 40)]
+)
+def test_shards_papers_settings(num_classes, k, distinct, seed):
+    labels, notes = balanced(45_000, num_classes), []
+    parts = split(Shards, labels, num_classes, 20, seed, notes=notes, classes_per_client=k)
+    counts = table(parts, labels, num_classes)
+    assert (counts.sum(axis=1) == 800).all()
+    assert (counts % 20 == 0).all()
+    assert ((counts > 0).sum(axis=1) == distinct).all()
+    owners = (counts > 0).sum(axis=0)
+    assert owners.max() - owners.min() <= 1
+    per_class = counts[counts > 0] // 20
+    assert per_class.max() - per_class.min() <= 1
+    assert "29000 of 45000 samples are left out (20 clients × 40 shards × 20" in notes[0]
+    assert len(notes) == (2 if k == 50 else 1)
+
+
+def test_shards_nothing_left_out_nothing_said():
+    notes = []
+    parts = split(Shards, balanced(8000, 10), 10, 10, notes=notes, classes_per_client=5)
+    assert sorted(np.concatenate(parts)) == list(range(8000))
+    assert not notes
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("num_clients", [8, 10, 20, 33, 87])
+@pytest.mark.parametrize("labels", [balanced(1797, 10), skewed(2000, 10)], ids=["even", "skewed"])
+def test_shards_names_the_largest_number_that_works(labels, num_clients, seed):
+    shards = int((np.bincount(labels) // 20).sum())
+    message = refusal(Shards, labels, 10, num_clients, seed, least=2)
+    assert f"the data make {shards} shards" in message
+    value = int(message.split("the largest value that works is shards_per_client=")[1].split()[0])
+    assert value >= 0.8 * (shards // num_clients)
+    parts = split(Shards, labels, 10, num_clients, seed, least=2, shards_per_client=value)
+    assert [len(part) for part in parts] == [20 * value] * num_clients
+    refusal(Shards, labels, 10, num_clients, seed, least=2, shards_per_client=value + 1)
+
+
+def test_shards_more_clients_than_shards():
+    message = refusal(Shards, balanced(400, 10), 10, 30, least=2)
+    assert "no shards_per_client works" in message and "smaller shard_size" in message
+
+
+def test_shards_more_classes_than_there_are():
+    message = refusal(Shards, balanced(1000, 10), 10, 2, classes_per_client=11)
+    assert "more classes per client than there are" in message
+
+
+def test_shards_clients_below_a_batch_are_told():
+    notes = []
+    split(Shards, balanced(1000, 10), 10, 5, notes=notes, shards_per_client=2, shard_size=5)
+    assert "clients have 10 samples, fewer than 14" in notes[-1]
