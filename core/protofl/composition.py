@@ -215,7 +215,7 @@ class Composition:
             )
         return result
 
-    def lifecycle(self, hook: str, **arguments: Any) -> dict[str, Any]:
+    def lifecycle(self, hook: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
         """Call a lifecycle hook of every method on its side; {method: what it returned}."""
         side = LIFECYCLE_HOOKS[hook]
         return {

@@ -365,12 +365,11 @@ class _naming:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception):
             named = where(error, self._place)
             if named is not error:
                 raise named from error
-        return False
 
 
 def error_to_values(error: Exception) -> dict[str, Any]:

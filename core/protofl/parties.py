@@ -87,8 +87,10 @@ class ClientRecord:
         return groups
 
     def set_mode(self, training: bool) -> None:
-        """Train or eval mode; frozen modules, and a BatchNorm that would see one sample, stay
-        in eval mode.
+        """Train or eval mode.
+
+        Frozen modules stay in eval mode, and so do models that would see one sample only, which
+        BatchNorm refuses.
         """
         self.model.train(training and len(self.train) > 1)
         for _, slot in self.slots():

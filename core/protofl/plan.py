@@ -23,7 +23,7 @@ from protofl.data import cache, split
 from protofl.data.batches import Pixels, Samples
 from protofl.data.images import Images
 from protofl.errors import UsageError
-from protofl.models import Architecture, profile
+from protofl.models import Architecture, SplitModel, profile
 from protofl.randomness import global_stream
 from protofl.registry import Caller, Registry
 from protofl.settings import KINDS_BY_PART, Settings, build
@@ -255,7 +255,8 @@ class Plan:
     def split(self, trial: int) -> split.Split:
         """Which rows each client trains and is tested on in a trial."""
         seed = self.settings.seed if self.settings.hold_split else self.seed(trial)
-        return self._split(seed)
+        found: split.Split = self._split(seed)
+        return found
 
     @cached_property
     def _split(self) -> Any:  # noqa: ANN401 - a cached function
@@ -308,14 +309,14 @@ class Plan:
             return None
         return self.samples(rows_or_none, channels_last, labelled=False)
 
-    def initial_model(self, client_id: int, trial: int) -> Any:  # noqa: ANN401 - a SplitModel
+    def initial_model(self, client_id: int, trial: int) -> SplitModel:
         """A client's model with its initial weights."""
         info, architecture = self.info, self.info.architecture_of(client_id)
         who = architecture.name if self.settings.same_init else client_id
         with global_stream(self.seed(trial), "initial-weights", who):
             model = architecture.build(info.channels, info.num_classes, info.feature_dim, info.side)
         layout = torch.channels_last if architecture.channels_last else torch.contiguous_format
-        return model.to(self.device, memory_format=layout)
+        return model.to(self.device).to(memory_format=layout)
 
     def cost(self, architecture: Architecture) -> float:
         """Forward FLOPs of one image, by which work is dealt out."""
@@ -341,7 +342,7 @@ class Plan:
             for m in self.composition.members.values()
         ] + [self.registry.find(kind, p.caller.name) for kind, p in self.parts.items()]
         values["options"] = {k: v for k, v in values["options"].items() if k not in FREE}
-        return values | {
+        record: dict[str, Any] = values | {
             "plugins": [
                 {k: getattr(p, k) for k in ("kind", "name", "version", "distribution")}
                 for p in plugins
@@ -363,6 +364,7 @@ class Plan:
                 for a in self.info.architectures
             },
         }
+        return record
 
 
 def _dump(config: Config, skip: str | None = None) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from protofl import functional
-from protofl.config import Config
 from protofl.errors import UsageError
 from protofl.models import Architecture, SplitModel
 from protofl.payload import Knowledge, Payload, class_rows
@@ -140,8 +139,9 @@ class Client:
 
     __slots__ = ("_owner", "_record", "config")
 
-    def __init__(self, record: ClientRecord, owner: str, config: Config) -> None:
-        self._record, self._owner, self.config = record, owner, config
+    def __init__(self, record: ClientRecord, owner: str, config: Any) -> None:  # noqa: ANN401
+        self._record, self._owner = record, owner
+        self.config: Any = config
 
     def bound_to(self, owner: str) -> Client:
         """The same client as another method of the composition sees it."""
@@ -293,8 +293,9 @@ class Client:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What this method remembers of the client from round to round: tensors, numbers,
-        strings, and dicts and lists of them.
+        """What this method remembers of the client from round to round.
+
+        Tensors, numbers, strings, and dicts and lists of them.
         """
         return self._record.state.setdefault(self._owner, {})
 
@@ -324,8 +325,9 @@ class Server:
 
     __slots__ = ("_owner", "_record", "config")
 
-    def __init__(self, record: ServerRecord, owner: str, config: Config) -> None:
-        self._record, self._owner, self.config = record, owner, config
+    def __init__(self, record: ServerRecord, owner: str, config: Any) -> None:  # noqa: ANN401
+        self._record, self._owner = record, owner
+        self.config: Any = config
 
     def bound_to(self, owner: str) -> Server:
         """The same server as another plugin of the composition sees it."""

@@ -13,7 +13,7 @@ from protofl.payload import Payload
 
 def pack_weights(module: nn.Module, prefix: str, *, buffers: bool = True) -> Payload:
     """A copy of a module's parameters and, unless told otherwise, buffers, by wire names."""
-    named = {f"{prefix}/{name}": p for name, p in module.named_parameters()}
+    named: dict[str, Tensor] = {f"{prefix}/{name}": p for name, p in module.named_parameters()}
     if buffers:
         named |= {f"{prefix}/buffer/{name}": b for name, b in module.named_buffers()}
     return Payload({name: tensor.detach().clone() for name, tensor in named.items()})
@@ -27,7 +27,9 @@ def load_weights(module: nn.Module, payload: Mapping[str, Tensor], prefix: str) 
         MissingKey: A parameter was not sent.
         ValueError: A parameter was sent in another shape.
     """
-    own = [(f"{prefix}/{name}", p, True) for name, p in module.named_parameters()]
+    own: list[tuple[str, Tensor, bool]] = [
+        (f"{prefix}/{name}", p, True) for name, p in module.named_parameters()
+    ]
     own += [(f"{prefix}/buffer/{name}", b, False) for name, b in module.named_buffers()]
     for key, target, needed in own:
         if key not in payload.keys():

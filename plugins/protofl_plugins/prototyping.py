@@ -82,7 +82,8 @@ def guide(
     else:
         total, classes = class_guide(client, output.features, batch.y, table, known, distance)
         term = total / classes
-    return config.weight * term
+    weight: float = config.weight
+    return weight * term
 
 
 def nearest_prototype(client: pf.Client, x: Tensor, name: str = "prototypes") -> Tensor:

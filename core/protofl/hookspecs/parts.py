@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class ModelGroupSpec:
-    """A model group. Attributes a group may declare beside its hooks:
+    """A model group.
 
-    ``feature_dim`` (default K, 512), ``min_side`` (smaller images are brought to it, the same
+    Attributes that a group may declare beside its hooks: ``feature_dim`` (default K, 512), ``min_side`` (smaller images are brought to it, the same
     for all its clients; 32), ``channels`` (a fixed number of input channels, or None for the
     data's own), ``server_architecture`` (``resnet56``).
     """
@@ -87,8 +87,9 @@ class DatasetSpec:
 
 
 class GeneratorSpec:
-    """An image generator on the server (FedKTL). The kind has no hooks yet: its first method
-    brings them.
+    """An image generator on the server (FedKTL).
+
+    The kind has no hooks yet: its first method brings them.
     """
 
 

@@ -36,6 +36,7 @@ def main() -> None:
     threading.Thread(target=_read, args=(incoming, inbox), daemon=True).start()
 
     host: pf.Host | None = None
+    answer: dict[str, Any]
     while True:
         header, blob = inbox.get()
         try:

@@ -51,7 +51,7 @@ def make_update(job: pf.TrainJob) -> Callable[[Gradients], None]:
     The first `torch.optim` optimiser of a process costs most of a second and 150 MB; these do
     the same arithmetic (see the tests) without.
     """
-    kind = {"sgd": _SGD, "adam": _Adam}[job.optimizer]
+    kind = _Adam if job.optimizer == "adam" else _SGD
     steps = [kind(parameters, lr, job.momentum) for parameters, lr in job.groups]
     counts = [len(parameters) for parameters, _ in job.groups]
 

@@ -56,7 +56,7 @@ class FedProto:
     downloads = {"prototypes": "P̄^c of the classes that anybody has sent"}
 
     @pf.hookimpl
-    def run_defaults(self, config: pf.Config) -> dict[str, Any]:
+    def run_defaults(self, config: Config) -> dict[str, Any]:
         """The published code leaves the last, smaller batch out."""
         return {"drop_last": True} if config.variant == "official" else {}
 

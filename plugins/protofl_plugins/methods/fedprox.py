@@ -70,7 +70,7 @@ class FedProx(SharedWeights):
         self, client: pf.Client, batch: pf.Batch, output: pf.Output
     ) -> Mapping[str, Tensor]:
         """Eq. 2."""
-        moved = torch._foreach_sub(client.parameters(), client.scratch["w"])
+        moved = torch._foreach_sub([*client.parameters()], client.scratch["w"])
         squared = torch.stack(torch._foreach_norm(moved)).square().sum()
         return {
             "ce": cross_entropy(output.logits, batch.y),

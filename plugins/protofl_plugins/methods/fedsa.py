@@ -126,12 +126,12 @@ class FedSA:
     }
 
     @pf.hookimpl
-    def run_defaults(self, config: pf.Config) -> dict[str, Any]:
+    def run_defaults(self, config: Config) -> dict[str, Any]:
         """The published code leaves the last, smaller batch out."""
         return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
-    def resolve(self, run: pf.RunInfo, config: pf.Config) -> dict[str, Any]:
+    def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
         """λ₂ by the kind of heterogeneity ("Implementation details"), λ₁ by the distance."""
         changes = {"lambda_1": guide_weight(config.lambda_1, config.distance)}
         if config.lambda_2 is None:
@@ -250,7 +250,7 @@ class FedSA:
         return pf.class_rows(every, prototypes=server.state["anchors"])
 
 
-def _margin(config: pf.Config) -> Any:  # noqa: ANN401 - a function of prototypes and mask
+def _margin(config: FedSA.Config) -> Any:  # noqa: ANN401 - a function of prototypes and mask
     """Eq. 6, or what published code takes in its place."""
     return F.mean_margin if config.margin == "mean" else F.mean_nearest_margin
 

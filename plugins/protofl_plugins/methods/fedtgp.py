@@ -16,7 +16,7 @@ No counts are sent. Inference: the class of the nearest of all C global prototyp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import protofl as pf
 import torch
@@ -72,7 +72,7 @@ class FedTGP:
     }
 
     @pf.hookimpl
-    def run_defaults(self, config: pf.Config) -> dict[str, Any]:
+    def run_defaults(self, config: Config) -> dict[str, Any]:
         """The published code leaves the last, smaller batch out."""
         return {"drop_last": True} if config.variant == "official" else {}
 
@@ -126,11 +126,11 @@ class FedTGP:
         delta = self._margin(server, uploads)
         anchored = torch.cat([upload["prototypes"] for upload in uploads.values()])
         labels = torch.cat([upload.classes_of("prototypes") for upload in uploads.values()])
-        weights = [p for module in server.modules.values() for p in module.parameters()]
+        weights: list[Tensor] = [p for m in server.modules.values() for p in m.parameters()]
         generator = server.generator("shuffle")
         for _ in server.epochs(server.config.S):
             order = torch.randperm(len(labels), generator=generator).to(labels.device)
-            for rows in order.split(server.batch_size):
+            for rows in torch.split(order, server.batch_size):
                 P_hat = self._prototypes(server)
                 loss = F.margin_contrastive_loss(anchored[rows], labels[rows], P_hat, delta)
                 gradients = torch.autograd.grad(loss, weights)
@@ -157,7 +157,7 @@ class FedTGP:
     @staticmethod
     def _prototypes(server: pf.Server) -> Tensor:
         """P̂ = F(e; θ_F), C×K."""
-        vectors: Tensor = server.modules["vectors"].weight
+        vectors = cast(Tensor, server.modules["vectors"].weight)
         return server.modules["F"](vectors) if "F" in server.modules else vectors
 
     def _payload(self, server: pf.Server) -> pf.Payload:

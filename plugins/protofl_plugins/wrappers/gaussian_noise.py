@@ -48,7 +48,9 @@ class GaussianNoise:
         return _noisy(payload, server.config, server.generator(f"down/{client_id}"))
 
 
-def _noisy(payload: pf.Payload, config: pf.Config, generator: torch.Generator) -> pf.Payload:
+def _noisy(
+    payload: pf.Payload, config: GaussianNoise.Config, generator: torch.Generator
+) -> pf.Payload:
     noisy = pf.Payload(payload)
     for key in sorted(payload):
         images = key == "images"
