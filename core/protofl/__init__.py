@@ -36,9 +36,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from protofl import functional
     from protofl.config import Config, Deviation, Field, VariantConfig
+    from protofl.data.cache import files_key
     from protofl.data.download import download
     from protofl.data.images import Images
-    from protofl.data.npz import read_npz
+    from protofl.data.npz import images_from_arrays, read_npz
     from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
     from protofl.hookspecs.markers import hookimpl
     from protofl.host import (

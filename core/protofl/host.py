@@ -101,6 +101,7 @@ class TrainJob:
     drop_last: bool
     seed: int
     keys: tuple[str | int, ...]
+    augment: bool
 
     def batches(self) -> Iterator[Batch]:
         """The mini-batches of all epochs, in the order that seed, round and client give."""
@@ -111,6 +112,7 @@ class TrainJob:
             drop_last=self.drop_last,
             seed=self.seed,
             keys=self.keys,
+            augment=self.augment,
         ):
             yield Batch(x, y, index, self.phase.name)
 
@@ -320,6 +322,7 @@ class Host:
                 drop_last=settings.drop_last,
                 seed=record.seed,
                 keys=(phase.name, record.round, record.id),
+                augment=settings.augment and phase.data == "private",
             )
             engine = plan.parts["engine"]
             with _naming(f"local_loss, {place}"):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from protofl.config import Config
-from protofl.data.batches import Samples
+from protofl.data.batches import LEAST, Samples
 from protofl.models import Architecture, SplitModel
 from protofl.payload import Knowledge, Payload
 from protofl.views import Client, ClientCard, RunInfo, Server
@@ -89,12 +89,13 @@ class ClientRecord:
     def set_mode(self, training: bool) -> None:
         """Train or eval mode.
 
-        Frozen modules stay in eval mode, and so do models that would see one sample only, which
-        BatchNorm refuses.
+        Frozen modules stay in eval mode, and so do all of a client with too few samples for
+        BatchNorm.
         """
-        self.model.train(training and len(self.train) > 1)
+        training = training and len(self.train) >= LEAST
+        self.model.train(training)
         for _, slot in self.slots():
-            slot.module.train(training and slot.train and len(self.train) > 1)
+            slot.module.train(training and slot.train)
 
     @torch.no_grad()
     def train_features(self) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from protofl.data.batches import LEAST
 from protofl.data.split import majority_correct, partition_record
 from protofl.drystep import dry_step
 from protofl.errors import UsageError
@@ -92,16 +93,16 @@ def run(
             check_free(Path(out).expanduser().absolute())
     report = lambda line: progress("note", {"text": line})  # noqa: E731
     plan = Plan.make(given, extra, report)
-    progress("plan", {"plan": plan})
+    plan.split(0)  # data that can't be split this way are found before there is a folder
     if resume:
         folder = RunFolder.reopen(Path(out or ""))
         _same_data(folder, plan)
-        if _finished(folder, plan):
-            return _conclude(folder, plan, {}, progress)
     else:
-        path = Path(out) if out is not None else default_folder(plan)
-        folder = RunFolder.create(path, plan)
-    return _train(plan, folder, progress)
+        folder = RunFolder(Path(out) if out is not None else default_folder(plan))
+    progress("plan", {"plan": plan, "folder": folder})
+    if resume and _finished(folder, plan):
+        return _conclude(folder, plan, {}, progress)
+    return _train(plan, folder, progress, resume=resume)
 
 
 def expand_set(values: dict[str, Any], method: str) -> dict[str, dict[str, Any]]:
@@ -176,7 +177,7 @@ def _finished(folder: RunFolder, plan: Plan) -> bool:
     return folder.commit is not None and (folder.commit.trial, folder.commit.round) >= last
 
 
-def _train(plan: Plan, folder: RunFolder, progress: Progress) -> Result:
+def _train(plan: Plan, folder: RunFolder, progress: Progress, *, resume: bool) -> Result:
     settings = plan.settings
     backend = plan.parts["backend"]
     pool: Pool = backend.caller(
@@ -187,7 +188,14 @@ def _train(plan: Plan, folder: RunFolder, progress: Progress) -> Result:
         if settings.dry_step and folder.commit is None:
             progress("dry", {})
             dry_step(plan)
+        if not resume:
+            folder = RunFolder.create(folder.path, plan)
+            progress("folder", {"folder": folder})
         _write_partition(plan, folder)
+        few = int((plan.split(0).offsets.diff()[::2] < LEAST).sum())
+        if few:
+            line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
+            progress("note", {"text": line})
         federation = Federation(plan, pool, progress)
         for trial, first in _remaining(folder, plan):
             if folder.commit and folder.commit.trial == trial:

@@ -17,6 +17,14 @@ from protofl.randomness import random_stream
 BLOCK = 512
 """Samples that are gathered and normalised together."""
 
+LEAST = 4
+"""The smallest batch on which BatchNorm is trained.
+
+Below it BatchNorm over a 1×1 map divides by the difference of two or three samples in every
+layer: at 32 px the gradient of a ResNet152 has norm 1e4 for 10 samples, 2e5 for 4, 1e7 for 3 and
+1e10 for 2, and one such step ends training (``docs/results.md``, "The last batch").
+"""
+
 
 @dataclass(frozen=True)
 class Pixels:
@@ -85,16 +93,16 @@ class Samples:
 def batch_bounds(count: int, batch_size: int, drop_last: bool) -> list[tuple[int, int]]:
     """First and last-plus-one position of every mini-batch of an epoch.
 
-    The last, smaller batch is kept unless ``drop_last``; one of exactly one sample joins the
-    batch before it, as BatchNorm refuses it at 1×1. A client with fewer samples than a batch
-    has one batch even with ``drop_last``, or it would never train.
+    The last, smaller batch is kept unless ``drop_last``; one of fewer than `LEAST` samples joins
+    the batch before it. A client with fewer samples than a batch has one batch even with
+    ``drop_last``, or it would never train.
     """
     starts = range(0, count, batch_size)
     bounds = [(start, min(start + batch_size, count)) for start in starts]
     if len(bounds) > 1 and bounds[-1][1] - bounds[-1][0] < batch_size:
         if drop_last:
             bounds.pop()
-        elif bounds[-1][1] - bounds[-1][0] == 1:
+        elif bounds[-1][1] - bounds[-1][0] < LEAST:
             bounds[-2:] = [(bounds[-2][0], count)]
     return bounds
 
@@ -107,6 +115,7 @@ def training_batches(
     drop_last: bool,
     seed: int,
     keys: tuple[str | int, ...],
+    augment: bool = False,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Images, labels and row numbers of every mini-batch of all epochs.
 
@@ -117,6 +126,7 @@ def training_batches(
         drop_last: See `batch_bounds`.
         seed: The run's effective seed.
         keys: What the order depends on beside the seed and the epoch (round, client).
+        augment: Whether images are shifted and flipped at random (`shifted_and_flipped`).
     """
     count = len(samples)
     bounds = batch_bounds(count, batch_size, drop_last)
@@ -129,7 +139,37 @@ def training_batches(
             start = part[0][0]
             index = order[start : part[-1][1]]
             images = samples.images(index)
+            if augment:
+                stream = random_stream(seed, "augment", *keys, epoch, first)
+                images = shifted_and_flipped(images, stream)
             labels = samples.y[index] if len(samples.y) else samples.y
             for a, b in part:
                 within = slice(a - start, b - start)
                 yield images[within], labels[within] if len(labels) else labels, index[within]
+
+
+def shifted_and_flipped(images: Tensor, generator: torch.Generator, reach: int = 4) -> Tensor:
+    """Each image shifted by up to ``reach`` pixels both ways, and flipped with probability ½.
+
+    The usual augmentation of CIFAR: zero-padding by four pixels, a random crop, a random
+    horizontal flip (He et al., "Deep Residual Learning for Image Recognition", Sec. 4.2).
+
+    Args:
+        images: B×channels×H×W; a padded pixel is grey (0 after normalisation).
+        generator: A CPU generator.
+        reach: Pixels.
+    """
+    count, _, height, width = images.shape
+    draws = torch.randint(0, 2 * reach + 1, (2, count, 1), generator=generator)
+    flips = torch.randint(0, 2, (count, 1), generator=generator).bool()
+    rows = draws[0] + torch.arange(height)
+    columns = draws[1] + torch.arange(width)
+    columns = torch.where(flips, columns.flip(1), columns)
+    padded = torch.nn.functional.pad(images, [reach] * 4)
+    which = torch.arange(count, device=images.device)[:, None, None]
+    rows, columns = rows.to(images.device), columns.to(images.device)
+    picked = padded[which, :, rows[:, :, None], columns[:, None, :]]  # B×H×W×channels
+    moved = picked.permute(0, 3, 1, 2)
+    channels_last = images.is_contiguous(memory_format=torch.channels_last)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    return moved.contiguous(memory_format=layout)

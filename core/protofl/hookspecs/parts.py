@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 class ModelGroupSpec:
     """A model group.
 
-    Attributes that a group may declare beside its hooks: ``feature_dim`` (default K, 512), ``min_side`` (smaller images are brought to it, the same
-    for all its clients; 32), ``channels`` (a fixed number of input channels, or None for the
-    data's own), ``server_architecture`` (``resnet56``).
+    Attributes that a group may declare beside its hooks: ``feature_dim`` (default K, 512),
+    ``min_side`` (smaller images are brought to it, the same for all its clients; 32),
+    ``channels`` (a fixed number of input channels, or None for the data's own), and
+    ``server_architecture`` (``resnet56``).
     """
 
     @hookspec(firstresult=True)
