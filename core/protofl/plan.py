@@ -153,6 +153,9 @@ class Plan:
             if word in options and kind == "generator":
                 raise UsageError("--set generator.…: this method has no generator")
         device = _device(settings.device)
+        if settings.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True)
         if settings.backend == "auto":
             alone = device.type != "cpu" or _cores() == 1 or bool(extra)
             settings = settings.model_copy(update={"backend": "local" if alone else "process"})

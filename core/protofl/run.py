@@ -155,12 +155,22 @@ def _resumed(
     for key, value in given.items():
         if key in FREE or key not in values:
             continue
-        if str(values[key]) != str(value):
+        if str(values[key]) != _absolute(key, str(value)):
             raise UsageError(
                 f"--{key.replace('_', '-')} {value} differs from the run's {values[key]}",
                 do="leave it out, or start a new run in another folder",
             )
     return values | {k: v for k, v in given.items() if k in FREE}
+
+
+def _absolute(key: str, value: str) -> str:
+    """A path as config.json records it."""
+    if key == "data_dir":
+        return str(Path(value).expanduser().absolute())
+    name, colon, path = value.partition(":")
+    if key == "dataset" and colon:
+        return f"{name}:{Path(path).expanduser().resolve()}"
+    return value
 
 
 def _same_data(folder: RunFolder, plan: Plan) -> None:

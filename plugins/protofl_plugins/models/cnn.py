@@ -14,6 +14,9 @@ def cnn(
 ) -> nn.Module:
     """5×5 convolutions without padding, each with ReLU and 2×2 max pooling, then FC + ReLU.
 
+    ReLU comes after the pooling: the maximum and ReLU commute, values and gradients are the same
+    to the bit, and ReLU passes over a quarter of the numbers.
+
     Args:
         convolutions: The convolutions' output channels.
         fully_connected: The fully connected layers' widths; the last is the native width.
@@ -26,7 +29,7 @@ def cnn(
     layers: list[nn.Module] = []
     width, side = channels, image_side
     for out in convolutions:
-        layers += [nn.Conv2d(width, out, kernel_size=5), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(width, out, kernel_size=5), nn.MaxPool2d(2), nn.ReLU()]
         width, side = out, (side - 4) // 2
     layers.append(nn.Flatten())
     width *= side**2
