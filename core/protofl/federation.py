@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -47,7 +48,10 @@ class Tally:
     def train_line(self) -> dict[str, Any]:
         """Losses, sample-weighted over the round."""
         terms = {label: value / max(self.samples, 1) for label, value in self.sums.items()}
-        return {"train_loss": sum(terms.values()), "loss_terms": dict(sorted(terms.items()))}
+        return {
+            "train_loss": finite(sum(terms.values())),
+            "loss_terms": {label: finite(terms[label]) for label in sorted(terms)},
+        }
 
     def accuracy_line(self) -> dict[str, float | None]:
         """Accuracy over all test samples, and over clients."""
@@ -196,7 +200,6 @@ class Federation:
         uploads: dict[int, Payload] = {}
         for client in clients:
             reply = replies[client]
-            self._add_losses(reply, tally)
             tally.traffic["upload_bytes"] += len(reply.blob)
             tally.traffic["upload_floats"] += reply.values["floats"]
             begin = time.perf_counter()
@@ -204,6 +207,7 @@ class Federation:
             bad = upload.nonfinite()
             if bad is None:
                 uploads[client] = upload
+                self._add_losses(reply, tally)
             elif self.plan.settings.on_bad_upload == "skip":
                 tally.skipped.append(client)
             else:
@@ -250,15 +254,15 @@ class Federation:
         for client, reply in sorted(self._carry_out("evaluate", jobs, tally).items()):
             tally.accuracy[client] = (reply.values["correct"], reply.values["count"])
 
-    def _extra(self) -> dict[str, float]:
+    def _extra(self) -> dict[str, float | None]:
         composition, knowledge = self.plan.composition, self.server.knowledge
-        extra: dict[str, float] = {}
+        extra: dict[str, float | None] = {}
         if "prototypes" in knowledge.keys():
             table, known = knowledge.table("prototypes", self.plan.info.num_classes)
-            extra["prototype_margin"] = float(functional.nearest_margin(table, known))
+            extra["prototype_margin"] = finite(float(functional.nearest_margin(table, known)))
         view = self.server.view(composition.main)
         for found in composition.lifecycle("end_round", server=view).values():
-            extra |= {key: float(value) for key, value in (found or {}).items()}
+            extra |= {key: finite(float(value)) for key, value in (found or {}).items()}
         return extra
 
     # --- pieces ---------------------------------------------------------------------------------
@@ -339,6 +343,11 @@ class _server_threads:
 
     def __exit__(self, *exception: object) -> None:
         torch.set_num_threads(self._before)
+
+
+def finite(value: float) -> float | None:
+    """A number as the record holds it; NaN and infinity, which JSON has no word for, are null."""
+    return value if math.isfinite(value) else None
 
 
 def round_to(seconds: float) -> float:

@@ -76,8 +76,9 @@ class RunFolder:
         path = path.expanduser().absolute()
         check_free(path)
         try:
-            (path / "checkpoint").mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
             write_json(path / "config.json", plan.record())
+            (path / "checkpoint").mkdir(exist_ok=True)
             (path / "metrics.jsonl").touch()
         except OSError as error:
             raise UsageError(

@@ -289,6 +289,8 @@ def summarise(rows: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
                 "best_test_accuracy": best["test_accuracy"],
                 "best_round": best["round"],
                 "final_test_accuracy": own[-1]["test_accuracy"],
+                "final_client_test_accuracy": own[-1]["client_test_accuracy"],
+                "final_test_accuracy_std": own[-1]["test_accuracy_std"],
                 "majority_accuracy": majority(plan, trial),
             }
         )
