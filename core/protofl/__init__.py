@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from protofl.data.npz import images_from_arrays, read_npz
     from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
     from protofl.hookspecs.markers import hookimpl
-    from protofl.host import (
-        Host,
+    from protofl.host import Host
+    from protofl.info import Phase, RunInfo
+    from protofl.jobs import (
         Job,
         Pool,
         Reply,
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from protofl.plan import Plan
     from protofl.randomness import numpy_stream, random_stream
     from protofl.run import Result, run
-    from protofl.views import Batch, Client, Output, Phase, RunInfo, Server
+    from protofl.views import Batch, Client, Output, Server
     from protofl.weights import average_weights, load_weights, pack_weights
 
 __version__ = "0.1.0"
@@ -74,8 +75,8 @@ _HOME = {
     "Server": "protofl.views",
     "Batch": "protofl.views",
     "Output": "protofl.views",
-    "Phase": "protofl.views",
-    "RunInfo": "protofl.views",
+    "Phase": "protofl.info",
+    "RunInfo": "protofl.info",
     # what payloads are made of and read with
     "class_rows": "protofl.payload",
     "stack_rows": "protofl.payload",
@@ -92,12 +93,12 @@ _HOME = {
     "files_key": "protofl.data.cache",
     "Host": "protofl.host",
     "HostFailure": "protofl.errors",
-    "Job": "protofl.host",
-    "Reply": "protofl.host",
-    "Pool": "protofl.host",
-    "error_to_values": "protofl.host",
-    "error_from_values": "protofl.host",
-    "TrainJob": "protofl.host",
+    "Job": "protofl.jobs",
+    "Reply": "protofl.jobs",
+    "Pool": "protofl.jobs",
+    "error_to_values": "protofl.jobs",
+    "error_from_values": "protofl.jobs",
+    "TrainJob": "protofl.jobs",
     "Plan": "protofl.plan",
     # running
     "run": "protofl.run",

@@ -13,7 +13,8 @@ import torch
 
 from protofl.errors import MissingKey, ProtoflError, UsageError
 from protofl.federation import Federation
-from protofl.host import Host, Job, Reply
+from protofl.host import Host
+from protofl.jobs import Job, Reply
 from protofl.plan import Plan
 from protofl.registry import Registry
 

@@ -13,7 +13,7 @@ import torch
 from protofl import functional
 from protofl.composition import where
 from protofl.errors import RunFailure
-from protofl.host import Job, Pool, Reply
+from protofl.jobs import Job, Pool, Reply
 from protofl.parties import Cards, ServerRecord
 from protofl.payload import Payload
 from protofl.plan import Plan

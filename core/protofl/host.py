@@ -3,129 +3,23 @@
 from __future__ import annotations
 
 import time
-import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import nn
 
-from protofl import errors
-from protofl.composition import Loss, where
-from protofl.data.batches import Samples, batch_bounds, training_batches
-from protofl.errors import ProtoflError, RunFailure
+from protofl.composition import where
+from protofl.data.batches import batch_bounds
+from protofl.errors import RunFailure
+from protofl.info import Phase
+from protofl.jobs import Job, Reply, TrainJob, autocast
 from protofl.parties import ClientRecord
 from protofl.payload import Payload
 from protofl.plan import Plan
 from protofl.randomness import global_stream
 from protofl.storage import load_client, save_client
-from protofl.views import Batch, Output, Phase
-
-
-@dataclass
-class Job:
-    """What a host is asked to do.
-
-    Attributes:
-        op: The operation: a method of `Host`.
-        client: The client that it concerns; None for the whole host.
-        values: Its arguments: scalars and strings.
-        blob: The client's download.
-    """
-
-    op: str
-    client: int | None = None
-    values: dict[str, Any] = field(default_factory=dict)
-    blob: bytes = b""
-
-
-@dataclass
-class Reply:
-    """What a host answers: scalars, and the client's upload."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    blob: bytes = b""
-
-
-class Pool(Protocol):
-    """The hosts of a run, as a backend opens them. A client stays with the host it first met."""
-
-    def run(self, jobs: list[Job]) -> Iterator[tuple[Job, Reply]]:
-        """Carry out clients' jobs, costly ones first, and yield each as it is done, in any order.
-
-        Raises:
-            HostFailure: A host ended; the message names the client it was working on.
-        """
-        ...
-
-    def broadcast(self, job: Job) -> None:
-        """Have every host do a job and wait for all."""
-        ...
-
-    def close(self) -> None:
-        """End the hosts."""
-        ...
-
-
-@dataclass
-class TrainJob:
-    """One phase of one client's local training, as an engine sees it.
-
-    Attributes:
-        model: The client's model, in the right mode.
-        groups: Parameters to update, with the learning rate of each group.
-        loss: Named terms of a batch: ``loss(batch, output, step)``.
-        after_batch: To be called with the detached output of every step; None where no method
-            asks for it.
-        optimizer: ``sgd`` or ``adam``.
-        momentum: Momentum of SGD.
-        precision: ``fp32`` or ``bf16`` (autocast of the forward pass).
-        device: Where it runs.
-    """
-
-    model: Any
-    groups: list[tuple[list[nn.Parameter], float]]
-    loss: Loss
-    after_batch: Any
-    optimizer: str
-    momentum: float
-    precision: str
-    device: torch.device
-    phase: Phase
-    samples: Samples
-    epochs: int
-    batch_size: int
-    drop_last: bool
-    seed: int
-    keys: tuple[str | int, ...]
-    augment: bool
-
-    def batches(self) -> Iterator[Batch]:
-        """The mini-batches of all epochs, in the order that seed, round and client give."""
-        for x, y, index in training_batches(
-            self.samples,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            drop_last=self.drop_last,
-            seed=self.seed,
-            keys=self.keys,
-            augment=self.augment,
-        ):
-            yield Batch(x, y, index, self.phase.name)
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """The context of the forward pass."""
-        return autocast(self.precision, self.device)
-
-
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """bf16 autocast where asked for."""
-    if precision == "bf16":
-        return torch.autocast(device.type, dtype=torch.bfloat16)
-    return nullcontext()
+from protofl.views import Batch, Output
 
 
 class Host:
@@ -373,28 +267,3 @@ class _naming:
             named = where(error, self._place)
             if named is not error:
                 raise named from error
-
-
-def error_to_values(error: Exception) -> dict[str, Any]:
-    """An error as it crosses to another process."""
-    if isinstance(error, ProtoflError):
-        what, near, do = error.what, error.near, error.do
-    else:
-        what, near, do = f"{type(error).__name__}: {error}", "", "--debug shows where"
-    return {
-        "error": type(error).__name__,
-        "what": what,
-        "near": near,
-        "do": do,
-        "trace": "".join(traceback.format_exception(error)),
-    }
-
-
-def error_from_values(values: Mapping[str, Any]) -> ProtoflError:
-    """The error that `error_to_values` wrote down, with its trace as a note."""
-    found = getattr(errors, str(values["error"]), RunFailure)
-    if found not in (errors.UsageError, errors.HostFailure):
-        found = RunFailure
-    error: ProtoflError = found(values["what"], values["near"], values["do"])
-    error.__cause__ = RuntimeError(values["trace"])
-    return error

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from protofl.config import Config
 from protofl.data.batches import LEAST, Samples
+from protofl.info import ClientCard, RunInfo
 from protofl.models import Architecture, SplitModel
 from protofl.payload import Knowledge, Payload
-from protofl.views import Client, ClientCard, RunInfo, Server
+from protofl.views import Client, Server
 
 
 @dataclass

@@ -11,63 +11,26 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from protofl import __version__
 from protofl.composition import Composition
-from protofl.config import Config, parse_config
-from protofl.data import cache, split
+from protofl.config import Config
+from protofl.data import split
 from protofl.data.batches import Pixels, Samples
 from protofl.data.images import Images
 from protofl.errors import UsageError
+from protofl.info import RunInfo
+from protofl.inputs import load_images, pixels_for, public_data
 from protofl.models import Architecture, SplitModel, profile
+from protofl.parts import Part, choose_part
 from protofl.randomness import global_stream
-from protofl.registry import Caller, Registry
+from protofl.registry import Registry
 from protofl.settings import KINDS_BY_PART, Settings, build
-from protofl.views import RunInfo
 
 Extra = Mapping[tuple[str, str], type]
-
-
-@dataclass
-class Part:
-    """A chosen plugin that is no method: its calls and its options."""
-
-    caller: Caller
-    config: Config
-    argument: str = ""
-
-    @property
-    def text(self) -> str:
-        """``NAME`` or ``NAME:ARGUMENT``."""
-        return f"{self.caller.name}:{self.argument}" if self.argument else self.caller.name
-
-
-def choose_part(
-    registry: Registry, kind: str, text: str, options: Mapping[str, Any] | None = None
-) -> Part:
-    """The plugin that ``NAME[:ARGUMENT]`` names, with its options.
-
-    Raises:
-        UsageError: It does not exist, takes no argument, or needs one.
-    """
-    name, colon, argument = text.partition(":")
-    plugin = registry.load(kind, name)
-    wanted = getattr(plugin, "argument", None)
-    if colon and not wanted:
-        raise UsageError(f"{kind} {name!r} takes no argument, {argument!r} was given")
-    if wanted and not argument:
-        raise UsageError(f"{kind} {name!r} needs an argument", do=f"write {name}:{wanted.upper()}")
-    values = dict(options or {})
-    if wanted:
-        if wanted == "path":
-            argument = str(Path(argument).expanduser().resolve())
-        values[wanted] = argument
-    config = parse_config(getattr(plugin, "Config", Config), values, f"{kind}/{name}")
-    return Part(Caller(kind, name, plugin), config, argument)
 
 
 @dataclass
@@ -168,9 +131,9 @@ class Plan:
             registry, "backend", settings.backend, options.get("backend")
         )
 
-        images = _load_images(parts["dataset"], data_dir, report)
+        images = load_images(parts["dataset"], data_dir, report)
         needs_public = getattr(composition.members[early.method].instance, "needs_public", False)
-        public, public_images = _public(
+        public, public_images = public_data(
             settings, "public" in given, needs_public, images, registry, data_dir, report
         )
         notes = [images.note] if images.note else []
@@ -180,7 +143,7 @@ class Plan:
                 clients = len(images.split)
             if "partition" in given and settings.partition != "given":
                 notes.append("the data come already split over clients: that split is kept")
-        pixels, lines = _pixels(images, group, parts["model-group"].text)
+        pixels, lines = pixels_for(images, group, parts["model-group"].text)
         notes += lines
         architectures = tuple(
             parts["model-group"].caller("architectures", config=parts["model-group"].config)
@@ -392,72 +355,3 @@ def _device(text: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"--device {text}: no CUDA device is at hand", do="use --device cpu")
     return device
-
-
-def _load_images(part: Part, data_dir: Path, report: Any) -> Images:  # noqa: ANN401
-    key = part.caller("cache_key", config=part.config, data_dir=data_dir)
-    return cache.load(
-        key,
-        data_dir,
-        lambda: part.caller("decode", config=part.config, data_dir=data_dir),
-        **({"report": report} if report else {}),
-    )
-
-
-def _public(
-    settings: Settings,
-    given: bool,
-    needed: bool,
-    images: Images,
-    registry: Registry,
-    data_dir: Path,
-    report: Any,  # noqa: ANN401
-) -> tuple[int | str, Images | None]:
-    """Public samples to hold out, or public images of their own."""
-    wanted = settings.public
-    if isinstance(wanted, str) and wanted.isdigit():
-        wanted = int(wanted)
-    if isinstance(wanted, int):
-        if not given and needed:
-            wanted = 5000 if len(images.y) >= 25_000 else len(images.y) // 5
-        if wanted < 0:
-            raise UsageError(f"--public {wanted} is negative")
-        return wanted, None
-    if wanted == "none":
-        if needed:
-            raise UsageError(
-                f"{settings.method} needs public data and --public none was given",
-                do="give --public N, or leave the option out",
-            )
-        return 0, None
-    if not wanted.startswith("npz:"):
-        raise UsageError(f"--public {wanted!r} is no number, npz:PATH or none")
-    part = choose_part(registry, "dataset", wanted)
-    loaded = _load_images(part, data_dir, report)
-    if loaded.channels != images.channels:
-        raise UsageError(
-            f"--public {wanted} has {loaded.channels} channels, the data set {images.channels}"
-        )
-    return part.argument, loaded
-
-
-def _pixels(images: Images, group: type, name: str) -> tuple[Pixels, list[str]]:
-    """How the data become what the group's models take, and lines that say so."""
-    height, width = images.x.shape[2:]
-    if height != width:
-        raise UsageError(
-            f"the images are {height}×{width}; the model groups take square images",
-            do="crop or pad them before",
-        )
-    channels = getattr(group, "channels", None) or images.channels
-    notes = []
-    if images.channels != channels:
-        if images.channels != 1:
-            raise UsageError(
-                f"{name} takes images of {channels} channels, the data have {images.channels}"
-            )
-        notes.append(f"grey images are repeated to {channels} channels for {name}")
-    side = getattr(group, "min_side", 32)
-    if images.side < side:
-        notes.append(f"images of {images.side} px are brought to {side} px for {name} (bilinear)")
-    return Pixels(channels, side), notes

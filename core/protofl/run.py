@@ -15,7 +15,7 @@ from protofl.data.split import majority_correct, partition_record
 from protofl.drystep import dry_step
 from protofl.errors import UsageError
 from protofl.federation import Federation, Progress
-from protofl.host import Pool
+from protofl.jobs import Pool
 from protofl.plan import Plan
 from protofl.record import RunFolder, check_free, read_config, write_json
 from protofl.settings import FREE, RECORD_ONLY, read_config_file

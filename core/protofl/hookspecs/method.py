@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from protofl.config import Config
+    from protofl.info import Phase, RunInfo
     from protofl.payload import Payload
-    from protofl.views import Batch, Client, Output, Phase, RunInfo, Server
+    from protofl.views import Batch, Client, Output, Server
 
 ROUND_HOOKS = {
     "download_payload": "server",

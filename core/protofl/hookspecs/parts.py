@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from protofl.config import Config
     from protofl.data.images import Images
-    from protofl.host import Pool, TrainJob
+    from protofl.jobs import Pool, TrainJob
     from protofl.models import Architecture
     from protofl.plan import Plan
 

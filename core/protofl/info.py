@@ -1,0 +1,91 @@
+"""What is known of a run and its clients before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protofl.errors import UsageError
+from protofl.models import Architecture
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of local training.
+
+    Attributes:
+        name: Seen in hooks as ``batch.phase``.
+        data: ``private`` or ``public``.
+        epochs: Passes over the data; None for the run's ``--local-epochs``.
+        when: ``before_upload``, or ``after_server``: the participants get this round's
+            download, train, and are then evaluated with it.
+    """
+
+    name: str = "private"
+    data: str = "private"
+    epochs: int | None = None
+    when: str = "before_upload"
+
+    def __post_init__(self) -> None:
+        """Check the two words."""
+        if self.data not in ("private", "public"):
+            raise UsageError(
+                f"phase {self.name!r}: data {self.data!r} is neither private nor public"
+            )
+        if self.when not in ("before_upload", "after_server"):
+            raise UsageError(f"phase {self.name!r}: when={self.when!r} is no time of a round")
+
+
+@dataclass(frozen=True)
+class ClientCard:
+    """What the server knows of a client from set-up: never its data or its model."""
+
+    architecture: str
+    head: str
+    feature_dim: int
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What is known of a run before it starts.
+
+    Attributes:
+        group: The model group's name.
+        architectures: The group's architectures that its clients use, in order.
+        num_clients: M.
+        participants: Clients in a round.
+        num_classes: C.
+        feature_dim: K.
+        channels: Channels of the images that the models see.
+        side: Their side in pixels.
+        public: Public samples; 0 where there are none.
+        rounds: Rounds of the run.
+        batch_size: Samples per mini-batch.
+        local_epochs: Epochs of the private phase.
+    """
+
+    group: str
+    architectures: tuple[Architecture, ...]
+    num_clients: int
+    participants: int
+    num_classes: int
+    feature_dim: int
+    channels: int
+    side: int
+    public: int
+    rounds: int
+    batch_size: int
+    local_epochs: int
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether all clients have one architecture."""
+        return len(self.architectures) == 1
+
+    @property
+    def one_head(self) -> bool:
+        """Whether all clients' heads have the same layers."""
+        return len({a.head for a in self.architectures}) == 1
+
+    def architecture_of(self, client_id: int) -> Architecture:
+        """Client i has architecture i mod X (FedTGP, section "Setup")."""
+        return self.architectures[client_id % len(self.architectures)]
