@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -84,7 +84,7 @@ def parse_config(config: type[Config], values: dict[str, Any], owner: str) -> Co
         if key not in names and key not in names.values():
             raise unknown(f"option of {owner}", key, names, f"see: protofl show {owner}")
     try:
-        return config.model_validate({k: _plain(v) for k, v in values.items()})
+        return config.model_validate({k: _plain(config, names, k, v) for k, v in values.items()})
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "options"
@@ -95,8 +95,20 @@ def parse_config(config: type[Config], values: dict[str, Any], owner: str) -> Co
         ) from None
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - option values are of many types
-    """The words ``none`` and ``true``/``false`` of a command line as Python values."""
-    if isinstance(value, str):
-        return {"none": None, "true": True, "false": False}.get(value.lower(), value)
-    return value
+def _plain(config: type[Config], names: dict[str, str], key: str, value: Any) -> Any:  # noqa: ANN401
+    """The words ``none``, ``true`` and ``false`` of a command line as Python values.
+
+    A word that is one of the option's choices (FedTGP's ``margin=none``) stays a word.
+    """
+    if not isinstance(value, str):
+        return value
+    if value in _choices(config.model_fields[names.get(key, key)].annotation):
+        return value
+    return {"none": None, "true": True, "false": False}.get(value.lower(), value)
+
+
+def _choices(annotation: Any) -> list[Any]:  # noqa: ANN401 - a type
+    """The values of the ``Literal`` types in an annotation."""
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [choice for part in get_args(annotation) for choice in _choices(part)]

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from protofl.data import cache
 from protofl.data.batches import Pixels
 from protofl.data.images import Images
+from protofl.data.split import Partition
 from protofl.errors import UsageError
 from protofl.parts import Part, choose_part
 from protofl.registry import Registry
@@ -23,6 +26,32 @@ def load_images(part: Part, data_dir: Path, report: Any) -> Images:  # noqa: ANN
         lambda: part.caller("decode", config=part.config, data_dir=data_dir),
         **({"report": report} if report else {}),
     )
+
+
+def partition_with(part: Part) -> Partition:
+    """A partitioner with its options bound, as `protofl.data.split.make_split` takes it."""
+
+    def partition(
+        labels: np.ndarray,
+        num_classes: int,
+        num_clients: int,
+        min_samples: int,
+        generator: np.random.Generator,
+        notes: list[str],
+    ) -> list[np.ndarray]:
+        found: list[np.ndarray] = part.caller(
+            "partition",
+            labels=labels,
+            num_classes=num_classes,
+            num_clients=num_clients,
+            min_samples=min_samples,
+            generator=generator,
+            config=part.config,
+            notes=notes,
+        )
+        return found
+
+    return partition
 
 
 def public_data(

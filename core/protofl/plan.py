@@ -23,7 +23,7 @@ from protofl.data.batches import Pixels, Samples
 from protofl.data.images import Images
 from protofl.errors import UsageError
 from protofl.info import RunInfo
-from protofl.inputs import load_images, pixels_for, public_data
+from protofl.inputs import load_images, partition_with, pixels_for, public_data
 from protofl.models import Architecture, SplitModel, profile
 from protofl.parts import Part, choose_part
 from protofl.randomness import global_stream
@@ -228,23 +228,11 @@ class Plan:
     def _split(self) -> Any:  # noqa: ANN401 - a cached function
         part = self.parts["partitioner"]
 
-        def partition(labels, classes, clients, least, generator, notes):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-            return part.caller(
-                "partition",
-                labels=labels,
-                num_classes=classes,
-                num_clients=clients,
-                min_samples=least,
-                generator=generator,
-                config=part.config,
-                notes=notes,
-            )
-
         @lru_cache(maxsize=2)
         def made(seed: int) -> split.Split:
             return split.make_split(
                 self.images,
-                partition,
+                partition_with(part),
                 self.info.num_clients,
                 self.settings.batch_size,
                 seed,

@@ -57,6 +57,7 @@ class RunFolder:
     path: Path
     rows: list[dict[str, Any]] = field(default_factory=list)
     commit: Commit | None = None
+    finished: bool = False
 
     @property
     def _checkpoint(self) -> Path:
@@ -89,9 +90,9 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """Open an interrupted run's folder and cut it to its last committed round."""
+        """Open a run's folder; an interrupted run is cut to its last committed round."""
         path = path.expanduser().absolute()
-        folder = cls(path)
+        folder = cls(path, finished=(path / "summary.json").exists())
         manifest = folder._checkpoint / "manifest.json"
         if manifest.exists():
             values = json.loads(manifest.read_text(encoding="utf-8"))
@@ -111,7 +112,7 @@ class RunFolder:
                     row = json.loads(line)
                 except ValueError:
                     break  # the line that was being written when the run was killed
-                if (row["trial"], row["round"]) <= last:
+                if self.finished or (row["trial"], row["round"]) <= last:
                     rows.append(row)
         temporary = self._metrics.with_name("metrics.jsonl.part")
         temporary.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
@@ -178,7 +179,7 @@ def check_free(path: Path) -> None:
     parent = path
     while not parent.exists():
         parent = parent.parent
-    if not os.access(parent, os.W_OK):
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise UsageError(f"--out {path} can't be written", do="choose another folder with --out")
 
 

@@ -65,6 +65,7 @@ class Registry:
         environment = os.environ.get("PROTOFL_BLOCK", "").split(",")
         self.block = [b.strip() for b in [*block, *environment] if b.strip()]
         self.extra = dict(extra or {})
+        self._found: dict[str, list[Plugin]] = {}
 
     def plugins(self, kind: str | None = None) -> list[Plugin]:
         """All plugins of a kind, or of all kinds, by kind and name; clashes appear twice."""
@@ -108,7 +109,7 @@ class Registry:
         try:
             module, _, attribute = plugin.target.partition(":")
             loaded = getattr(importlib.import_module(module), attribute)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(
                 f"{plugin.label} of {plugin.distribution} {plugin.version} is broken: "
                 f"{type(error).__name__}: {error}",
@@ -128,6 +129,11 @@ class Registry:
         return "ok", hooks_of(plugin.kind, found)
 
     def _of_kind(self, kind: str, blocked: bool = False) -> list[Plugin]:
+        if kind not in self._found:
+            self._found[kind] = self._scan(kind)
+        return [p for p in self._found[kind] if blocked or not self._is_blocked(p)]
+
+    def _scan(self, kind: str) -> list[Plugin]:
         if kind not in KINDS:
             raise unknown("kind", kind, KINDS)
         found = {
@@ -145,8 +151,7 @@ class Registry:
             for (k, name), c in self.extra.items()
             if k == kind
         }
-        chosen = [p for p in found if blocked or not self._is_blocked(p)]
-        return sorted(chosen, key=lambda p: (p.name, p.distribution))
+        return sorted(found, key=lambda p: (p.name, p.distribution))
 
     def _is_blocked(self, plugin: Plugin) -> bool:
         for pattern in self.block:

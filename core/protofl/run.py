@@ -19,6 +19,7 @@ from protofl.jobs import Pool
 from protofl.plan import Plan
 from protofl.record import RunFolder, check_free, read_config, write_json
 from protofl.settings import FREE, RECORD_ONLY, read_config_file
+from protofl.spelling import settings_from
 
 
 @dataclass
@@ -77,18 +78,19 @@ def run(
         name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", method.__name__).lower()
         extra["method", name] = method
         method = name
-    given = {"method": method, "models": models, **options}
-    given = {key: value for key, value in given.items() if value is not None}
+    set_: dict[str, Any] = {}
+    given = settings_from({"method": method, "models": models, **options}, set_, file=True)
+    set_ |= set or {}
     if resume:
         if out is None:
             raise UsageError("--resume needs --out: the folder of the interrupted run")
-        given = _resumed(Path(out), given, set, config)
+        given = _resumed(Path(out), given, set_, config)
     else:
         if config is not None:
-            given = merge_options(read_config_file(Path(config)), given)
-        if set:
+            given, out, _ = with_file(Path(config), given, Path(out) if out is not None else None)
+        if set_:
             name = str(given.get("method", ""))
-            given["options"] = merge_nested(given.get("options", {}), expand_set(set, name))
+            given["options"] = merge_nested(given.get("options", {}), expand_set(set_, name))
         if out is not None:
             check_free(Path(out).expanduser().absolute())
     report = lambda line: progress("note", {"text": line})  # noqa: E731
@@ -100,9 +102,25 @@ def run(
     else:
         folder = RunFolder(Path(out) if out is not None else default_folder(plan))
     progress("plan", {"plan": plan, "folder": folder})
-    if resume and _finished(folder, plan):
+    if resume and folder.finished:
         return _conclude(folder, plan, {}, progress)
     return _train(plan, folder, progress, resume=resume)
+
+
+def with_file(
+    path: Path, options: dict[str, Any], out: Path | None
+) -> tuple[dict[str, Any], Path | None, bool]:
+    """The options with those of a --config file below them; its ``out`` and ``quiet``."""
+    set_: dict[str, Any] = {}
+    values = read_config_file(path)
+    file_out, quiet = values.pop("out", None), bool(values.pop("quiet", False))
+    values = settings_from(values, set_, file=True)
+    if set_:
+        name = str(options.get("method") or values.get("method", ""))
+        values["options"] = merge_nested(values.get("options", {}), expand_set(set_, name))
+    if out is None and file_out:
+        out = Path(str(file_out))
+    return merge_options(values, options), out, quiet
 
 
 def expand_set(values: dict[str, Any], method: str) -> dict[str, dict[str, Any]]:
@@ -146,16 +164,16 @@ def default_folder(plan: Plan) -> Path:
 
 
 def _resumed(
-    out: Path, given: dict[str, Any], set_: dict[str, Any] | None, config: str | Path | None
+    out: Path, given: dict[str, Any], set_: dict[str, Any], config: str | Path | None
 ) -> dict[str, Any]:
     recorded = read_config(out)
     values = {k: v for k, v in recorded.items() if k not in RECORD_ONLY}
     if config is not None or set_:
         raise UsageError("--resume continues the run as it was; leave --config and --set out")
     for key, value in given.items():
-        if key in FREE or key not in values:
+        if key in FREE or key not in values or (key, value) == ("device", "auto"):
             continue
-        if str(values[key]) != _absolute(key, str(value)):
+        if str(values[key]) != _as_recorded(key, str(value)):
             raise UsageError(
                 f"--{key.replace('_', '-')} {value} differs from the run's {values[key]}",
                 do="leave it out, or start a new run in another folder",
@@ -163,10 +181,12 @@ def _resumed(
     return values | {k: v for k, v in given.items() if k in FREE}
 
 
-def _absolute(key: str, value: str) -> str:
-    """A path as config.json records it."""
+def _as_recorded(key: str, value: str) -> str:
+    """A value as config.json records it."""
     if key == "data_dir":
         return str(Path(value).expanduser().absolute())
+    if key == "public" and value == "none":
+        return "0"
     name, colon, path = value.partition(":")
     if key == "dataset" and colon:
         return f"{name}:{Path(path).expanduser().resolve()}"
@@ -180,11 +200,6 @@ def _same_data(folder: RunFolder, plan: Plan) -> None:
             f"the data of {plan.settings.dataset} are not those with which the run began",
             do="restore the data, or start a new run",
         )
-
-
-def _finished(folder: RunFolder, plan: Plan) -> bool:
-    last = (plan.settings.trials - 1, plan.settings.rounds - 1)
-    return folder.commit is not None and (folder.commit.trial, folder.commit.round) >= last
 
 
 def _train(plan: Plan, folder: RunFolder, progress: Progress, *, resume: bool) -> Result:

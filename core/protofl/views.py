@@ -199,7 +199,8 @@ class Client:
             prototypes, counts = functional.class_means(features, labels, self.num_classes)
         else:
             prototypes = sums[0] / sums[1].clamp(min=1).unsqueeze(1)
-            counts = self.class_counts
+            # A class whose samples were all in a dropped last batch has not been seen.
+            counts = self.class_counts * (sums[1] > 0)
         return class_rows(counts > 0, prototypes=prototypes, counts=counts)
 
     # --- what is remembered -----------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import protofl as pf
 import torch
@@ -31,10 +31,19 @@ class GuidedConfig(pf.VariantConfig):
         description="take prototypes in an evaluation pass after training, or during training",
     )
 
-    @property
-    def weight(self) -> float:
+
+class Guided:
+    """A method with `GuidedConfig`: λ's default, and the published code's last batch."""
+
+    @pf.hookimpl
+    def run_defaults(self, config: GuidedConfig) -> dict[str, Any]:
+        """The published code leaves the last, smaller batch out."""
+        return {"drop_last": True} if config.variant == "official" else {}
+
+    @pf.hookimpl
+    def resolve(self, config: GuidedConfig) -> dict[str, Any]:
         """λ, with the default that belongs to the distance."""
-        return guide_weight(self.lambda_, self.distance)
+        return {"lambda_": guide_weight(config.lambda_, config.distance)}
 
 
 def guide_weight(given: float | None, distance: str | None) -> float:
@@ -82,7 +91,7 @@ def guide(
     else:
         total, classes = class_guide(client, output.features, batch.y, table, known, distance)
         term = total / classes
-    weight: float = config.weight
+    weight: float = config.lambda_
     return weight * term
 
 

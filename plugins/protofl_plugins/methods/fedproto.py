@@ -10,23 +10,25 @@ equations are numbered as in FedTGP (Zhang et al., AAAI 2024), which restates th
 Inference: the class of the nearest global prototype; the head, before there are any.
 
 Eq. 3 as printed divides by |N_c| once more, which shrinks prototypes, as the weights sum to 1
-already: ``aggregate=eq3``. The default ``weighted`` leaves that division out.
+already: ``aggregate=eq3``. The default ``weighted`` leaves that division out. With ρ < 1 a class
+may be absent from a round; it keeps its last prototype (``absent``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import protofl as pf
+import torch
 from protofl import functional as F
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from protofl_plugins.prototyping import DEVIATIONS, GuidedConfig, guide, nearest_prototype
+from protofl_plugins.prototyping import DEVIATIONS, Guided, GuidedConfig, guide, nearest_prototype
 
 
-class FedProto:
+class FedProto(Guided):
     """Clients are guided by the mean of all clients' prototypes (Tan et al., 2022)."""
 
     class Config(GuidedConfig):
@@ -39,9 +41,15 @@ class FedProto:
             "aggregate": pf.Deviation(
                 "Eq. 3", "weighted", "uniform", "the code takes the plain mean and sends no counts"
             ),
+            "absent": pf.Deviation(
+                "Eq. 3", "keep", "forget", "the code knows only the classes of this round's clients"
+            ),
         }
         aggregate: Literal["weighted", "uniform", "eq3"] | None = pf.Field(
             None, description="mean over clients by counts, plain, or as Eq. 3 is printed"
+        )
+        absent: Literal["keep", "forget"] | None = pf.Field(
+            None, description="P̄^c of a class that no client of the round has: the last, or none"
         )
 
     terms = {
@@ -54,11 +62,6 @@ class FedProto:
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
     downloads = {"prototypes": "P̄^c of the classes that anybody has sent"}
-
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
@@ -105,6 +108,11 @@ class FedProto:
         if mode != "uniform":
             weights, _ = pf.stack_rows(uploads, "counts", server.num_classes)
         mean, known = F.aggregate_prototypes(P, weights, mode)
+        if server.config.absent == "keep":
+            before = server.state.get("means", (mean, known))
+            mean = torch.where(known.unsqueeze(1), mean, before[0])
+            known = known | before[1]
+            server.state["means"] = mean, known
         return pf.class_rows(known, prototypes=mean)
 
     @pf.hookimpl

@@ -1,0 +1,135 @@
+"""The command line ``protofl``: assembles the commands and words whatever goes wrong."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from protofl_cli import render
+from protofl_cli.commands import data, list_plugins, partition, run, show
+
+# What a mistake on the command line raises. Newer versions of Typer bring these classes along,
+# older ones take Click's; BadParameter is public in both.
+_ClickUsageError: type[Any] = typer.BadParameter.__bases__[0]
+_ClickException: type[Any] = _ClickUsageError.__bases__[0]
+
+
+class Commands(TyperGroup):
+    """The group of all commands, which turns exceptions into three lines and an exit code."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - as the base class has it
+        """Run a command; ends the program.
+
+        Exit code 2: found before anything was started; 1: it failed; 130: interrupted.
+        """
+        known = {"debug": False}
+        options = extra | {"prog_name": "protofl", "standalone_mode": False, "obj": known}
+        try:
+            code = super().main(*args, **options)
+        except (KeyboardInterrupt, typer.Abort):
+            render.error("interrupted")
+            code = 130
+        except Exception as problem:
+            code = _report(problem, debug=known["debug"])
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _report(problem: Exception, *, debug: bool) -> int:
+    """Say what is wrong; returns the exit code."""
+    from protofl.errors import ProtoflError
+
+    if isinstance(problem, _ClickException):
+        render.error(*_usage(problem))
+        return 2
+    if debug:
+        render.trace(problem)
+    if isinstance(problem, ProtoflError):
+        render.error(problem.what, problem.near, problem.do)
+        return problem.exit_code
+    render.error(
+        f"internal error: {type(problem).__name__}: {problem}",
+        do="this is a bug in protofl or a plugin"
+        + ("" if debug else "; run again with --debug to see where"),
+    )
+    return 1
+
+
+def _usage(problem: Any) -> tuple[str, str, str]:  # noqa: ANN401 - a class of Typer or Click
+    """What, near and do of a mistake that Typer found."""
+    what = str(problem.format_message()).partition(" Did you mean ")[0]
+    context, near = getattr(problem, "ctx", None), ""
+    option = getattr(problem, "option_name", None)
+    if option and context:
+        what = f"no such option: {option}"
+        near = _near(str(option), [o for p in context.command.params for o in p.opts])
+    elif context and isinstance(context.command, TyperGroup):
+        known = list(context.command.commands)
+        typed = what.partition("'")[2].partition("'")[0]
+        near = _near(typed, known) or f"known: {', '.join(known)}"
+    what = what[:1].lower() + what[1:].rstrip(".")
+    return what, near, f"see: {context.command_path if context else 'protofl'} --help"
+
+
+def _near(typed: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(typed, known, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(close)}?" if close else ""
+
+
+app = typer.Typer(
+    cls=Commands,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        from protofl import __version__
+
+        render.plain([f"protofl {__version__}"])
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Prototype-based heterogeneous federated learning.
+
+    Begin with: protofl run fedsa --models cnn4
+    """
+    if context.invoked_subcommand is None:
+        text = context.get_help()  # prints by itself where it has panels
+        render.plain([text] if text else [])
+
+
+app.command("run")(run.run)
+app.command("list-plugins")(list_plugins.list_plugins)
+app.command("show")(show.show)
+
+partition_app = typer.Typer(help="Look at how data are split over clients.")
+partition_app.command("show")(partition.show)
+app.add_typer(partition_app, name="partition")
+
+data_app = typer.Typer(help="Look at the cached data sets and add to them.")
+data_app.command("list")(data.list_data)
+data_app.command("import")(data.import_data)
+app.add_typer(data_app, name="data")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    render.utf8_or_marks()
+    app()

@@ -1,0 +1,137 @@
+"""``protofl data``: the cache of decoded data sets."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from protofl_cli import render
+from protofl_cli.options import Block, DataDir, Debug
+
+if TYPE_CHECKING:
+    from protofl.data.cache import CacheEntry
+    from protofl.registry import Registry
+
+
+def list_data(data_dir: DataDir = None, block: Block = None, debug: Debug = False) -> None:
+    """List the data sets: which are known, which are cached, and what they hold."""
+    from protofl.data.cache import entries
+    from protofl.registry import Registry
+
+    folder = _folder(data_dir)
+    cached = {entry.key: entry for entry in entries(folder)}
+    with render.waiting("loading the data sets' plugins"):
+        known = _known(Registry(block or ()))
+    rows = []
+    for name, plugin, problem in known:
+        argument = getattr(plugin, "argument", None)
+        if plugin is None:
+            rows.append((name, problem.partition(":")[0], "", "", "", problem))
+        elif argument:
+            rows.append((f"{name}:{argument.upper()}", "-", "", "", "", _summary(plugin)))
+        else:
+            entry = cached.pop(_key(name, plugin, folder), None)
+            about = (*_about(entry),) if entry else ("no", "", "", "")
+            rows.append((name, *about, _summary(plugin)))
+    rows += [(key, *_about(entry), entry.note or entry.problem) for key, entry in cached.items()]
+    render.table(
+        ("data set", "cached", "samples", "classes", "shape", "about"),
+        rows,
+        right=("cached", "samples", "classes"),
+        keep=("cached", "shape"),
+    )
+    render.line(f"The cache is {folder}.", "dim")
+
+
+def import_data(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="An installed data set.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE.npz",
+            help="Arrays x_train, y_train and, for a test part, x_test, y_test.",
+        ),
+    ],
+    data_dir: DataDir = None,
+    block: Block = None,
+    debug: Debug = False,
+) -> None:
+    """Put a data set's images into the cache from a .npz file, without a download."""
+    from protofl.data.cache import cache_file, import_npz
+    from protofl.errors import UsageError, unknown
+    from protofl.registry import Registry
+
+    registry = Registry(block or ())
+    folder = _folder(data_dir)
+    with render.waiting("loading the data sets' plugins"):
+        known = _known(registry)
+    fixed = {n for n, plugin, _ in known if plugin and not getattr(plugin, "argument", None)}
+    if name not in fixed:
+        if name in {n for n, _, _ in known}:
+            plugin = registry.load("dataset", name)  # words what is wrong with a broken one
+            argument = str(getattr(plugin, "argument", "")).upper()
+            raise UsageError(
+                f"data set {name!r} is read from where you say; it is not imported",
+                do=f"use it as --dataset {name}:{argument}",
+            )
+        raise unknown(
+            "data set", name, fixed, "a file of your own needs no import: --dataset npz:FILE"
+        )
+    plugin = registry.load("dataset", name)
+    key = _key(name, plugin, folder)
+    with render.waiting(f"reading {file}"):
+        images = import_npz(key, file, folder)
+    channels, height, width = images.x.shape[1:]
+    test = len(images.y) - images.num_train
+    render.line(
+        f"{name}: {images.num_train:,} training and {test:,} test samples, "
+        f"{images.num_classes} classes, {channels}×{height}×{width} {_dtype(images.x.dtype)}"
+    )
+    render.line(f"in {cache_file(key, folder)}", "dim")
+
+
+def _folder(given: Path | None) -> Path:
+    from protofl.settings import DEFAULT_DATA_DIR
+
+    return (given or DEFAULT_DATA_DIR).expanduser().absolute()
+
+
+def _known(registry: Registry) -> list[tuple[str, type | None, str]]:
+    """Every data set's name and class; where there is no class, what is wrong."""
+    found: dict[str, tuple[str, type | None, str]] = {}
+    with contextlib.redirect_stdout(sys.stderr):
+        for plugin in registry.plugins("dataset"):
+            status, _ = registry.status(plugin)
+            loaded = registry.load("dataset", plugin.name) if status == "ok" else None
+            found[plugin.name] = (plugin.name, loaded, "" if loaded else status)
+    return list(found.values())
+
+
+def _key(name: str, plugin: type, folder: Path) -> str:
+    """The cache key of a data set with its default options."""
+    from protofl.config import Config, parse_config
+    from protofl.registry import Caller
+
+    config = parse_config(getattr(plugin, "Config", Config), {}, name)
+    return str(Caller("dataset", name, plugin)("cache_key", config=config, data_dir=folder))
+
+
+def _about(entry: CacheEntry) -> tuple[str, str, str, str]:
+    if entry.problem:
+        return "unusable", "", "", ""
+    size = f"{entry.bytes / 1e6:.1f} MB"
+    return size, f"{entry.samples:,}", str(entry.classes), "×".join(map(str, entry.shape))
+
+
+def _summary(plugin: type) -> str:
+    from protofl_cli.commands.list_plugins import summary
+
+    return summary(plugin)
+
+
+def _dtype(dtype: Any) -> str:  # noqa: ANN401 - a torch.dtype; torch is not imported here
+    return str(dtype).removeprefix("torch.")

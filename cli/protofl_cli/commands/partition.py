@@ -1,0 +1,244 @@
+"""``protofl partition show``: how data are split over clients, as a table and a picture."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from protofl.spelling import assignments
+
+from protofl_cli import render
+from protofl_cli.options import Block, DataDir, Debug
+
+if TYPE_CHECKING:
+    from protofl.data.images import Images
+    from protofl.data.split import Split
+    from torch import Tensor
+
+WIDE = 20
+"""With more classes than this, a client's largest classes are listed instead of all."""
+
+LONG = 60
+"""Rows of the table at most; the picture has all clients."""
+
+
+def show(
+    dataset: Annotated[
+        str, typer.Option("--dataset", metavar="NAME[:PATH]", help="The data set.")
+    ] = "digits",
+    partition: Annotated[
+        str | None,
+        typer.Option("--partition", metavar="NAME", help="The partitioner (default: dirichlet)"),
+    ] = None,
+    clients: Annotated[
+        int | None,
+        typer.Option(
+            "--clients",
+            metavar="N",
+            min=1,
+            help="Clients M (≥ 1; default: the data set's, otherwise 20)",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The seed s.")] = 0,
+    batch_size: Annotated[
+        int,
+        typer.Option(
+            "--batch-size",
+            metavar="N",
+            min=1,
+            help="Samples per mini-batch, which a client should fill.",
+        ),
+    ] = 10,
+    public: Annotated[
+        int, typer.Option("--public", metavar="N", min=0, help="Public samples to hold out first.")
+    ] = 0,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="PART.KEY=VALUE",
+            help="An option of the partitioner (partition.beta=0.5) or the data set "
+            "(dataset.side=32); repeatable.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="PNG",
+            help="The picture (default: partition-DATA-PARTITION-CLIENTS-sSEED.png)",
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+    block: Block = None,
+    debug: Debug = False,
+) -> None:
+    """Show the split of a data set over clients, clients × classes, and draw it.
+
+    It is the split of a run with the same options: it depends on nothing else.
+    """
+    options = _options(assignments("--set", set_ or (), "PART.KEY=VALUE"))
+    target = _target(out)
+    with render.waiting("loading"):
+        images, split, name = _make(
+            dataset, partition, clients, seed, batch_size, public, options, data_dir, block or []
+        )
+    train, test = split.counts(images.y, images.num_classes)
+    counts = train + test
+    data_name = dataset.partition(":")[0]
+    if target is None:
+        stem = f"partition-{data_name}-{name}-{split.num_clients}-s{seed}"
+        target = Path(re.sub(r"[^A-Za-z0-9._-]+", "-", stem) + ".png")
+
+    render.heading(f"{data_name}, {name}, {split.num_clients} clients, seed {seed}")
+    for note in (images.note, *split.notes):
+        if note:
+            render.text(f"  note: {note}", "yellow")
+    if images.num_classes <= WIDE:
+        _whole_table(images, train, test)
+    else:
+        _short_table(images, train, test)
+    from protofl.data.picture import draw_split
+    from protofl.errors import UsageError
+
+    title = f"{data_name} · {name} · {split.num_clients} clients · seed {seed}"
+    try:
+        draw_split(counts, images.classes, title, target)
+    except OSError as error:
+        raise UsageError(
+            f"--out {target} can't be written: {error.strerror or error}",
+            do="choose another file with --out",
+        ) from error
+    figures = _figures(split, train, test, images.num_classes)
+    render.pairs([*figures, ("picture", str(target))])
+
+
+def _options(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    from protofl.errors import unknown
+
+    found: dict[str, dict[str, Any]] = {"dataset": {}, "partition": {}}
+    for key, value in given.items():
+        part, _, option = key.rpartition(".")
+        if part not in found:
+            raise unknown("part in --set", part or key, found, "write --set partition.KEY=VALUE")
+        found[part][option] = value
+    return found
+
+
+def _target(out: Path | None) -> Path | None:
+    """The picture's file, checked before anything takes time."""
+    from protofl.errors import UsageError
+
+    if out is None:
+        return None
+    out = out.expanduser()
+    if out.suffix.lower() != ".png":
+        raise UsageError(f"--out {out} is no PNG file", do="give a name that ends in .png")
+    if out.is_dir() or not out.parent.is_dir():
+        what = "is a folder" if out.is_dir() else "can't be written: its folder does not exist"
+        raise UsageError(f"--out {out} {what}", do="choose another file with --out")
+    return out
+
+
+def _make(
+    dataset: str,
+    partition: str | None,
+    clients: int | None,
+    seed: int,
+    batch_size: int,
+    public: int,
+    options: dict[str, dict[str, Any]],
+    data_dir: Path | None,
+    block: list[str],
+) -> tuple[Images, Split, str]:
+    """The data, their split, and the partitioner's name."""
+    from protofl.data.split import make_split
+    from protofl.inputs import load_images, partition_with
+    from protofl.parts import choose_part
+    from protofl.registry import Registry
+    from protofl.settings import DEFAULT_DATA_DIR, Settings
+
+    registry = Registry(block)
+    data = choose_part(registry, "dataset", dataset, options["dataset"])
+    defaults = {k: f.default for k, f in Settings.model_fields.items()}
+    defaults |= getattr(data.caller.plugin, "defaults", {})
+    part = choose_part(
+        registry, "partitioner", partition or defaults["partition"], options["partition"]
+    )
+    folder = (data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
+    images = load_images(data, folder, lambda line: render.line(line, "dim"))
+    if clients is None and images.split is None:
+        clients = defaults["clients"]
+
+    split = make_split(
+        images,
+        partition_with(part),
+        clients,
+        batch_size,
+        seed,
+        public=public,
+        partitioner=part.caller.name,
+    )
+    if split.partitioner == "own":
+        split.notes.append("the data come already split over clients: that split is kept")
+    return images, split, split.partitioner
+
+
+def _whole_table(images: Images, train: Tensor, test: Tensor) -> None:
+    counts = train + test
+    rows = []
+    for client in range(min(len(counts), LONG)):
+        cells = [f"{n:,}" if n else "·" for n in counts[client].tolist()]
+        sums = [f"{int(t[client].sum()):,}" for t in (counts, train, test)]
+        rows.append([str(client), *cells, *sums])
+    rows += _rest(len(counts), images.num_classes + 4)
+    total = [f"{n:,}" for n in counts.sum(0).tolist()]
+    rows.append(["all", *total, *(f"{int(t.sum()):,}" for t in (counts, train, test))])
+    names = [_short(name) for name in images.classes]
+    columns = ["client", *names, "samples", "train", "test"]
+    render.table(columns, rows, right=columns[1:], keep=columns)
+
+
+def _short_table(images: Images, train: Tensor, test: Tensor) -> None:
+    counts = train + test
+    rows = []
+    for client in range(min(len(counts), LONG)):
+        order = counts[client].argsort(descending=True, stable=True).tolist()
+        present = [c for c in order if counts[client, c]]
+        largest = [f"{_short(images.classes[c])}: {int(counts[client, c]):,}" for c in present[:5]]
+        if len(present) > 5:
+            largest.append(f"{len(present) - 5} more")
+        sums = [f"{int(t[client].sum()):,}" for t in (counts, train, test)]
+        rows.append([str(client), *sums, str(len(present)), ", ".join(largest)])
+    rows += _rest(len(counts), 6)
+    sums = [f"{int(t.sum()):,}" for t in (counts, train, test)]
+    rows.append(["all", *sums, str(int((counts.sum(0) > 0).sum())), ""])
+    columns = ("client", "samples", "train", "test", "classes", "largest classes")
+    render.table(columns, rows, right=columns[1:5], keep=columns[:5])
+
+
+def _rest(clients: int, columns: int) -> list[list[str]]:
+    return [["…"] * columns] if clients > LONG else []
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 14 else name[:13] + "…"
+
+
+def _figures(split: Split, train: Tensor, test: Tensor, classes: int) -> list[tuple[str, str]]:
+    from protofl.data.split import majority_correct
+
+    counts = train + test
+    sizes, held = counts.sum(1), (counts > 0).sum(1)
+    rows = [
+        ("samples of a client", f"{int(sizes.min()):,} … {int(sizes.max()):,}"),
+        ("classes of a client", f"{int(held.min())} … {int(held.max())} of {classes}"),
+        ("majority guess", f"{majority_correct(train, test):.1%} accuracy"),
+    ]
+    if split.public is not None:
+        rows.append(("public samples", f"{len(split.public):,}"))
+    if split.global_test is not None:
+        rows.append(("global test set", f"{len(split.global_test):,} samples"))
+    return [*rows, ("hash of the split", split.hash)]

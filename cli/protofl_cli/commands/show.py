@@ -1,0 +1,267 @@
+"""``protofl show``: all about one plugin."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from protofl_cli import render
+from protofl_cli.options import Block, Debug, value_range, value_text
+
+if TYPE_CHECKING:
+    from protofl.config import Config
+    from protofl.registry import Plugin, Registry
+
+CHANNELS = 3
+"""Channels for which architectures are counted where the group takes the data's own."""
+
+
+def show(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="[KIND/]NAME",
+            help="A plugin; where several kinds have the name, the method. A model group may have "
+            "its argument: torchvision:resnet18.",
+        ),
+    ],
+    classes: Annotated[
+        int,
+        typer.Option("--classes", min=1, help="Classes C for which a model group is counted."),
+    ] = 10,
+    block: Block = None,
+    debug: Debug = False,
+) -> None:
+    """Show a plugin: its paper, options, hooks, loss terms, traffic and deviations.
+
+    Of a model group it shows the architectures with their parameters and forward FLOPs.
+    """
+    from protofl.registry import Registry
+
+    registry = Registry(block or ())
+    text, colon, argument = name.partition(":")
+    kind, short, others = resolve(registry, text)
+    plugin = registry.find(kind, short)
+    with render.waiting(f"loading {plugin.label}"), contextlib.redirect_stdout(sys.stderr):
+        found = registry.load(kind, short)
+    render.heading(plugin.label, f"{plugin.distribution} {plugin.version} · {plugin.target}")
+    render.text()
+    for paragraph in _about(registry, plugin, found):
+        render.line(paragraph)
+    render.text()
+
+    _options(kind, short, found)
+    if kind == "method":
+        _method(registry, plugin, found)
+    elif kind == "model-group":
+        _model_group(registry, f"{short}{colon}{argument}", found, classes)
+    elif kind == "dataset":
+        _dataset(short, found)
+    _hooks(kind, found)
+    if others:
+        render.text(f"Also of this name: {', '.join(f'{o}/{short}' for o in others)}", "dim")
+
+
+def resolve(registry: Registry, text: str) -> tuple[str, str, list[str]]:
+    """The kind and name that ``[KIND/]NAME`` means, and the other kinds that have the name.
+
+    Raises:
+        UsageError: No kind, or no plugin, has that name.
+    """
+    from protofl.errors import UsageError, unknown
+    from protofl.registry import KINDS
+
+    kind, slash, short = text.partition("/")
+    if slash:
+        if kind not in KINDS:
+            raise unknown("kind", kind, KINDS, "see: protofl list-plugins")
+        return kind, short, []
+    plugins = registry.plugins()
+    kinds = list(dict.fromkeys(p.kind for p in plugins if p.name == text))
+    if not kinds:
+        for each in KINDS if registry.block else ():
+            try:
+                registry.find(each, text)
+            except UsageError as error:
+                if error.what.endswith("is blocked"):
+                    raise
+        raise unknown("plugin", text, {p.name for p in plugins}, "see: protofl list-plugins")
+    return kinds[0], text, kinds[1:]  # KINDS begins with the methods
+
+
+def _about(registry: Registry, plugin: Plugin, found: type) -> list[str]:
+    """The paper: the module's docstring, below the class's where the module holds several."""
+    module = plugin.target.partition(":")[0]
+    shared = sum(p.target.partition(":")[0] == module for p in registry.plugins(plugin.kind)) > 1
+    own = inspect.cleandoc(found.__doc__ or "")
+    whole = inspect.cleandoc(sys.modules[found.__module__].__doc__ or "")
+    texts = [own, whole] if shared or not whole else [whole]
+    return "\n\n".join(text for text in texts if text).splitlines()
+
+
+def _config(found: type) -> type[Config]:
+    from protofl.config import Config
+
+    config: type[Config] = getattr(found, "Config", Config)
+    return config
+
+
+def _options(kind: str, plugin: str, found: type) -> None:
+    from protofl.config import VariantConfig, option_names
+    from protofl.settings import KINDS_BY_PART
+
+    config = _config(found)
+    deviations = config.deviations if issubclass(config, VariantConfig) else {}
+    words = {k: word for word, k in KINDS_BY_PART.items()}
+    rows = []
+    for key, name in option_names(config).items():
+        field = config.model_fields[name]
+        default = "required" if field.is_required() else value_text(field.get_default())
+        if name in deviations and field.default is None:
+            default = value_text(deviations[name].paper)
+        if name == getattr(found, "argument", None):
+            default = "behind the name"
+        rows.append((key, default, value_range(field), field.description or ""))
+    prefix = {"method": ""}.get(kind, f"{words.get(kind, plugin)}.")
+    donor = f", or --set {plugin}.OPTION=VALUE of a donor" if kind == "method" else ""
+    if rows:
+        render.table(
+            ("option", "default", "range", "description"),
+            rows,
+            title=f"Options: --set {prefix}OPTION=VALUE{donor}",
+        )
+    else:
+        render.text("It has no options of its own.\n")
+
+
+def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: ANN401 - a plugin
+    from protofl.baseline import Baseline
+    from protofl.config import VariantConfig
+    from protofl.registry import hooks_of
+
+    own = "local_loss" in hooks_of("method", found)
+    terms = getattr(found, "terms", {}) if own else Baseline.terms
+    render.table(
+        ("term", "meaning"),
+        terms.items(),
+        title="Loss terms: --drop local_loss.TERM, --add local_loss="
+        f"{plugin.name}.TERM for another method",
+    )
+    for title, attribute in (("Uploads", "uploads"), ("Downloads", "downloads")):
+        travels = getattr(found, attribute, None)
+        if travels:
+            render.table(("key", "what it is"), travels.items(), title=title)
+        else:
+            render.text(f"{title}: {'nothing' if travels == {} else 'not declared'}\n")
+    defaults = run_defaults(plugin, found)
+    if defaults:
+        render.table(("variant", "run options"), defaults, title="Run defaults")
+    config = _config(found)
+    if issubclass(config, VariantConfig) and config.deviations:
+        rows = [
+            (key, d.where, value_text(d.paper), value_text(d.official), d.note)
+            for key, d in config.deviations.items()
+        ]
+        render.table(
+            ("option", "equation", "paper", "official", "what differs"),
+            rows,
+            title="Deviations of the published code: --set variant=official takes them all",
+        )
+    ablations = getattr(found, "ablations", None)
+    if ablations:
+        render.table(("ablation", "options"), ablations.items(), title="Ablations of the paper")
+
+
+def run_defaults(plugin: Plugin, found: type) -> list[tuple[str, str]]:
+    """What a method's ``run_defaults`` says, for each of its variants."""
+    from protofl.config import VariantConfig, parse_config
+    from protofl.registry import Caller
+
+    config = _config(found)
+    variants = ("paper", "official") if issubclass(config, VariantConfig) else ("-",)
+    caller = Caller(plugin.kind, plugin.name, found)
+    rows = []
+    for variant in variants:
+        values = {"variant": variant} if variant != "-" else {}
+        defaults = caller("run_defaults", config=parse_config(config, values, plugin.name)) or {}
+        words = [f"--{k.replace('_', '-')} {value_text(v)}" for k, v in defaults.items()]
+        if words:
+            rows.append((variant, " ".join(words)))
+    return rows
+
+
+def _model_group(registry: Registry, text: str, found: Any, classes: int) -> None:  # noqa: ANN401
+    from protofl.models import profile
+    from protofl.parts import choose_part
+
+    width, side = getattr(found, "feature_dim", 512), getattr(found, "min_side", 32)
+    channels = getattr(found, "channels", None)
+    images = f"{channels} channels" if channels else "the data's own channels"
+    rows = [
+        ("K", f"{width} features unless --feature-dim says otherwise"),
+        ("images", f"{images}, at least {side}×{side}"),
+        ("server", getattr(found, "server_architecture", "resnet56")),
+    ]
+    render.pairs(rows)
+    render.text()
+    if getattr(found, "argument", None) and ":" not in text:
+        render.text(f"Its architectures are those that follow its name: {text}:…\n")
+        return
+    part = choose_part(registry, "model-group", text)
+    cells = []
+    with render.waiting("counting parameters"):
+        architectures = part.caller("architectures", config=part.config)
+        for number, architecture in enumerate(architectures):
+            parameters, flops = profile(architecture, channels or CHANNELS, classes, width, side)
+            cells.append(
+                (str(number), architecture.name, architecture.head, f"{parameters:,}", si(flops))
+            )
+    render.table(
+        ("client", "architecture", "head", "parameters", "forward FLOPs"),
+        cells,
+        right=("parameters", "forward FLOPs"),
+        title=f"Architectures: client i gets number i mod {len(cells)}; counted for "
+        f"{channels or CHANNELS}×{side}×{side} pixels and {classes} classes",
+    )
+
+
+def _dataset(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
+    argument = getattr(found, "argument", None)
+    word = f"{name}:{argument.upper()}" if argument else name
+    defaults = getattr(found, "defaults", {})
+    rows = [("use it as", f"--dataset {word}")]
+    if defaults:
+        words = [f"--{k.replace('_', '-')} {value_text(v)}" for k, v in defaults.items()]
+        rows.append(("run defaults", " ".join(words)))
+    render.pairs(rows)
+    render.text()
+
+
+def _hooks(kind: str, found: type) -> None:
+    """The hooks that the plugin writes, with what they do; a round's that it leaves to defaults."""
+    from protofl.hookspecs.method import ROUND_HOOKS
+    from protofl.registry import hooks_of
+
+    rows = [(hook, _first_line(getattr(found, hook))) for hook in hooks_of(kind, found)]
+    if kind == "method":
+        written = {hook for hook, _ in rows}
+        rows += [(h, "(the default)") for h in ROUND_HOOKS if h not in written]
+    if rows:
+        render.table(("hook", "what it does"), rows, title="Hooks")
+
+
+def _first_line(function: Callable[..., Any]) -> str:
+    return next(iter(inspect.cleandoc(function.__doc__ or "").splitlines()), "")
+
+
+def si(value: float) -> str:
+    """A large number with a unit: 1.82 G."""
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:g}"

@@ -1,0 +1,102 @@
+"""Options in words: their ranges as the models that check them say, and how users write them."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+
+def _remember_debug(context: typer.Context, value: bool) -> bool:
+    if value and isinstance(context.obj, dict):
+        context.obj["debug"] = True
+    return value
+
+
+Debug = Annotated[
+    bool,
+    typer.Option(
+        "--debug",
+        help="Show the whole traceback of an error, a worker's included.",
+        callback=_remember_debug,
+    ),
+]
+Block = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--block",
+        metavar="NAME",
+        help="Leave a plugin out: NAME or KIND/NAME, either with @DISTRIBUTION; repeatable. "
+        "PROTOFL_BLOCK does the same.",
+    ),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="Where decoded data are cached (default: ~/.cache/protofl)",
+        show_default=False,
+    ),
+]
+
+
+# --- ranges and defaults ----------------------------------------------------------------------
+
+
+def plain_type(annotation: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any type
+    """The types of which an option may be, without None."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(a for a in get_args(annotation) if a is not type(None))
+    return (annotation,)
+
+
+def value_range(field: FieldInfo) -> str:
+    """What an option takes: ``≥ 1``, ``0 … 1``, ``sgd | adam``."""
+    words = []
+    for kind in plain_type(field.annotation):
+        if get_origin(kind) is Literal:
+            words.append(" | ".join(map(str, get_args(kind))))
+        elif kind is bool:
+            words.append("true | false")
+        elif kind in (int, float):
+            words.append(_bounds(field) or ("integer" if kind is int else "number"))
+        elif kind is str:
+            words.append("text")
+        else:
+            words.append(getattr(kind, "__name__", str(kind)).lower())
+    return " | ".join(dict.fromkeys(words))
+
+
+def _bounds(field: FieldInfo) -> str:
+    found = {
+        name: getattr(item, name)
+        for item in field.metadata
+        for name in ("gt", "ge", "lt", "le")
+        if getattr(item, name, None) is not None
+    }
+    if found.keys() == {"ge", "le"}:
+        return f"{number(found['ge'])} … {number(found['le'])}"
+    signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+    return ", ".join(f"{signs[name]} {number(value)}" for name, value in found.items())
+
+
+def number(value: float) -> str:
+    """A number without needless digits; whole ones in groups of three."""
+    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:g}"
+
+
+def value_text(value: Any) -> str:  # noqa: ANN401 - options are of many types
+    """A value as a user writes it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

@@ -1,0 +1,83 @@
+"""What the tests of the command line share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from protofl_cli.app import app
+from typer.testing import CliRunner
+
+PROTOFL = [sys.executable, "-c", "from protofl_cli.app import main; main()"]
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+    """A cache of data sets, so that digits are decoded once."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("PROTOFL_BLOCK", "FORCE_COLOR", "NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def cli():
+    """Types a command: ``cli("show", "fedsa")``."""
+
+    def type_in(*words):
+        return CliRunner().invoke(app, [str(word) for word in words])
+
+    return type_in
+
+
+@pytest.fixture
+def tiny(data_dir):
+    """Options of a run that takes a second."""
+    words = "--models cnn4 --clients 3 --rounds 2 --batch-size 64 --feature-dim 16 --backend local"
+    return [*words.split(), "--no-dry-step", "--data-dir", str(data_dir)]
+
+
+@pytest.fixture
+def subprocess_of():
+    """Starts a command as a process of its own."""
+
+    def start(*words, env=None, **options):
+        return subprocess.Popen(
+            [*PROTOFL, *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | (env or {}),
+            **options,
+        )
+
+    return start
+
+
+@pytest.fixture
+def strangers(tmp_path, monkeypatch):
+    """Installs a distribution: ``strangers("other", {"method": {"x": "module:X"}}, source)``."""
+
+    def install(name, plugins, source=""):
+        folder = Path(tmp_path, f"site-{name}")
+        about = folder / f"{name}-1.5.dist-info"
+        about.mkdir(parents=True)
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n")
+        groups = [
+            f"[protofl.{kind}s]\n" + "".join(f"{n} = {target}\n" for n, target in entries.items())
+            for kind, entries in plugins.items()
+        ]
+        (about / "entry_points.txt").write_text("\n".join(groups))
+        (folder / f"{name}_module.py").write_text(source)
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.delitem(sys.modules, f"{name}_module", raising=False)
+
+    return install

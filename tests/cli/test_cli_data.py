@@ -1,0 +1,103 @@
+"""``protofl partition show`` and ``protofl data``."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+
+def test_partition_show(cli, data_dir, tmp_path, tiny):
+    out = tmp_path / "split.png"
+    words = ("--dataset", "digits", "--clients", 3, "--seed", 4, "--batch-size", 64)
+    result = cli("partition", "show", *words, "--out", out, "--data-dir", data_dir)
+    assert result.exit_code == 0, result.output
+    assert out.read_bytes().startswith(b"\x89PNG")
+    assert "1,797" in result.output and str(out) in result.output.replace("\n", "")
+
+    # It is the split that a run with the same options has.
+    result_of_run = cli("run", "local", *tiny, "--seed", 4, "--out", "run")
+    assert result_of_run.exit_code == 0, result_of_run.output
+    recorded = json.loads((tmp_path / "run" / "partition.json").read_text())
+    assert recorded["hash"] in result.output
+
+
+def test_partition_show_names_its_picture(cli, data_dir, tmp_path):
+    words = ("--partition", "pathological", "--set", "partition.classes_per_client=3")
+    result = cli("partition", "show", "--clients", 5, *words, "--data-dir", data_dir)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "partition-digits-pathological-5-s0.png").exists()
+    assert "3 … 3 of 10" in result.output
+
+
+def test_partition_show_of_many_classes(cli, tmp_path):
+    y = np.arange(2400) % 60
+    x = np.zeros((len(y), 8, 8), np.uint8)
+    np.savez(tmp_path / "many.npz", x_train=x, y_train=y)
+    words = ("--dataset", "npz:many.npz", "--clients", 70, "--partition", "iid", "--out", "p.png")
+    result = cli("partition", "show", *words, "--data-dir", tmp_path / "cache")
+    assert result.exit_code == 0, result.output
+    assert "largest classes" in result.output and "more" in result.output
+    assert max(map(len, result.output.splitlines()[1:])) <= 100  # the first names the cache
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--partition", "dirichlett"], "did you mean 'dirichlet'"),
+        (["--set", "beta=1"], "--set partition.KEY=VALUE"),
+        (["--set", "partition.betta=1"], "did you mean 'beta'"),
+        (["--set", "partition.beta=0"], "beta"),
+        (["--clients", "2000"], "2000 clients"),
+        (["--out", "picture.jpg"], ".png"),
+        (["--out", "nowhere/picture.png"], "can't be written"),
+        (["--public", "5000"], "public samples"),
+    ],
+)
+def test_partition_show_refuses(cli, data_dir, words, message):
+    result = cli("partition", "show", *words, "--data-dir", data_dir)
+    assert result.exit_code == 2
+    assert message in result.stderr and "Traceback" not in result.output
+
+
+def test_data_import_and_list(cli, tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (60, 28, 28), np.uint8)
+    y = np.arange(60) % 10
+    np.savez(tmp_path / "m.npz", x_train=x[:50], y_train=y[:50], x_test=x[50:], y_test=y[50:])
+    cache = tmp_path / "cache"
+
+    def line_of_mnist():
+        result = cli("data", "list", "--data-dir", cache)
+        assert result.exit_code == 0, result.output
+        return next(x for x in result.output.splitlines() if x.startswith("mnist "))
+
+    assert " no " in line_of_mnist()
+    result = cli("data", "import", "mnist", "m.npz", "--data-dir", cache)
+    assert result.exit_code == 0, result.output
+    assert "50 training and 10 test samples" in result.output
+    assert "60" in line_of_mnist() and "1×28×28" in line_of_mnist()
+    picture = ("--clients", 3, "--partition", "iid", "--out", "p.png", "--data-dir", cache)
+    assert cli("partition", "show", "--dataset", "mnist", *picture).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mnistt", "m.npz"], "did you mean 'mnist'"),
+        (["npz", "m.npz"], "--dataset npz:PATH"),
+        (["mnist", "missing.npz"], "missing.npz"),
+    ],
+)
+def test_data_import_refuses(cli, tmp_path, words, message):
+    result = cli("data", "import", *words, "--data-dir", tmp_path)
+    assert result.exit_code == 2
+    assert message in result.stderr and "Traceback" not in result.output
+
+
+def test_data_list_names_what_can_not_be_used(cli, tmp_path):
+    (tmp_path / "digits.safetensors").write_bytes(b"damaged")
+    (tmp_path / "old.safetensors").write_bytes(b"damaged")
+    result = cli("data", "list", "--data-dir", tmp_path)
+    assert result.exit_code == 0
+    assert result.output.count("unusable") == 2

@@ -1,0 +1,104 @@
+"""``protofl list-plugins``, with healthy, broken, clashing and blocked plugins."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from protofl.registry import KINDS
+
+TOY = """
+print("a plugin that prints when it is imported")
+class Fine:
+    "A method that does nothing of its own."
+class Other:
+    "Another method of a name that is taken."
+"""
+
+
+def listed(cli, *words):
+    result = cli("list-plugins", "--json", *words)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_table(cli):
+    result = cli("list-plugins")
+    assert result.exit_code == 0
+    for name in ("fedsa", "htfe8", "dirichlet", "digits", "gaussian-noise", "eager", "process"):
+        assert name in result.output
+    assert max(map(len, result.output.splitlines())) <= 100
+
+
+def test_names(cli):
+    names = cli("list-plugins", "--names").output.splitlines()
+    assert {"fedsa", "htfe8", "digits"} <= set(names)
+    assert len(names) == len(set(names))
+    methods = cli("list-plugins", "--names", "--kind", "method").output.splitlines()
+    assert "fedsa" in methods and "digits" not in methods
+
+
+def test_json_is_one_list_of_objects(cli):
+    found = listed(cli)
+    assert all(
+        plugin.keys() == {"kind", "name", "version", "distribution", "hooks", "status"}
+        for plugin in found
+    )
+    assert {plugin["status"] for plugin in found} == {"ok"}
+    assert {plugin["kind"] for plugin in found} <= set(KINDS)
+    fedsa = next(plugin for plugin in found if plugin["name"] == "fedsa")
+    assert fedsa["distribution"] == "protofl" and "local_loss" in fedsa["hooks"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kind(cli, kind):
+    assert cli("list-plugins", "--kind", kind).exit_code == 0
+    assert {plugin["kind"] for plugin in listed(cli, "--kind", kind)} <= {kind}
+
+
+def test_unknown_kind(cli):
+    result = cli("list-plugins", "--kind", "methods")
+    assert result.exit_code == 2
+    assert "did you mean 'method'?" in result.stderr
+
+
+def test_names_and_json_exclude_each_other(cli):
+    assert cli("list-plugins", "--names", "--json").exit_code == 2
+
+
+def test_strangers_broken_clashing_and_blocked(cli, strangers, monkeypatch):
+    entries = {
+        "fine": "toys_module:Fine",
+        "broken": "toys_module:Missing",
+        "fedsa": "toys_module:Other",
+    }
+    strangers("toys", {"method": entries}, TOY)
+    found = {(p["name"], p["distribution"]): p for p in listed(cli, "--kind", "method")}
+    assert found["fine", "toys"]["status"] == "ok"
+    assert found["fine", "toys"]["version"] == "1.5"
+    broken = found["broken", "toys"]["status"]
+    assert broken.startswith("broken: ") and "AttributeError" in broken
+    for distribution in ("toys", "protofl"):
+        status = found["fedsa", distribution]["status"]
+        assert status.startswith("clash: ") and "toys" in status and "protofl" in status
+
+    table = cli("list-plugins", "--kind", "method").output
+    assert "broken" in table and "clash" in table and "AttributeError" in table
+
+    # Blocking one of the two mends the clash; the broken one hurts only who asks for it.
+    found = {(p["name"], p["distribution"]) for p in listed(cli, "--block", "fedsa@toys")}
+    assert ("fedsa", "protofl") in found and ("fedsa", "toys") not in found
+    assert cli("show", "fedsa", "--block", "fedsa@toys").exit_code == 0
+    result = cli("show", "broken")
+    assert result.exit_code == 2 and "toys 1.5 is broken" in result.stderr
+    result = cli("run", "fedsa", "--models", "cnn4")
+    assert result.exit_code == 2
+    assert "two distributions" in result.stderr and "--block fedsa@toys" in result.stderr
+
+    monkeypatch.setenv("PROTOFL_BLOCK", "method/fine, fedsa@toys")
+    result = cli("list-plugins", "--kind", "method")
+    assert "Left out" in result.output
+    assert "fine" not in cli("list-plugins", "--names").output.splitlines()
+    result = cli("show", "fine")
+    assert result.exit_code == 2
+    assert "blocked" in result.stderr

@@ -1,0 +1,304 @@
+"""``protofl run``: what it prints, what it writes, whose option wins, how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+import pytest
+from protofl.federation import Federation
+
+LAST_TABLE = ("best accuracy", "final accuracy", "majority guess", "over clients", "upload a round")
+
+
+def config_of(folder):
+    return json.loads((folder / "config.json").read_text())
+
+
+def rows_of(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run(cli, tiny, tmp_path):
+    result = cli("run", "fedsa", *tiny, "--out", "r")
+    assert result.exit_code == 0, result.output
+    before, after = result.output.split("round 1/2:")
+    for words in ("ce + align + mcl + calibration", "server_train", "dirichlet", "1,797 images"):
+        assert words in before
+    assert "images of 8 px are brought to 28 px" in before
+    assert "round 2/2: accuracy" in after
+    for words in (*LAST_TABLE, "seconds a round", "run folder"):
+        assert words in after
+    names = {"config.json", "metrics.jsonl", "summary.json", "partition.json", "checkpoint"}
+    assert names <= {path.name for path in (tmp_path / "r").iterdir()}
+    assert max(map(len, result.output.splitlines())) <= 100
+
+
+def test_run_folder_by_default(cli, tiny, tmp_path):
+    result = cli("run", "local", *tiny)
+    assert result.exit_code == 0, result.output
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("local-cnn4-digits-s0-") and folder.name in result.output
+
+
+def test_quiet_prints_the_last_table_only(cli, tiny):
+    result = cli("run", "local", *tiny, "--quiet")
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("local · cnn4 · digits")
+    assert all(words in result.output for words in LAST_TABLE)
+    assert "server_train" not in result.output and "round 1/2" not in result.output
+
+
+def test_trials_have_mean_and_deviation(cli, tiny):
+    result = cli("run", "local", *tiny, "--trials", 2, "--seed", 5)
+    assert result.exit_code == 0, result.output
+    assert "mean ± std" in result.output
+    assert "seed 5" in result.output and "seed 6" in result.output
+    assert "trial 2/2 round 1/2:" in result.output
+
+
+def test_a_terminal_gets_a_live_line(cli, tiny, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    result = cli("run", "local", *tiny)
+    assert result.exit_code == 0, result.output
+    assert "━" in result.output and "round 2/2" in result.output
+    assert "round 2/2:" not in result.output  # the line of a log
+
+
+def test_a_long_round_gives_signs_of_life(cli, tiny, monkeypatch):
+    monkeypatch.setattr("protofl_cli.screen.SIGN_OF_LIFE", 0.5)
+    evaluate = Federation._evaluate
+
+    def slow(self, number, tally):
+        time.sleep(1.6)
+        evaluate(self, number, tally)
+
+    monkeypatch.setattr(Federation, "_evaluate", slow)
+    result = cli("run", "local", *tiny, "--rounds", 1)
+    assert "  round 1/1: train 3/3 clients, 0:0" in result.output
+
+
+def test_composition_from_the_command_line(cli, tiny, tmp_path):
+    mix = "--use inference=fedproto --add local_loss=fedproto.align --drop local_loss.calibration"
+    more = (
+        "--drop local_loss.fedsa.mcl --with gaussian-noise --set alpha=0.5 --set gaussian-noise.s=0"
+    )
+    more += " --set partition.beta=0.7 --no-drop-last --checkpoint-every off --eval-every 2"
+    result = cli("run", "fedsa", *tiny, *mix.split(), *more.split(), "--out", "r")
+    assert result.exit_code == 0, result.output
+    assert "ce + align + fedproto.align" in result.output
+    config = config_of(tmp_path / "r")
+    assert config["use"] == {"inference": "fedproto"}
+    assert config["add"] == ["fedproto.align"]
+    assert config["drop"] == ["calibration", "fedsa.mcl"]
+    assert config["wrappers"] == ["gaussian-noise"]
+    assert config["options"]["fedsa"]["alpha"] == 0.5
+    assert config["options"]["gaussian-noise"]["s"] == 0
+    assert config["options"]["partition"]["beta"] == 0.7
+    assert config["checkpoint_every"] == 0
+    first, last = rows_of(tmp_path / "r")
+    assert first["test_accuracy"] is None and last["test_accuracy"] is not None
+
+
+def test_config_file_and_who_wins(cli, tiny, tmp_path):
+    (tmp_path / "run.toml").write_text(
+        """
+        method = "fedsa"
+        models = "htfe8"
+        lr = 0.02
+        local-epochs = 2
+        rounds = 7
+        out = "from-file"
+        use = ["inference=local"]
+        drop = ["local_loss.mcl"]
+        with = ["gaussian-noise"]
+        checkpoint-every = "off"
+        [set]
+        alpha = 0.5
+        lambda_3 = 3
+        partition.beta = 0.9
+        """
+    )
+    result = cli("run", "--config", "run.toml", *tiny, "--lr", 0.05, "--set", "alpha=0.25")
+    assert result.exit_code == 0, result.output
+    config = config_of(tmp_path / "from-file")
+    assert (config["method"], config["models"], config["rounds"]) == ("fedsa", "cnn4", 2)
+    assert (config["lr"], config["local_epochs"]) == (0.05, 2)
+    assert config["use"] == {"inference": "local"} and config["drop"] == ["mcl"]
+    assert config["wrappers"] == ["gaussian-noise"] and config["checkpoint_every"] == 0
+    assert config["options"]["fedsa"]["alpha"] == 0.25
+    assert config["options"]["fedsa"]["lambda_3"] == 3
+    assert config["options"]["partition"]["beta"] == 0.9
+
+
+def test_config_json_repeats_a_run(cli, tiny, tmp_path):
+    mix = "--add local_loss=fedproto.align --drop local_loss.mcl --set alpha=0.5"
+    assert cli("run", "fedsa", *tiny, *mix.split(), "--out", "a").exit_code == 0
+    result = cli("run", "--config", "a/config.json", "--backend", "local", "--out", "b")
+    assert result.exit_code == 0, result.output
+    assert config_of(tmp_path / "a") == config_of(tmp_path / "b")
+    skip = {"seconds", "time"}
+    a, b = (
+        [{k: v for k, v in row.items() if k not in skip} for row in rows_of(tmp_path / name)]
+        for name in "ab"
+    )
+    assert a == b
+
+
+def test_interrupted_and_resumed(cli, tiny, tmp_path, monkeypatch):
+    whole = Federation.round
+
+    def interrupted(self, number):
+        if number == 1:
+            raise KeyboardInterrupt
+        return whole(self, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Federation, "round", interrupted)
+        result = cli("run", "local", *tiny, "--out", "r")
+    assert result.exit_code == 130
+    assert "interrupted" in result.stderr and "1 finished round is saved" in result.stderr
+    assert "protofl run --resume --out r" in result.stderr
+    assert "Traceback" not in result.output
+
+    result = cli("run", "--resume", "--out", "r", "--lr", 0.5)
+    assert result.exit_code == 2 and "--lr 0.5 differs from the run's 0.01" in result.stderr
+    result = cli("run", "--resume", "--out", "r", "--set", "alpha=1")
+    assert result.exit_code == 2
+    result = cli("run", "--resume", "--out", "r", "--backend", "local")
+    assert result.exit_code == 0, result.output
+    assert "Continuing behind 1 finished round." in result.output
+    assert [row["round"] for row in rows_of(tmp_path / "r")] == [0, 1]
+    result = cli("run", "--resume", "--out", "r", "--quiet")  # a finished run prints its table
+    assert result.exit_code == 0 and "best accuracy" in result.output
+
+
+def test_ctrl_c(subprocess_of, tiny, tmp_path):
+    process = subprocess_of("run", "local", *tiny, "--rounds", 5000, "--out", "r")
+    metrics = tmp_path / "r" / "metrics.jsonl"
+    for _ in range(600):
+        if metrics.exists() and metrics.stat().st_size:
+            break
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "server_train" in output
+    assert "interrupted" in errors and "--resume --out r" in errors
+    assert "Traceback" not in errors
+
+
+FAILING = """
+import protofl as pf
+
+class Failing:
+    "Fails in round 1."
+    terms = {"ce": "cross-entropy"}
+
+    @pf.hookimpl
+    def local_loss(self, client, batch, output):
+        if client.round == 1:
+            raise ZeroDivisionError("on purpose")
+        return {"ce": output.logits.sum() * 0}
+"""
+
+
+def test_a_run_that_fails(cli, tiny, strangers):
+    strangers("trouble", {"method": {"failing": "trouble_module:Failing"}}, FAILING)
+    result = cli("run", "failing", *tiny, "--out", "r")
+    assert result.exit_code == 1
+    assert "local_loss, client" in result.stderr and "ZeroDivisionError" in result.stderr
+    assert "1 finished round is saved" in result.stderr
+    assert "Traceback" not in result.output
+    assert len(result.stderr.strip().splitlines()) <= 3
+
+
+def test_debug_shows_the_worker_s_traceback(cli, tiny, strangers):
+    strangers("trouble", {"method": {"failing": "trouble_module:Failing"}}, FAILING)
+    words = [word if word != "local" else "process" for word in tiny]
+    result = cli("run", "failing", *words, "--workers", 1, "--debug")
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr and 'ZeroDivisionError("on purpose")' in result.stderr
+
+
+BAD = {
+    "unknown method": ("run fedsaa", "did you mean 'fedsa'"),
+    "no method": ("run", "protofl run METHOD"),
+    "no models": ("run fedsa --models ", "--models"),
+    "unknown group": ("run fedsa --models cnn5", "did you mean 'cnn4'"),
+    "unknown data set": ("run fedsa --dataset digitz", "did you mean 'digits'"),
+    "data set without its argument": ("run fedsa --dataset npz", "npz:PATH"),
+    "missing file": ("run fedsa --dataset npz:nowhere.npz", "nowhere.npz"),
+    "unknown partitioner": ("run fedsa --partition dirichlett", "did you mean 'dirichlet'"),
+    "unknown engine": ("run fedsa --engine egaer", "did you mean 'eager'"),
+    "unknown backend": ("run fedsa --backend proces", "did you mean 'process'"),
+    "unknown key": ("run fedsa --set lamda_2=1", "did you mean 'lambda_2'"),
+    "value out of range": ("run fedsa --set lambda_2=-1", "greater than or equal to 0"),
+    "value of another type": ("run fedsa --set alpha=often", "alpha"),
+    "unknown plugin in set": ("run fedsa --set fedtgp.tau=1", "fedtgp"),
+    "set without value": ("run fedsa --set alpha", "[NAME.]KEY=VALUE"),
+    "set without key": ("run fedsa --set =1", "[NAME.]KEY=VALUE"),
+    "participation 0": ("run fedsa --participation 0", "--participation"),
+    "no clients": ("run fedsa --clients 0", "--clients"),
+    "too many clients": ("run fedsa --clients 1500", "1500 clients"),
+    "optimizer": ("run fedsa --optimizer lion", "'sgd' or 'adam'"),
+    "device": ("run fedsa --device abacus", "abacus"),
+    "more classes than there are": (
+        "run fedsa --partition pathological --set partition.classes_per_client=11",
+        "at most 10",
+    ),
+    "checkpoints": ("run fedsa --checkpoint-every often", "or off"),
+    "out under a file": ("run fedsa --out file/below", "can't be written"),
+    "out is a file": ("run fedsa --out file", "--out"),
+    "out in use": ("run fedsa --out used", "--resume"),
+    "resume without a run": ("run --resume --out used", "config.json"),
+    "resume without out": ("run --resume", "--out"),
+    "missing config": ("run --config nowhere.toml", "nowhere.toml"),
+    "config is no TOML": ("run --config file", "TOML"),
+    "drop an absent term": ("run fedproto --drop local_loss.mcl", "unknown loss term 'mcl'"),
+    "drop without hook": ("run fedsa --drop mcl", "did you mean local_loss.mcl?"),
+    "add a present term": ("run fedsa --add local_loss=fedsa.mcl", "holds it already"),
+    "add without hook": ("run fedproto --add fedsa.mcl", "did you mean local_loss=fedsa.mcl?"),
+    "add an unknown term": ("run fedproto --add local_loss=fedsa.mlc", "did you mean 'mcl'"),
+    "unknown hook": ("run fedsa --use inferense=local", "did you mean 'inference'"),
+    "use without method": ("run fedsa --use inference", "HOOK=METHOD"),
+    "unknown wrapper": ("run fedsa --with noise", "wrapper"),
+    "blocked": ("run fedsa --block fedsa", "blocked"),
+    "other heads": ("run lg-fedavg --models res34-htc4", "averages heads"),
+    "other models": ("run fedavg --models htcnn8", "homogeneous group"),
+    "public": ("run fedsa --public some", "--public"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_found_before_training(cli, data_dir, tmp_path, case):
+    (tmp_path / "file").write_text("no = [")
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").touch()
+    command, message = BAD[case]
+    words = command.split(" ")
+    if "--models" not in words and words[1:2] != ["--resume"]:
+        words += ["--models", "cnn4"]
+    result = cli(
+        *words, *([] if "--resume" in words else ["--data-dir", data_dir]), "--no-dry-step"
+    )
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+    lines = result.stderr.strip().splitlines()
+    assert lines[0].startswith("error: ") and len(lines) <= 3
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_as_a_stranger_types_it(subprocess_of, data_dir, tmp_path):
+    """The console script's defaults: worker processes, a dry step, checkpoints."""
+    words = ("--models", "cnn4", "--clients", 3, "--rounds", 1, "--workers", 1)
+    process = subprocess_of("run", "fedproto", *words, "--data-dir", data_dir, "--out", "r")
+    output, errors = process.communicate(timeout=90)
+    assert process.returncode == 0, errors
+    assert "dry step" in output and "best accuracy" in output
+    assert errors == ""
+    assert (tmp_path / "r" / "checkpoint" / "manifest.json").exists()

@@ -1,0 +1,79 @@
+"""``protofl show``, for every installed plugin."""
+
+from __future__ import annotations
+
+import pytest
+from protofl.config import Config, option_names
+from protofl.registry import Registry, hooks_of
+
+PLUGINS = Registry().plugins()
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.label)
+def test_every_plugin(cli, plugin):
+    result = cli("show", plugin.label)
+    assert result.exit_code == 0, result.output
+    assert plugin.label in result.output
+    loaded = Registry().load(plugin.kind, plugin.name)
+    for option in option_names(getattr(loaded, "Config", Config)):
+        assert f"\n{option} " in result.output
+    for hook in hooks_of(plugin.kind, loaded):
+        assert f"\n{hook} " in result.output
+    if plugin.kind == "method":
+        for term in getattr(loaded, "terms", {"ce": ""}):
+            assert f"\n{term} " in result.output
+
+
+def test_a_method(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    output = cli("show", "fedsa").output
+    assert "Zhou et al." in output  # the paper
+    assert "λ₂ of L_MCL" in output and "0 … 1" in output  # options with their ranges
+    assert "λ₃·L_CC, Eq. 8" in output  # loss terms
+    assert "Uploads" in output and "mean features" in output
+    assert "Eq. 10" in output and "variant=official" in output  # deviations
+    assert "--drop local_loss.calibration" in output  # ablations
+    assert "--drop-last true" in output  # run defaults of the variant
+
+
+def test_a_model_group(cli):
+    output = cli("show", "htfe4").output
+    assert "resnet18" in output and "11,181,642" in output and "FLOPs" in output
+    more = cli("show", "htfe4", "--classes", "100").output
+    assert "100 classes" in more and "11,227,812" in more
+
+
+def test_a_group_written_in_its_name(cli):
+    for name in ("model-group/torchvision:resnet18", "torchvision:resnet18"):
+        result = cli("show", name)
+        assert result.exit_code == 0
+        assert "11,181,642" in result.output
+    result = cli("show", "torchvision:resnet19")
+    assert result.exit_code == 2 and "resnet18" in result.stderr
+
+
+def test_the_method_comes_first(cli):
+    output = cli("show", "local").output
+    assert output.startswith("method/local") and "backend/local" in output
+    assert cli("show", "backend/local").output.startswith("backend/local")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("fedsaa", "did you mean 'fedsa'"),
+        ("methd/fedsa", "did you mean 'method'"),
+        ("method/htfe8", "unknown method 'htfe8'"),
+        ("htfe8:x", "takes no argument"),
+    ],
+)
+def test_unknown(cli, name, near):
+    result = cli("show", name)
+    assert result.exit_code == 2
+    assert near in result.stderr
+
+
+def test_blocked(cli):
+    result = cli("show", "fedsa", "--block", "fedsa")
+    assert result.exit_code == 2
+    assert "blocked" in result.stderr

@@ -1,0 +1,124 @@
+"""The command line as a whole: quick to start, clean in what it imports, clear in its errors."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import protofl
+import protofl_cli
+import pytest
+import typer
+from protofl.registry import Registry
+from protofl.settings import Settings
+from protofl_cli.app import app
+from protofl_cli.commands.run import PANELS, SPELLING
+
+PACKAGE = Path(protofl_cli.__file__).parent
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["list-plugins", "--names"]])
+def test_does_not_import_torch(words):
+    code = f"""
+import sys
+sys.argv[1:] = {words!r}
+from protofl_cli.app import main
+try:
+    main()
+finally:
+    heavy = {{"torch", "numpy", "sklearn", "matplotlib", "protofl_plugins"}} & set(sys.modules)
+    print(f"heavy: {{sorted(heavy)}}", file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "heavy: []" in done.stderr
+    assert done.stdout
+
+
+def test_help_names_every_command(cli):
+    for result in (cli("--help"), cli("-h"), cli()):
+        assert result.exit_code == 0
+        for command in ("run", "list-plugins", "show", "partition", "data"):
+            assert command in result.output
+
+
+def test_version(cli):
+    result = cli("--version")
+    assert (result.exit_code, result.output.strip()) == (0, f"protofl {protofl.__version__}")
+
+
+def test_every_setting_has_its_option_and_the_reverse():
+    command = typer.main.get_command(app).commands["run"]
+    flags = {flag for parameter in command.params for flag in parameter.opts}
+    own = {"method", "--config", "--out", "--resume", "--quiet", "--debug"}
+    long = {SPELLING.get(name, name).replace("_", "-") for name in Settings.model_fields}
+    assert flags - {"--help", "-h"} == {f"--{name}" for name in long - {"method"}} | own
+    placed = [name for names in PANELS.values() for name in names]
+    assert sorted([*placed, "method"]) == sorted(Settings.model_fields)
+
+
+def test_help_of_run_says_ranges_and_defaults(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    output = cli("run", "--help").output
+    for words in ("> 0, ≤ 1; default: 1", "sgd | adam; default: sgd", "default: digits", "N|off"):
+        assert words in output
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.split(".")[0]
+
+
+def test_only_render_imports_rich_and_nothing_imports_plugins():
+    files = list(PACKAGE.rglob("*.py"))
+    assert [f.name for f in files if "rich" in imports(f)] == ["render.py"]
+    assert not [f for f in files if "protofl_plugins" in imports(f)]
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "near"),
+    [
+        (["runn"], "no such command 'runn'", "did you mean run?"),
+        (["run", "--modles", "x"], "no such option: --modles", "did you mean --models"),
+        (["run", "--clients", "many"], "'--clients'", ""),
+        (["run", "--clients"], "--clients", ""),
+        (["show"], "missing argument", ""),
+        (["partition"], "missing command", "known: show"),
+        (["data", "imprt"], "no such command 'imprt'", "import"),
+    ],
+)
+def test_mistakes_in_typing(cli, words, what, near):
+    result = cli(*words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith("error: ") and what in lines[0]
+    assert near in result.stderr
+    assert lines[-1].strip().startswith("see: protofl ") and lines[-1].endswith("--help")
+
+
+def test_an_unexpected_error_is_one_line_unless_debugged(cli, monkeypatch):
+    def fail(self, kind=None):
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(Registry, "plugins", fail)
+    result = cli("list-plugins")
+    assert result.exit_code == 1
+    assert "internal error: ValueError: a bug" in result.stderr
+    assert "--debug" in result.stderr
+    assert "Traceback" not in result.output
+    result = cli("list-plugins", "--debug")
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+
+
+def test_characters_that_the_terminal_lacks_are_no_error(subprocess_of):
+    process = subprocess_of("run", "--help", env={"PYTHONIOENCODING": "ascii"})
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "--models" in output

@@ -1,0 +1,323 @@
+"""A tiny federation for tests: data whose split is chosen, small models, a pool that is watched.
+
+Everything goes in through the public way: plugins that are not installed are given to `pf.Plan` as
+``extra``. Folders whose tests use this module put this one on the path in their conftest.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import struct
+from functools import partial
+from pathlib import Path
+
+import protofl as pf
+import torch
+from protofl.federation import Federation
+from torch import nn
+
+SIDE, CHANNELS = 6, 1
+
+
+# --- data -------------------------------------------------------------------------------------
+
+
+def make_images(train, test=None, *, seed=0, side=SIDE, noise=0.5, given_split=True):
+    """Float images of C patterns under noise.
+
+    Args:
+        train: Per client its numbers of training samples of each class.
+        test: The same of test samples; a third of the training samples, at least one, by default.
+        seed: Seed of the patterns and the noise.
+        side: Side of the images.
+        noise: Its standard deviation; the patterns' is 1.
+        given_split: Whether the data come split as said; else a partitioner splits them.
+    """
+    test = test or [[(n + 2) // 3 for n in counts] for counts in train]
+    generator = torch.Generator().manual_seed(seed)
+    num_classes = len(train[0])
+    patterns = torch.randn(num_classes, CHANNELS, side, side, generator=generator)
+    labels, split, start = [], [], 0
+    for pair in zip(train, test, strict=True):
+        rows = []
+        for counts in pair:
+            own = [c for c, n in enumerate(counts) for _ in range(n)]
+            order = torch.randperm(len(own), generator=generator).tolist()
+            labels += [own[i] for i in order]
+            rows.append(torch.arange(start, start + len(own)))
+            start += len(own)
+        split.append(tuple(rows))
+    y = torch.tensor(labels)
+    x = patterns[y] + noise * torch.randn(len(y), CHANNELS, side, side, generator=generator)
+    names = [f"class {c}" for c in range(num_classes)]
+    return pf.Images(x, y, len(y), names, split if given_split else None)
+
+
+def dataset(images):
+    """A data set plugin with these images."""
+
+    class Toy:
+        """Toy images."""
+
+        @pf.hookimpl
+        def cache_key(self, config: pf.Config, data_dir: Path) -> str:
+            return "toy-" + images.compute_digest()[:20]
+
+        @pf.hookimpl
+        def decode(self, config: pf.Config, data_dir: Path) -> pf.Images:
+            return images
+
+    return Toy
+
+
+MIXED = [[6, 5, 4, 0], [0, 7, 0, 6], [9, 0, 3, 2], [4, 4, 4, 4]]
+"""Four clients, four classes, two of the clients without some."""
+
+
+# --- models -----------------------------------------------------------------------------------
+
+
+def _cnn(channels, side, K):
+    width = 4 * ((side - 2) // 2) ** 2
+    convolution = [nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    return nn.Sequential(*convolution, nn.Linear(width, K), nn.Tanh())
+
+
+def _norm(channels, side, K):
+    flat = [nn.Flatten(), nn.Linear(channels * side**2, K)]
+    return nn.Sequential(*flat, nn.BatchNorm1d(K), nn.Tanh())
+
+
+def _pixels(channels, side, K):
+    return nn.Flatten()
+
+
+def _linear(K, C):
+    return nn.Linear(K, C)
+
+
+def _two_layers(K, C):
+    return nn.Sequential(nn.Linear(K, 5), nn.ReLU(), nn.Linear(5, C))
+
+
+def _build(extractor, head, channels, num_classes, feature_dim, side):
+    f = extractor(channels, side, feature_dim)
+    return pf.SplitModel(f, head(feature_dim, num_classes), feature_dim)
+
+
+def architecture(name, extractor, head=_linear, words="linear"):
+    """An architecture; its evaluation batch is small, so that several are needed."""
+    return pf.Architecture(name, partial(_build, extractor, head), False, 7, words)
+
+
+CNN = architecture("cnn", _cnn)
+NORM = architecture("norm", _norm)
+PIXELS = architecture("pixels", _pixels)
+TWO_LAYERS = architecture("cnn-mlp", _cnn, _two_layers, "5")
+
+
+def group(*members, K=8, side=SIDE):
+    """A model group plugin of these architectures."""
+
+    class Group:
+        """Toy models."""
+
+        feature_dim, min_side, channels = K, side, None
+
+        @pf.hookimpl
+        def architectures(self, config: pf.Config) -> list[pf.Architecture]:
+            return [*members]
+
+    return Group
+
+
+# --- a run ------------------------------------------------------------------------------------
+
+
+def make_plan(method, folder, images=None, models=None, extra=None, **options):
+    """A plan with toy data and models; ``options`` as `pf.Plan.make` takes them."""
+    images = images if images is not None else make_images(MIXED)
+    given = {
+        "method": method,
+        "models": "toy",
+        "dataset": "toy",
+        "data_dir": folder,
+        "device": "cpu",
+        "batch_size": 5,
+        "lr": 0.05,
+        "rounds": 3,
+        "participation": 1.0,
+        **options,
+    }
+    if images.split is None:
+        given.setdefault("clients", 4)
+    parts = {
+        ("dataset", "toy"): dataset(images),
+        ("model-group", "toy"): models or group(CNN, NORM),
+        **(extra or {}),
+    }
+    return pf.Plan.make(given, parts)
+
+
+class WatchedPool:
+    """One host in this process, of which every job and reply is kept."""
+
+    def __init__(self, plan, *, backwards=False):
+        self.host = pf.Host(plan)
+        self.backwards = backwards
+        self.trained: list[tuple[pf.Job, pf.Reply]] = []
+
+    def run(self, jobs):
+        for job in jobs[::-1] if self.backwards else jobs:
+            reply = self.host.handle(job)
+            if job.op == "train":
+                self.trained.append((job, reply))
+            yield job, reply
+
+    def broadcast(self, job):
+        self.host.handle(job)
+
+    def close(self):
+        pass
+
+    def client(self, number):
+        """A client's record, made where it does not exist yet."""
+        return self.host._client(number)
+
+    def uploads(self, round):
+        """{client id: its upload's bytes} of a round."""
+        return {j.client: r.blob for j, r in self.trained if j.values["round"] == round}
+
+    def downloads(self, round):
+        """{client id: its download's bytes} of a round."""
+        return {j.client: j.blob for j, _ in self.trained if j.values["round"] == round}
+
+
+class Toy:
+    """A federation and its pool."""
+
+    def __init__(self, plan, *, trial=0, backwards=False):
+        self.plan = plan
+        self.pool = WatchedPool(plan, backwards=backwards)
+        self.federation = Federation(plan, self.pool)
+        self.federation.start_trial(trial)
+        self.lines: list[dict] = []
+
+    def rounds(self, count):
+        """Run rounds; their lines without what may differ between equal runs."""
+        for number in range(len(self.lines), len(self.lines) + count):
+            line, _ = self.federation.round(number)
+            line.pop("seconds")
+            line["clients"] = dict(self.federation.client_accuracy)
+            self.lines.append(line)
+        return self.lines
+
+    @property
+    def server(self):
+        return self.federation.server
+
+    def client(self, number):
+        return self.pool.client(number)
+
+    def views(self, number=0):
+        """The main method's views of a client and the server."""
+        main = self.plan.composition.main
+        return self.client(number).view(main), self.server.view(main)
+
+    def call(self, hook, **arguments):
+        return self.plan.composition.call(hook, **arguments)
+
+    def lifecycle(self, hook, **arguments):
+        return self.plan.composition.lifecycle(hook, **arguments)
+
+    def prepare(self, number=0, received=None, *, double=True):
+        """A client at the start of a phase of training with what it received."""
+        record = self.client(number)
+        if double:
+            record.model.double()
+        record.scratch = {}
+        record.received = pf.Payload(received or {})
+        view = record.view(self.plan.composition.main)
+        self.lifecycle("receive", client=view)
+        with torch.no_grad():
+            self.lifecycle("before_training", client=view)
+        return record
+
+    def terms(self, record, features, labels):
+        """The loss terms of a batch with these features; scores are the head's."""
+        batch = pf.Batch(torch.empty(len(labels), 0), labels, torch.arange(len(labels)))
+        output = pf.Output(features, record.model.head(features))
+        return self.plan.composition.loss(record.view, {})(batch, output, 0)
+
+
+# --- what is compared -------------------------------------------------------------------------
+
+
+def client_state(record):
+    """All that a client keeps, as one nested value that later changes don't reach."""
+    modules = {name: slot.module.state_dict() for name, slot in record.slots()}
+    kept = (record.model.state_dict(), modules, record.state, dict(record.received), record.round)
+    scratch = {owner: values for owner, values in record.scratch.items() if values}
+    return copy.deepcopy((*kept, scratch))
+
+
+def server_state(record):
+    """All that the server keeps."""
+    modules = {
+        f"{owner}/{name}": module.state_dict()
+        for owner, found in record.modules.items()
+        for name, module in found.items()
+    }
+    state = {owner: values for owner, values in record.state.items() if values}
+    return copy.deepcopy((dict(record.knowledge), modules, state, record.round))
+
+
+def same(a, b):
+    """Whether two nested values are equal, tensors bit for bit."""
+    if isinstance(a, torch.Tensor):
+        return (
+            isinstance(b, torch.Tensor)
+            and a.dtype == b.dtype
+            and a.shape == b.shape
+            and a.detach().numpy().tobytes() == b.detach().numpy().tobytes()
+        )
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b) or (a != a and b != b)
+
+
+def fingerprint(toy):
+    """Everything that a run leaves, of the server and all clients."""
+    clients = [client_state(toy.client(i)) for i in range(toy.plan.info.num_clients)]
+    return toy.lines, server_state(toy.server), clients
+
+
+def header(blob):
+    """The header of safetensors bytes, read by hand: {name: {dtype, shape, …}}."""
+    if not blob:
+        return {}
+    (length,) = struct.unpack("<Q", blob[:8])
+    found = json.loads(blob[8 : 8 + length])
+    found.pop("__metadata__", None)
+    return found
+
+
+def count_floats(blob):
+    """Elements of floating-point tensors that are no buffers, counted in the header."""
+    total = 0
+    for name, entry in header(blob).items():
+        if entry["dtype"] in ("F64", "F32", "F16", "BF16") and "/buffer/" not in name:
+            elements = 1
+            for size in entry["shape"]:
+                elements *= size
+            total += elements
+    return total
+
+
+def digest(blob):
+    """A short name of bytes."""
+    return hashlib.sha256(blob).hexdigest()[:16]

@@ -1,0 +1,78 @@
+"""The toy runs whose results are stored: what `make.py` writes and `test_golden.py` compares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import protofl as pf
+import torch
+import toyfed
+from torch import Tensor
+
+FOLDER = Path(__file__).parent
+DATA = FOLDER / "toy.npz"
+ROUNDS = 2
+RUNS: dict[str, tuple[str, dict[str, object]]] = {
+    "local": ("local", {}),
+    "fedavg": ("fedavg", {}),
+    "fedprox": ("fedprox", {"mu": 0.1}),
+    "lg-fedavg": ("lg-fedavg", {}),
+    "fedproto": ("fedproto", {}),
+    "fedproto-official": ("fedproto", {"variant": "official"}),
+    "fedtgp": ("fedtgp", {"S": 20}),
+    "fedtgp-official": ("fedtgp", {"variant": "official", "S": 20}),
+    "fedsa": ("fedsa", {"alpha": 0.9}),
+    "fedsa-official": ("fedsa", {"variant": "official", "alpha": 0.9}),
+}
+"""{file: (method, its options)}."""
+
+
+def make_data() -> None:
+    """Write the images with their split: rows and labels as they are, and each row's owner."""
+    images = toyfed.make_images(toyfed.MIXED, seed=2024)
+    piece = np.zeros(len(images.y), dtype=np.int64)
+    for number, pair in enumerate(images.split or []):
+        for part, rows in enumerate(pair):
+            piece[rows.numpy()] = 2 * number + part
+    np.savez_compressed(DATA, x=images.x.numpy(), y=images.y.numpy(), piece=piece)
+
+
+def read_data() -> pf.Images:
+    """The stored images: four clients, four classes."""
+    with np.load(DATA) as file:
+        x, y, piece = (torch.from_numpy(file[key]) for key in ("x", "y", "piece"))
+    rows = [(piece == number).nonzero().squeeze(1) for number in range(int(piece.max()) + 1)]
+    names = [f"class {c}" for c in range(int(y.max()) + 1)]
+    return pf.Images(x, y, len(y), names, list(zip(rows[::2], rows[1::2], strict=True)))
+
+
+def run(name: str, folder: Path) -> dict[str, Tensor]:
+    """The results of one stored run: knowledge, accuracies, losses, traffic and features."""
+    method, options = RUNS[name]
+    shared = method in ("fedavg", "fedprox")
+    members = [toyfed.NORM] if shared else [toyfed.CNN, toyfed.NORM]
+    plan = toyfed.make_plan(
+        method,
+        folder,
+        images=read_data(),
+        models=toyfed.group(*members, K=6),
+        rounds=ROUNDS,
+        options={method: options} if options else {},
+    )
+    toy = toyfed.Toy(plan)
+    lines = toy.rounds(ROUNDS)
+    found = {f"knowledge/{key}": value for key, value in toy.server.knowledge.items()}
+    for number, line in enumerate(lines):
+        at = f"round {number}/"
+        found[at + "accuracy"] = torch.tensor([line["clients"][c] for c in range(4)])
+        for term, value in line["loss_terms"].items():
+            found[at + f"loss/{term}"] = torch.tensor(value, dtype=torch.float64)
+        for key in ("upload_floats", "download_floats"):
+            found[at + key] = torch.tensor(line[key])
+    for number in range(4):
+        record = toy.client(number)
+        record.model.eval()
+        with torch.no_grad():
+            found[f"features/client {number}"] = record.model.features(record.test.images())
+    return {key: value.detach().clone().contiguous() for key, value in found.items()}

@@ -1,0 +1,59 @@
+"""What the methods' tests share: toy federations, and random payloads in float64."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import protofl as pf
+import pytest
+import torch
+
+TESTS = Path(__file__).parents[2]
+sys.path[:0] = [str(TESTS / "contract"), str(TESTS / "plugins" / "methods")]
+
+import toyfed  # noqa: E402 - the path comes first
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def toy(tmp_path):
+    """``toy(method, set={…}, **options)``: a toy federation at the start of its first round."""
+
+    def make(method, set=None, **options):
+        if set:
+            options["options"] = {method: set, **options.get("options", {})}
+        return toyfed.Toy(toyfed.make_plan(method, tmp_path, **options))
+
+    return make
+
+
+def randn(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.fixture(name="randn")
+def _randn():
+    return randn
+
+
+@pytest.fixture
+def rows():
+    """``rows(classes, K, seed)``: a payload of prototypes of these classes, and {class: row}."""
+
+    def make(classes, K=8, seed=0, counts=None):
+        table = randn(len(classes), K, seed=seed)
+        payload = pf.Payload(prototypes=table, classes=torch.tensor(classes))
+        if counts is not None:
+            payload["counts"] = torch.tensor(counts)
+        return payload, dict(zip(classes, table.tolist(), strict=True))
+
+    return make

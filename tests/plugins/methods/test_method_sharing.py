@@ -1,0 +1,161 @@
+"""FedAvg, FedProx and LG-FedAvg share weights: averages by loops, buffers, refusals."""
+
+from __future__ import annotations
+
+import protofl as pf
+import pytest
+import torch
+import toyfed
+from slow_equations import numbers
+
+METHODS = ["fedavg", "fedprox", "lg-fedavg"]
+ONE = toyfed.group(toyfed.NORM)
+TWO_HEADS = toyfed.group(toyfed.CNN, toyfed.TWO_LAYERS)
+
+
+def random_uploads(found, part, samples):
+    """Uploads with random weights of the shapes of client 0's model; {client: n_i} is given."""
+    client, _ = found.views()
+    uploads = {}
+    for number, n in samples.items():
+        payload = pf.pack_weights(client.module(part), part)
+        generator = torch.Generator().manual_seed(number)
+        for name, tensor in payload.items():
+            if tensor.is_floating_point():
+                payload[name] = torch.randn(tensor.shape, generator=generator).double()
+            else:
+                payload[name] = torch.tensor([40, 0, 90, 7][number])
+        payload["samples"] = torch.tensor(n)
+        uploads[number] = payload
+    return uploads
+
+
+def slow_average(uploads, name, weighted):
+    """Σ_i (n_i/n) · w_i, one number at a time."""
+    flat = [numbers(u[name].flatten()) for u in uploads.values()]
+    counts = [int(u["samples"]) if weighted else 1 for u in uploads.values()]
+    total = sum(counts)
+    return [
+        sum(n / total * w[k] for n, w in zip(counts, flat, strict=True))
+        for k in range(len(flat[0]))
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("mode", ["weighted", "uniform"])
+def test_the_average(toy, method, mode):
+    found = toy(method, set={"aggregate": mode}, models=ONE)
+    part = "head" if method == "lg-fedavg" else "model"
+    uploads = random_uploads(found, part, {0: 3, 2: 10, 3: 1})
+    _, server = found.views()
+    result = found.call("server_aggregate", server=server, uploads=uploads)
+    assert result.keys() == uploads[0].keys() - {"samples"}
+    for name, tensor in result.items():
+        assert tensor.shape == uploads[0][name].shape
+        if tensor.is_floating_point():
+            slow = slow_average(uploads, name, mode == "weighted")
+            assert numbers(tensor.flatten()) == pytest.approx(slow, rel=1e-9, abs=1e-12)
+        else:
+            assert name == "model/buffer/extractor.2.num_batches_tracked"
+            assert int(tensor) == max(int(u[name]) for u in uploads.values())
+    assert any(not t.is_floating_point() for t in result.values()) == (part == "model")
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
+def test_buffers_are_averaged_and_installed(toy, method):
+    found = toy(method, models=ONE)
+    found.rounds(1)
+    uploads = {c: pf.Payload.from_bytes(b) for c, b in found.pool.uploads(0).items()}
+    key = "model/buffer/extractor.2.running_mean"
+    mean = slow_average(uploads, key, True)
+    assert numbers(found.server.knowledge[key]) == pytest.approx(mean, rel=1e-5, abs=1e-6)
+    record = found.prepare(1, found.server.knowledge, double=False)
+    assert numbers(record.model.extractor[2].running_mean) == pytest.approx(
+        mean, rel=1e-5, abs=1e-6
+    )
+    assert len({tuple(numbers(u[key])) for u in uploads.values()}) == 4
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
+def test_local_buffers_stay_on_the_client(toy, method):
+    found = toy(method, set={"buffers": "local"}, models=ONE)
+    found.rounds(2)
+    for blob in [*found.pool.uploads(1).values(), *found.pool.downloads(1).values()]:
+        assert blob
+        assert not any("/buffer/" in name for name in toyfed.header(blob))
+    assert not any("/buffer/" in name for name in found.server.knowledge)
+    means = []
+    for number in range(4):
+        before = found.client(number).model.extractor[2].running_mean.clone()
+        record = found.prepare(number, found.server.knowledge, double=False)
+        assert torch.equal(before, record.model.extractor[2].running_mean)
+        means.append(tuple(before.tolist()))
+    assert len({*means}) == 4
+    weights = [found.client(n).model.extractor[1].weight for n in range(4)]
+    assert all(torch.equal(weights[0], w) for w in weights)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
+def test_everybody_starts_from_the_servers_model(toy, method):
+    found = toy(method, models=ONE)
+    own = [found.client(n).model.head.weight.clone() for n in range(4)]
+    assert not torch.equal(own[0], own[1])
+    found.rounds(1)
+    downloads = found.pool.downloads(0)
+    assert len({*downloads.values()}) == 1
+    payload = pf.Payload.from_bytes(downloads[0])
+    assert payload.keys() == pf.pack_weights(found.client(0).model, "model").keys()
+    assert not any(torch.equal(payload["model/head.weight"], w) for w in own)
+
+
+def test_lg_fedavg_shares_the_head_only(toy):
+    found = toy("lg-fedavg")
+    found.rounds(2)
+    assert set(found.pool.downloads(0).values()) == {b""}
+    for blob in found.pool.uploads(0).values():
+        assert toyfed.header(blob).keys() == {"head/weight", "head/bias", "samples"}
+    for blob in found.pool.downloads(1).values():
+        assert toyfed.header(blob).keys() == {"head/weight", "head/bias"}
+    uploads = {c: pf.Payload.from_bytes(b) for c, b in found.pool.uploads(0).items()}
+    for client, upload in uploads.items():
+        assert int(upload["samples"]) == sum(toyfed.MIXED[client])
+    download = pf.Payload.from_bytes(found.pool.downloads(1)[2])
+    for name in ("head/weight", "head/bias"):
+        slow = slow_average(uploads, name, True)
+        assert numbers(download[name].flatten()) == pytest.approx(slow, rel=1e-5, abs=1e-7)
+    record = found.prepare(2, download, double=False)
+    assert torch.equal(record.model.head.weight, download["head/weight"])
+    assert torch.equal(record.model.head.bias, download["head/bias"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_inference_is_by_the_installed_model(toy, method):
+    found = toy(method, models=ONE)
+    found.rounds(1)
+    record = found.prepare(0, found.server.knowledge, double=False)
+    record.model.eval()
+    x = record.test.images()
+    scores = found.call("inference", client=record.view(method), x=x)
+    assert torch.equal(scores, record.model(x))
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
+def test_whole_models_need_one_architecture(toy, method):
+    with pytest.raises(pf.UsageError) as caught:
+        toy(method)
+    assert caught.value.exit_code == 2
+    text = str(caught.value)
+    assert "2 architectures (cnn, norm)" in text
+    assert "--models cnn4" in text and "fedproto" in text
+
+
+def test_lg_fedavg_needs_one_head(toy):
+    with pytest.raises(pf.UsageError) as caught:
+        toy("lg-fedavg", models=TWO_HEADS)
+    assert caught.value.exit_code == 2
+    assert "(linear, 5)" in str(caught.value)
+    assert "--models htfe8" in str(caught.value)
+    assert toy("lg-fedavg").rounds(1)  # two extractors with one kind of head

@@ -1,0 +1,117 @@
+"""The papers' traffic: CIFAR-100's classes, 20 clients, K = 512, heads as in htfe8.
+
+What these methods send depends on classes, K and heads alone, so the rounds run on models that are
+nothing but a head, and htfe8's own heads are counted without memory.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import protofl as pf
+import pytest
+import torch
+import toyfed
+from protofl.parts import choose_part
+from protofl.registry import Registry
+
+C, K, M = 100, 512, 20
+HEAD = 51_300
+
+
+@functools.cache
+def images():
+    """A third to a half of the classes on each client, two samples of each; together all."""
+    generator = torch.Generator().manual_seed(0)
+    shares = torch.rand(M, generator=generator) * 0.3 + 0.3
+    has = torch.rand(M, C, generator=generator) < shares.unsqueeze(1)
+    has[torch.arange(C) % M, torch.arange(C)] = True
+    return toyfed.make_images((2 * has.long()).tolist(), has.long().tolist())
+
+
+def classes_of_clients():
+    own = images()
+    return sum(len(own.y[train].unique()) for train, _ in own.split)
+
+
+@pytest.fixture
+def run(toy):
+    def make(method, data=None, rounds=2, **options):
+        only_heads = toyfed.group(toyfed.PIXELS, K=K)
+        found = toy(method, images=data or images(), models=only_heads, batch_size=10, **options)
+        return found, found.rounds(rounds)
+
+    return make
+
+
+def test_every_head_of_htfe8_has_51300_parameters():
+    group = choose_part(Registry(), "model-group", "htfe8")
+    architectures = group.caller("architectures", config=group.config)
+    assert len(architectures) == 8
+    for architecture in architectures:
+        with torch.device("meta"):
+            head = architecture.build(3, C, K, 32).head
+        assert sum(p.numel() for p in head.parameters()) == HEAD, architecture.name
+
+
+def test_the_toy_is_of_the_papers_size(run):
+    found, _ = run("local", rounds=1)
+    info = found.plan.info
+    assert (info.num_clients, info.num_classes, info.feature_dim) == (M, C, K)
+    assert sum(p.numel() for p in found.client(0).model.parameters()) == HEAD
+    assert 30 * M < classes_of_clients() < 60 * M
+
+
+def test_lg_fedavg(run):
+    _, lines = run("lg-fedavg")
+    assert lines[0]["upload_floats"] == lines[1]["upload_floats"] == M * HEAD == 1_026_000
+    assert (lines[0]["download_floats"], lines[1]["download_floats"]) == (0, M * HEAD)
+
+
+def test_fedproto(run):
+    _, lines = run("fedproto")
+    for line in lines:
+        assert line["upload_floats"] == K * classes_of_clients()
+    assert (lines[0]["download_floats"], lines[1]["download_floats"]) == (0, M * C * K)
+    assert M * C * K == 1_024_000
+
+
+def test_fedtgp(run):
+    _, lines = run("fedtgp", set={"S": 1})
+    for line in lines:
+        assert line["upload_floats"] == K * classes_of_clients()
+        assert line["download_floats"] == M * C * K  # P̂ is sent from round 0
+
+
+def test_fedtgp_without_initial_prototypes(run):
+    _, lines = run("fedtgp", set={"S": 1, "send_initial": False})
+    assert [line["download_floats"] for line in lines] == [0, M * C * K]
+
+
+def test_fedsa(run):
+    _, lines = run("fedsa")
+    for line in lines:
+        assert line["upload_floats"] == K * classes_of_clients()
+        assert line["download_floats"] == M * C * K
+
+
+def test_a_class_that_nobody_has_costs_fedproto_nothing_and_fedtgp_its_row(run):
+    table = torch.full((M, C), 0)
+    table[:, : C - 7] = 2
+    data = toyfed.make_images(table[:4].tolist())
+    _, lines = run("fedproto", data)
+    assert lines[1]["download_floats"] == 4 * (C - 7) * K
+    _, lines = run("fedtgp", data, set={"S": 1})
+    assert lines[1]["download_floats"] == 4 * C * K
+
+
+def test_counts_and_classes_are_in_the_bytes_but_no_floats(run):
+    weighted, lines = run("fedproto", rounds=1)
+    _, fewer = run("fedproto", rounds=1, set={"aggregate": "uniform"})
+    assert lines[0]["upload_floats"] == fewer[0]["upload_floats"]
+    per_row = 8 * classes_of_clients()  # int64 counts, beside a few bytes of each header
+    spared = lines[0]["upload_bytes"] - fewer[0]["upload_bytes"]
+    assert per_row < spared < per_row + 100 * M
+    for blob in weighted.pool.uploads(0).values():
+        assert isinstance(pf.Payload.from_bytes(blob)["counts"], torch.Tensor)
+        assert toyfed.count_floats(blob) == pf.Payload.from_bytes(blob).floats

@@ -1,0 +1,197 @@
+"""The Gaussian noise of FedKTL's Table 10: how much, on what, where, and the same every time."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import protofl as pf
+import pytest
+import torch
+import toyfed
+
+NOISE = "gaussian-noise"
+K = 128
+
+
+class Sender:
+    """Sends one of everything, both ways."""
+
+    uploads: dict[str, str] = {}
+    downloads: dict[str, str] = {}
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client) -> pf.Payload:
+        return everything()
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+        return everything()
+
+
+class Doubling:
+    """Doubles the prototypes that a client sends."""
+
+    @pf.hookimpl(wrapper=True)
+    def upload_payload(self, client: pf.Client) -> Generator[None, pf.Payload, pf.Payload]:
+        payload = yield
+        return pf.Payload(payload, prototypes=2 * payload["prototypes"])
+
+
+VECTORS = ("prototypes", "latents", "global_prototypes")
+
+
+def everything():
+    """Zeros where noise is expected, so that what is there is the noise; ones elsewhere."""
+    ones = ("head/weight", "model/buffer/x", "public_logits", "class_logits")
+    return pf.Payload(
+        {name: torch.zeros(100, K) for name in VECTORS}
+        | {name: torch.ones(100, K) for name in ones},
+        images=torch.zeros(100, 3, 8, 8),
+        classes=torch.arange(100),
+        counts=torch.arange(100),
+        samples=torch.tensor(7),
+    )
+
+
+@pytest.fixture
+def noisy(tmp_path):
+    """``noisy(wrappers, **options of the noise)``: a federation of the sender."""
+
+    def make(wrappers=(NOISE,), method="sender", **options):
+        plan = toyfed.make_plan(
+            method,
+            tmp_path,
+            wrappers=list(wrappers),
+            options={NOISE: options} if NOISE in wrappers else {},
+            extra={("method", "sender"): Sender, ("wrapper", "doubling"): Doubling},
+        )
+        return toyfed.Toy(plan)
+
+    return make
+
+
+def sent(found, client=0, direction="up", round=0):
+    record, server = found.client(client), found.server
+    record.round = server.round = round
+    main = found.plan.composition.main
+    if direction == "up":
+        return found.call("upload_payload", client=record.view(main))
+    return found.call("download_payload", server=server.view(main), client_id=client)
+
+
+def is_normal(values, scale):
+    """Mean, deviation and the fourth moment within five of their standard errors."""
+    v = values.double().flatten() / scale
+    n = len(v)
+    assert abs(v.mean()) < 5 / n**0.5
+    assert abs(v.std() - 1) < 5 / (2 * n) ** 0.5
+    assert abs((v**4).mean() - 3) < 5 * (96 / n) ** 0.5
+    return True
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_the_noise_is_normal_with_deviation_p_times_s(noisy, direction):
+    given = {"s": 0.7, "p": 0.3, "s_images": 2.0, "p_images": 0.25}
+    payload = sent(noisy(**given), direction=direction)
+    for name in VECTORS:
+        assert is_normal(payload[name], 0.7 * 0.3)
+    assert is_normal(payload["images"], 2.0 * 0.25)
+
+
+def test_the_defaults_are_those_of_table_10(noisy):
+    payload = sent(noisy())
+    assert is_normal(payload["prototypes"], 0.05 * 0.2)
+    assert is_normal(payload["images"], 0.2 * 0.2)
+
+
+def test_the_tensors_noises_are_not_the_same(noisy):
+    payload = sent(noisy())
+    a, b = payload["prototypes"].flatten(), payload["global_prototypes"].flatten()
+    assert abs(torch.corrcoef(torch.stack([a, b]))[0, 1]) < 0.03
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_nothing_but_vectors_and_images_is_touched(noisy, direction):
+    payload, plain = sent(noisy(), direction=direction), everything()
+    assert payload.keys() == plain.keys()
+    for name, tensor in plain.items():
+        touched = name in (*VECTORS, "images")
+        assert torch.equal(payload[name], tensor) != touched, name
+        assert (payload[name].shape, payload[name].dtype) == (tensor.shape, tensor.dtype)
+
+
+def test_noise_keeps_the_values_under_it(noisy, tmp_path):
+    """What FedProto's clients send is the prototypes plus noise, row for row."""
+    clean, found = noisy((), method="fedproto"), noisy(method="fedproto", direction="up")
+    for number in range(4):
+        a, b = sent(clean, number), sent(found, number)
+        assert torch.equal(a["classes"], b["classes"])
+        assert torch.equal(a["counts"], b["counts"])
+        difference = (b["prototypes"] - a["prototypes"]).abs().max()
+        assert 0 < float(difference) < 6 * 0.05 * 0.2
+
+
+@pytest.mark.parametrize(
+    ("chosen", "noised"), [("up", "up"), ("down", "down"), ("both", "up down")]
+)
+def test_direction(noisy, chosen, noised):
+    found = noisy(direction=chosen)
+    for direction in ("up", "down"):
+        unchanged = toyfed.same(dict(sent(found, direction=direction)), dict(everything()))
+        assert unchanged == (direction not in noised.split())
+
+
+@pytest.mark.parametrize("options", [{"p": 0, "p_images": 0}, {"s": 0, "s_images": 0}])
+def test_no_strength_is_no_noise(noisy, options):
+    found = noisy(**options)
+    for direction in ("up", "down"):
+        assert toyfed.same(dict(sent(found, direction=direction)), dict(everything()))
+
+
+def test_the_noise_depends_on_seed_round_client_and_direction_alone(noisy):
+    found = noisy()
+    cases = [(c, d, r) for c in (0, 1) for d in ("up", "down") for r in (0, 3)]
+    first = [sent(found, *case)["prototypes"] for case in cases]
+    again = [sent(noisy(), *case)["prototypes"] for case in reversed(cases)][::-1]
+    for i, a in enumerate(first):
+        assert torch.equal(a, again[i])
+        assert not any(torch.equal(a, b) for b in first[i + 1 :])
+
+
+def test_torchs_own_generator_is_left_alone(noisy):
+    found = noisy()
+    before = torch.get_rng_state()
+    sent(found)
+    sent(found, direction="down")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_methods_own_payload_is_not_written_to(noisy):
+    """A method may hand out the tensors of its knowledge."""
+    found = noisy(method="fedsa")
+    anchors = found.server.knowledge["prototypes"].clone()
+    payload = sent(found, direction="down")
+    assert not torch.equal(payload["prototypes"], anchors)
+    assert torch.equal(found.server.knowledge["prototypes"], anchors)
+
+
+def test_wrappers_change_a_payload_in_the_order_given(noisy):
+    noise = sent(noisy())["prototypes"]
+    doubled_first = sent(noisy(("doubling", NOISE)))["prototypes"]
+    noise_first = sent(noisy((NOISE, "doubling")))["prototypes"]
+    assert torch.equal(doubled_first, noise)
+    assert torch.equal(noise_first, 2 * noise)
+
+
+def test_a_run_with_noise_learns_from_noisy_prototypes(noisy):
+    clean, found = noisy((), method="fedproto"), noisy(method="fedproto", s=5.0)
+    a, b = clean.rounds(2), found.rounds(2)
+    assert a[0]["loss_terms"] == b[0]["loss_terms"]  # nothing has been sent yet
+    assert a[1]["loss_terms"]["align"] < b[1]["loss_terms"]["align"]
+    traffic = [k for k in a[0] if k.endswith(("_floats", "_bytes"))]
+    assert [[line[k] for k in traffic] for line in a] == [[line[k] for k in traffic] for line in b]
+
+
+def test_a_negative_strength_is_refused(noisy):
+    with pytest.raises(pf.UsageError, match="p=-1"):
+        noisy(p=-1)
