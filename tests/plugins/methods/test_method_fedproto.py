@@ -19,7 +19,13 @@ from slow_equations import (
 )
 
 LABELS = [0, 2, 2, 1, 0, 0, 3]
-OFFICIAL = {"distance": "mse", "align": "sample", "collect": "online", "aggregate": "uniform"}
+OFFICIAL = {
+    "distance": "mse",
+    "align": "sample",
+    "collect": "online",
+    "aggregate": "uniform",
+    "absent": "forget",
+}
 
 
 def approx(value):
@@ -261,12 +267,33 @@ def test_one_deviation_changes_one_option(toy, option):
 
     paper, one = toy("fedproto"), toy("fedproto", set={option: OFFICIAL[option]})
     changed = {k for k, v in options(paper).items() if options(one)[k] != v}
-    assert changed == {option}
+    assert changed == {option} | ({"lambda_"} if option == "distance" else set())
     assert options(one)[option] == OFFICIAL[option]
     assert {*paper.plan.registry.load("method", "fedproto").Config.deviations} == {*OFFICIAL}
 
 
-@pytest.mark.parametrize("option", OFFICIAL)
+@pytest.mark.parametrize(("absent", "known"), [("keep", [0, 1, 3]), ("forget", [1, 3])])
+def test_a_class_that_is_absent_from_a_round(toy, randn, absent, known):
+    """It keeps its last prototype, or is forgotten; those that were sent are replaced."""
+    found = toy("fedproto", set={"absent": absent})
+
+    def upload(classes, seed):
+        rows = randn(len(classes), 8, seed=seed)
+        return pf.Payload(
+            prototypes=rows, classes=torch.tensor(classes), counts=torch.ones(len(classes)).long()
+        )
+
+    first, second = upload([0, 1], 1), upload([1, 3], 2)
+    for payload in (first, second):
+        update = found.call("server_aggregate", server=found.views()[1], uploads={0: payload})
+    assert update["classes"].tolist() == known
+    last = dict(zip([0, 1], first["prototypes"], strict=True))
+    last |= dict(zip([1, 3], second["prototypes"], strict=True))
+    for c, row in zip(known, update["prototypes"], strict=True):
+        assert torch.equal(row, last[c])
+
+
+@pytest.mark.parametrize("option", [o for o in OFFICIAL if o != "absent"])
 def test_one_deviation_changes_the_run_where_it_should(toy, option):
     """The loss options change the second round's loss, the others what is sent."""
     paper, one = toy("fedproto"), toy("fedproto", set={option: OFFICIAL[option]})

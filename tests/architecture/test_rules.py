@@ -1,0 +1,220 @@
+"""The rules of the architecture, held against the source."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import inspect
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import protofl
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {
+    "protofl": ROOT / "core/protofl",
+    "protofl_plugins": ROOT / "plugins/protofl_plugins",
+    "protofl_cli": ROOT / "cli/protofl_cli",
+}
+FILES = {
+    path: package for package, folder in PACKAGES.items() for path in sorted(folder.rglob("*.py"))
+}
+LONGEST = 420
+
+
+@cache
+def tree(path):
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def of(package):
+    return [path for path, owner in FILES.items() if owner == package]
+
+
+def imports(path):
+    """Every imported module, and ``MODULE.NAME`` for names that come from one."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def tops(path):
+    return {module.split(".")[0] for module, _ in imports(path)}
+
+
+def text_of(path):
+    return path.relative_to(ROOT)
+
+
+def declared_dependencies():
+    """Import names of what ``pyproject.toml`` declares, extras too."""
+    found = {"sklearn", "PIL"}
+    for line in importlib.metadata.requires("protofl") or []:
+        found.add(re.split(r"[\s<>=!;\[(]", line)[0].lower().replace("-", "_"))
+    return found - {"scikit_learn"}
+
+
+def test_there_is_something_to_look_at():
+    assert all(len(of(package)) >= 3 for package in PACKAGES)
+
+
+def test_the_core_imports_neither_plugins_nor_the_cli():
+    for path in of("protofl"):
+        assert not tops(path) & {"protofl_plugins", "protofl_cli"}, text_of(path)
+
+
+def test_the_cli_reaches_plugins_through_entry_points_alone():
+    for path in of("protofl_cli"):
+        assert "protofl_plugins" not in tops(path), text_of(path)
+
+
+def test_plugins_import_public_names_only():
+    allowed = set(sys.stdlib_module_names) | declared_dependencies() | {"protofl_plugins"}
+    for path in of("protofl_plugins"):
+        for module, name in imports(path):
+            top = module.split(".")[0]
+            if top != "protofl":
+                assert top in allowed, f"{text_of(path)} imports {module}"
+                continue
+            assert module == "protofl", f"{text_of(path)} imports {module}: not public"
+            if name:
+                assert name in protofl.__all__, f"{text_of(path)}: protofl.{name} is not public"
+
+
+def test_plugins_read_public_names_only():
+    for path in of("protofl_plugins"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                if node.value.id == "pf":
+                    assert node.attr in protofl.__all__, f"{text_of(path)}: pf.{node.attr}"
+
+
+def test_a_method_imports_no_other_method():
+    for path in of("protofl_plugins"):
+        for module, name in imports(path):
+            whole = f"{module}.{name}"
+            assert not whole.startswith("protofl_plugins.methods"), f"{text_of(path)}: {whole}"
+
+
+def test_plugin_managers_live_in_two_files():
+    found = set()
+    for path in FILES:
+        if "pluggy" in tops(path):
+            found.add(text_of(path).as_posix())
+        mentioned = {getattr(n, "attr", getattr(n, "id", "")) for n in ast.walk(tree(path))}
+        if "PluginManager" in mentioned:
+            assert path.name in ("registry.py", "composition.py"), text_of(path)
+    assert found == {
+        "core/protofl/registry.py",
+        "core/protofl/composition.py",
+        "core/protofl/hookspecs/markers.py",
+    }
+
+
+def test_rich_is_imported_by_one_file():
+    found = [path.name for path in FILES if "rich" in tops(path)]
+    assert set(found) <= {"render.py"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import protofl",
+        "import protofl; protofl.hookimpl; protofl.Config; protofl.UsageError",
+        "from protofl.registry import Registry; print([p.name for p in Registry().plugins()])",
+    ],
+)
+def test_names_are_listed_without_torch(code):
+    code += "; import sys; assert not {'torch', 'numpy', 'sklearn'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_public_names():
+    assert sorted(protofl.__all__) == protofl.__all__ or set(protofl.__all__) == set(dir(protofl))
+    assert len(set(protofl.__all__)) == len(protofl.__all__)
+    assert set(protofl.__all__) - {"__version__"} == set(protofl._HOME)
+    for name in protofl.__all__:
+        value = getattr(protofl, name)
+        if name in ("__version__",):
+            assert value == importlib.metadata.version("protofl")
+            continue
+        assert inspect.getdoc(value), name
+        module = importlib.import_module(protofl._HOME[name])
+        assert value is (module if name == "functional" else getattr(module, name))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        protofl.no_such_name  # noqa: B018
+
+
+def test_type_checkers_see_the_same_names():
+    (block,) = (
+        node
+        for node in tree(PACKAGES["protofl"] / "__init__.py").body
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+    )
+    seen = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    homes = dict(protofl._HOME) | {"functional": "protofl"}
+    assert seen == homes
+
+
+def test_the_functional_names():
+    from protofl import functional
+
+    for name in functional.__all__:
+        assert inspect.getdoc(getattr(functional, name)), name
+
+
+def public(body, outer=""):
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            if node.name.startswith("_"):
+                continue
+            yield f"{outer}{node.name}", node
+            if isinstance(node, ast.ClassDef):
+                yield from public(node.body, f"{outer}{node.name}.")
+
+
+def overload(node):
+    return any(getattr(d, "id", getattr(d, "attr", "")) == "overload" for d in node.decorator_list)
+
+
+def test_everything_public_has_a_docstring():
+    missing = []
+    for path in FILES:
+        if not ast.get_docstring(tree(path)):
+            missing.append(str(text_of(path)))
+        for name, node in public(tree(path).body):
+            if not ast.get_docstring(node) and not overload(node):
+                missing.append(f"{text_of(path)}: {name}")
+    assert not missing
+
+
+def test_no_file_is_long():
+    long = {
+        str(text_of(path)): count
+        for path in FILES
+        if (count := len(path.read_text(encoding="utf-8").splitlines())) > LONGEST
+    }
+    assert not long
+
+
+def test_plugins_keep_nothing_on_themselves():
+    for path in of("protofl_plugins"):
+        if path.parent.name not in ("methods", "wrappers"):
+            continue
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                assert getattr(node.value, "id", "") != "self", f"{text_of(path)}:{node.lineno}"

@@ -1,0 +1,137 @@
+"""What the runtime's tests share: a data set and a model group that cost nothing, and runs of them.
+
+Methods are small classes of the tests; they take part through ``Plan.make(extra=…)``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from pathlib import Path
+
+import protofl as pf
+import torch
+from protofl.federation import Federation
+from protofl.plan import Plan
+from torch import nn
+
+DATA = Path(tempfile.mkdtemp(prefix="protofl-tests-"))
+atexit.register(shutil.rmtree, DATA, ignore_errors=True)
+
+
+class Tiny:
+    """Four classes of 8×8 images: 96 samples, one bright quarter each."""
+
+    @pf.hookimpl
+    def cache_key(self):
+        return "tiny"
+
+    @pf.hookimpl
+    def decode(self):
+        generator = torch.Generator().manual_seed(3)
+        y = torch.arange(96) % 4
+        x = torch.randint(0, 120, (96, 1, 8, 8), generator=generator, dtype=torch.uint8)
+        for label in range(4):
+            row, column = 4 * (label // 2), 4 * (label % 2)
+            x[y == label, :, row : row + 4, column : column + 4] += 100
+        return pf.Images(x, y, 96, ["a", "b", "c", "d"])
+
+
+def _build(width):
+    def build(channels, num_classes, feature_dim, side):
+        flat = channels * side * side
+        layers = [nn.Flatten(), nn.Linear(flat, width), nn.ReLU(), nn.Linear(width, feature_dim)]
+        return pf.SplitModel(nn.Sequential(*layers), nn.Linear(feature_dim, num_classes), 6)
+
+    return build
+
+
+class Toy:
+    """Two small dense networks."""
+
+    feature_dim = 6
+    min_side = 8
+    channels = None
+
+    @pf.hookimpl
+    def architectures(self):
+        return [pf.Architecture(f"dense{width}", _build(width)) for width in (8, 5)]
+
+
+class Toy1(Toy):
+    """One small dense network."""
+
+    @pf.hookimpl
+    def architectures(self):
+        return [pf.Architecture("dense8", _build(8))]
+
+
+PARTS = {("dataset", "tiny"): Tiny, ("model-group", "toy"): Toy, ("model-group", "toy1"): Toy1}
+
+GIVEN = {
+    "models": "toy",
+    "dataset": "tiny",
+    "partition": "iid",
+    "clients": 4,
+    "rounds": 2,
+    "batch_size": 6,
+    "lr": 0.1,
+    "data_dir": DATA,
+    "device": "cpu",
+    "backend": "local",
+}
+"""The options of a toy run."""
+
+
+def make_plan(method, methods=None, wrappers=None, **options):
+    """A plan of a toy run: ``method`` is a name or a class, ``methods`` are others by name."""
+    extra = dict(PARTS)
+    if isinstance(method, type):
+        extra["method", "main"] = method
+        method = "main"
+    extra |= {("method", name): found for name, found in (methods or {}).items()}
+    extra |= {("wrapper", name): found for name, found in (wrappers or {}).items()}
+    given = GIVEN | {"wrappers": list(wrappers or {})} | options | {"method": method}
+    return Plan.make(given, extra)
+
+
+def open_federation(plan, trial=0):
+    """A federation in this process, ready for its first round."""
+    backend = plan.parts["backend"]
+    pool = backend.caller("open_pool", plan=plan, config=backend.config, workers=1)
+    federation = Federation(plan, pool)
+    federation.start_trial(trial)
+    return federation
+
+
+def lines_of(plan, rounds=None):
+    """The lines of some rounds, without folder and dry step."""
+    federation = open_federation(plan)
+    return [federation.round(n)[0] for n in range(rounds or plan.settings.rounds)]
+
+
+def install(monkeypatch):
+    """Install the toys as a distribution on ``sys.path``, so that `protofl.run` finds them."""
+    info = DATA / "site" / "toys-1.0.dist-info"
+    if not info.exists():
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
+        groups = {"dataset": "datasets", "model-group": "model_groups"}
+        lines = [
+            f"[protofl.{groups[kind]}]\n{name} = {found.__module__}:{found.__name__}"
+            for (kind, name), found in PARTS.items()
+        ]
+        (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    monkeypatch.syspath_prepend(info.parent)
+
+
+def train(method, out, **options):
+    """A toy run in a folder; the toys must be installed."""
+    options = (GIVEN if not options.get("resume") else {"backend": "local"}) | options
+    return pf.run(method, out=out, **options)
+
+
+def without_times(rows):
+    """Lines of metrics.jsonl without what differs between identical runs."""
+    return [{k: v for k, v in row.items() if k not in ("seconds", "time")} for row in rows]

@@ -1,0 +1,214 @@
+"""The dry step: what it finds before the first round, and that it leaves no trace."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import protofl as pf
+import pytest
+import torch
+from protofl.drystep import dry_step
+from runtime_toys import install, make_plan, train, without_times
+from torch.nn.functional import cross_entropy
+
+
+class Prototypes:
+    """Guides towards prototypes that the server sends, in the plainest way."""
+
+    terms = {"ce": "cross-entropy", "align": "distance to the received prototypes"}
+    uploads = {"prototypes": "means"}
+    downloads = {"prototypes": "means of means"}
+
+    @pf.hookimpl
+    def download_payload(self, server):
+        return server.knowledge.select("prototypes")
+
+    @pf.hookimpl
+    def local_loss(self, client, batch, output):
+        terms = {"ce": cross_entropy(output.logits, batch.y)}
+        if "prototypes" in client.received:
+            table, known = client.received.table("prototypes", client.num_classes)
+            align = pf.functional.prototype_alignment(output.features, batch.y, table, known)
+            terms["align"] = 0.1 * align
+        return terms
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        client.state["rounds"] = client.state.get("rounds", 0) + 1
+        return client.class_prototypes()
+
+    @pf.hookimpl
+    def server_aggregate(self, server, uploads):
+        server.state["rounds"] = server.state.get("rounds", 0) + 1
+        P, present = pf.stack_rows(uploads, "prototypes", server.num_classes)
+        mean, known = pf.functional.aggregate_prototypes(P, present.long(), "uniform")
+        return pf.class_rows(known, prototypes=mean)
+
+    @pf.hookimpl
+    def inference(self, client, x):
+        features = client.features(x)
+        if "prototypes" not in client.received:
+            return client.head(features)
+        table, _ = client.received.table("prototypes", client.num_classes)
+        return -pf.functional.prototype_distance(features, table)
+
+
+class Strict:
+    """Reads a key of the uploads that nobody checks for."""
+
+    uploads = {"counts": "c"}
+
+    @pf.hookimpl
+    def server_aggregate(self, server, uploads):
+        for upload in uploads.values():
+            upload["counts"]
+        return {}
+
+
+def failing(*arguments, **options):
+    with pytest.raises(pf.UsageError) as caught:
+        dry_step(make_plan(*arguments, **options))
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+def test_a_sound_composition_passes():
+    for clients in (1, 2, 4):
+        dry_step(make_plan(Prototypes, clients=clients))
+
+
+def test_a_term_that_never_comes_into_being():
+    # ``local`` downloads nothing, so the added term has nothing to align with.
+    error = failing("local", {"proto": Prototypes}, add=["proto.align"])
+    assert "'proto.align'" in error.what
+    assert "'prototypes'" in error.near
+    for sender in ("fedproto", "proto", "fedsa"):
+        assert sender in error.do
+    assert "--use download_payload=METHOD" in error.do
+    assert "lg-fedavg" not in error.do
+    dropped = {"use": {"local_loss": "proto"}, "drop": ["proto.align"]}
+    dry_step(make_plan("local", {"proto": Prototypes}, **dropped))
+
+
+def test_a_term_that_is_missing_without_a_key():
+    class Forgetful:
+        terms = {"ce": "cross-entropy", "other": "never there"}
+
+        @pf.hookimpl
+        def local_loss(self, client, batch, output):
+            return {"ce": cross_entropy(output.logits, batch.y)}
+
+    error = failing(Forgetful)
+    assert "'other'" in error.what
+    assert "--drop local_loss.other" in error.do
+
+
+def test_a_key_that_an_upload_lacks():
+    error = failing(
+        Prototypes,
+        {"strict": Strict},
+        use={"server_aggregate": "strict", "upload_payload": "local"},
+    )
+    assert "'counts'" in error.what
+    assert "server_aggregate, round 0" in error.what
+    assert "fedproto" in error.do
+    assert "strict" in error.do
+    assert "--use upload_payload=METHOD" in error.do
+
+
+def test_a_key_that_a_download_lacks():
+    class Reader:
+        @pf.hookimpl
+        def receive(self, client):
+            client.received["model/weight"]
+
+    error = failing(Reader)
+    assert "'model/weight'" in error.what
+    assert "receive, client 0, round 0" in error.what
+    assert "fedavg" in error.do
+    assert "--use download_payload=METHOD" in error.do
+
+
+def test_a_key_that_inference_looks_for_in_vain():
+    error = failing("local", {"proto": Prototypes}, use={"inference": "proto"})
+    assert "'prototypes'" in str(error)
+    assert "--use download_payload=METHOD" in error.do
+
+
+def test_no_term_in_the_first_round():
+    plan = make_plan(Prototypes, drop=["ce"])
+    with pytest.raises(pf.ProtoflError) as caught:
+        dry_step(plan)
+    assert "TypeError" not in str(caught.value)
+
+
+def test_a_hook_that_fails():
+    class Broken:
+        @pf.hookimpl
+        def server_train(self, server, uploads):
+            if server.round == 1:
+                raise ZeroDivisionError("seven")
+            return {}
+
+    error = failing(Broken)
+    assert "server_train, round 1: ZeroDivisionError: seven" in error.what
+
+
+def test_what_it_sees():
+    seen = {"clients": set(), "architectures": set(), "epochs": [], "rounds": set(), "sizes": set()}
+
+    class Watching:
+        terms = {"ce": "x"}
+
+        @pf.hookimpl
+        def local_loss(self, client, batch, output):
+            seen["clients"].add(client.id)
+            seen["rounds"].add(client.round)
+            seen["sizes"].add((client.steps, len(batch.y), client.num_samples))
+            return {"ce": cross_entropy(output.logits, batch.y)}
+
+        @pf.hookimpl
+        def server_train(self, server, uploads):
+            seen["epochs"].append(len(list(server.epochs(7))))
+            seen["architectures"] |= {server.clients[c].architecture for c in uploads}
+            return {}
+
+    dry_step(make_plan(Watching, local_epochs=4))
+    assert seen == {
+        "clients": {0, 1},
+        "architectures": {"dense8", "dense5"},
+        "epochs": [1, 1],
+        "rounds": {0, 1},
+        "sizes": {(1, 6, 6)},
+    }
+    dry_step(make_plan(Watching, clients=1))
+
+
+def test_it_leaves_no_trace(tmp_path, monkeypatch):
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        np.random.seed(4)
+        random.seed(4)
+        before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+        threads = torch.get_num_threads()
+        dry_step(make_plan(Prototypes))
+        assert torch.equal(torch.get_rng_state(), before[0])
+        assert (np.random.get_state()[1].tolist(), random.getstate()) == before[1:]
+        assert torch.get_num_threads() == threads
+    install(monkeypatch)
+    results = [train(Prototypes, tmp_path / str(dry), dry_step=dry) for dry in (True, False)]
+    assert without_times(results[0].record) == without_times(results[1].record)
+    assert results[0].summary == results[1].summary
+
+
+def test_a_run_draws_nothing_from_the_global_streams(tmp_path, monkeypatch):
+    install(monkeypatch)
+    results = []
+    for seed in (1, 2):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            state = torch.get_rng_state()
+            results.append(train("fedsa", tmp_path / str(seed)))
+            assert torch.equal(torch.get_rng_state(), state)
+    assert without_times(results[0].record) == without_times(results[1].record)

@@ -1,0 +1,295 @@
+"""What crosses: payloads, class-indexed tables, and the server's knowledge."""
+
+from __future__ import annotations
+
+import math
+
+import protofl as pf
+import pytest
+import torch
+from protofl.errors import MissingKey
+from protofl.payload import Knowledge, Payload, class_rows, stack_rows
+
+
+def t(*values):
+    return torch.tensor(values)
+
+
+def rows(*classes, width=2):
+    """Rows that show their class: class c is (c, c + 0.5, …)."""
+    return torch.stack([torch.arange(width) * 0.5 + c for c in classes])
+
+
+def same(a, b):
+    return a.dtype == b.dtype and torch.equal(a, b)
+
+
+def test_round_trip_keeps_names_types_and_values():
+    payload = Payload(
+        {
+            "model/0.weight": torch.randn(3, 4),
+            "model/buffer/count": torch.tensor(7),
+            "half": torch.randn(2).to(torch.bfloat16),
+            "double": torch.randn(2, dtype=torch.float64),
+            "mask": t(True, False),
+            "none": torch.empty(0, 5),
+            "nan": t(math.nan, math.inf),
+        }
+    )
+    back = Payload.from_bytes(payload.to_bytes())
+    assert list(back) == sorted(payload)
+    for key in payload.keys() - {"nan"}:
+        assert same(back[key], payload[key]), key
+    assert torch.equal(back["nan"].isnan(), t(True, False))
+
+
+def test_bytes_do_not_depend_on_layout_gradients_or_order():
+    x = torch.randn(2, 3, 4, 5)
+    plain = Payload(a=x, b=t(1)).to_bytes()
+    strided = x.to(memory_format=torch.channels_last).requires_grad_()
+    assert Payload(b=t(1), a=strided).to_bytes() == plain
+    assert Payload(a=x.clone().transpose(0, 1).contiguous().transpose(0, 1), b=t(1)).to_bytes() == (
+        plain
+    )
+
+
+def test_an_empty_payload_is_no_bytes():
+    assert Payload().to_bytes() == b""
+    assert Payload.from_bytes(b"") == {}
+    assert Payload().floats == 0
+
+
+def test_one_tensor_under_two_names_travels():
+    x = torch.randn(3)
+    back = Payload.from_bytes(Payload(a=x, b=x, c=x[:2]).to_bytes())
+    assert same(back["a"], x)
+    assert same(back["b"], x)
+    assert same(back["c"], x[:2])
+
+
+def test_floats_count_floating_elements_except_buffers():
+    payload = Payload(
+        {
+            "prototypes": torch.zeros(3, 5),
+            "classes": t(0, 1, 2),
+            "counts": t(4, 4, 4),
+            "samples": torch.tensor(12),
+            "model/weight": torch.zeros(7),
+            "model/half": torch.zeros(2, dtype=torch.float16),
+            "model/buffer/bn.running_mean": torch.zeros(11),
+            "model/buffer/bn.num_batches_tracked": torch.tensor(3),
+        }
+    )
+    assert payload.floats == 15 + 7 + 2
+
+
+def test_nonfinite_names_a_tensor():
+    assert Payload(a=torch.zeros(2), b=t(1, 2)).nonfinite() is None
+    assert Payload().nonfinite() is None
+    for bad in (math.nan, math.inf, -math.inf):
+        assert Payload(a=torch.zeros(2), b=t(0.0, bad)).nonfinite() == "b"
+    assert Payload({"model/buffer/m": t(math.nan)}).nonfinite() == "model/buffer/m"
+
+
+def test_a_table_has_a_row_for_every_class():
+    payload = Payload(
+        prototypes=rows(3, 1), classes=t(3, 1), other=rows(0), **{"other.classes": t(0)}
+    )
+    table, known = payload.table("prototypes", 5)
+    assert known.tolist() == [False, True, False, True, False]
+    assert table[known].tolist() == rows(1, 3).tolist()
+    assert not table[~known].any()
+    table, known = payload.table("other", 5)
+    assert known.tolist() == [True, False, False, False, False]
+    assert payload.classes_of("other").tolist() == [0]
+    assert payload.classes_of("prototypes").tolist() == [3, 1]
+    empty = Payload(prototypes=rows(1)[:0], classes=t(1)[:0])
+    assert not empty.table("prototypes", 3)[1].any()
+    ints = Payload(counts=t(4, 6), classes=t(0, 2)).table("counts", 3)[0]
+    assert same(ints, t(4, 0, 6))
+
+
+def test_class_rows_and_table_are_inverse():
+    dense, known = torch.randn(5, 3), t(True, False, True, True, False)
+    payload = class_rows(known, prototypes=dense, counts=torch.arange(5))
+    assert payload["classes"].tolist() == [0, 2, 3]
+    assert payload["counts"].tolist() == [0, 2, 3]
+    table, mask = payload.table("prototypes", 5)
+    assert torch.equal(mask, known)
+    assert torch.equal(table, dense * known.unsqueeze(1))
+
+
+def test_stack_rows_against_a_loop():
+    uploads = {
+        4: Payload(prototypes=rows(2, 0), classes=t(2, 0)),
+        9: Payload(prototypes=rows(1), classes=t(1)),
+        11: Payload(prototypes=rows(0)[:0], classes=t(1)[:0]),
+    }
+    stacked, present = stack_rows(uploads, "prototypes", 3)
+    assert stacked.shape == (3, 3, 2)
+    for m, upload in enumerate(uploads.values()):
+        for c in range(3):
+            where = (upload["classes"] == c).nonzero().flatten().tolist()
+            assert bool(present[m, c]) == bool(where)
+            expected = upload["prototypes"][where[0]] if where else torch.zeros(2)
+            assert torch.equal(stacked[m, c], expected)
+    with pytest.raises(MissingKey):
+        stack_rows(uploads | {12: Payload(classes=t(1))}, "prototypes", 3)
+
+
+def test_a_missing_key_says_what_is_there():
+    payload = Payload(prototypes=rows(1), classes=t(1))
+    with pytest.raises(MissingKey) as caught:
+        payload["counts"]
+    error = caught.value
+    assert error.key == "counts"
+    assert "'counts'" in error.what
+    assert "classes, prototypes" in error.near
+    assert isinstance(error, KeyError)
+    assert isinstance(error, pf.ProtoflError)
+    with pytest.raises(MissingKey) as caught:
+        Payload(prototypes=rows(1)).table("prototypes", 3)
+    assert caught.value.key == "classes"
+    with pytest.raises(MissingKey, match="nothing"):
+        Payload()["x"]
+
+
+def test_what_was_looked_for_in_vain_is_noted():
+    payload = Payload(prototypes=rows(1), classes=t(1), head=rows(0))
+    assert "prototypes" in payload
+    assert payload.under("head") == {}
+    assert "x" not in payload
+    assert "y" not in payload.keys()  # reading the keys asks for nothing
+    assert payload.get("z") is None
+    with pytest.raises(MissingKey):
+        payload["w"]
+    assert payload.asked == {"x", "w", "head/…"}
+
+
+def test_select_takes_the_classes_along():
+    payload = Payload(
+        prototypes=rows(1, 2),
+        counts=t(5, 5),
+        logits=rows(0),
+        classes=t(1, 2),
+        **{"logits.classes": t(0)},
+    )
+    assert set(payload.select("prototypes", "absent")) == {"prototypes", "classes"}
+    assert set(payload.select("logits")) == {"logits", "logits.classes"}
+    assert set(payload.select("logits", "counts")) == {
+        "logits",
+        "logits.classes",
+        "counts",
+        "classes",
+    }
+    assert payload.select("absent") == {}
+    assert isinstance(payload.select("counts"), Payload)
+
+
+def test_select_takes_tensors_that_have_no_classes():
+    payload = Payload(public_logits=torch.zeros(3, 2), samples=torch.tensor(3))
+    assert set(payload.select("public_logits", "samples")) == {"public_logits", "samples"}
+
+
+def test_under_takes_the_prefix_off():
+    payload = Payload({"head/weight": t(1.0), "head/buffer/m": t(2.0), "header/x": t(3.0)})
+    assert set(payload.under("head")) == {"weight", "buffer/m"}
+
+
+# --- knowledge -----------------------------------------------------------------------------------
+
+
+def held(knowledge, name):
+    """{class: row} of a tensor of the knowledge."""
+    classes = knowledge.classes_of(name).tolist()
+    return dict(zip(classes, knowledge[name].tolist(), strict=True))
+
+
+def true_rows(*classes):
+    return dict(zip(classes, rows(*classes).tolist(), strict=True))
+
+
+def update(name, *classes):
+    return Payload({name: rows(*classes)}, classes=torch.tensor(classes))
+
+
+def test_merging_keeps_every_rows_class():
+    knowledge = Knowledge()
+    knowledge.merge(update("a", 0, 1))
+    knowledge.merge(update("b", 1, 2))
+    assert held(knowledge, "a") == true_rows(0, 1)
+    assert held(knowledge, "b") == true_rows(1, 2)
+    knowledge.merge(update("c", 0, 2))
+    assert [held(knowledge, n) for n in "abc"] == [
+        true_rows(0, 1),
+        true_rows(1, 2),
+        true_rows(0, 2),
+    ]
+    knowledge.merge(update("a", 3))
+    assert [held(knowledge, n) for n in "abc"] == [true_rows(3), true_rows(1, 2), true_rows(0, 2)]
+    assert "a.classes" not in knowledge
+
+
+def test_merging_in_every_sequence():
+    steps = [
+        ("a", (0, 1)),
+        ("b", (1, 2)),
+        ("a", (2, 0)),
+        ("c", (0, 1, 2)),
+        ("b", (0, 1)),
+        ("a", ()),
+    ]
+    for start in range(len(steps)):
+        knowledge, expected = Knowledge(), {}
+        for name, classes in steps[start:] + steps[:start]:
+            if classes:
+                knowledge.merge(update(name, *classes))
+                expected[name] = true_rows(*classes)
+            else:
+                knowledge.merge({})
+            assert {n: held(knowledge, n) for n in expected} == expected
+
+
+def test_merging_the_same_classes_in_another_order():
+    knowledge = Knowledge(update("a", 0, 1))
+    knowledge.merge(update("b", 1, 0))
+    assert held(knowledge, "a") == true_rows(0, 1)
+    assert held(knowledge, "b") == true_rows(1, 0)
+
+
+def test_merging_equal_classes_adds_nothing():
+    knowledge = Knowledge(update("a", 0, 1))
+    knowledge.merge(update("b", 0, 1))
+    assert set(knowledge) == {"a", "b", "classes"}
+
+
+def test_own_classes_travel_with_their_tensor():
+    knowledge = Knowledge(update("a", 0, 1))
+    knowledge.merge(Payload({"b": rows(2), "b.classes": t(2)}))
+    assert held(knowledge, "b") == true_rows(2)
+    assert held(knowledge, "a") == true_rows(0, 1)
+    knowledge.merge(Payload({"b": rows(0, 3), "b.classes": t(0, 3)}))
+    assert held(knowledge, "b") == true_rows(0, 3)
+    knowledge.merge(Payload({"b": rows(1, 4), "classes": t(1, 4)}))
+    assert held(knowledge, "b") == true_rows(1, 4)
+    assert held(knowledge, "a") == true_rows(0, 1)
+
+
+def test_what_is_not_indexed_by_class_gets_no_classes():
+    knowledge = Knowledge(
+        Payload(
+            {"head/weight": rows(0, 1), "public_logits": rows(0, 1), "samples": torch.tensor(2)}
+        )
+    )
+    knowledge.merge(update("a", 0, 1))
+    knowledge.merge(update("b", 2, 3))
+    own = {key for key in knowledge if key.endswith(".classes")}
+    assert own == {"a.classes"}
+
+
+def test_merged_knowledge_can_be_sent():
+    knowledge = Knowledge(Payload(a=rows(0, 1), b=rows(0, 1) + 1, classes=t(0, 1)))
+    knowledge.merge(update("c", 1, 2))
+    back = Payload.from_bytes(knowledge.to_bytes())
+    assert back["a.classes"].tolist() == back["b.classes"].tolist() == [0, 1]
+    assert back["classes"].tolist() == [1, 2]

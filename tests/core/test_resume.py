@@ -1,0 +1,398 @@
+"""Interrupted runs: wherever one is cut, what is resumed equals the run that was not."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+import protofl as pf
+import pytest
+import torch
+from protofl import record
+from runtime_toys import DATA, GIVEN, install, train, without_times
+from torch import nn
+
+
+class Killed(BaseException):
+    """Stands for a signal that ends the process at once."""
+
+
+class Remembering:
+    """Keeps something everywhere: clients' and the server's state and modules, and knowledge."""
+
+    terms = {"ce": "cross-entropy", "pull": "towards the shared scale"}
+
+    @pf.hookimpl
+    def setup_server(self, server):
+        server.modules["net"] = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        server.state["seen"] = {}
+
+    @pf.hookimpl
+    def setup_client(self, client):
+        client.add_module("gate", nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)))
+        client.add_module("fixed", nn.Linear(6, 6), train=False)
+
+    @pf.hookimpl
+    def download_payload(self, server, client_id):
+        rounds = server.state["seen"].get(client_id, 0)
+        return pf.Payload({k: v + rounds for k, v in server.knowledge.items()})
+
+    @pf.hookimpl
+    def local_loss(self, client, batch, output):
+        gated = client.module("gate")(client.module("fixed")(output.features))
+        pull = client.state["drift"] * gated.pow(2).mean()
+        return {"ce": nn.functional.cross_entropy(output.logits, batch.y), "pull": pull}
+
+    @pf.hookimpl
+    def before_training(self, client):
+        client.state.setdefault("drift", 0.1)
+        client.state.setdefault("rounds", {})[client.round] = torch.tensor(client.round)
+
+    @pf.hookimpl
+    def after_training(self, client):
+        shift = torch.rand((), generator=client.generator("shift")).item() / 10
+        client.state["drift"] += shift + 0.01 * len(client.state["rounds"])
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        return pf.Payload(drift=torch.tensor(client.state["drift"]))
+
+    @pf.hookimpl
+    def server_aggregate(self, server, uploads):
+        for client in uploads:
+            server.state["seen"][client] = server.state["seen"].get(client, 0) + 1
+        return {"drift": torch.stack([u["drift"] for u in uploads.values()]).mean()}
+
+    @pf.hookimpl
+    def server_train(self, server, uploads):
+        noise = torch.rand(4, 3, generator=server.generator("noise"))
+        loss = server.modules["net"](noise + server.knowledge["drift"]).pow(2).sum()
+        gradients = torch.autograd.grad(loss, list(server.modules["net"].parameters()))
+        with torch.no_grad():
+            for p, g in zip(server.modules["net"].parameters(), gradients, strict=True):
+                p.sub_(0.1 * g)
+        return {"loss": loss.detach()}
+
+    @pf.hookimpl
+    def end_round(self, server):
+        return {k: float(v) for k, v in server.knowledge.items()}
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch):
+    install(monkeypatch)
+
+
+def same(one, two):
+    assert without_times(one.record) == without_times(two.record)
+    assert one.summary == two.summary
+    on_disk = (two.folder / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in on_disk] == two.record
+    assert json.loads((two.folder / "summary.json").read_text()) == two.summary
+
+
+def interrupted(method, out, at, **options):
+    """Run until an event: ``at`` is (trial, round) at whose beginning it is killed."""
+
+    def progress(event, values):
+        if event == "round" and (values["trial"], values["round"]) == at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(method, out, progress=progress, **options)
+
+
+OPTIONS = {"rounds": 3, "participation": 0.5, "trials": 2, "local_epochs": 2}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        install(monkeypatch)
+        return train(Remembering, tmp_path_factory.mktemp("whole") / "run", **OPTIONS)
+
+
+# --- a kill at every step of writing -------------------------------------------------------------
+
+
+def killing(monkeypatch, place, number, late):
+    """Kill the run at the ``number``-th call of a function, before or after its work."""
+    holder, name = place
+    original, calls = getattr(holder, name), []
+
+    def call(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == number and not late:
+            raise Killed
+        result = original(*arguments, **options)
+        if len(calls) == number:
+            raise Killed
+        return result
+
+    monkeypatch.setattr(holder, name, call)
+
+
+PLACES = {
+    "os.replace": (os, "replace"),
+    "write_json": (record, "write_json"),
+    "save_server": (record, "save_server"),
+    "add": (record.RunFolder, "add"),
+    "sweep": (record.RunFolder, "_sweep"),
+}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_kill_at_each_step_of_writing(tmp_path, monkeypatch, whole, place, late):
+    number, kills = 0, 0
+    while True:
+        number += 1 if number < 4 else 4
+        out = tmp_path / str(number)
+        with monkeypatch.context() as patch:
+            killing(patch, PLACES[place], number, late)
+            try:
+                train(Remembering, out, dry_step=False, **OPTIONS)
+                break
+            except Killed:
+                kills += 1
+        if not (out / "config.json").exists():
+            with pytest.raises(pf.UsageError, match=r"config\.json"):
+                train(Remembering, out, resume=True)
+            continue
+        resumed = train(Remembering, out, resume=True, backend="local")
+        same(whole, resumed)
+        assert not list(out.rglob("*.part"))
+    assert kills >= 4
+
+
+def test_a_kill_while_a_line_is_written(tmp_path, whole):
+    interrupted(Remembering, tmp_path / "run", (0, 2), **OPTIONS)
+    for rest in ('{"trial": 0, "round": 2, "test_ac', '{"trial": 0, "round": 2}\n', "\n"):
+        out = tmp_path / f"cut {len(rest)}"
+        shutil.copytree(tmp_path / "run", out)
+        with open(out / "metrics.jsonl", "a") as file:
+            file.write(rest)
+        (out / "checkpoint/client-00000-t0-r2.safetensors.part").write_bytes(b"half")
+        (out / "checkpoint/client-00000-t0-r2.safetensors").write_bytes(b"not committed")
+        same(whole, train(Remembering, out, resume=True))
+
+
+@pytest.mark.parametrize("at", [(0, 0), (0, 1), (1, 0), (1, 2)])
+def test_a_kill_at_the_beginning_of_a_round(tmp_path, whole, at):
+    out = tmp_path / "run"
+    interrupted(Remembering, out, at, **OPTIONS)
+    assert not (out / "summary.json").exists()
+    resumed = train(Remembering, out, resume=True)
+    same(whole, resumed)
+    assert set(resumed.client_accuracies) == ({0, 1} if at[0] == 0 else {1})
+
+
+def test_a_disk_that_is_full_loses_no_round(tmp_path, monkeypatch, whole):
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+
+        def full(file, mode="r", *rest, **options):
+            if (
+                str(file).endswith("manifest.json.part")
+                and (out / "metrics.jsonl").read_text().count("\n") > 2
+            ):
+                raise OSError(28, "No space left on device")
+            return original(file, mode, *rest, **options)
+
+        original = builtins.open
+        patch.setattr(builtins, "open", full)
+        with pytest.raises((OSError, pf.RunFailure), match="No space left"):
+            train(Remembering, out, **OPTIONS)
+    same(whole, train(Remembering, out, resume=True))
+
+
+# --- rarer checkpoints ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [2, 0])
+def test_rarer_checkpoints(tmp_path, every):
+    options = {"rounds": 5, "participation": 0.5, "checkpoint_every": every}
+    plain = train(Remembering, tmp_path / "plain", rounds=5, participation=0.5)
+    rare = train(Remembering, tmp_path / "rare", **options)
+    same(plain, rare)
+    interrupted(Remembering, tmp_path / "cut", (0, 3), **options)
+    rounds = []
+
+    def note(event, values):
+        if event == "round":
+            rounds.append(values["round"])
+
+    same(plain, train(Remembering, tmp_path / "cut", resume=True, progress=note))
+    assert rounds == ([2, 3, 4] if every else [0, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("every", [1, 3, 0])
+def test_a_finished_run_is_not_trained_again(tmp_path, every):
+    first = train(Remembering, tmp_path / "run", checkpoint_every=every)
+    before = (tmp_path / "run/metrics.jsonl").read_bytes()
+    events = []
+    again = train(
+        Remembering, tmp_path / "run", resume=True, progress=lambda event, _: events.append(event)
+    )
+    assert "round" not in events
+    assert events[-1] == "end"
+    same(first, again)
+    assert (tmp_path / "run/metrics.jsonl").read_bytes() == before
+
+
+# --- what may be given beside --resume -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({"rounds": 5}, "--rounds"),
+        ({"seed": 1}, "--seed"),
+        ({"lr": 0.2}, "--lr"),
+        ({"models": "cnn4"}, "--models"),
+        ({"server_threads": 2}, "--server-threads"),
+        ({"trials": 3}, "--trials"),
+        ({"drop": ["ce"]}, "--drop"),
+        ({"method": "fedavg"}, "--method"),
+    ],
+)
+def test_an_option_that_differs(tmp_path, options, flag):
+    out = tmp_path / "run"
+    interrupted("local", out, (0, 1))
+    method = options.pop("method", "local")
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    with pytest.raises(pf.UsageError, match=f"{flag} ") as caught:
+        train(method, out, resume=True, **options)
+    assert caught.value.exit_code == 2
+    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+
+
+def test_options_that_may_be_given(tmp_path):
+    out = tmp_path / "run"
+    interrupted("local", out, (0, 1))
+    same_ones = {"rounds": 2, "lr": 0.1, "data_dir": DATA, "dataset": "tiny", "device": "cpu"}
+    result = train(None, out, resume=True, backend="process", workers=1, **same_ones)
+    assert len(result.record) == 2
+
+
+def test_what_may_not_be_given(tmp_path):
+    out = tmp_path / "run"
+    interrupted("local", out, (0, 1))
+    for options in ({"set": {"x": 1}}, {"config": out / "config.json"}):
+        with pytest.raises(pf.UsageError, match="--resume"):
+            train("local", out, resume=True, **options)
+    with pytest.raises(pf.UsageError, match="--resume needs --out"):
+        pf.run(resume=True)
+    (tmp_path / "empty").mkdir()
+    for folder in ("empty", "missing"):
+        with pytest.raises(pf.UsageError, match=r"no config\.json"):
+            pf.run(out=tmp_path / folder, resume=True)
+
+
+def test_data_that_changed(tmp_path):
+    path = tmp_path / "d.npz"
+
+    def write(seed):
+        x = np.random.default_rng(seed).integers(0, 256, (60, 8, 8), dtype=np.uint8)
+        np.savez(path, x_train=x, y_train=np.arange(60) % 3)
+
+    write(0)
+    out = tmp_path / "run"
+    options = {"dataset": f"npz:{path}", "data_dir": tmp_path / "cache"}
+    interrupted("local", out, (0, 1), **options)
+    write(1)
+    with pytest.raises(pf.UsageError, match="not those with which the run began") as caught:
+        train("local", out, resume=True)
+    assert caught.value.exit_code == 2
+    write(0)
+    assert len(train("local", out, resume=True).record) == 2
+
+
+def test_a_damaged_checkpoint(tmp_path):
+    out = tmp_path / "run"
+    interrupted("fedsa", out, (0, 1))
+    (file,) = (out / "checkpoint").glob("client-00001*")
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(pf.RunFailure, match="client-00001"):
+        train("fedsa", out, resume=True)
+
+
+def test_modules_that_are_made_late_are_not_lost_silently(tmp_path):
+    class Late:
+        @pf.hookimpl
+        def server_train(self, server, uploads):
+            if "net" not in server.modules:
+                server.modules["net"] = nn.Linear(1, 1, bias=False)
+                nn.init.zeros_(server.modules["net"].weight)
+            with torch.no_grad():
+                server.modules["net"].weight.add_(1)
+            return {}
+
+        @pf.hookimpl
+        def end_round(self, server):
+            return {"sum": server.modules["net"].weight.item()}
+
+    plain = train(Late, tmp_path / "plain", rounds=3)
+    interrupted(Late, tmp_path / "cut", (0, 2), rounds=3)
+    try:
+        resumed = train(Late, tmp_path / "cut", resume=True)
+    except pf.ProtoflError as error:
+        assert "net" in str(error)
+    else:
+        same(plain, resumed)
+
+
+# --- real kills ----------------------------------------------------------------------------------
+
+CHILD = """
+import json, sys
+import protofl as pf
+import torch
+torch.set_num_threads(1)
+def progress(event, values):
+    print(event, flush=True)
+pf.run(progress=progress, **json.loads(sys.argv[1]))
+"""
+
+
+def start(**options):
+    options = json.dumps({k: str(v) if k in ("out", "data_dir") else v for k, v in options.items()})
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, options], stdout=subprocess.PIPE, text=True, env=environment
+    )
+
+
+DIGITS = {"models": "cnn4", "dataset": "digits", "clients": 3, "rounds": 3, "batch_size": 128}
+SHORT = {"rounds": 6, "trials": 2, "participation": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("fedavg", DIGITS), ("fedsa", SHORT)],
+    ids=["digits", "trials-and-participation"],
+)
+def test_sigkill_at_random_moments(tmp_path, method, options):
+    options = GIVEN | {"method": method} | options
+    whole = pf.run(out=tmp_path / "whole", **options)
+    out, chance, kills = tmp_path / "run", random.Random(method), 0
+    for attempt in range(3):
+        resume = (out / "config.json").exists()
+        child = start(out=out, **({"resume": True, "backend": "local"} if resume else options))
+        # The first is killed after some events, so that there is something to resume.
+        for _ in range(chance.randrange(9, 16) if attempt == 0 else chance.randrange(2, 10)):
+            child.stdout.readline()
+        time.sleep(chance.uniform(0, 0.05))
+        child.kill()
+        kills += child.wait() == -9
+        child.stdout.close()
+    assert kills == 3
+    assert len((out / "metrics.jsonl").read_text().splitlines()) < len(whole.record)
+    same(whole, pf.run(out=out, resume=True, backend="local"))

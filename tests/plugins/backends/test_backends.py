@@ -1,0 +1,243 @@
+"""Backends: results to the last bit wherever clients live, and what happens when a worker dies."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import protofl as pf
+import protofl_plugins.backends as backends
+import pytest
+from protofl_plugins.backends import wire
+
+BASE = {"models": "htcnn8", "dataset": "digits", "clients": 4, "batch_size": 64, "rounds": 2}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture
+def run(tmp_path, data_dir):
+    def start(method, name, **options):
+        return pf.run(method, out=tmp_path / name, data_dir=data_dir, **BASE | options)
+
+    return start
+
+
+def without_times(rows):
+    return [{k: v for k, v in row.items() if k not in ("seconds", "time")} for row in rows]
+
+
+def checkpoints(folder):
+    return {p.name: p.read_bytes() for p in (folder / "checkpoint").glob("*.safetensors")}
+
+
+def same(one, two):
+    assert without_times(one.record) == without_times(two.record)
+    assert one.summary == two.summary
+    assert one.client_accuracies == two.client_accuracies
+    left, right = checkpoints(one.folder), checkpoints(two.folder)
+    assert left.keys() == right.keys()
+    assert all(left[name] == right[name] for name in left), "weights differ"
+
+
+def children(process):
+    """Process ids of the workers of a process."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+            command = (path.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[1]) == process and fields[0] != "Z" and b"backends.worker" in command:
+            found.append(int(path.parent.name))
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "workers"),
+    [("fedsa", {}, (3,)), ("lg-fedavg", {"participation": 0.5, "trials": 2}, (1,))],
+)
+def test_backends_agree_to_the_last_bit(run, method, options, workers):
+    local = run(method, "local", backend="local", **options)
+    for count in workers:
+        same(local, run(method, f"process{count}", backend="process", workers=count, **options))
+    assert children(os.getpid()) == []
+
+
+def kill_once(event, round):
+    """A progress function that kills a worker when an event of a round comes."""
+    state = {"round": -1, "killed": []}
+
+    def progress(name, values):
+        if name == "round":
+            state["round"] = values["round"]
+        if not state["killed"] and (name, state["round"]) == (event, round):
+            victim = children(os.getpid())[0]
+            os.kill(victim, signal.SIGKILL)
+            state["killed"].append(victim)
+            time.sleep(0.2)
+
+    return progress
+
+
+@pytest.mark.parametrize(("event", "workers"), [("client", 2), ("round", 1)], ids=["busy", "idle"])
+def test_a_worker_that_is_killed(run, tmp_path, event, workers):
+    whole = run("fedsa", "whole", backend="local")
+    with pytest.raises(pf.HostFailure) as caught:
+        run("fedsa", "cut", backend="process", workers=workers, progress=kill_once(event, 1))
+    assert "killed by signal 9" in caught.value.what
+    assert "of client " in caught.value.what
+    assert "round 1" in caught.value.what
+    assert "--workers" in caught.value.do
+    assert caught.value.exit_code == 1
+    assert children(os.getpid()) == []
+    lines = (tmp_path / "cut/metrics.jsonl").read_text().splitlines()
+    assert without_times(map(json.loads, lines)) == without_times(whole.record[:1])
+    same(whole, pf.run(out=tmp_path / "cut", resume=True, backend="local"))
+
+
+def test_an_error_in_a_worker_comes_back_whole(run, tmp_path):
+    site = tmp_path / "site"
+    info = site / "failing-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: failing\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[protofl.methods]\nfailing = failing_plugin:Failing\n")
+    (site / "failing_plugin.py").write_text(
+        "import protofl as pf\n"
+        "class Failing:\n"
+        "    @pf.hookimpl\n"
+        "    def after_training(self, client):\n"
+        "        print('a plugin may print')\n"
+        "        if client.id == 3:\n"
+        "            raise ZeroDivisionError('seven')\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        with pytest.raises(pf.RunFailure) as caught:
+            run("failing", "failing", backend="process", workers=1, dry_step=False)
+    sys.modules.pop("failing_plugin", None)
+    assert "after_training, client 3, round 0: ZeroDivisionError: seven" in caught.value.what
+    assert "in after_training" in str(caught.value.__cause__), "the worker's trace is kept"
+    assert type(caught.value) is pf.RunFailure
+    assert children(os.getpid()) == []
+
+
+def gone(processes, seconds=20):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        alive = [p for p in processes if Path(f"/proc/{p}").exists() and not _zombie(p)]
+        if not alive:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _zombie(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+SCRIPT = """
+import protofl as pf
+def progress(event, values):
+    if event == "client":
+        print("client", flush=True)
+result = pf.run(progress=progress, **{options!r})
+print("done", result.summary["final_test_accuracy"], flush=True)
+"""
+
+
+def from_stdin(**options):
+    given = {k: str(v) if isinstance(v, Path) else v for k, v in (BASE | options).items()}
+    child = subprocess.Popen(
+        [sys.executable, "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    child.stdin.write(SCRIPT.format(options=given))
+    child.stdin.close()
+    return child
+
+
+@pytest.mark.parametrize(("by", "count"), [(signal.SIGKILL, 2), (signal.SIGINT, 1)])
+def test_workers_die_with_their_parent(tmp_path, data_dir, by, count):
+    options = {"backend": "process", "workers": count, "rounds": 50, "dry_step": False}
+    parent = from_stdin(method="fedsa", out=tmp_path / "run", data_dir=data_dir, **options)
+    assert parent.stdout.readline() == "client\n"
+    workers = children(parent.pid)
+    assert len(workers) == count
+    parent.send_signal(by)
+    assert parent.wait(timeout=60) == -by
+    parent.stdout.close()
+    assert gone(workers)
+
+
+def test_from_standard_input_without_a_main_guard(run, tmp_path, data_dir):
+    options = {"backend": "process", "workers": 1, "rounds": 1}
+    child = from_stdin(method="lg-fedavg", out=tmp_path / "stdin", data_dir=data_dir, **options)
+    text = child.stdout.read()
+    child.stdout.close()
+    assert child.wait() == 0
+    local = run("lg-fedavg", "local", backend="local", rounds=1)
+    assert text.splitlines()[-1] == f"done {local.summary['final_test_accuracy']}"
+    assert checkpoints(tmp_path / "stdin") == checkpoints(local.folder)
+
+
+class MyMethod:
+    """A class that is not installed."""
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        return client.class_prototypes()
+
+
+def test_a_class_runs_in_this_process(run):
+    result = run(MyMethod, "run", rounds=1)
+    assert result.record[0]["upload_floats"] > 0
+    config = json.loads((result.folder / "config.json").read_text())
+    assert config["method"] == "my-method"
+    with pytest.raises(pf.UsageError, match="not installed") as caught:
+        run(MyMethod, "other", backend="process")
+    assert "--backend local" in caught.value.do
+
+
+def test_messages(tmp_path):
+    header, blob = {"op": "train", "values": {"x": [1.5, None, "ü"]}}, bytes(range(256)) * 300
+    with open(tmp_path / "stream", "wb") as stream:
+        wire.send(stream, header, blob)
+        wire.send(stream, {})
+    with open(tmp_path / "stream", "rb") as stream:
+        assert wire.receive(stream) == (header, blob)
+        assert wire.receive(stream) == ({}, b"")
+        with pytest.raises(EOFError):
+            wire.receive(stream)
+    whole = (tmp_path / "stream").read_bytes()
+    (tmp_path / "cut").write_bytes(whole[:100])
+    with open(tmp_path / "cut", "rb") as stream, pytest.raises(EOFError):
+        wire.receive(stream)
+
+
+def test_only_bytes_and_json_cross():
+    folder = Path(backends.__file__).parent
+    for name in ("wire", "worker", "process", "local"):
+        imported = set()
+        for node in ast.walk(ast.parse((folder / f"{name}.py").read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add((node.module or "").split(".")[0])
+        assert not imported & {"pickle", "multiprocessing", "marshal", "torch", "concurrent"}, name

@@ -1,0 +1,197 @@
+"""The reference engine against ``torch.optim``, and what it reports."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import protofl as pf
+import pytest
+import torch
+from protofl_plugins.engines.eager import Eager, make_update
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+OPTIMISERS = {
+    "sgd": ({"optimizer": "sgd", "momentum": 0.0}, lambda g: torch.optim.SGD(g)),
+    "momentum": (
+        {"optimizer": "sgd", "momentum": 0.9},
+        lambda g: torch.optim.SGD(g, momentum=0.9),
+    ),
+    "adam": ({"optimizer": "adam", "momentum": 0.0}, lambda g: torch.optim.Adam(g)),
+}
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
+
+
+class Net(nn.Module):
+    """Two layers, and a head that not every loss reaches."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        stream = torch.Generator().manual_seed(2)
+        self.extractor = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 4))
+        self.head = nn.Linear(4, 3)
+        self.spare = nn.Linear(4, 3)
+        for p in self.parameters():
+            p.data = torch.randn(p.shape, generator=stream).mul(0.5).to(dtype)
+
+    def features(self, x):
+        return self.extractor(x)
+
+
+def batches(dtype=torch.float32, count=6):
+    stream = torch.Generator().manual_seed(1)
+    for step in range(count):
+        size = 4 + step % 3
+        x = torch.randn(size, 5, generator=stream).to(dtype)
+        y = torch.randint(0, 3, (size,), generator=stream)
+        yield pf.Batch(x, y, torch.arange(size))
+
+
+def make_job(net, groups, loss, kind="sgd", dtype=torch.float32, **options):
+    """What the engine reads of a `pf.TrainJob`."""
+    enabled = options.pop("precision", "fp32") == "bf16"
+    given = {
+        "model": net,
+        "groups": groups,
+        "loss": loss,
+        "after_batch": None,
+        "batches": lambda: batches(dtype),
+        "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled),
+    }
+    return SimpleNamespace(**given | OPTIMISERS[kind][0] | options)
+
+
+def plain_loss(batch, output, step):
+    return {
+        "ce": cross_entropy(output.logits, batch.y),
+        "size": 0.1 * output.features.pow(2).mean(),
+    }
+
+
+def train_with_torch(net, groups, loss, kind, dtype=torch.float32):
+    optimiser = OPTIMISERS[kind][1]([{"params": p, "lr": lr} for p, lr in groups])
+    for step, batch in enumerate(batches(dtype)):
+        features = net.features(batch.x)
+        output = pf.Output(features, net.head(features))
+        optimiser.zero_grad()
+        sum(loss(batch, output, step).values()).backward()
+        optimiser.step()
+
+
+def groups_of(net):
+    rest = [*net.head.parameters(), *net.spare.parameters()]
+    return [(list(net.extractor.parameters()), 0.05), (rest, 0.002)]
+
+
+def close(one, two, tolerance):
+    for (name, a), b in zip(one.named_parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("kind", OPTIMISERS)
+def test_updates_equal_torch(kind, dtype):
+    own, reference = Net(dtype), Net(dtype)
+    groups, theirs = groups_of(own), groups_of(reference)
+    update = make_update(make_job(own, groups, None, kind))
+    optimiser = OPTIMISERS[kind][1]([{"params": p, "lr": lr} for p, lr in theirs])
+    stream = torch.Generator().manual_seed(3)
+    parameters = [p for group, _ in groups for p in group]
+    others = [p for group, _ in theirs for p in group]
+    for step in range(7):
+        gradients = []
+        for position, p in enumerate(parameters):
+            # Some parameters are reached by no loss in some steps, one never.
+            unused = (position + step) % 4 == 0 or position == 5
+            drawn = torch.randn(p.shape, generator=stream, dtype=torch.float64).to(dtype)
+            gradients.append(None if unused else drawn)
+        with torch.no_grad():
+            update(gradients)
+        for p, g in zip(others, gradients, strict=True):
+            p.grad = None if g is None else g.clone()
+        optimiser.step()
+        close(own, reference, TOLERANCE[dtype])
+    assert not torch.equal(own.head.weight, Net(dtype).head.weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("kind", OPTIMISERS)
+def test_training_equals_torch(kind, dtype):
+    own, reference, start = Net(dtype), Net(dtype), Net(dtype)
+    Eager().train(make_job(own, groups_of(own), plain_loss, kind, dtype))
+    train_with_torch(reference, groups_of(reference), plain_loss, kind, dtype)
+    close(own, reference, 1e-5 if dtype == torch.float32 else 1e-12)
+    assert torch.equal(own.spare.weight, start.spare.weight), "no loss reaches it"
+    assert not torch.equal(own.extractor[0].weight, start.extractor[0].weight)
+    assert all(p.grad is None for p in own.parameters())
+
+
+@pytest.mark.parametrize("kind", OPTIMISERS)
+def test_optimisers_are_fresh_in_every_phase(kind):
+    own, reference = Net(), Net()
+    for _ in range(2):
+        Eager().train(make_job(own, groups_of(own), plain_loss, kind))
+        train_with_torch(reference, groups_of(reference), plain_loss, kind)
+    close(own, reference, 1e-5)
+
+
+def test_a_loss_that_reaches_nothing_of_a_group():
+    net, start = Net(), Net()
+    groups = [(list(net.spare.parameters()), 0.1), (list(net.head.parameters()), 0.1)]
+    for kind in OPTIMISERS:
+        Eager().train(make_job(net, groups, plain_loss, kind))
+    assert torch.equal(net.spare.weight, start.spare.weight)
+    assert torch.equal(net.extractor[0].weight, start.extractor[0].weight)
+    assert not torch.equal(net.head.weight, start.head.weight)
+
+
+def test_sums_are_weighted_by_samples():
+    net, expected = Net(), {}
+
+    def loss(batch, output, step):
+        terms = {"ce": output.logits.sum() * 0 + step + 1.0}
+        if step % 2:
+            terms["sometimes"] = output.features.sum() * 0 + 3.0
+        for label, value in terms.items():
+            expected[label] = expected.get(label, 0.0) + value.item() * len(batch.x)
+        return terms
+
+    sums = Eager().train(make_job(net, groups_of(net), loss))
+    assert sums == pytest.approx(expected)
+    assert sums.keys() == {"ce", "sometimes"}
+    assert all(type(value) is float for value in sums.values())
+
+
+def test_after_batch_sees_the_weights_before_the_step():
+    net, seen, steps = Net(), [], []
+
+    def loss(batch, output, step):
+        steps.append(output.features.detach().clone())
+        return plain_loss(batch, output, step)
+
+    def after(batch, output):
+        with torch.no_grad():
+            assert torch.equal(net.features(batch.x), output.features)
+        seen.append(output.features.detach().clone())
+
+    Eager().train(make_job(net, groups_of(net), loss, after_batch=after))
+    assert all(torch.equal(a, b) for a, b in zip(seen, steps, strict=True))
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize("kind", OPTIMISERS)
+def test_bf16(kind):
+    own, reference = Net(), Net()
+    types = []
+
+    def loss(batch, output, step):
+        types.append((output.features.dtype, output.logits.dtype))
+        return plain_loss(batch, output, step)
+
+    sums = Eager().train(make_job(own, groups_of(own), loss, kind, precision="bf16"))
+    exact = Eager().train(make_job(reference, groups_of(reference), plain_loss, kind))
+    assert set(types) == {(torch.float32, torch.float32)}
+    assert {p.dtype for p in own.parameters()} == {torch.float32}
+    assert sums == pytest.approx(exact, rel=0.05)
+    assert sums != exact
+    close(own, reference, 0.1)
