@@ -17,7 +17,7 @@ import protofl as pf
 class Digits:
     """Handwritten digits, 1,797 images of 8×8 (scikit-learn's, embedded)."""
 
-    defaults: ClassVar[dict[str, Any]] = {"clients": 8, "rounds": 8}
+    defaults: ClassVar[dict[str, Any]] = {"clients": 8, "rounds": 6}
 
     @pf.hookimpl
     def cache_key(self, config: pf.Config, data_dir: Path) -> str:
