@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from protofl.payload import Payload, class_rows, stack_rows
     from protofl.plan import Plan
     from protofl.randomness import numpy_stream, random_stream
-    from protofl.run import Result, run
+    from protofl.running import Result, run
     from protofl.views import Batch, Client, Output, Server
     from protofl.weights import average_weights, load_weights, pack_weights
 
@@ -101,8 +101,8 @@ _HOME = {
     "TrainJob": "protofl.jobs",
     "Plan": "protofl.plan",
     # running
-    "run": "protofl.run",
-    "Result": "protofl.run",
+    "run": "protofl.running",
+    "Result": "protofl.running",
     "random_stream": "protofl.randomness",
     "numpy_stream": "protofl.randomness",
     "functional": "protofl.functional",

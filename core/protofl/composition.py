@@ -7,6 +7,7 @@ server of a call bound to it: its own options, state, modules and generators.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -274,11 +275,18 @@ class Composition:
         for method in dict.fromkeys(term.method for term in self.terms):
             own = self.members[method].writes("local_loss")
             function = self.members[method].instance.local_loss if own else Baseline().local_loss
+            taken = [a for a in inspect.signature(function).parameters]
             labels = {t.name: t.label for t in self.terms if t.method == method}
             declared = self.declared_terms(method)
             sources.append(
                 _LossSource(
-                    method, function, view(method), labels, set(declared), draws.get(method) or {}
+                    method,
+                    function,
+                    taken,
+                    view(method),
+                    labels,
+                    set(declared),
+                    draws.get(method) or {},
                 )
             )
         return Loss(sources)
@@ -296,7 +304,8 @@ class Composition:
 @dataclass(frozen=True)
 class _LossSource:
     method: str
-    function: Callable[[Client, Batch, Output], Mapping[str, Tensor] | None]
+    function: Callable[..., Mapping[str, Tensor] | None]
+    arguments: list[str]
     client: Client
     labels: dict[str, str]
     declared: set[str]
@@ -316,7 +325,8 @@ class Loss:
             seen = batch
             if source.draws:
                 seen = replace(batch, draws={k: v[step] for k, v in source.draws.items()})
-            found = source.function(source.client, seen, output)
+            given = {"client": source.client, "batch": seen, "output": output}
+            found = source.function(*(given[a] for a in source.arguments))
             if found is None:
                 raise RunFailure(f"{source.method}.local_loss returned nothing")
             if not found.keys() <= source.declared:
@@ -329,6 +339,10 @@ class Loss:
             for name, value in found.items():
                 if name in source.labels:
                     terms[source.labels[name]] = value
+        if not terms:
+            raise RunFailure(
+                "no loss term came into being", do="drop fewer terms: one must be there in round 0"
+            )
         return terms
 
 

@@ -61,6 +61,12 @@ def dry_step(plan: Plan) -> None:
         raise _explained(error, plan.registry) from error
     labels = [term.label for term in plan.composition.terms]
     missing = [label for label in labels if label not in line["loss_terms"]]
+    missed = sorted(pool.host.missed)
+    if missed and not missing:
+        raise UsageError(
+            f"inference looks for {missed[0]!r}, which no download brings in two rounds",
+            do="; ".join(_senders(key, "downloads", plan.registry) for key in missed),
+        )
     if missing:
         asked = sorted(pool.host.asked)
         keys = ", ".join(repr(key) for key in asked) or "nothing that was looked for in vain"

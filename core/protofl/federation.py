@@ -122,11 +122,15 @@ class Federation:
         )
         view = self.server.view(plan.composition.main)
         with global_stream(plan.seed(trial), "setup-server"), _server_threads(plan):
-            started = plan.composition.lifecycle("setup_server", server=view)
+            try:
+                started = plan.composition.lifecycle("setup_server", server=view)
+            except Exception as error:
+                raise where(error, "setup_server") from error
         for knowledge in started.values():
             # The main method comes first, and what it starts with stays: a donor's server_train
             # does not replace the knowledge before it has run.
-            fresh = {k: v for k, v in (knowledge or {}).items() if k not in self.server.knowledge}
+            own = self.server.knowledge.keys()
+            fresh = {k: v for k, v in (knowledge or {}).items() if k == "classes" or k not in own}
             if fresh.keys() - {"classes"}:
                 self.server.knowledge.merge(fresh)
         given = {str(client): path for client, path in (files or {}).items()}
@@ -167,7 +171,8 @@ class Federation:
         # 6. Evaluation, each client with what it would download next.
         if self._evaluates(number):
             self._evaluate(number, tally)
-        extra = self._extra()
+        with _server_threads(self.plan):
+            extra = self._extra()
         tally.seconds["total"] = time.perf_counter() - start
         line = {
             "trial": self.trial,
@@ -242,7 +247,8 @@ class Federation:
             jobs.append(Job("train", client, {"round": number, "when": "after_server"}, blob))
         replies = self._carry_out("train", jobs, tally)
         for client in clients:
-            self._add_losses(replies[client], tally)
+            if client not in tally.skipped:
+                self._add_losses(replies[client], tally)
         self.holders = set(clients)
 
     def _evaluate(self, number: int, tally: Tally) -> None:
@@ -261,7 +267,11 @@ class Federation:
             table, known = knowledge.table("prototypes", self.plan.info.num_classes)
             extra["prototype_margin"] = finite(float(functional.nearest_margin(table, known)))
         view = self.server.view(composition.main)
-        for found in composition.lifecycle("end_round", server=view).values():
+        try:
+            ended = composition.lifecycle("end_round", server=view)
+        except Exception as error:
+            raise where(error, f"end_round, round {self.server.round}") from error
+        for found in ended.values():
             extra |= {key: finite(float(value)) for key, value in (found or {}).items()}
         return extra
 
@@ -271,7 +281,9 @@ class Federation:
         start, composition = time.perf_counter(), self.plan.composition
         view = self.server.view(composition.main)
         try:
-            payload = Payload(composition.call("download_payload", server=view, client_id=client))
+            with _server_threads(self.plan):
+                found = composition.call("download_payload", server=view, client_id=client)
+            payload = Payload(found)
         except Exception as error:
             place = f"download_payload, client {client}, round {self.server.round}"
             raise where(error, place) from error

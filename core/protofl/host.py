@@ -35,6 +35,8 @@ class Host:
         self.dry = dry
         self.asked: set[str] = set()
         """Keys that hooks looked for in the last client's download and did not find."""
+        self.missed: set[str] = set()
+        """The same in its evaluation."""
         self._clients: dict[int, ClientRecord] = {}
         self._files: dict[int, Path] = {}
         self._trial = 0
@@ -80,6 +82,7 @@ class Host:
         clock.lap("payload")
         record.scratch = {}
         record.weights_changed()
+        record.set_mode(False)
         with _naming(f"receive, {place}"):
             composition.lifecycle("receive", client=view)
         sums: dict[str, float] = {}
@@ -122,7 +125,7 @@ class Host:
             place = f"client {client}, evaluation of round {round}"
             with _naming(f"receive, {place}"):
                 composition.lifecycle("receive", client=view)
-            record.model.eval()
+            record.set_mode(False)
             start = 0
             with torch.no_grad(), _naming(f"inference, {place}"):
                 for x in record.test.chunks(record.architecture.eval_batch):
@@ -131,6 +134,7 @@ class Host:
                     hits = scores.argmax(1) == record.test.y[start : start + len(x)]
                     correct += hits.sum()
                     start += len(x)
+            self.missed = record.received.asked
         clock.lap("evaluate")
         return Reply({"correct": int(correct), "count": len(record.test), "seconds": clock.seconds})
 
@@ -195,7 +199,6 @@ class Host:
         seen = epochs * bounds[-1][1]
         view = record.view(plan.composition.main)
         place = f"client {record.id}, round {record.round}"
-        record.set_mode(True)
         keys = ("train", record.round, record.id, phase.name)
         with global_stream(record.seed, *keys):
             with _naming(f"before_training, {place}"), torch.no_grad():
@@ -219,8 +222,10 @@ class Host:
                 augment=settings.augment and phase.data == "private",
             )
             engine = plan.parts["engine"]
+            record.set_mode(True)
             with _naming(f"local_loss, {place}"):
                 sums = engine.caller("train", job=job)
+            record.set_mode(False)
             record.weights_changed()
             with _naming(f"after_training, {place}"), torch.no_grad():
                 plan.composition.lifecycle("after_training", client=view)

@@ -63,7 +63,8 @@ class Payload(dict[str, Tensor]):
         """Those of the named tensors that are there, with the classes of their rows."""
         keys = [k for n in names for k in (n, f"{n}.classes") if k in self.keys()]
         chosen = Payload({k: self[k] for k in keys})
-        if any(n in chosen.keys() and f"{n}.classes" not in chosen.keys() for n in names):
+        bare = [n for n in names if n in chosen.keys() and f"{n}.classes" not in chosen.keys()]
+        if bare and "classes" in self.keys():
             chosen["classes"] = self["classes"]
         return chosen
 
@@ -95,8 +96,7 @@ class Payload(dict[str, Tensor]):
         """The bytes on the wire; an empty payload is 0 bytes."""
         if not self:
             return b""
-        tensors = {k: v.detach().to("cpu").contiguous() for k, v in self.items()}
-        return safetensors.torch.save(tensors)
+        return safetensors.torch.save(apart(self))
 
     @classmethod
     def from_bytes(cls, data: bytes, device: torch.device | str = "cpu") -> Payload:
@@ -104,6 +104,19 @@ class Payload(dict[str, Tensor]):
         if not data:
             return cls()
         return cls({k: v.to(device) for k, v in sorted(safetensors.torch.load(data).items())})
+
+
+def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors in memory of their own, as safetensors wants them."""
+    plain: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        value = tensor.detach().to("cpu").contiguous()
+        if value.untyped_storage().data_ptr() in seen:
+            value = value.clone()
+        seen.add(value.untyped_storage().data_ptr())
+        plain[name] = value
+    return plain
 
 
 def class_rows(known: Tensor, **tables: Tensor) -> Payload:

@@ -201,6 +201,12 @@ def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it
     if not (isinstance(config, type) and issubclass(config, Config)):
         raise UsageError(f"{label}: its Config is no protofl.Config", do="derive it: pf.Config")
     specs = spec_hooks(kind)
+    for hook in specs:
+        if hasattr(plugin, hook) and not inspect.isroutine(getattr(plugin, hook)):
+            raise UsageError(
+                f"{label}: {hook} is no function and would be ignored",
+                do=f"write @pf.hookimpl and def {hook}, or choose another name",
+            )
     for attribute, function in inspect.getmembers(plugin, inspect.isroutine):
         marked = hasattr(function, "protofl_impl")
         if attribute in specs and not marked:
@@ -211,10 +217,16 @@ def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it
         if marked and attribute not in specs:
             raise unknown(f"hook of {label}:", attribute, specs)
         if marked:
-            arguments = [a for a in inspect.signature(function).parameters if a != "self"]
-            for argument in arguments:
+            for argument, parameter in inspect.signature(function).parameters.items():
+                if argument == "self":
+                    continue
                 if argument not in specs[attribute]:
                     raise unknown(f"argument of {label}.{attribute}:", argument, specs[attribute])
+                if parameter.default is not parameter.empty:
+                    raise UsageError(
+                        f"{label}.{attribute}: {argument} has a default and would never be given",
+                        do=f"leave the default out: {argument}",
+                    )
 
 
 class Caller:

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from protofl.errors import RunFailure
 from protofl.parties import ClientRecord, ServerRecord
-from protofl.payload import Knowledge, Payload
+from protofl.payload import Knowledge, Payload, apart
 from protofl.weights import load_weights, pack_weights
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """Write a file atomically: it is there whole or not at all."""
-    plain = {k: v.detach().to("cpu").contiguous() for k, v in tensors.items()}
+    plain = apart(tensors)
     temporary = path.with_name(path.name + ".part")
     safetensors.torch.save_file(plain, temporary, metadata={"state": json.dumps(header)})
     os.replace(temporary, path)
@@ -36,7 +36,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safetensors.safe_open(path, framework="pt") as file:
             header = json.loads(file.metadata()["state"])
             return {key: file.get_tensor(key).clone() for key in file.keys()}, header
-    except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
+    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise RunFailure(f"the checkpoint file {path} can't be read: {error}") from error
 
 
@@ -51,6 +51,12 @@ def pack_state(state: Any, tensors: dict[str, Tensor], place: str) -> Any:  # no
         tensors[name] = state
         return {"tensor": name}
     if isinstance(state, dict):
+        for key in state:
+            if not (key is None or type(key) in (bool, int, float, str)):
+                raise RunFailure(
+                    f"{place} has the key {key!r}, which a checkpoint can't hold",
+                    do="keep numbers and strings as keys of state; modules go to add_module",
+                )
         return {"dict": [[k, pack_state(v, tensors, f"{place}[{k!r}]")] for k, v in state.items()]}
     if isinstance(state, (list, tuple)):
         return {"list": [pack_state(v, tensors, place) for v in state]}
@@ -94,8 +100,19 @@ def load_client(record: ClientRecord, path: Path) -> None:
         if slot.train:
             load_weights(slot.module, tensors, f"module/{name}")
     kept = Payload(tensors).under("received")
+    made = [f"module/{name}" for name, slot in record.slots() if slot.train]
+    _all_there(tensors, made, f"client {record.id}")
     record.received = Payload({key: value.to(record.device) for key, value in kept.items()})
     record.state = unpack_state(header, tensors, record.device)
+
+
+def _all_there(tensors: dict[str, Tensor], modules: list[str], owner: str) -> None:
+    for key in tensors:
+        if key.startswith("module/") and not any(key.startswith(m + "/") for m in modules):
+            raise RunFailure(
+                f"the checkpoint holds {key} of {owner}, which its set-up did not make",
+                do="make modules in setup_client or setup_server, so that a run can be resumed",
+            )
 
 
 def save_server(record: ServerRecord, path: Path) -> None:
@@ -115,4 +132,6 @@ def load_server(record: ServerRecord, path: Path) -> None:
     for owner, modules in record.modules.items():
         for name, module in modules.items():
             load_weights(module, tensors, f"module/{owner}/{name}")
+    made = [f"module/{owner}/{name}" for owner, own in record.modules.items() for name in own]
+    _all_there(tensors, made, "the server")
     record.state = unpack_state(header, tensors, record.device)

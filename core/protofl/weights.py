@@ -64,7 +64,8 @@ def average_weights(
     share = torch.ones(count, dtype=torch.float64) if weights is None else weights.to(torch.float64)
     shares = (share / share.sum()).tolist()
     mean = Payload()
-    names = [key for key in uploads[0] if key.startswith(prefix + "/")]
+    start = prefix + "/"
+    names = dict.fromkeys(key for upload in uploads for key in upload if key.startswith(start))
     if not names:
         raise MissingKey(f"{prefix}/…", "the upload", uploads[0])
     for name in names:

@@ -218,3 +218,13 @@ def test_plugins_keep_nothing_on_themselves():
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 assert getattr(node.value, "id", "") != "self", f"{text_of(path)}:{node.lineno}"
+
+
+def test_no_public_name_hides_behind_a_module():
+    """A module of the same name would take its place as soon as it is imported."""
+    modules = {path.stem for path in (ROOT / "core" / "protofl").glob("*.py")} | {
+        "data",
+        "functional",
+        "hookspecs",
+    }
+    assert set(protofl.__all__) & modules == {"functional"}

@@ -187,11 +187,11 @@ def test_augmented_batches_are_shifts_and_flips():
         for a, b in zip(moved, epoch_orders(samples, augment=True), strict=True)
     )
     images = torch.arange(1.0, 6 * 2 * 3 * 3 + 1).reshape(6, 2, 3, 3)
-    found = batches.shifted_and_flipped(images, random_stream(0, "x"), reach=2)
+    found = batches.shifted_and_flipped(images, batches.draw_moves(6, random_stream(0, "x")))
     assert not torch.equal(found, images)
-    padded = torch.nn.functional.pad(images, [2] * 4)
+    padded = torch.nn.functional.pad(images, [4] * 4)
     for image, result in zip(padded, found, strict=True):
-        crops = [image[:, i : i + 3, j : j + 3] for i in range(5) for j in range(5)]
+        crops = [image[:, i : i + 3, j : j + 3] for i in range(9) for j in range(9)]
         assert any(torch.equal(result, c) or torch.equal(result, c.flip(2)) for c in crops)
 
 

@@ -86,7 +86,7 @@ def test_one_tensor_in_two_places_survives(tmp_path):
         {(1, 2): "a tuple as key"},
         {np.int64(3): "a NumPy number as key"},
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_a_checkpoint_can_not_hold(wrong):
     with pytest.raises(pf.RunFailure) as caught:

@@ -202,7 +202,7 @@ def run(
     data set's, and those below. Exit code 2: found before training; 1: the run failed; 130:
     interrupted (finished rounds are saved).
     """
-    from protofl.run import with_file
+    from protofl.running import with_file
 
     from protofl_cli.screen import Screen
 
@@ -216,7 +216,7 @@ def run(
             if not resume:
                 _check_named(options)
             screen.loading()
-            from protofl.run import run as start
+            from protofl.running import run as start
 
             start(
                 config=config if resume else None,  # which refuses it
@@ -274,7 +274,7 @@ def _to_continue(folder: RunFolder | None, otherwise: str = "") -> str:
     """What is saved, and how to continue."""
     if folder is None:
         return otherwise
-    from protofl_cli.screen import shown_path
+    from protofl_cli.tables import shown_path
 
     saved = "no finished round was saved"
     if folder.commit:

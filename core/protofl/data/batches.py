@@ -17,6 +17,9 @@ from protofl.randomness import random_stream
 BLOCK = 512
 """Samples that are gathered and normalised together."""
 
+REACH = 4
+"""Pixels by which augmentation shifts an image at most."""
+
 LEAST = 4
 """The smallest batch on which BatchNorm is trained.
 
@@ -134,39 +137,50 @@ def training_batches(
     for epoch in range(epochs):
         order = torch.randperm(count, generator=random_stream(seed, "order", *keys, epoch))
         order = order.to(samples.y.device)
+        moves = draw_moves(count, random_stream(seed, "augment", *keys, epoch)) if augment else None
         for first in range(0, len(bounds), group):
             part = bounds[first : first + group]
             start = part[0][0]
             index = order[start : part[-1][1]]
             images = samples.images(index)
-            if augment:
-                stream = random_stream(seed, "augment", *keys, epoch, first)
-                images = shifted_and_flipped(images, stream)
+            if moves is not None:
+                images = shifted_and_flipped(images, moves[:, start : start + len(images)])
             labels = samples.y[index] if len(samples.y) else samples.y
             for a, b in part:
                 within = slice(a - start, b - start)
                 yield images[within], labels[within] if len(labels) else labels, index[within]
 
 
-def shifted_and_flipped(images: Tensor, generator: torch.Generator, reach: int = 4) -> Tensor:
-    """Each image shifted by up to ``reach`` pixels both ways, and flipped with probability ½.
+def draw_moves(count: int, generator: torch.Generator) -> Tensor:
+    """How each of ``count`` images is shifted down and right, and whether it is flipped.
 
-    The usual augmentation of CIFAR: zero-padding by four pixels, a random crop, a random
-    horizontal flip (He et al., "Deep Residual Learning for Image Recognition", Sec. 4.2).
+    Args:
+        count: Images B.
+        generator: A CPU generator.
+
+    Returns:
+        [3, B] int64: two shifts in 0…2·REACH, and 0 or 1.
+    """
+    shifts = torch.randint(0, 2 * REACH + 1, (2, count), generator=generator)
+    return torch.cat([shifts, torch.randint(0, 2, (1, count), generator=generator)])
+
+
+def shifted_and_flipped(images: Tensor, moves: Tensor) -> Tensor:
+    """Images shifted by up to `REACH` pixels each way and flipped horizontally.
+
+    The usual augmentation of CIFAR: padding by four pixels, a random crop, a random horizontal
+    flip (He et al., "Deep Residual Learning for Image Recognition", Sec. 4.2).
 
     Args:
         images: B×channels×H×W; a padded pixel is grey (0 after normalisation).
-        generator: A CPU generator.
-        reach: Pixels.
+        moves: As `draw_moves` returns them.
     """
-    count, _, height, width = images.shape
-    draws = torch.randint(0, 2 * reach + 1, (2, count, 1), generator=generator)
-    flips = torch.randint(0, 2, (count, 1), generator=generator).bool()
-    rows = draws[0] + torch.arange(height)
-    columns = draws[1] + torch.arange(width)
-    columns = torch.where(flips, columns.flip(1), columns)
-    padded = torch.nn.functional.pad(images, [reach] * 4)
-    which = torch.arange(count, device=images.device)[:, None, None]
+    _, _, height, width = images.shape
+    rows = moves[0].unsqueeze(1) + torch.arange(height)
+    columns = moves[1].unsqueeze(1) + torch.arange(width)
+    columns = torch.where(moves[2].unsqueeze(1) > 0, columns.flip(1), columns)
+    padded = torch.nn.functional.pad(images, [REACH] * 4)
+    which = torch.arange(len(images), device=images.device)[:, None, None]
     rows, columns = rows.to(images.device), columns.to(images.device)
     picked = padded[which, :, rows[:, :, None], columns[:, None, :]]  # B×H×W×channels
     moved = picked.permute(0, 3, 1, 2)

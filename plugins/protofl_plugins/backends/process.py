@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
 import protofl as pf
@@ -83,8 +84,9 @@ class Worker:
         """End the process."""
         self._process.kill()
         self._process.wait()
-        self._in.close()
-        self._out.close()
+        for stream in (self._in, self._out):
+            with suppress(OSError):  # what was not sent to an ended process can't be flushed
+                stream.close()
 
 
 class ProcessPool:

@@ -28,7 +28,7 @@ class Eager:
             with job.autocast():
                 features = model.features(batch.x)
                 logits = model.head(features)
-            output = pf.Output(features.float(), logits.float())
+            output = pf.Output(_wide(features), _wide(logits))
             terms = job.loss(batch, output, step)
             total = reduce(add, terms.values())
             gradients = torch.autograd.grad(total, parameters, allow_unused=True)
@@ -43,6 +43,11 @@ class Eager:
             label: float(torch.stack(values).double() @ values[0].new_tensor(sizes[label]).double())
             for label, values in history.items()
         }
+
+
+def _wide(x: Tensor) -> Tensor:
+    """What autocast computed in 16 bits as float32."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def make_update(job: pf.TrainJob) -> Callable[[Gradients], None]:
@@ -78,8 +83,10 @@ class _SGD:
         if self._momentum:
             old = [self._velocity.get(id(p)) for p in used]
             seen = [v for v in old if v is not None]
-            torch._foreach_mul_(seen, self._momentum)
-            torch._foreach_add_(seen, [g for g, v in zip(found, old, strict=True) if v is not None])
+            if seen:
+                torch._foreach_mul_(seen, self._momentum)
+                known = [g for g, v in zip(found, old, strict=True) if v is not None]
+                torch._foreach_add_(seen, known)
             for p, g, v in zip(used, found, old, strict=True):
                 if v is None:
                     self._velocity[id(p)] = g.clone()

@@ -10,6 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from protofl.data.batches import LEAST
 from protofl.data.split import majority_correct, partition_record
 from protofl.drystep import dry_step
@@ -93,6 +95,20 @@ def run(
             given["options"] = merge_nested(given.get("options", {}), expand_set(set_, name))
         if out is not None:
             check_free(Path(out).expanduser().absolute())
+    strict = torch.are_deterministic_algorithms_enabled()
+    try:
+        return _run(given, extra, out, resume, progress)
+    finally:
+        torch.use_deterministic_algorithms(strict)  # --deterministic may have switched it
+
+
+def _run(
+    given: dict[str, Any],
+    extra: dict[tuple[str, str], type],
+    out: str | Path | None,
+    resume: bool,
+    progress: Progress,
+) -> Result:
     report = lambda line: progress("note", {"text": line})  # noqa: E731
     plan = Plan.make(given, extra, report)
     plan.split(0)  # data that can't be split this way are found before there is a folder

@@ -1,0 +1,207 @@
+"""What ``protofl run`` prints before and after: the composition, and the last table."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from protofl_cli.options import value_text
+
+if TYPE_CHECKING:
+    from protofl.plan import Plan
+    from protofl.record import RunFolder
+    from protofl.running import Result
+
+TRIALS_SHOWN = 5
+
+
+def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
+    """Who provides what, on which data, how and where."""
+    s, info, composition = plan.settings, plan.info, plan.composition
+    rows = list(composition.describe().items())
+    wrappers = [m.name for m in composition.members.values() if m.role == "wrapper"]
+    if wrappers:
+        rows.append(("wrappers", ", then ".join(wrappers)))
+    rows += [
+        (f"{name} options", words)
+        for name, config in composition.configs.items()
+        if (words := _changed(config))
+    ]
+    split = plan.split(0)
+    sizes = split.offsets.diff()[::2]
+    images = plan.images
+    channels, height, width = images.x.shape[1:]
+    rows.append(
+        (
+            "data",
+            f"{s.dataset}: {len(images.y):,} images {channels}×{height}×{width}, "
+            f"{images.num_classes} classes",
+        )
+    )
+    part = plan.parts["partitioner"]
+    how = "as the data come" if split.partitioner == "own" else _called(part.text, part.config)
+    rows.append(
+        (
+            "split",
+            f"{how}: {info.num_clients} clients with {int(sizes.min()):,} … {int(sizes.max()):,} "
+            f"training samples, hash {split.hash[:12]}",
+        )
+    )
+    if split.public is not None:
+        rows.append(("public", f"{len(split.public):,} unlabelled samples"))
+    elif plan.public_images is not None:
+        rows.append(("public", f"{len(plan.public_images.y):,} unlabelled samples, {s.public}"))
+    names = [a.name for a in info.architectures]
+    group = s.models if names == [s.models] else f"{s.models}: {', '.join(names)}"
+    rows.append(
+        (
+            "models",
+            f"{group}; K = {info.feature_dim}, {info.channels}×{info.side}×{info.side} pixels",
+        )
+    )
+    optimizer = f"{s.optimizer} with lr {s.lr:g}" + (
+        f", momentum {s.momentum:g}" * bool(s.momentum)
+    )
+    extras = [
+        word
+        for word, is_on in (
+            ("last batch dropped", s.drop_last),
+            ("augmented", s.augment),
+            (s.precision, s.precision != "fp32"),
+        )
+        if is_on
+    ]
+    rows.append(
+        (
+            "training",
+            ", ".join(
+                [
+                    _count(s.rounds, "round"),
+                    f"{info.participants} of {info.num_clients} clients a round",
+                    _count(s.local_epochs, "epoch"),
+                    f"batches of {s.batch_size}",
+                    optimizer,
+                    *extras,
+                ]
+            ),
+        )
+    )
+    trials = f", {s.trials} trials" if s.trials > 1 else ""
+    rows.append(("seed", f"{s.seed}{trials}"))
+    workers = ""
+    if s.backend != "local":
+        workers = f" with {_count(s.workers, 'worker')}" if s.workers else ", a worker per core"
+    rows.append(("runs on", f"{s.device}, engine {s.engine}, backend {s.backend}{workers}"))
+    rows.append(("run folder", shown_path(folder.path)))
+    return rows
+
+
+def _changed(config: Any) -> str:  # noqa: ANN401 - a plugin's Config
+    """The options that differ from their defaults."""
+    try:
+        usual = type(config)().model_dump(by_alias=True)
+    except ValueError:  # it has options without a default
+        usual = {}
+    values = config.model_dump(by_alias=True)
+    return " ".join(f"{k}={value_text(v)}" for k, v in values.items() if usual.get(k, ...) != v)
+
+
+def _called(name: str, config: Any) -> str:  # noqa: ANN401 - a plugin's Config
+    """A plugin with its options in brackets."""
+    values = config.model_dump(by_alias=True)
+    words = ", ".join(f"{k}={value_text(v)}" for k, v in values.items() if v is not None)
+    return f"{name}({words})" if words else name
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]:
+    """The last table's headings and its rows; of several trials mean ± std and each."""
+    summary = result.summary
+    trials = summary["trials"]
+    labels = {
+        "best_test_accuracy": "best accuracy",
+        "final_test_accuracy": "final accuracy",
+        "majority_accuracy": "majority guess",
+    }
+    if len(trials) == 1:
+        rows = [[label, f"{summary[key]:.2%}"] for key, label in labels.items()]
+        rows[0][1] += f" after {summary['best_round'] + 1} of {_count(summary['rounds'], 'round')}"
+        return [], rows
+    # Trial k of seed s is a run with seed s + k, and is named by that.
+    shown = trials if len(trials) <= TRIALS_SHOWN else []
+    rows = [
+        [
+            label,
+            f"{summary['mean'][key]:.2%} ± {summary['std'][key]:.2%}",
+            *(f"{trial[key]:.2%}" for trial in shown),
+        ]
+        for key, label in labels.items()
+    ]
+    rows.insert(1, ["best after", "", *(_count(t["best_round"] + 1, "round") for t in shown)])
+    if not shown:
+        del rows[1]
+    return ["mean ± std", *(f"seed {plan.seed(t['trial'])}" for t in shown)], rows
+
+
+def run_rows(result: Result) -> list[tuple[str, str]]:
+    """Spread over clients, traffic and seconds."""
+    rows = []
+    record = result.record
+    last = max(result.client_accuracies, default=None)
+    spread = sorted(result.client_accuracies[last].values()) if last is not None else []
+    evaluated = [r for r in record if r["test_accuracy"] is not None]
+    if spread:
+        rows.append(
+            (
+                "over clients",
+                f"{spread[0]:.1%} … {spread[-1]:.1%}, median {statistics.median(spread):.1%}, "
+                f"std {statistics.pstdev(spread):.1%}",
+            )
+        )
+    elif evaluated:  # the run was finished before
+        mean, std = evaluated[-1]["client_test_accuracy"], evaluated[-1]["test_accuracy_std"]
+        rows.append(("over clients", f"mean {mean:.1%}, std {std:.1%}"))
+    # In round 0 many methods have nothing to send down yet.
+    usual = [r for r in record if r["round"] > 0] or record
+    for way in ("upload", "download"):
+        floats = statistics.mean(r[f"{way}_floats"] for r in usual)
+        size = statistics.mean(r[f"{way}_bytes"] for r in usual)
+        amount = f"{floats:,.0f} floats, {_bytes(size)}" if size else "nothing"
+        rows.append((f"{way} a round", amount))
+    stages = [k for k in record[-1]["seconds"] if k != "total"]
+    total = statistics.mean(r["seconds"]["total"] for r in record)
+    rows.append(("seconds a round", f"{total:.2f}"))
+    spent = [(k, statistics.mean(r["seconds"][k] for r in record)) for k in stages]
+    parts = [f"{k} {value:.2f}" for k, value in spent if value >= 0.005]
+    # Hosts work side by side, so what they spend together may exceed the round.
+    rows.append(("by stage", ", ".join(parts) + (" (all hosts)" if parts else "")))
+    return rows
+
+
+def _bytes(size: float) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size:.0f} bytes"
+
+
+def clock(seconds: float, *, exact: bool = False) -> str:
+    """``1:05``, ``2:01:05``; exact ones below a minute as ``4.2 s``."""
+    if exact and seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def shown_path(path: Path) -> str:
+    """A path as one would type it here."""
+    whole = path.expanduser().absolute()
+    relative = os.path.relpath(whole)
+    return shlex.quote(relative if not relative.startswith("..") else str(whole))
