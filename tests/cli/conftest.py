@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,11 +49,15 @@ def tiny(data_dir):
 
 @pytest.fixture
 def subprocess_of():
-    """Starts a command as a process of its own."""
+    """Starts a command as a process of its own, which ^C interrupts.
+
+    A shell that starts a test run in the background has its children ignore ^C.
+    """
 
     def start(*words, env=None, **options):
         return subprocess.Popen(
             [*PROTOFL, *map(str, words)],
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import protofl as pf
@@ -163,6 +164,8 @@ def from_stdin(**options):
     given = {k: str(v) if isinstance(v, Path) else v for k, v in (BASE | options).items()}
     child = subprocess.Popen(
         [sys.executable, "-"],
+        # A shell that starts a test run in the background has its children ignore ^C.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
