@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from protofl_cli import render
-from protofl_cli.commands import data, list_plugins, partition, run, show
+from protofl_cli.commands import data, generator, list_plugins, partition, run, show
 
 # What a mistake on the command line raises. Newer versions of Typer bring these classes along,
 # older ones take Click's; BadParameter is public in both.
@@ -127,6 +127,10 @@ data_app = typer.Typer(help="Look at the cached data sets and add to them.")
 data_app.command("list")(data.list_data)
 data_app.command("import")(data.import_data)
 app.add_typer(data_app, name="data")
+
+generator_app = typer.Typer(help="Train image generators for the server.")
+generator_app.command("train")(generator.train)
+app.add_typer(generator_app, name="generator")
 
 
 def main() -> None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from protofl.data.images import Images
     from protofl.data.npz import images_from_arrays, read_npz
     from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
+    from protofl.generators import Generator, Outline
     from protofl.hookspecs.markers import hookimpl
     from protofl.host import Host
     from protofl.info import Phase, RunInfo
@@ -91,6 +92,8 @@ _HOME = {
     "read_npz": "protofl.data.npz",
     "images_from_arrays": "protofl.data.npz",
     "files_key": "protofl.data.cache",
+    "Generator": "protofl.generators",
+    "Outline": "protofl.generators",
     "Host": "protofl.host",
     "HostFailure": "protofl.errors",
     "Job": "protofl.jobs",
@@ -119,10 +122,12 @@ __all__ = [
     "Config",
     "Deviation",
     "Field",
+    "Generator",
     "Host",
     "HostFailure",
     "Images",
     "Job",
+    "Outline",
     "Output",
     "Payload",
     "Phase",

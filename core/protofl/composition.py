@@ -260,23 +260,49 @@ class Composition:
         return self.of_main("phases", run=run) or [Phase()]
 
     @property
+    def needs_generator(self) -> bool:
+        """Whether a method that takes part on the server needs an image generator."""
+        return any(
+            getattr(m.instance, "needs_generator", False) and "server" in m.sides
+            for m in self.members.values()
+            if m.role != "wrapper"
+        )
+
+    @property
     def configs(self) -> dict[str, Config]:
         """The options of every plugin that takes part."""
         return {name: member.config for name, member in self.members.items()}
 
-    def loss(self, view: Callable[[str], Client], draws: Mapping[str, Any]) -> Loss:
+    def terms_of(self, phase: Phase) -> list[Term]:
+        """The terms that a phase trains; a donor knows no phases, so its are for private data."""
+
+        def trains(term: Term) -> bool:
+            if term.method != self.main:
+                return phase.data == "private"
+            return not phase.terms or term.name in phase.terms
+
+        return [term for term in self.terms if trains(term)]
+
+    def loss(
+        self,
+        view: Callable[[str], Client],
+        draws: Mapping[str, Any],
+        phase: Phase = Phase(),  # noqa: B008 - immutable
+    ) -> Loss:
         """The frozen local loss of one client.
 
         Args:
             view: Gives the client bound to a method.
             draws: What each method's ``before_training`` returned.
+            phase: The phase that is trained.
         """
         sources = []
-        for method in dict.fromkeys(term.method for term in self.terms):
+        trained = self.terms_of(phase)
+        for method in dict.fromkeys(term.method for term in trained):
             own = self.members[method].writes("local_loss")
             function = self.members[method].instance.local_loss if own else Baseline().local_loss
             taken = [a for a in inspect.signature(function).parameters]
-            labels = {t.name: t.label for t in self.terms if t.method == method}
+            labels = {t.name: t.label for t in trained if t.method == method}
             declared = self.declared_terms(method)
             sources.append(
                 _LossSource(

@@ -103,9 +103,11 @@ class Federation:
         split = plan.split(trial)
         self._sizes = split.offsets.diff()[::2]
         layout = plan.info.architectures[0].channels_last
-        test = None
+        test, public = None, plan.public_samples(trial, layout)
         if split.global_test is not None:
             test = plan.samples(split.global_test, layout)
+        if self.dry:
+            test, public = (s and s.first(plan.settings.batch_size) for s in (test, public))
         self.server = ServerRecord(
             info=plan.info,
             seed=plan.seed(trial),
@@ -116,8 +118,9 @@ class Federation:
                 a.name: a for a in (*plan.server_architectures, *plan.info.architectures)
             },
             cards=Cards(plan.info),
-            public=plan.public_samples(trial, layout),
+            public=public,
             test=test,
+            images=plan.image_source(dry=self.dry),
             dry=self.dry,
         )
         view = self.server.view(plan.composition.main)
@@ -158,7 +161,7 @@ class Federation:
             RunFailure: A hook failed, or an upload is not finite.
         """
         start, tally = time.perf_counter(), Tally()
-        self.server.round = number
+        self.server.round, self.server.evaluates = number, self._evaluates(number)
         # 1. Who takes part.
         clients = self.participants(number)
         # 2. What each downloads; 3. local training and upload, wherever the clients live.
@@ -169,9 +172,9 @@ class Federation:
         if self._after_server:
             self._follow_up(clients, number, tally)
         # 6. Evaluation, each client with what it would download next.
-        if self._evaluates(number):
+        if self.server.evaluates:
             self._evaluate(number, tally)
-        with _server_threads(self.plan):
+        with _server_threads(self.plan), torch.no_grad():
             extra = self._extra()
         tally.seconds["total"] = time.perf_counter() - start
         line = {

@@ -80,7 +80,7 @@ class Host:
         if not keep_received:
             record.received = Payload.from_bytes(blob, self.plan.device)
         clock.lap("payload")
-        record.scratch = {}
+        record.forget_scratch()
         record.weights_changed()
         record.set_mode(False)
         with _naming(f"receive, {place}"):
@@ -88,7 +88,7 @@ class Host:
         sums: dict[str, float] = {}
         samples = 0
         for phase in self._phases:
-            if phase.when == when:
+            if phase.when == when and self._takes_place(phase, record):
                 count, found = self._train_phase(record, phase)
                 samples += count
                 for label, value in found.items():
@@ -101,7 +101,7 @@ class Host:
                 payload = Payload(composition.call("upload_payload", client=view))
         data = payload.to_bytes()
         self.asked = record.received.asked
-        record.scratch = {}
+        record.forget_scratch()
         record.weights_changed()
         if not self._after_server:
             record.received = Payload()
@@ -166,6 +166,9 @@ class Host:
         rows = split.train(client)
         if self.dry:
             rows = split.train(0)[: plan.settings.batch_size]
+        public = plan.public_samples(trial, layout)
+        if self.dry and public is not None:
+            public = public.first(plan.settings.batch_size)
         record = ClientRecord(
             id=client,
             info=plan.info,
@@ -175,7 +178,7 @@ class Host:
             configs=plan.composition.configs,
             train=plan.samples(rows, layout),
             test=plan.samples(rows if self.dry else split.test(client), layout),
-            public=plan.public_samples(trial, layout),
+            public=public,
             model=plan.initial_model(client, trial),
         )
         view = record.view(plan.composition.main)
@@ -185,11 +188,19 @@ class Host:
             load_client(record, self._files[client])
         return record
 
+    def _takes_place(self, phase: Phase, record: ClientRecord) -> bool:
+        """Whether there is something to train by: what the phase needs, and a term of it."""
+        if not self.plan.composition.terms_of(phase):
+            return False
+        return phase.needs is None or phase.needs in record.received
+
     def _train_phase(self, record: ClientRecord, phase: Phase) -> tuple[int, dict[str, float]]:
         plan, settings = self.plan, self.plan.settings
         samples = record.train if phase.data == "private" else record.public
         if samples is None:
             raise RunFailure(f"phase {phase.name!r} trains on public data and the run has none")
+        if phase.rows is not None and phase.rows in record.received.keys():
+            samples = samples.at(record.received[phase.rows])
         if self.dry:
             samples = samples.first(settings.batch_size)
         epochs = 1 if self.dry else (phase.epochs or settings.local_epochs)
@@ -206,7 +217,7 @@ class Host:
             job = TrainJob(
                 model=record.model,
                 groups=record.parameter_groups(settings.lr),
-                loss=plan.composition.loss(record.view, draws),
+                loss=plan.composition.loss(record.view, draws, phase),
                 after_batch=self._after_batch(record),
                 optimizer=settings.optimizer,
                 momentum=settings.momentum,

@@ -18,12 +18,20 @@ class Phase:
         epochs: Passes over the data; None for the run's ``--local-epochs``.
         when: ``before_upload``, or ``after_server``: the participants get this round's
             download, train, and are then evaluated with it.
+        needs: A key of the download without which the phase is left out (round 0).
+        rows: A key of the download that names the rows of the data on which the phase trains;
+            all of them where it is None or was not sent. ``batch.index`` counts within them.
+        terms: The method's loss terms that the phase trains; where none of them is left in the
+            composition the phase is left out. Empty: all.
     """
 
     name: str = "private"
     data: str = "private"
     epochs: int | None = None
     when: str = "before_upload"
+    needs: str | None = None
+    rows: str | None = None
+    terms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the two words."""
@@ -61,6 +69,8 @@ class RunInfo:
         rounds: Rounds of the run.
         batch_size: Samples per mini-batch.
         local_epochs: Epochs of the private phase.
+        server_architectures: Further architectures that the group offers for the server.
+        server_architecture: The one of a server that trains a model of its own.
     """
 
     group: str
@@ -75,6 +85,8 @@ class RunInfo:
     rounds: int
     batch_size: int
     local_epochs: int
+    server_architectures: tuple[Architecture, ...] = ()
+    server_architecture: str = "resnet56"
 
     @property
     def homogeneous(self) -> bool:

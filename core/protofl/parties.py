@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from protofl.config import Config
 from protofl.data.batches import LEAST, Samples
+from protofl.generators import ImageSource
 from protofl.info import ClientCard, RunInfo
 from protofl.models import Architecture, SplitModel
 from protofl.payload import Knowledge, Payload
@@ -27,6 +28,7 @@ class ModuleSlot:
     module: nn.Module
     train: bool
     lr: float | None
+    temporary: bool = False
 
 
 @dataclass
@@ -58,12 +60,25 @@ class ClientRecord:
         return Client(self, owner, self.configs[owner])
 
     def add_module(
-        self, owner: str, name: str, module: nn.Module, *, train: bool, lr: float | None
+        self,
+        owner: str,
+        name: str,
+        module: nn.Module,
+        *,
+        train: bool,
+        lr: float | None,
+        temporary: bool = False,
     ) -> nn.Module:
         """Keep a method's module; see `protofl.Client.add_module`."""
         module = module.to(self.device).requires_grad_(train)
-        self.modules.setdefault(owner, {})[name] = ModuleSlot(module, train, lr)
+        self.modules.setdefault(owner, {})[name] = ModuleSlot(module, train, lr, temporary)
         return module
+
+    def forget_scratch(self) -> None:
+        """Drop what methods prepared for a phase: scratch, and temporary modules."""
+        self.scratch = {}
+        for owner, slots in self.modules.items():
+            self.modules[owner] = {n: slot for n, slot in slots.items() if not slot.temporary}
 
     def slots(self) -> Iterator[tuple[str, ModuleSlot]]:
         """All methods' modules as (``METHOD/NAME``, slot), in a fixed order."""
@@ -156,8 +171,10 @@ class ServerRecord:
     cards: Mapping[int, ClientCard]
     public: Samples | None = None
     test: Samples | None = None
+    images: ImageSource | None = None
     dry: bool = False
     round: int = -1
+    evaluates: bool = False
     knowledge: Knowledge = field(default_factory=Knowledge)
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
     modules: dict[str, dict[str, nn.Module]] = field(default_factory=dict)

@@ -22,6 +22,7 @@ from protofl.data import split
 from protofl.data.batches import Pixels, Samples
 from protofl.data.images import Images
 from protofl.errors import UsageError
+from protofl.generators import ImageSource
 from protofl.info import RunInfo
 from protofl.inputs import load_images, partition_with, pixels_for, public_data
 from protofl.models import Architecture, SplitModel, profile
@@ -112,9 +113,15 @@ class Plan:
             registry, "partitioner", settings.partition, options.get("partition")
         )
         parts["engine"] = choose_part(registry, "engine", settings.engine, options.get("engine"))
-        for word, kind in KINDS_BY_PART.items():
-            if word in options and kind == "generator":
-                raise UsageError("--set generator.…: this method has no generator")
+        if composition.needs_generator:
+            parts["generator"] = choose_part(
+                registry, "generator", settings.generator, options.get("generator")
+            )
+        elif "generator" in options:
+            raise UsageError(
+                "--set generator.…: this method has no generator",
+                do="leave it out, or choose a method with one (fedktl)",
+            )
         device = _device(settings.device)
         if settings.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -164,6 +171,8 @@ class Plan:
             rounds=settings.rounds,
             batch_size=settings.batch_size,
             local_epochs=settings.local_epochs,
+            server_architectures=tuple(servers or ()),
+            server_architecture=getattr(group, "server_architecture", "resnet56"),
         )
         reasons = composition.reasons_against(info)
         if reasons:
@@ -271,6 +280,20 @@ class Plan:
             model = architecture.build(info.channels, info.num_classes, info.feature_dim, info.side)
         layout = torch.channels_last if architecture.channels_last else torch.contiguous_format
         return model.to(self.device).to(memory_format=layout)
+
+    def image_source(self, *, dry: bool = False) -> ImageSource | None:
+        """The server's image generator; None where no method needs one."""
+        part = self.parts.get("generator")
+        if part is None or not dry:
+            return self._image_source
+        return ImageSource(part, self.images, self.device, self.settings.data_dir, dry=True)
+
+    @cached_property
+    def _image_source(self) -> ImageSource | None:
+        part = self.parts.get("generator")
+        if part is None:
+            return None
+        return ImageSource(part, self.images, self.device, self.settings.data_dir)
 
     def cost(self, architecture: Architecture) -> float:
         """Forward FLOPs of one image, by which work is dealt out."""

@@ -43,6 +43,9 @@ class Settings(BaseModel):
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     deterministic: bool = Field(False, description="deterministic CUDA kernels only")
     precision: Literal["fp32", "bf16"] = Field("fp32", description="arithmetic of training")
+    generator: str = Field(
+        "tiny-style", description="the server's image generator, for methods that need one"
+    )
     engine: str = Field("eager", description="the training engine")
     backend: str = Field("auto", description="where hosts live: auto, local, process, …")
     workers: int = Field(0, ge=0, le=4096, description="hosts; 0 for one per core")

@@ -10,14 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from protofl import functional
+from protofl.data.batches import batch_bounds
 from protofl.errors import UsageError
-from protofl.info import ClientCard
-from protofl.models import SplitModel
+from protofl.info import ClientCard, RunInfo
+from protofl.models import Architecture, SplitModel
 from protofl.payload import Knowledge, Payload, class_rows
 from protofl.randomness import global_stream, random_stream
 
 if TYPE_CHECKING:
     from protofl.data.batches import Samples
+    from protofl.generators import ImageSource, Outline
     from protofl.parties import ClientRecord, ServerRecord
 
 
@@ -93,6 +95,11 @@ class Client:
         return self._record.info.feature_dim
 
     @property
+    def batch_size(self) -> int:
+        """Samples per mini-batch; an epoch's last batch may hold fewer, or up to three more."""
+        return self._record.info.batch_size
+
+    @property
     def device(self) -> torch.device:
         """Where the client's model and data are."""
         return self._record.device
@@ -124,7 +131,13 @@ class Client:
         return list(self._record.model.parameters())
 
     def add_module(
-        self, name: str, module: nn.Module, *, train: bool = True, lr: float | None = None
+        self,
+        name: str,
+        module: nn.Module,
+        *,
+        train: bool = True,
+        lr: float | None = None,
+        temporary: bool = False,
     ) -> nn.Module:
         """Give the client a module of this method.
 
@@ -134,8 +147,23 @@ class Client:
             train: Whether local training updates it. A frozen one runs in eval mode and is not
                 written into checkpoints.
             lr: A learning rate of its own; None for the run's.
+            temporary: Drop it with `scratch` when the client's work ends (FedKTL's h', which
+                ``before_training`` makes anew); it is not written into checkpoints.
         """
-        return self._record.add_module(self._owner, name, module, train=train, lr=lr)
+        return self._record.add_module(
+            self._owner, name, module, train=train, lr=lr, temporary=temporary
+        )
+
+    def build(self, architecture: str) -> SplitModel:
+        """A fresh model of any architecture of the group, as `Server.build`: the same everywhere.
+
+        For models that clients train beside their own (`add_module`).
+        """
+        info = self._record.info
+        known = {a.name: a for a in (*info.server_architectures, *info.architectures)}
+        model = _build(known, architecture, info, self._record.seed)
+        last = known[architecture].channels_last
+        return model.to(memory_format=torch.channels_last if last else torch.contiguous_format)
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
@@ -163,6 +191,10 @@ class Client:
     def public(self) -> Samples | None:
         """The public samples, unlabelled; None where the run has none."""
         return self._record.public
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Images in the data's channels, size and range, as the client's model takes them."""
+        return self._record.train.prepare(images)
 
     def train_features(self) -> tuple[Tensor, Tensor]:
         """Features of all training samples in one evaluation pass, N×K, and their labels [N]."""
@@ -231,7 +263,11 @@ class Client:
         return random_stream(record.seed, self._owner, purpose, record.round, record.id)
 
     def shared_generator(self, purpose: str) -> torch.Generator:
-        """As `generator`, but the same on all clients."""
+        """As `generator`, but the same on all clients.
+
+        In ``setup_client`` the round is -1, whenever a client is set up: what is drawn there is
+        the same for all clients and all rounds (FedKTL's V).
+        """
         return random_stream(self._record.seed, self._owner, purpose, self._record.round)
 
 
@@ -263,6 +299,11 @@ class Server:
         return self._record.info.rounds
 
     @property
+    def evaluates(self) -> bool:
+        """Whether this round ends with an evaluation: time for costly figures in ``end_round``."""
+        return self._record.evaluates
+
+    @property
     def num_classes(self) -> int:
         """C."""
         return self._record.info.num_classes
@@ -271,6 +312,11 @@ class Server:
     def feature_dim(self) -> int:
         """K."""
         return self._record.info.feature_dim
+
+    @property
+    def architecture(self) -> str:
+        """The group's architecture for a server that trains a model of its own."""
+        return self._record.info.server_architecture
 
     @property
     def batch_size(self) -> int:
@@ -317,21 +363,66 @@ class Server:
         """What each client registered at set-up."""
         return self._record.cards
 
+    @property
+    def generator_outline(self) -> Outline:
+        """The sizes of the image generator, for a method with ``needs_generator``."""
+        return self._images.outline
+
+    def sample_latents(
+        self, count: int, generator: torch.Generator, labels: Tensor | None = None
+    ) -> Tensor:
+        """Valid latent vectors of the image generator, [count, H]; zeros in a dry step.
+
+        Args:
+            count: How many.
+            generator: A CPU generator (`generator`).
+            labels: The generator's own classes [count], where it is conditional.
+        """
+        return self._images.sample_latents(count, generator, labels)
+
+    def generate(self, latents: Tensor) -> Tensor:
+        """Images of latent vectors [n, H], in the data's channels, size and range, float32."""
+        return self._images.images(latents)
+
+    @property
+    def _images(self) -> ImageSource:
+        if self._record.images is None:
+            raise UsageError(
+                "no method of this run has asked for an image generator",
+                do="a method with one says so: needs_generator = True",
+            )
+        return self._record.images
+
     def epochs(self, count: int) -> Iterator[int]:
         """Count epochs of training on the server; a dry step sees one."""
         return iter(range(min(count, 1) if self._record.dry else count))
 
+    def batches(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Positions of every mini-batch of an epoch over ``count`` samples, in a drawn order.
+
+        As on clients, a last batch of fewer than four samples joins the one before it.
+        """
+        order = torch.randperm(count, generator=generator).to(self.device)
+        for start, end in batch_bounds(count, self.batch_size, drop_last=False):
+            yield order[start:end]
+
     def build(self, architecture: str) -> SplitModel:
         """A fresh model of a client's or a server's architecture, the same at every call."""
-        found = self._record.architectures.get(architecture)
-        if found is None:
-            known = ", ".join(sorted(self._record.architectures))
-            raise UsageError(f"there is no architecture {architecture!r}", f"known: {known}")
-        info = self._record.info
-        with global_stream(self._record.seed, "server-model", architecture):
-            model = found.build(info.channels, info.num_classes, info.feature_dim, info.side)
-        return model.to(self.device)
+        record = self._record
+        return _build(record.architectures, architecture, record.info, record.seed).to(self.device)
 
     def generator(self, purpose: str) -> torch.Generator:
         """A CPU generator of this method, purpose and round."""
         return random_stream(self._record.seed, self._owner, purpose, self._record.round, "server")
+
+
+def _build(
+    known: Mapping[str, Architecture], architecture: str, info: RunInfo, seed: int
+) -> SplitModel:
+    """A fresh model; server and clients draw the same weights."""
+    found = known.get(architecture)
+    if found is None:
+        names = ", ".join(sorted(known))
+        raise UsageError(f"there is no architecture {architecture!r}", f"known: {names}")
+    with global_stream(seed, "server-model", architecture):
+        return found.build(info.channels, info.num_classes, info.feature_dim, info.side)

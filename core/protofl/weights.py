@@ -61,7 +61,7 @@ def average_weights(
         ValueError: Shapes differ between uploads.
     """
     count = len(uploads)
-    share = torch.ones(count, dtype=torch.float64) if weights is None else weights.to(torch.float64)
+    share = torch.ones(count, dtype=torch.float64) if weights is None else weights.double()
     shares = (share / share.sum()).tolist()
     mean = Payload()
     start = prefix + "/"

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from protofl.record import RunFolder
 
 PANELS: dict[str, tuple[str, ...]] = {
-    "Federation": ("models", "dataset", "partition", "clients", "participation", "rounds"),
+    "Federation": (
+        "models",
+        "dataset",
+        "partition",
+        "clients",
+        "participation",
+        "rounds",
+        "generator",
+    ),
     "Local training": (
         "local_epochs",
         "batch_size",
@@ -55,6 +63,7 @@ METAVAR = {
     "wrappers": "WRAPPER",
     "block": "NAME",
     "device": "DEVICE",
+    "generator": "NAME[:PATH]",
     "engine": "NAME",
     "backend": "NAME",
     "data_dir": "DIR",

@@ -78,14 +78,23 @@ class Samples:
 
     def first(self, count: int) -> Samples:
         """The first ``count`` of these samples."""
+        return self.at(slice(count))
+
+    def at(self, index: Tensor | slice) -> Samples:
+        """The samples at ``index``."""
         part = object.__new__(Samples)
-        part._x, part._rows, part.y = self._x, self._rows[:count], self.y[:count]
+        part._x, part._rows = self._x, self._rows[index]
+        part.y = self.y[index] if len(self.y) else self.y
         part._pixels, part._channels_last = self._pixels, self._channels_last
         return part
 
     def images(self, index: Tensor | slice = slice(None)) -> Tensor:
         """The images at ``index``, n×channels×H×W, normalised."""
         return self._pixels(self._x[self._rows[index]], self._channels_last)
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Other images in the data's channels, size and range, prepared as these are."""
+        return self._pixels(images, self._channels_last)
 
     def chunks(self, size: int) -> Iterator[Tensor]:
         """All images in order, ``size`` at a time."""

@@ -8,6 +8,7 @@ name (``npz:PATH``, ``torchvision:resnet18,vgg11``) names the Config field that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,11 @@ from protofl.hookspecs.markers import hookspec
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
     from protofl.config import Config
     from protofl.data.images import Images
+    from protofl.generators import Generator, Outline
     from protofl.jobs import Pool, TrainJob
     from protofl.models import Architecture
     from protofl.plan import Plan
@@ -90,8 +93,47 @@ class DatasetSpec:
 class GeneratorSpec:
     """An image generator on the server (FedKTL).
 
-    The kind has no hooks yet: its first method brings them.
+    A method that needs one says ``needs_generator = True`` and reaches it through
+    ``server.sample_latents`` and ``server.generate``.
     """
+
+    @hookspec(firstresult=True)
+    def outline(self, config: Config, data_dir: Path) -> Outline:
+        """Return the generator's sizes without loading it, and check what is cheap to check.
+
+        The dry step calls it in place of ``open_generator``. Without this hook the usual sizes
+        are assumed there.
+
+        Raises:
+            UsageError: The generator can't be loaded: a file is missing, a consent is not given.
+        """
+
+    @hookspec(firstresult=True)
+    def open_generator(self, config: Config, device: torch.device, data_dir: Path) -> Generator:
+        """Load the generator, frozen, and return it; called once in a process, on the server.
+
+        Raises:
+            UsageError: It can't be loaded.
+        """
+
+    @hookspec(firstresult=True)
+    def train_generator(
+        self, config: Config, images: Images, report: Callable[[str], None], out: Path
+    ) -> dict[str, str]:
+        """Train a generator on the training part of a data set and write it to ``out`` (optional).
+
+        Args:
+            config: The plugin's options.
+            images: The data; the first ``num_train`` rows are the training part.
+            report: Takes a line about the progress.
+            out: The file to write.
+
+        Returns:
+            What was done, as names and values to print.
+
+        Raises:
+            UsageError: These data can't be learned from.
+        """
 
 
 class EngineSpec:

@@ -1,0 +1,98 @@
+"""``protofl generator train``: train an image generator on a data set."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from protofl.spelling import assignments
+
+from protofl_cli import render
+from protofl_cli.options import Block, DataDir, Debug
+
+
+def train(
+    dataset: Annotated[
+        str, typer.Argument(metavar="DATASET", help="The data set, NAME or NAME:PATH.")
+    ],
+    generator: Annotated[
+        str, typer.Option("--generator", metavar="NAME", help="A generator that can be trained.")
+    ] = "tiny-style",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="An option of the generator (epochs=30), or of the data set "
+            "(dataset.side=32); repeatable.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", help="The file to write (default: NAME-DATASET.safetensors)"
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+    block: Block = None,
+    debug: Debug = False,
+) -> None:
+    """Train a generator on the training part of a data set, for --set generator.weights=FILE."""
+    from protofl.errors import UsageError
+    from protofl.inputs import load_images
+    from protofl.parts import choose_part
+    from protofl.registry import Registry
+    from protofl.settings import DEFAULT_DATA_DIR
+
+    registry = Registry(block or ())
+    options = _options(assignments("--set", set_ or (), "KEY=VALUE"))
+    part = choose_part(registry, "generator", generator, options["generator"])
+    if "train_generator" not in part.caller.hooks:
+        able = [p.name for p in registry.plugins("generator") if _trainable(registry, p.name)]
+        raise UsageError(
+            f"generator {part.caller.name!r} can't be trained here",
+            f"these can: {', '.join(able) or 'none that is installed'}",
+        )
+    data = choose_part(registry, "dataset", dataset, options["dataset"])
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{generator}-{Path(data.text).stem}")
+    target = _target(out or Path(f"{stem}.safetensors"))
+    folder = (data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
+    images = load_images(data, folder, lambda text: render.line(text, "dim"))
+    render.heading(f"{part.caller.name} on {data.caller.name}", f"{images.num_train:,} images")
+    told = part.caller(
+        "train_generator",
+        config=part.config,
+        images=images,
+        report=lambda text: render.line(f"  {text}", "dim"),
+        out=target,
+    )
+    render.pairs([*told.items(), ("use it", f"--set generator.weights={target}")])
+
+
+def _options(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    from protofl.errors import unknown
+
+    found: dict[str, dict[str, Any]] = {"generator": {}, "dataset": {}}
+    for key, value in given.items():
+        owner, _, option = key.rpartition(".")
+        if owner not in ("", *found):
+            raise unknown("part in --set", owner, found, "write --set KEY=VALUE")
+        found[owner or "generator"][option] = value
+    return found
+
+
+def _target(out: Path) -> Path:
+    """The file, checked before anything takes time."""
+    from protofl.errors import UsageError
+
+    out = out.expanduser()
+    if out.is_dir() or not out.parent.is_dir():
+        what = "is a folder" if out.is_dir() else "can't be written: its folder does not exist"
+        raise UsageError(f"--out {out} {what}", do="choose another file with --out")
+    return out
+
+
+def _trainable(registry: Any, name: str) -> bool:  # noqa: ANN401 - a Registry
+    return "train_generator" in registry.status(registry.find("generator", name))[1]

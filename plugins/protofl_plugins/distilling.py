@@ -1,0 +1,276 @@
+"""What the methods with public data have in common: scores, epochs, training on the server.
+
+Every client and the server hold the same public samples in the same order: row n of
+``public_logits`` or ``public_probabilities`` belongs to public sample n, or to the one that
+``public_index`` names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Literal
+
+import protofl as pf
+import torch
+from pydantic import model_validator
+from torch import Tensor
+
+CHUNK = 128
+"""Public samples that are scored together; rounding depends on it, so it is fixed."""
+
+LEAST = 4
+"""The smallest batch on which BatchNorm is trained, as on clients."""
+
+# --- options --------------------------------------------------------------------------------------
+
+
+class EpochsConfig(pf.Config):
+    """Options of a method that trains for several epochs on public data.
+
+    ``paper_epochs`` lists what ``epochs=paper`` stands for: options of the subclass, and
+    ``local_epochs``, which is the run's.
+    """
+
+    paper_epochs: ClassVar[Mapping[str, int]] = {}
+    epochs: Literal["one", "paper"] = pf.Field(
+        "one",
+        description="epochs of every phase: one each, or those of FedPKD's comparison, private "
+        "ones included; each can be set alone",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_epochs(cls, data: Any) -> Any:  # noqa: ANN401 - pydantic passes raw input
+        if not isinstance(data, dict):
+            return data
+        paper = data.get("epochs", "one") == "paper"
+        own = {k: v for k, v in cls.paper_epochs.items() if k in cls.model_fields}
+        return data | {k: v if paper else 1 for k, v in own.items() if data.get(k) is None}
+
+    def run_epochs(self) -> dict[str, int]:
+        """Epochs of the private phase, as a default of the run."""
+        return {"local_epochs": self.paper_epochs["local_epochs"]} if self.epochs == "paper" else {}
+
+
+class PublicPhaseConfig(EpochsConfig):
+    """Options of a method whose clients train on public data."""
+
+    public_epochs: int | None = pf.Field(
+        None, ge=1, description="a client's epochs on public data. None: as epochs says"
+    )
+
+
+class ServerTrainingConfig(EpochsConfig):
+    """Options of a method whose server trains on public data."""
+
+    server_epochs: int | None = pf.Field(
+        None, ge=0, description="the server's epochs; 0 trains nothing. None: as epochs says"
+    )
+
+
+def without_public(run: pf.RunInfo) -> list[str]:
+    """The reason why there is nothing to distil on, where the run has no public samples."""
+    if run.public:
+        return []
+    return ["it needs public samples; give --public N or --public npz:PATH"]
+
+
+def without_server_model(run: pf.RunInfo, name: str | None) -> list[str]:
+    """The reason why the server can't build its model; None is the group's for servers."""
+    known = {a.name for a in (*run.server_architectures, *run.architectures)}
+    wanted = name or run.server_architecture
+    if wanted in known:
+        return []
+    works = ", ".join(sorted(known))
+    return [
+        f"{run.group} has no architecture {wanted!r} (server_model); one of these works: {works}"
+    ]
+
+
+def public_phase(
+    name: str,
+    config: PublicPhaseConfig,
+    *,
+    terms: tuple[str, ...],
+    needs: str = "public_logits",
+    when: str = "after_server",
+) -> pf.Phase:
+    """A phase on those public samples of which the server sent scores."""
+    return pf.Phase(
+        name, "public", config.public_epochs, when, needs=needs, rows="public_index", terms=terms
+    )
+
+
+# --- scores on public samples ---------------------------------------------------------------------
+
+
+@torch.no_grad()
+def public_logits(client: pf.Client) -> Tensor:
+    """The client's scores of all public samples, [N, C], in one evaluation pass."""
+    model, public = client.module("model"), client.public
+    assert public is not None
+    was = model.training
+    model.eval()
+    logits = [client.head(client.features(x)) for x in public.chunks(CHUNK)]
+    model.train(was)
+    return torch.cat(logits)
+
+
+def scores_down(server: pf.Server, name: str) -> pf.Payload:
+    """The scores that the server knows, and of which public samples; empty before there are any."""
+    known = server.knowledge
+    return pf.Payload({key: known[key] for key in (name, "public_index") if key in known.keys()})
+
+
+def stacked(uploads: Mapping[int, pf.Payload], name: str) -> Tensor:
+    """The same scores of all uploads, [M, N, C]."""
+    return torch.stack([upload[name] for upload in uploads.values()])
+
+
+@torch.no_grad()
+def evaluated(
+    model: pf.SplitModel,
+    samples: Any,  # noqa: ANN401 - the server's public or test samples
+    rows: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Features [N, K] and scores [N, C] of samples by a model of the server, in eval mode."""
+    if rows is not None:
+        samples = samples.at(rows)
+    model.eval()
+    features = torch.cat([model.features(x) for x in samples.chunks(CHUNK)])
+    return features, torch.cat([model.head(z) for z in torch.split(features, CHUNK)])
+
+
+# --- models on the server -------------------------------------------------------------------------
+
+
+def server_model(server: pf.Server) -> pf.SplitModel:
+    """The model that the method keeps on the server."""
+    model = server.modules["model"]
+    assert isinstance(model, pf.SplitModel)
+    return model
+
+
+def server_accuracy(server: pf.Server) -> dict[str, float]:
+    """Accuracy of the server's model on the global test samples, in rounds that are evaluated."""
+    if not server.evaluates or server.test is None or "model" not in server.modules:
+        return {}
+    _, logits = evaluated(server_model(server), server.test)
+    return {"server_test_accuracy": float((logits.argmax(1) == server.test.y).double().mean())}
+
+
+@torch.enable_grad()
+def train_on_public(
+    server: pf.Server,
+    model: pf.SplitModel,
+    loss: Callable[[Tensor, Tensor, Tensor], Tensor],
+    optimizer: torch.optim.Optimizer,
+    *,
+    epochs: int,
+    rows: Tensor | None = None,
+    purpose: str = "shuffle",
+    cosine: bool = False,
+    stop: Callable[[], bool] | None = None,
+) -> None:
+    """Train a model of the server on public samples.
+
+    Args:
+        server: The server.
+        model: The model; left in eval mode.
+        loss: The loss of a batch: ``loss(features, logits, index)``, where ``index`` counts
+            within ``rows``.
+        optimizer: Over the model's parameters.
+        epochs: Passes over the samples.
+        rows: The public samples to train on, [n]; None for all.
+        purpose: Names the stream from which the order is drawn.
+        cosine: Let the learning rate fall along a cosine to 0 after the last epoch.
+        stop: Called after every epoch; true ends training.
+    """
+    assert server.public is not None
+    samples = server.public if rows is None else server.public.at(rows)
+    generator = server.generator(purpose)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for epoch in server.epochs(epochs):
+        model.train(len(samples) >= LEAST)
+        batches = list(server.batches(len(samples), generator))
+        for number, index in enumerate(batches):
+            if cosine:
+                done = (epoch + number / len(batches)) / epochs
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * (1 + math.cos(math.pi * done)) / 2
+            features = model.features(samples.images(index))
+            optimizer.zero_grad()
+            loss(features, model.head(features), index).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        model.eval()
+        if stop is not None and stop():
+            break
+
+
+# --- one model per architecture -------------------------------------------------------------------
+
+
+class ModelPerArchitecture:
+    """Hooks that send a client the model of its architecture, and its own back (FedDF, FedET).
+
+    The server knows the weights as ``model@ARCHITECTURE/…``.
+    """
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+        """The model of the client's architecture."""
+        return renamed(server.knowledge, f"model@{server.clients[client_id].architecture}", "model")
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client) -> None:
+        """Install it."""
+        if client.received.under("model"):
+            pf.load_weights(client.module("model"), client.received, "model")
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client) -> pf.Payload:
+        """The client's weights, and n_i where the mean is weighted by it."""
+        payload = pf.pack_weights(client.module("model"), "model")
+        if client.config.aggregate == "weighted":
+            payload["samples"] = torch.tensor(client.num_samples)
+        return payload
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+        """The mean of the round's clients of every architecture."""
+        means = pf.Payload()
+        for name in architectures_of(server, uploads):
+            own = [u for c, u in uploads.items() if server.clients[c].architecture == name]
+            weighted = server.config.aggregate == "weighted"
+            weights = torch.stack([u["samples"] for u in own]) if weighted else None
+            mean = pf.average_weights(own, "model", weights)
+            means.update(renamed(mean, "model", f"model@{name}"))
+        return means
+
+
+def architectures_of(server: pf.Server, clients: Iterable[int]) -> list[str]:
+    """The architectures of some clients, each once, in the clients' order."""
+    return list(dict.fromkeys(server.clients[client].architecture for client in clients))
+
+
+def renamed(tensors: Mapping[str, Tensor], old: str, new: str) -> pf.Payload:
+    """The tensors ``OLD/…`` as ``NEW/…``."""
+    return pf.Payload(
+        {
+            f"{new}/{name.removeprefix(f'{old}/')}": tensor
+            for name, tensor in tensors.items()
+            if name.startswith(f"{old}/")
+        }
+    )
+
+
+def public_logits_of(server: pf.Server, uploads: Mapping[int, pf.Payload]) -> Tensor:
+    """Scores of all public samples by the models that clients sent, [M, N, C]."""
+    models = {name: server.build(name) for name in architectures_of(server, uploads)}
+    logits = []
+    for client, upload in uploads.items():
+        model = models[server.clients[client].architecture]
+        pf.load_weights(model, upload, "model")
+        logits.append(evaluated(model, server.public)[1])
+    return torch.stack(logits)

@@ -1,0 +1,1 @@
+"""Image generators on the server (FedKTL): one folder or file each."""

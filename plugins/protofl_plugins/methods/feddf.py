@@ -1,0 +1,131 @@
+"""FedDF: the server fuses the clients' models by distilling their ensemble.
+
+Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020,
+Algorithms 1 and 3; S_g are the round's clients of architecture g, S all of the round.
+
+    local     min over w_i of  E_{(x, y) ~ D_i} ℓ(w_i; x, y), starting from w_g
+    average   w_g ← Σ_{i in S_g} (n_i / Σ_{k in S_g} n_k) · w_i
+    distil    min over w_g of  E_x KL( softmax(1/|S| · Σ_{i in S} z_i(x)) ‖ softmax(z_g(x)) )
+
+x are public samples. Teachers are all models of the round, whatever their architecture; an
+architecture of which the round has no client stays as it is. Adam, its learning rate falling along
+a cosine. With ``patience`` a share of the public samples is held out and distillation stops when
+its loss there no longer falls (the paper holds labelled ones out). Inference is by the fused model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import protofl as pf
+import torch
+from protofl import functional as F
+from torch import Tensor
+
+from protofl_plugins import distilling as D
+
+
+class FedDF(D.ModelPerArchitecture):
+    """The server fuses the clients' models by distilling their ensemble (Lin et al., 2020)."""
+
+    needs_public = True
+
+    class Config(D.ServerTrainingConfig):
+        """Options."""
+
+        paper_epochs: ClassVar[Mapping[str, int]] = {"local_epochs": 30, "server_epochs": 5}
+        server_epochs: int | None = pf.Field(
+            None,
+            ge=0,
+            description="epochs of distillation; 0 regresses to FedAvg per architecture. "
+            "None: as epochs says",
+        )
+        server_lr: float = pf.Field(1e-3, gt=0, description="learning rate of the server's Adam")
+        aggregate: Literal["weighted", "uniform"] = pf.Field(
+            "weighted", description="weights n_i/n of the average, or 1/M"
+        )
+        patience: int = pf.Field(
+            0, ge=0, description="epochs without a better held-out loss before the stop; 0 for none"
+        )
+        holdout: float = pf.Field(
+            0.1, gt=0, lt=1, description="share of public samples held out where patience is set"
+        )
+
+    uploads = {
+        "model/…": "the whole model after local training; gradients can be inverted from it",
+        "samples": "n_i, the number of training samples (not with aggregate=uniform)",
+    }
+    downloads = {"model/…": "the fused model of the client's architecture"}
+
+    @pf.hookimpl
+    def run_defaults(self, config: Config) -> dict[str, Any]:
+        """Private epochs, with epochs=paper."""
+        return config.run_epochs()
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
+        """Public samples, two of them where one is held out."""
+        if config.patience and run.public == 1:
+            return ["patience holds public samples out, and there is one; give --public N"]
+        return D.without_public(run)
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server) -> pf.Payload:
+        """w_g of every architecture, sent from round 0."""
+        start = pf.Payload()
+        for name in D.architectures_of(server, server.clients):
+            start.update(pf.pack_weights(server.build(name), f"model@{name}"))
+        return start
+
+    @pf.hookimpl
+    def server_train(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+        """Distil the mean logits of the round's models into every architecture of the round."""
+        fused = pf.Payload()
+        if not server.config.server_epochs:
+            return fused
+        teacher = D.public_logits_of(server, uploads).mean(0)
+        for name in D.architectures_of(server, uploads):
+            student = server.build(name)
+            pf.load_weights(student, server.knowledge, f"model@{name}")
+            self._distil(server, student, teacher, name)
+            fused.update(pf.pack_weights(student, f"model@{name}"))
+        return fused
+
+    @staticmethod
+    def _distil(server: pf.Server, student: pf.SplitModel, teacher: Tensor, name: str) -> None:
+        config, public = server.config, server.public
+        assert public is not None
+        order = torch.randperm(len(public), generator=server.generator("holdout"))
+        order = order.to(server.device)
+        count = min(max(1, round(config.holdout * len(public))), len(public) - 1)
+        held, rows = order[:count], order[count:].sort().values
+        if not config.patience:
+            rows = torch.arange(len(public), device=server.device)
+        best: list[Any] = [float("inf"), 0, None]  # loss, epochs since, weights
+
+        def loss(features: Tensor, logits: Tensor, index: Tensor) -> Tensor:
+            return F.kl_divergence(logits, teacher[rows[index]])
+
+        def stop() -> bool:
+            _, logits = D.evaluated(student, public.at(held))
+            found = float(F.kl_divergence(logits, teacher[held]))
+            best[1] += 1
+            if found < best[0]:
+                best[:] = found, 0, pf.pack_weights(student, "model")
+            return bool(best[1] >= config.patience)
+
+        adam = torch.optim.Adam(student.parameters(), lr=config.server_lr)
+        D.train_on_public(
+            server,
+            student,
+            loss,
+            adam,
+            epochs=config.server_epochs,
+            rows=rows,
+            purpose=f"shuffle {name}",
+            cosine=True,
+            stop=stop if config.patience else None,
+        )
+        if best[2] is not None:
+            pf.load_weights(student, best[2], "model")

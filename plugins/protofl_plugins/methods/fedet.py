@@ -1,0 +1,132 @@
+"""FedET: small client models teach a large server model, whose last layer goes back to them.
+
+Cho et al., "Heterogeneous Ensemble Knowledge Transfer for Training Large Models in Federated
+Learning", IJCAI 2022, Algorithm 1.
+
+    local      min over w_i of  E_{(x, y) ~ D_i} ℓ(w_i; x, y), starting from w_g
+    consensus  α_i(x) = Var(z_i(x)) / Σ_k Var(z_k(x)),  ȳ(x) = argmax Σ_i α_i(x)·z_i(x)
+    diversity  s_div(x) = Σ_{i in V} α_i(x)·z_i(x) / Σ_{i in V} α_i(x),
+               V the clients whose argmax z_i(x) is not ȳ(x)
+    server     min over w_s of  E_x CE(z_s(x), ȳ(x)) + λ·KL(softmax(s_div(x)) ‖ softmax(z_s(x)))
+    layer      the server's before: 1/M · Σ_i that of the clients; w_g's afterwards: the server's
+    w_g        1/M_g · Σ_i w_i over the round's clients of architecture g
+
+x are public samples, on the server alone. Var is over classes. On a sample where nobody dissents
+the λ term is 0. The layer that all share is here the classifier on the K features. SGD with
+momentum 0.9. The server's model persists; clients infer by their architecture's model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import protofl as pf
+import torch
+from protofl import functional as F
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from protofl_plugins import distilling as D
+
+
+class FedET(D.ModelPerArchitecture):
+    """Small client models teach a large server model, share its last layer (Cho et al., 2022)."""
+
+    needs_public = True
+
+    class Config(D.ServerTrainingConfig):
+        """Options, with the paper's symbols."""
+
+        paper_epochs: ClassVar[Mapping[str, int]] = {"local_epochs": 10, "server_epochs": 10}
+        lambda_: float = pf.Field(
+            0.05, alias="lambda", ge=0, description="λ of the diversity term; 0 trains by ȳ alone"
+        )
+        server_model: str | None = pf.Field(
+            None, description="the server's architecture. None: the group's (resnet56)"
+        )
+        server_lr: float = pf.Field(5e-3, gt=0, description="learning rate of the server's SGD")
+        server_momentum: float = pf.Field(0.9, ge=0, lt=1, description="its momentum")
+        aggregate: Literal["weighted", "uniform"] = pf.Field(
+            "uniform", description="weights n_i/n of w_g, or 1/M"
+        )
+
+    uploads = {
+        "model/…": "the whole model after local training; gradients can be inverted from it",
+        "samples": "n_i, the number of training samples (only with aggregate=weighted)",
+    }
+    downloads = {"model/…": "the mean model of the client's architecture, with the server's layer"}
+    ablations = {"without diversity": "--set lambda=0"}
+
+    @pf.hookimpl
+    def run_defaults(self, config: Config) -> dict[str, Any]:
+        """Private epochs, with epochs=paper."""
+        return config.run_epochs()
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
+        """Public samples, a server model, and one classifier for all."""
+        reasons = D.without_public(run) + D.without_server_model(run, config.server_model)
+        models = {a.name: a for a in (*run.server_architectures, *run.architectures)}
+        server = models.get(config.server_model or run.server_architecture)
+        heads = dict.fromkeys(a.head for a in (*run.architectures, *([server] if server else [])))
+        if len(heads) > 1:
+            reasons.append(
+                f"clients and server share the classifier, and those of {run.group} differ "
+                f"({', '.join(heads)}); a group with one classifier works (--models htfe8), or "
+                "a method that shares none (fedpkd, fedmd, ds-fl, feddf)"
+            )
+        return reasons
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server) -> pf.Payload:
+        """w_s, and w_g of every architecture with its layer, sent from round 0."""
+        config = server.config
+        model = server.modules["model"] = server.build(config.server_model or server.architecture)
+        start = pf.Payload()
+        for name in D.architectures_of(server, server.clients):
+            start.update(pf.pack_weights(server.build(name), f"model@{name}"))
+            layer = _layer(pf.pack_weights(model, "model"))
+            start.update(D.renamed(layer, "model", f"model@{name}"))
+        return start
+
+    @pf.hookimpl
+    def server_train(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+        """Layer in, consensus and diversity into w_s, layer out."""
+        config, model = server.config, D.server_model(server)
+        lambda_: float = config.lambda_
+        layers = [_layer(upload) for upload in uploads.values()]
+        own = pf.pack_weights(model, "model")
+        pf.load_weights(model, own | pf.average_weights(layers, "model"), "model")
+
+        z = D.public_logits_of(server, uploads)
+        label = F.ensemble_logits(z).argmax(1)
+        weights = F.variance_weights(z) * (z.argmax(2) != label)
+        total = weights.sum(0)
+        dissent = total > 0
+        s_div = (weights.unsqueeze(2) * z).sum(0) / total.masked_fill(~dissent, 1).unsqueeze(1)
+
+        def loss(features: Tensor, logits: Tensor, index: Tensor) -> Tensor:
+            some = dissent[index]
+            share = some.double().mean().to(logits.dtype)
+            diversity = F.kl_divergence(logits[some], s_div[index][some]) * share
+            return cross_entropy(logits, label[index]) + lambda_ * diversity
+
+        sgd = torch.optim.SGD(
+            model.parameters(), lr=config.server_lr, momentum=config.server_momentum
+        )
+        D.train_on_public(server, model, loss, sgd, epochs=config.server_epochs)
+        known = pf.Payload()
+        for name in dict.fromkeys(k.split("/")[0] for k in server.knowledge if "@" in k):
+            known.update(D.renamed(_layer(pf.pack_weights(model, "model")), "model", name))
+        return known
+
+    @pf.hookimpl
+    def end_round(self, server: pf.Server) -> Mapping[str, float]:
+        """The server model's accuracy on the global test samples."""
+        return D.server_accuracy(server)
+
+
+def _layer(model: Mapping[str, Tensor]) -> pf.Payload:
+    """The classifier's weights among those of a model."""
+    return pf.Payload({k: v for k, v in model.items() if k.startswith("model/head.")})

@@ -1,0 +1,241 @@
+"""FedGen: a generator of features, trained by the server against the clients' heads.
+
+Zhu, Hong and Zhou, "Data-Free Knowledge Distillation for Heterogeneous Federated Learning", ICML
+2021; sizes and learning rate as in FedTGP (Zhang et al., AAAI 2024, appendix A).
+
+    G        [ε, one-hot ỹ] → FC → BN → ReLU → FC → K,  ε ~ U(0, 1) of 32 numbers
+    client   ℓ(h_i(f_i(x)), y) + a·ℓ(h_i(G(ỹ)), ỹ) + b·KL(s(h_i(G(y))) ‖ s(h_i(f_i(x))))
+    server   h ← Σ_i (n_i / n) · h_i
+             min over G of  ℓ(Σ_i w_i^ỹ · h_i(G(ỹ)), ỹ) + d·exp(−mean ‖ε_j−ε_k‖·‖G_j−G_k‖)
+
+    ỹ  drawn from the label counts of the round's clients      s  softmax
+    w_i^c  = n_i^c / Σ_j n_j^c, client i's share of class c
+
+FedTGP's FedGen has a = 1, b = d = 0; the original's code adds the terms of b and d and lets a and
+b decay by 0.98 a round. Each step of the server draws one mini-batch of labels; Adam keeps its
+moments from round to round. Nothing is sent down in round 0. Inference is by the head.
+
+At η_G = 0.1 generated features are some hundred times longer than real ones; a client's head
+survives them at its learning rate 0.01, not at 0.05: lower ``eta_g`` with a higher one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import protofl as pf
+import torch
+from protofl import functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.functional import cross_entropy, one_hot
+
+from protofl_plugins.heads import needs_one_head
+
+
+class Generator(nn.Module):
+    """G: noise B×n and labels [B] to features B×K."""
+
+    def __init__(self, noise: int, num_classes: int, hidden: int, feature_dim: int) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.layers = nn.Sequential(
+            nn.Linear(noise + num_classes, hidden),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, feature_dim),
+        )
+
+    def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
+        """G(ỹ)."""
+        wanted = one_hot(labels, self.num_classes).to(noise.dtype)
+        features: Tensor = self.layers(torch.cat([noise, wanted], 1))
+        return features
+
+
+class FedGen:
+    """The server trains a generator of features against clients' heads (Zhu et al., 2021)."""
+
+    class Config(pf.Config):
+        """Options."""
+
+        noise: int = pf.Field(32, ge=1, description="numbers of noise ε")
+        hidden: int | None = pf.Field(
+            None, ge=1, description="width of G's hidden layer. None: the feature width K"
+        )
+        eta_g: float = pf.Field(
+            0.1, gt=0, description="η_G, learning rate of G by Adam; with --lr above 0.01 take less"
+        )
+        epochs: int = pf.Field(100, ge=0, description="steps of G a round; 0 leaves it untrained")
+        ensemble: Literal["logits", "losses"] = pf.Field(
+            "logits",
+            description="G lowers the loss of the heads' weighted mean logits, or the weighted "
+            "mean of the heads' losses",
+        )
+        aggregate: Literal["weighted", "uniform"] = pf.Field(
+            "weighted", description="weights n_i/n of the heads' average, or 1/M"
+        )
+        a: float = pf.Field(
+            1.0, ge=0, description="a of the generated features; 0 regresses to LG-FedAvg"
+        )
+        b: float = pf.Field(
+            0.0, ge=0, description="b of the latent term; 0 leaves it out, the original's code 1"
+        )
+        decay: float = pf.Field(
+            1.0, gt=0, le=1, description="factor of a and b a round; the original's code 0.98"
+        )
+        diversity: float = pf.Field(
+            0.0, ge=0, description="d of the diversity loss; 0 leaves it out, the original's code 1"
+        )
+
+    terms = {
+        "ce": "cross-entropy",
+        "gen": "a·ℓ(h(G(ỹ)), ỹ): the head on generated features",
+        "latent": "b·KL(s(h(G(y))) ‖ s(h(f(x))))",
+    }
+    uploads = {
+        "head/…": "the classifier after local training; its bias hints at the class shares",
+        "counts": "n_i^c, the class distribution",
+        "classes": "which classes the client has",
+    }
+    downloads = {
+        "head/…": "the average of the clients' heads",
+        "generator/…": "G, which maps a class to features that the clients' heads recognise",
+        "counts": "the label counts of the last round's clients together",
+        "classes": "the classes of these counts",
+    }
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo) -> list[str]:
+        """Heads of one shape."""
+        return needs_one_head(run, "averages heads and trains a generator against them")
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server) -> None:
+        """G, and a head to run the clients' weights in."""
+        server.modules["generator"] = _generator(server).to(server.device)
+        server.modules["head"] = server.build(server.clients[0].architecture).head
+
+    @pf.hookimpl
+    def setup_client(self, client: pf.Client) -> None:
+        """A place for G, which the client does not train."""
+        client.add_module("generator", _generator(client), train=False)
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+        """h, G and the label counts."""
+        parts = ("head/", "generator/")
+        weights = {k: v for k, v in server.knowledge.items() if k.startswith(parts)}
+        return pf.Payload(weights | server.knowledge.select("counts"))
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client) -> None:
+        """Install h and G."""
+        for part in ("head", "generator"):
+            if client.received.under(part):
+                pf.load_weights(client.module(part), client.received, part)
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client) -> Mapping[str, Tensor] | None:
+        """Labels ỹ from the counts, and noise for them and for the batch's own labels."""
+        received = client.received
+        if not received.under("generator") or "counts" not in received:
+            return None
+        counts, _ = received.table("counts", client.num_classes)
+        steps, batch, generator = client.steps, client.batch_size, client.generator("draws")
+        draws = {
+            "labels": _labels(counts, steps * batch, generator).view(steps, batch),
+            "noise": torch.rand(steps, batch, client.config.noise, generator=generator),
+            # A last batch may have taken in up to three samples more.
+            "own": torch.rand(steps, batch + 3, client.config.noise, generator=generator),
+        }
+        return {name: draw.to(client.device) for name, draw in draws.items()}
+
+    @pf.hookimpl
+    def local_loss(
+        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+    ) -> Mapping[str, Tensor]:
+        """The client's loss."""
+        terms = {"ce": cross_entropy(output.logits, batch.y)}
+        if not batch.draws:
+            return terms
+        config, G, draws = client.config, client.module("generator"), batch.draws
+        fade = config.decay**client.round
+        generated = client.head(G(draws["noise"], draws["labels"]))
+        teacher = client.head(G(draws["own"][: len(batch.x)], batch.y))
+        return terms | {
+            "gen": fade * config.a * cross_entropy(generated, draws["labels"]),
+            "latent": fade * config.b * F.kl_divergence(output.logits, teacher),
+        }
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client) -> pf.Payload:
+        """h_i and n_i^c."""
+        counts = client.class_counts
+        payload = pf.pack_weights(client.module("head"), "head")
+        return pf.Payload(payload | pf.class_rows(counts > 0, counts=counts))
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+        """The average of the heads, and the sum of the label counts."""
+        counts, _ = pf.stack_rows(uploads, "counts", server.num_classes)
+        weights = None if server.config.aggregate == "uniform" else counts.sum(1)
+        head = pf.average_weights(list(uploads.values()), "head", weights)
+        total = counts.sum(0)
+        return pf.Payload(head | pf.class_rows(total > 0, counts=total))
+
+    @pf.hookimpl
+    def server_train(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+        """G, against the ensemble of the heads."""
+        config, G, head = server.config, server.modules["generator"], server.modules["head"]
+        heads = {
+            name: torch.stack([upload[f"head/{name}"] for upload in uploads.values()])
+            for name, _ in head.named_parameters()
+        }
+        counts, _ = pf.stack_rows(uploads, "counts", server.num_classes)
+        shares = counts / counts.sum(0).clamp(min=1)
+        scores = vmap(functional_call, in_dims=(None, 0, None))
+        weights = list(G.parameters())
+        optimizer = torch.optim.Adam(weights, lr=config.eta_g)
+        if "adam" in server.state:
+            optimizer.load_state_dict(server.state["adam"])
+        generator, size = server.generator("draws"), max(server.batch_size, 2)
+        for _ in server.epochs(config.epochs):
+            y = _labels(counts.sum(0), size, generator).to(server.device)
+            noise = torch.rand(size, config.noise, generator=generator).to(server.device)
+            z = G(noise, y)
+            loss = ensemble_loss(scores(head, heads, (z,)), y, shares[:, y], config.ensemble)
+            if config.diversity:
+                loss = loss + config.diversity * diversity_loss(noise, z)
+            for p, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                p.grad = gradient
+            optimizer.step()
+        server.state["adam"] = optimizer.state_dict()
+        return pf.pack_weights(G, "generator")
+
+
+def ensemble_loss(
+    logits: Tensor, labels: Tensor, shares: Tensor, ensemble: Literal["logits", "losses"]
+) -> Tensor:
+    """Loss of heads' logits M×B×C on labels [B], weighted by the shares M×B."""
+    if ensemble == "logits":
+        return cross_entropy((shares.unsqueeze(2) * logits).sum(0), labels)
+    rows = cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), reduction="none")
+    return (shares * rows.view_as(shares)).sum(0).mean()
+
+
+def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
+    """exp(−mean over pairs of ‖ε_j−ε_k‖·‖G_j−G_k‖): other noise should make other features."""
+    return (-(torch.cdist(noise, noise) * torch.cdist(features, features)).mean()).exp()
+
+
+def _generator(side: pf.Client | pf.Server) -> Generator:
+    config, K = side.config, side.feature_dim
+    return Generator(config.noise, side.num_classes, config.hidden or K, K)
+
+
+def _labels(counts: Tensor, number: int, generator: torch.Generator) -> Tensor:
+    """ỹ: labels drawn by the counts [C], on the CPU."""
+    weights = counts.cpu().double()
+    return torch.multinomial(weights, number, replacement=True, generator=generator)

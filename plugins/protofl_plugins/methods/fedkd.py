@@ -1,0 +1,210 @@
+"""FedKD: adaptive mutual distillation with a small shared model, whose updates travel compressed.
+
+Wu et al., "Communication-efficient federated learning via knowledge distillation", Nature
+Communications 13, 2022; T_start = T_end = 0.95 as in FedTGP (Zhang et al., AAAI 2024, appendix A).
+The client's own model is the paper's mentor (s), the auxiliary model (a) its mentee.
+
+    L_s     ℓ_s + KL(p_a ‖ p_s)/(ℓ_s + ℓ_a) + MSE(f_s, W_h·f_a)/(ℓ_s + ℓ_a)
+    L_a     ℓ_a + KL(p_s ‖ p_a)/(ℓ_s + ℓ_a) + MSE(f_s, W_h·f_a)/(ℓ_s + ℓ_a)
+    up      U_i, Σ_i, V_i: truncated SVD of client i's update g_i of θ_a
+    server  g ← 1/M · Σ_i U_i Σ_i V_i;   U, Σ, V: truncated SVD of g;   θ_a ← θ_a + U Σ V
+    down    U, Σ, V
+    T       T_start + (T_end − T_start)·(1 + round)/rounds: the smallest rank r ≥ 1 whose share of
+            squared singular values exceeds T
+
+Denominators and the other model's part of every term are detached; W_h stays on the client and
+learns from the hidden term of L_s. Convolutions are seen as matrices out × (in·k·k); tensors of one
+dimension travel whole, BatchNorm statistics too. Server and clients hold the same θ_a, as it is
+rebuilt from what was sent. A client that missed a broadcast gets the whole of θ_a. Inference is
+by the client's own model.
+
+Not in the paper: ``floor``. A client that has learned its samples has ℓ_s + ℓ_a ≈ 0, and the
+quotients grow without bound (0/0 on a client of one class).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import protofl as pf
+import torch
+from protofl import functional as F
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear, mse_loss
+
+from protofl_plugins.auxiliary import AuxiliaryConfig, AuxiliaryModel
+
+UPDATE = "auxiliary_update"
+
+
+class FedKD(AuxiliaryModel):
+    """Adaptive mutual distillation with a small shared model, compressed (Wu et al., 2022)."""
+
+    class Config(AuxiliaryConfig):
+        """Options, with the paper's symbols."""
+
+        T_start: float = pf.Field(
+            0.95,
+            ge=0,
+            le=1,
+            description="energy threshold of the SVD in the first round; 0 sends one triplet of "
+            "each matrix, 1 all of them",
+        )
+        T_end: float = pf.Field(
+            0.95, ge=0, le=1, description="energy threshold in the last round; linear between"
+        )
+        floor: float = pf.Field(
+            0.01,
+            gt=0,
+            description="smallest denominator ℓ_s + ℓ_a; near 0 the paper's, large values regress "
+            "to plain mutual distillation with weight 1/floor. Ours",
+        )
+
+    terms = {
+        "ce": "ℓ_s, cross-entropy of the client's model",
+        "kl": "KL(p_a ‖ p_s)/(ℓ_s + ℓ_a)",
+        "hidden": "MSE(f_s, W_h·f_a)/(ℓ_s + ℓ_a), for f_s and W_h",
+        "aux_ce": "ℓ_a, cross-entropy of the auxiliary model",
+        "aux_kl": "KL(p_s ‖ p_a)/(ℓ_s + ℓ_a)",
+        "aux_hidden": "MSE(f_s, W_h·f_a)/(ℓ_s + ℓ_a), for f_a",
+    }
+    uploads = {
+        "auxiliary_update/…": "U_i, Σ_i, V_i of each matrix, the update itself of other tensors; "
+        "gradients can be inverted from it. The client's own model stays private",
+        "auxiliary/buffer/…": "BatchNorm statistics of the auxiliary model, where it has any",
+    }
+    downloads = {
+        "auxiliary_update/…": "U, Σ, V of the mean update, for who holds the model before it",
+        "auxiliary/…": "the whole auxiliary model, for all others; BatchNorm statistics for all",
+        "auxiliary_version": "the number of broadcasts so far",
+    }
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server) -> pf.Payload:
+        """θ_a as the server builds it, version 0."""
+        payload = super().setup_server(server)
+        return pf.Payload(payload, auxiliary_version=torch.tensor(0))
+
+    @pf.hookimpl
+    def setup_client(self, client: pf.Client) -> None:
+        """A place for θ_a, and W_h."""
+        super().setup_client(client)
+        client.state["broadcast"] = _parameters(client.module("auxiliary"))
+        client.state["version"] = -1
+        K = client.feature_dim
+        client.add_module("W_h", nn.Linear(K, K, bias=False))
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+        """U, Σ, V, or the whole of θ_a to a client that does not hold what they build on."""
+        holds = client_id in server.state.get("holders", ())
+        wanted = (UPDATE if holds else "auxiliary") + "/", "auxiliary/buffer/", "auxiliary_version"
+        return pf.Payload({k: v for k, v in server.knowledge.items() if k.startswith(wanted)})
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client) -> None:
+        """Rebuild θ_a as the server did; the same download twice changes nothing."""
+        received, state = client.received, client.state
+        if "auxiliary_version" not in received:
+            return
+        version, held = int(received["auxiliary_version"]), state["broadcast"]
+        if version != state["version"]:
+            if received.under(UPDATE):
+                state["broadcast"] = _moved(held, received)
+            else:
+                state["broadcast"] = {name: received[f"auxiliary/{name}"] for name in held}
+            state["version"] = version
+        weights = {f"auxiliary/{name}": tensor for name, tensor in state["broadcast"].items()}
+        pf.load_weights(client.module("auxiliary"), received | weights, "auxiliary")
+
+    @pf.hookimpl
+    def local_loss(
+        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+    ) -> Mapping[str, Tensor]:
+        """L_s and L_a."""
+        model = cast(pf.SplitModel, client.module("auxiliary"))
+        W_h = cast(Tensor, client.module("W_h").weight)
+        f_s, p_s = output.features, output.logits
+        f_a = model.features(batch.x)
+        p_a: Tensor = model.head(f_a)
+        ce, aux_ce = cross_entropy(p_s, batch.y), cross_entropy(p_a, batch.y)
+        quotient = 1 / (ce + aux_ce).detach().clamp(min=client.config.floor)
+        return {
+            "ce": ce,
+            "kl": quotient * F.kl_divergence(p_s, p_a),
+            "hidden": quotient * mse_loss(f_s, linear(f_a.detach(), W_h)),
+            "aux_ce": aux_ce,
+            "aux_kl": quotient * F.kl_divergence(p_a, p_s),
+            "aux_hidden": quotient * mse_loss(linear(f_a, W_h.detach()), f_s.detach()),
+        }
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client) -> pf.Payload:
+        """The truncated SVD of the update g_i, against θ_a as it was received."""
+        model, before = client.module("auxiliary"), client.state["broadcast"]
+        update = {name: now - before[name] for name, now in _parameters(model).items()}
+        buffers = pf.pack_weights(model, "auxiliary")
+        payload = compress(update, threshold(client))
+        return pf.Payload(payload | {k: v for k, v in buffers.items() if "/buffer/" in k})
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+        """The mean update, compressed again, applied as the clients will; and who can use it."""
+        knowledge, sent = server.knowledge, list(uploads.values())
+        named = knowledge.under("auxiliary").items()
+        held = {name: tensor for name, tensor in named if not name.startswith("buffer/")}
+        zero = {name: torch.zeros_like(tensor) for name, tensor in held.items()}
+        updates = [_moved(zero, upload) for upload in sent]
+        mean = {name: torch.stack([u[name] for u in updates]).mean(0) for name in held}
+        broadcast = compress(mean, threshold(server))
+        moved = {f"auxiliary/{name}": tensor for name, tensor in _moved(held, broadcast).items()}
+        buffers = pf.Payload()
+        if any(key.startswith("auxiliary/buffer/") for key in sent[0]):
+            buffers = pf.average_weights(sent, "auxiliary")
+        server.state["holders"] = list(uploads)
+        version = knowledge["auxiliary_version"] + 1
+        return pf.Payload(broadcast | moved | buffers, auxiliary_version=version)
+
+
+def threshold(side: pf.Client | pf.Server) -> float:
+    """T of this round."""
+    T_start, T_end = float(side.config.T_start), float(side.config.T_end)
+    return min(1.0, max(0.0, T_start + (T_end - T_start) * (1 + side.round) / side.rounds))
+
+
+def compress(updates: Mapping[str, Tensor], energy: float) -> pf.Payload:
+    """``auxiliary_update/NAME/u``, ``s``, ``vh`` of each matrix; what has one dimension whole."""
+    payload = pf.Payload()
+    for name, update in updates.items():
+        key = f"{UPDATE}/{name}"
+        # An SVD of NaN fails; sent whole, NaN is refused where every upload is checked for it.
+        if update.dim() < 2 or not bool(torch.isfinite(update).all()):
+            payload[key] = update
+            continue
+        factors = F.truncated_svd(update.reshape(len(update), -1), energy)
+        # The layout that they have after the wire: rounding depends on it.
+        for part, factor in zip(("u", "s", "vh"), factors, strict=True):
+            payload[f"{key}/{part}"] = factor.contiguous()
+    return payload
+
+
+def _moved(held: Mapping[str, Tensor], payload: pf.Payload) -> dict[str, Tensor]:
+    """θ + U Σ V, for every tensor θ that is held."""
+    moved = {}
+    for name, tensor in held.items():
+        key = f"{UPDATE}/{name}"
+        if tensor.dim() < 2:
+            step = payload[key]
+        else:
+            u, s, vh = (payload[f"{key}/{part}"] for part in ("u", "s", "vh"))
+            step = ((u * s) @ vh).view_as(tensor)
+        moved[name] = tensor + step
+    return moved
+
+
+def _parameters(module: nn.Module) -> dict[str, Tensor]:
+    return {
+        name: p.detach().clone(memory_format=torch.contiguous_format)
+        for name, p in module.named_parameters()
+    }

@@ -1,0 +1,334 @@
+"""FedKTL: a server-side generator turns prototypes into image-vector pairs that guide features.
+
+Zhang et al., "An Upload-Efficient Scheme for Transferring Knowledge From a Server-Side
+Pre-trained Generator to Clients in Heterogeneous Federated Learning", CVPR 2024.
+
+    V          simplex ETF, √(C/(C−1))·U(I − 11ᵀ/C), UᵀU = I, K×C; drawn, not sent   (Sec. 3.3.2)
+    g_i        h_i∘f_i: features K' projected into the ETF space, K
+    L_A        E −log( e^{s·cos(θ_y+m)} / (e^{s·cos(θ_y+m)} + Σ_{c≠y} e^{s·cos θ_c}) )    (Eq. 1)
+    P_i^c      E_{(x,c) ~ D_i^c} g_i(x), after local training
+    L_MSE      1/C Σ_c 1/|M_c| Σ_{i in M_c} ℓ(F(P_i^c), Q^c), Q^c = 1/|M_c| Σ_j F(P_j^c)   (Eq. 2)
+    L_MMD      ‖E_Q φ(Q) − E_w φ(w)‖², w sampled by the generator's G_m                  (Eq. 3)
+    L          L_MMD + λ·L_MSE trains F = FC–BN–ReLU–FC
+    I^c        G_s(Q̄^c), one image per class, Q̄^c = Q^c of the trained F
+    L_M        1/C Σ_c ℓ(h'_i(f_i(I^c)), Q̄^c), h' initialised alike on all clients        (Eq. 4)
+    L_i        L_A + μ·L_M;  *L_A is Eq. 1 with s = 1, m = 0                            (Eq. 6)
+
+ℓ is the mean squared error. A step takes a mini-batch of pairs, `guide_batch`, and a server's
+step a batch of B_S prototypes; Eq. 2 and 4 are then over the classes of that batch. The gradient
+through Q^c in Eq. 2 is 0, as deviations from a mean sum to 0. F keeps its weights from round to
+round, Adam starts afresh. Pairs exist for the classes that were uploaded in the round.
+Inference: the class whose v_c has the largest cosine with g_i(x).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
+
+import protofl as pf
+import torch
+from protofl import functional as F
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss, normalize
+
+LEAST = 4
+"""Images on which BatchNorm is trained; fewer pairs are seen together with the batch."""
+
+
+class FedKTL:
+    """A server-side generator's image-vector pairs guide features (Zhang et al., 2024)."""
+
+    class Config(pf.VariantConfig):
+        """Options, with the paper's symbols."""
+
+        deviations: ClassVar[dict[str, pf.Deviation]] = {
+            "unit": pf.Deviation(
+                "P_i^c, Sec. 3.3.2", False, True, "the code scales g(x) and the mean to length 1"
+            ),
+        }
+        mu: float = pf.Field(50.0, ge=0, description="μ of L_M; 0 regresses to local training")
+        s: float = pf.Field(64.0, gt=0, description="s, the scale of cosines in Eq. 1")
+        m: float = pf.Field(0.5, ge=0, le=1.5, description="m, the angle added in Eq. 1")
+        K: int | None = pf.Field(
+            None, ge=2, description="K, dimension of the ETF space, at least C. None: C"
+        )
+        lambda_: float = pf.Field(
+            1.0, alias="lambda", ge=0, description="λ of L_MSE; 0 leaves it out"
+        )
+        eta_S: float = pf.Field(0.01, gt=0, description="η_S, learning rate of F (Adam)")
+        B_S: int = pf.Field(100, ge=2, description="B_S, prototypes in a batch of the server")
+        E_S: int = pf.Field(100, ge=0, description="E_S, epochs of the server")
+        hidden: int | None = pf.Field(
+            None, ge=1, description="width between F's two layers. None: C, at least 32 (ours)"
+        )
+        guide_batch: int | None = pf.Field(
+            None, ge=0, description="pairs of a step; 0 for all. None: the batch size"
+        )
+        unit: bool | None = pf.Field(
+            None, description="scale g(x) and its mean P_i^c to length 1 before sending"
+        )
+        mmd: bool = pf.Field(True, description="L_MMD; false leaves it out (−L_MMD, Table 7)")
+        etf: bool = pf.Field(
+            True, description="h_i and V; false keeps each model's own classifier (−ETF, Table 7)"
+        )
+        mix: bool = pf.Field(
+            False, description="generated images join the private ones in L_A (−Q̄, Table 7)"
+        )
+        conditional: bool = pf.Field(
+            False,
+            description="one pair for each of C random classes of a conditional generator, "
+            "drawn once; no upload, no F (+CS, Table 7)",
+        )
+
+    needs_generator = True
+    terms = {
+        "arcface": "L_A, Eq. 1; cross-entropy of the own classifier with etf=false",
+        "guide": "μ·L_M, Eq. 4",
+    }
+    uploads = {
+        "prototypes": "P_i^c of the client's classes in the ETF space: K numbers a class",
+        "classes": "which classes the client has",
+    }
+    downloads = {
+        "images": "I^c, one generated image per class, in the data's size",
+        "latents": "Q̄^c, the vector of which the image was generated",
+    }
+    ablations = {
+        "−L_M (Table 7)": "--set mu=0 (a dropped term is computed still, through BatchNorm)",
+        "−L_MSE (Table 7)": "--set lambda=0",
+        "−L_MMD (Table 7)": "--set mmd=false",
+        "−ETF (Table 7)": "--set etf=false",
+        "−Q̄ (Table 7)": "--set mix=true --drop local_loss.guide",
+        "+CS (Table 7)": "--set conditional=true, with a conditional generator",
+        "*L_A (Table 17)": "--set s=1 --set m=0",
+        "noise (Table 10)": "--with gaussian-noise",
+        "one client (Table 9)": "--clients 1",
+    }
+
+    @pf.hookimpl
+    def run_defaults(self, config: Config) -> dict[str, Any]:
+        """The published code leaves the last, smaller batch out."""
+        return {"drop_last": True} if config.variant == "official" else {}
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
+        """UᵀU = I needs K ≥ C, although the text says K ≥ C−1; one class has no ETF."""
+        if config.etf and run.num_classes < 2:
+            return ["an ETF needs at least 2 classes; --set etf=false needs none"]
+        if config.etf and config.K is not None and run.num_classes > config.K:
+            C = run.num_classes
+            return [f"K = {config.K} is less than the {C} classes; leave K out, or set K={C}"]
+        return []
+
+    @pf.hookimpl
+    def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
+        """K = C, as many pairs as samples in a step, and a narrow F.
+
+        An output of F moves by up to η_S·Σ|hidden| in Adam's first steps. With 512 hidden units
+        that carries Q out of the reach of the kernel in Eq. 3, from where nothing brings it back.
+        """
+        pairs = run.batch_size if config.guide_batch is None else config.guide_batch
+        C = run.num_classes
+        hidden = config.hidden or max(C, 32)
+        return {"K": config.K or max(C, 2), "guide_batch": pairs, "hidden": hidden}
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server) -> pf.Payload:
+        """F; with `conditional` the pairs of C random classes of the generator."""
+        config, H = server.config, server.generator_outline.latent_dim
+        if config.conditional:
+            return self._conditional_pairs(server)
+        width = config.K if config.etf else server.feature_dim
+        first, last = nn.Linear(width, config.hidden), nn.Linear(config.hidden, H)
+        transformer = nn.Sequential(first, nn.BatchNorm1d(config.hidden), nn.ReLU(), last)
+        server.modules["F"] = transformer.to(server.device)
+        return pf.Payload()
+
+    @pf.hookimpl
+    def setup_client(self, client: pf.Client) -> None:
+        """h_i, and V: the same on all clients, as each draws it from the run's seed."""
+        config = client.config
+        if config.etf:
+            V = F.simplex_etf(client.num_classes, config.K, client.shared_generator("V"))
+            client.add_module("V", _Columns(V), train=False)
+            client.add_module("h", nn.Linear(client.feature_dim, config.K))
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+        """The pairs D_I, Q̄ (step 5 of Fig. 3)."""
+        return server.knowledge.select("images", "latents")
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client) -> Mapping[str, Tensor] | None:
+        """The pairs as the model takes them, h' anew, and the mini-batch of pairs of each step."""
+        received, config = client.received, client.config
+        if "latents" not in received:
+            return None
+        latents = received["latents"]
+        classes = received.classes_of("images")
+        client.scratch["pairs"] = client.prepare(received["images"]), latents, classes
+        h_prime = _linear_like_on_all(client, latents.shape[1])
+        client.add_module("h_prime", h_prime, temporary=True)
+        generator, n = client.generator("pairs"), len(latents)
+        size = min(config.guide_batch or n, n)
+        if config.mix:  # every image about once an epoch, as if it were among the private ones
+            size = min(-(-n * client.batch_size // client.num_samples), n)
+            passes = -(-size * client.steps // n)
+            rows = torch.cat([torch.randperm(n, generator=generator) for _ in range(passes)])
+            draws = rows[: size * client.steps].view(client.steps, size)
+        else:
+            every = [torch.randperm(n, generator=generator) for _ in range(client.steps)]
+            draws = torch.stack(every)[:, :size]
+        return {"pairs": draws.to(client.device)}
+
+    @pf.hookimpl
+    def local_loss(
+        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+    ) -> Mapping[str, Tensor]:
+        """L_A (Eq. 1) and μ·L_M (Eq. 4)."""
+        config = client.config
+        if "pairs" not in client.scratch:
+            return {"arcface": self._supervised(client, output.features, batch.y)}
+        if not (config.mu or config.mix):  # no pass through BatchNorm either
+            L_A = self._supervised(client, output.features, batch.y)
+            return {"arcface": L_A, "guide": torch.zeros_like(L_A)}
+        images, latents, classes = client.scratch["pairs"]
+        rows = batch.draws["pairs"]
+        features = self._features(client, images[rows], batch.x)
+        z, y = output.features, batch.y
+        if config.mix:
+            z, y = torch.cat([z, features]), torch.cat([y, classes[rows]])
+        L_A = self._supervised(client, z, y)
+        L_M = mse_loss(client.module("h_prime")(features), latents[rows])
+        return {"arcface": L_A, "guide": config.mu * L_M}
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client) -> pf.Payload:
+        """P_i^c in the ETF space, without counts."""
+        config = client.config
+        if config.conditional:
+            return pf.Payload()
+        features, labels = client.train_features()
+        g = client.module("h")(features) if config.etf else features
+        g = normalize(g) if config.unit else g
+        P, counts = F.class_means(g, labels, client.num_classes)
+        return pf.class_rows(counts > 0, prototypes=normalize(P) if config.unit else P)
+
+    @pf.hookimpl
+    def server_train(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+        """F by Eq. 2 and 3; then Q̄, and one image per class."""
+        if server.config.conditional:
+            return pf.Payload()
+        P = torch.cat([upload["prototypes"] for upload in uploads.values()])
+        labels = torch.cat([upload.classes_of("prototypes") for upload in uploads.values()])
+        transformer = server.modules["F"]
+        self._align(server, transformer, P, labels)
+        with torch.no_grad():
+            Q, counts = F.class_means(transformer(P), labels, server.num_classes)
+            known = counts > 0
+            pairs = pf.class_rows(known, latents=Q)
+            pairs["images"] = server.generate(pairs["latents"])
+        return pairs
+
+    @pf.hookimpl
+    def inference(self, client: pf.Client, x: Tensor) -> Tensor:
+        """Cosines with V, or the own classifier's scores."""
+        features = client.features(x)
+        if not client.config.etf:
+            return client.head(features)
+        return self._cosines(client, features)
+
+    # --- pieces ---------------------------------------------------------------------------------
+
+    @staticmethod
+    def _cosines(client: pf.Client, features: Tensor) -> Tensor:
+        """Cosines cos θ_c between g_i(x) and v_c, B×C."""
+        g = client.module("h")(features.float())
+        return cast(Tensor, client.module("V")(normalize(g)))
+
+    def _supervised(self, client: pf.Client, features: Tensor, labels: Tensor) -> Tensor:
+        """L_A."""
+        config = client.config
+        if not config.etf:
+            return cross_entropy(client.head(features).float(), labels)
+        return F.arcface_loss(self._cosines(client, features), labels, config.s, config.m)
+
+    @staticmethod
+    def _features(client: pf.Client, images: Tensor, x: Tensor) -> Tensor:
+        """f(I); very few images are seen together with the batch, for BatchNorm's sake."""
+        if len(images) < LEAST:
+            return client.features(torch.cat([images, x]))[: len(images)].float()
+        return client.features(images).float()
+
+    @staticmethod
+    def _align(server: pf.Server, transformer: nn.Module, P: Tensor, labels: Tensor) -> None:
+        """Train F with L = L_MMD + λ·L_MSE."""
+        config = server.config
+        transformer.train(len(P) > 1)
+        optimizer = torch.optim.Adam(transformer.parameters(), config.eta_S)
+        generator = server.generator("align")
+        for _ in server.epochs(config.E_S):
+            order = torch.randperm(len(P), generator=generator).to(P.device)
+            for rows in _batches(order, config.B_S):
+                Q = transformer(P[rows])
+                loss = config.lambda_ * within_class_distance(Q, labels[rows], server.num_classes)
+                if config.mmd:
+                    w = server.sample_latents(len(rows), generator)
+                    loss = loss + F.mmd_rbf(Q, w)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+        transformer.eval()
+
+    @staticmethod
+    def _conditional_pairs(server: pf.Server) -> pf.Payload:
+        """+CS: a pair for each of C classes of the generator that are drawn at random."""
+        C, available = server.num_classes, server.generator_outline.num_classes
+        if available is not None and available < C:
+            raise pf.UsageError(
+                f"conditional=true needs a generator conditioned on at least {C} classes",
+                f"the chosen one has {available}",
+                "choose another with --generator, or leave conditional=true out",
+            )
+        generator = server.generator("classes")
+        chosen = torch.randperm(available or C, generator=generator)[:C]
+        latents = server.sample_latents(C, generator, chosen.to(server.device))
+        every = torch.ones(C, dtype=torch.bool, device=server.device)
+        return pf.class_rows(every, images=server.generate(latents), latents=latents)
+
+
+def within_class_distance(Q: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """L_MSE (Eq. 2) over the classes that occur: mean over a class's vectors, then over classes."""
+    centres, counts = F.class_means(Q, labels, num_classes)
+    rows = (Q - centres[labels]).square().mean(1)
+    return (rows / counts[labels]).sum() / (counts > 0).sum()
+
+
+class _Columns(nn.Module):
+    """V as a frozen module: x ↦ xV."""
+
+    def __init__(self, V: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("V", V)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ cast(Tensor, self.V)
+
+
+def _linear_like_on_all(client: pf.Client, out: int) -> nn.Linear:
+    """h': a linear layer with PyTorch's usual start, drawn alike on all clients of a round."""
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, client.feature_dim, out)  # type: ignore[no-untyped-call]
+    bound, generator = client.feature_dim**-0.5, client.shared_generator("h'")
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.uniform_(-bound, bound, generator=generator)
+    return layer
+
+
+def _batches(order: Tensor, size: int) -> list[Tensor]:
+    """Batches; a last one of a single prototype, which BatchNorm refuses, joins the one before."""
+    parts = list(torch.split(order, size))
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts

@@ -1,0 +1,194 @@
+"""FedPKD: clients and a server model teach each other by logits and prototypes.
+
+Lyu et al., "A Prototype-Based Knowledge Distillation Framework for Heterogeneous Federated
+Learning" (ICDCS 2023), Algorithms 1 and 2.
+
+    P_c^j   client c's prototype of class j: mean feature of its samples           (Eq. 5)
+    S(x)    = Σ_c β_c(x)·M_c(x) on public samples,  β_c = Var(M_c) / Σ_k Var(M_k)  (Eq. 6, 7)
+    P^j     = Σ_c |D_c^j| P_c^j / Σ_c |D_c^j|                                      (Eq. 8)
+    D̆       of the samples with ỹ = argmax S(x) = j, the share θ that is nearest to P^j by
+            d(x) = ‖R_G(x) − P^ỹ‖, before the server's training             (Eq. 9, 10, Alg. 1)
+    server  δ·(KL(S, M_G) + CE(M_G, ỹ)) + (1−δ)·MSE(R_G(x), P^ỹ) on D̆              (Eq. 11–13)
+    public  γ·KL(M_c, M_G) + (1−γ)·CE(M_c, argmax M_G) on D̆                       (Eq. 14, 15)
+    private CE, and from round 1 on + ε·MSE(R_c(x), P^y)                           (Eq. 4, 16)
+
+The paper leaves open, and here: KL has the teacher's softmax, T = 1, mean over the batch; ⌈θn⌉
+samples are kept; a pseudo-class without a prototype is neither filtered nor pulled. Eq. 8 as
+printed divides by the number of clients once more (``aggregate=eq3``). Inference is by the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import protofl as pf
+import torch
+from protofl import functional as F
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from protofl_plugins import distilling as D
+
+
+class FedPKD:
+    """Clients and a server model teach each other by logits and prototypes (Lyu et al., 2023)."""
+
+    needs_public = True
+
+    class Config(D.PublicPhaseConfig, D.ServerTrainingConfig):
+        """Options, with the paper's symbols."""
+
+        paper_epochs: ClassVar[Mapping[str, int]] = {
+            "local_epochs": 15,
+            "public_epochs": 10,
+            "server_epochs": 40,
+        }
+        theta: float = pf.Field(
+            0.7, gt=0, le=1, description="θ, the share of a pseudo-class kept; 1 filters nothing"
+        )
+        delta: float = pf.Field(
+            0.5,
+            ge=0,
+            le=1,
+            description="δ; 1 trains the server without prototypes, 0 by them alone",
+        )
+        gamma: float = pf.Field(
+            0.5, ge=0, le=1, description="γ; 1 leaves KL in the public phase, 0 pseudo-labels"
+        )
+        epsilon: float = pf.Field(0.5, ge=0, description="ε; 0 leaves prototypes out on clients")
+        aggregate: Literal["weighted", "uniform", "eq3"] = pf.Field(
+            "weighted", description="mean over clients by counts, plain, or as Eq. 8 is printed"
+        )
+        server_model: str | None = pf.Field(
+            None, description="the server's architecture M_G. None: the group's (resnet56)"
+        )
+        server_lr: float = pf.Field(1e-3, gt=0, description="η of the server's Adam")
+
+    terms = {
+        "ce": "cross-entropy on private samples, Eq. 4 and 16",
+        "align": "ε·MSE(R(x), P^y), Eq. 16",
+        "public_kl": "γ·KL to the server's logits on D̆, Eq. 15",
+        "public_ce": "(1−γ)·CE to the server's pseudo-labels on D̆, Eq. 15",
+    }
+    uploads = {
+        "public_logits": "M_c on all public samples: what the model takes them for",
+        "prototypes": "P_c^j of the client's classes: mean features, irreversible for the server",
+        "classes": "which classes the client has",
+        "counts": "|D_c^j|, the class distribution (not with aggregate=uniform)",
+    }
+    downloads = {
+        "public_logits": "M_G on the kept public samples D̆",
+        "public_index": "which public samples were kept",
+        "prototypes": "P^j of the classes that a client of the round has",
+    }
+    ablations = {
+        "w/o Pro (Fig. 8)": "--set delta=1",
+        "w/o D.F. (Fig. 8)": "--set theta=1",
+    }
+
+    @pf.hookimpl
+    def run_defaults(self, config: Config) -> dict[str, Any]:
+        """Section V.A: Adam, η = 0.001, batches of 32."""
+        return {"optimizer": "adam", "lr": 1e-3, "batch_size": 32, **config.run_epochs()}
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
+        """Public samples, and a server model that the group can build."""
+        return D.without_public(run) + D.without_server_model(run, config.server_model)
+
+    @pf.hookimpl
+    def phases(self, config: Config) -> list[pf.Phase]:
+        """ClientPriTrain and, after the server's step, ClientPubTrain on D̆ (Alg. 2)."""
+        private = pf.Phase(terms=("ce", "align"))
+        return [private, D.public_phase("public", config, terms=("public_kl", "public_ce"))]
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server) -> pf.Payload:
+        """M_G, which stays with the server."""
+        config = server.config
+        server.modules["model"] = server.build(config.server_model or server.architecture)
+        return pf.Payload()
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+        """M_G on D̆, and P (Alg. 2, line 10)."""
+        scores = D.scores_down(server, "public_logits")
+        return pf.Payload(scores | server.knowledge.select("prototypes"))
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client) -> None:
+        """P as a table N×K with the mask of known classes."""
+        if "prototypes" in client.received:
+            client.scratch["P"] = client.received.table("prototypes", client.num_classes)
+
+    @pf.hookimpl
+    def local_loss(
+        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+    ) -> Mapping[str, Tensor]:
+        """Eq. 15 in the public phase; Eq. 4, later Eq. 16, in the private one."""
+        config = client.config
+        if batch.phase == "public":
+            M_G = client.received["public_logits"][batch.index]
+            kl, ce = (
+                F.kl_divergence(output.logits, M_G),
+                cross_entropy(output.logits, M_G.argmax(1)),
+            )
+            return {"public_kl": config.gamma * kl, "public_ce": (1 - config.gamma) * ce}
+        terms = {"ce": cross_entropy(output.logits, batch.y)}
+        if "P" in client.scratch:
+            P, known = client.scratch["P"]
+            mse = F.prototype_alignment(output.features, batch.y, P, known, "mse")
+            terms["align"] = config.epsilon * mse
+        return terms
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client) -> pf.Payload:
+        """M_c on all public samples, and P_c (Alg. 2, line 4)."""
+        payload = client.class_prototypes()
+        if client.config.aggregate == "uniform":
+            del payload["counts"]
+        payload["public_logits"] = D.public_logits(client)
+        return payload
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+        """P (Eq. 8)."""
+        P, known = self._prototypes(server, uploads)
+        return pf.class_rows(known, prototypes=P)
+
+    @pf.hookimpl
+    def server_train(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+        """S (Eq. 6), D̆ (Alg. 1), ServerTrain (Eq. 13), then M_G on D̆."""
+        config, model = server.config, D.server_model(server)
+        delta: float = config.delta
+        S = F.ensemble_logits(D.stacked(uploads, "public_logits"))
+        P, known = self._prototypes(server, uploads)
+        R, _ = D.evaluated(model, server.public)
+        kept = F.filter_by_prototype(R, S.argmax(1), P, known, config.theta).nonzero().squeeze(1)
+        S = S[kept]
+        label = S.argmax(1)
+
+        def loss(features: Tensor, logits: Tensor, index: Tensor) -> Tensor:
+            y = label[index]
+            kd = F.kl_divergence(logits, S[index]) + cross_entropy(logits, y)
+            pull = F.prototype_alignment(features, y, P, known, "mse")
+            return delta * kd + (1 - delta) * pull
+
+        adam = torch.optim.Adam(model.parameters(), lr=config.server_lr)
+        D.train_on_public(server, model, loss, adam, epochs=config.server_epochs, rows=kept)
+        _, M_G = D.evaluated(model, server.public, kept)
+        return pf.Payload(public_logits=M_G, public_index=kept)
+
+    @pf.hookimpl
+    def end_round(self, server: pf.Server) -> Mapping[str, float]:
+        """S_acc, the server model's accuracy on the global test samples."""
+        return D.server_accuracy(server)
+
+    @staticmethod
+    def _prototypes(server: pf.Server, uploads: Mapping[int, pf.Payload]) -> tuple[Tensor, Tensor]:
+        """P and its known classes (Eq. 8)."""
+        P, weights = pf.stack_rows(uploads, "prototypes", server.num_classes)
+        if server.config.aggregate != "uniform":
+            weights, _ = pf.stack_rows(uploads, "counts", server.num_classes)
+        return F.aggregate_prototypes(P, weights, server.config.aggregate)

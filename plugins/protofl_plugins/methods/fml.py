@@ -1,0 +1,94 @@
+"""FML: clients learn mutually with a small model that they share.
+
+Shen et al., "Federated Mutual Learning", 2020 (arXiv:2006.16765); α = β = 0.5 as in FedTGP (Zhang
+et al., AAAI 2024, appendix A).
+
+    L_local       α·ℓ(p, y) + (1−α)·KL(p_aux ‖ p)
+    L_auxiliary   β·ℓ(p_aux, y) + (1−β)·KL(p ‖ p_aux)
+    server        θ_aux ← 1/M · Σ_i θ_aux,i
+
+    p, p_aux   softmax of the scores of the client's own and of the auxiliary ("meme") model
+
+The target of each KL is detached, so each model learns from its own loss alone. The KL is summed
+over classes and averaged over the batch. The auxiliary model is the smallest of the group, sent
+from round 0. Inference is by the client's own model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import protofl as pf
+from protofl import functional as F
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from protofl_plugins.auxiliary import AuxiliaryConfig, AuxiliaryModel
+
+
+class FML(AuxiliaryModel):
+    """Clients learn mutually with a small shared model (Shen et al., 2020)."""
+
+    class Config(AuxiliaryConfig):
+        """Options, with the paper's symbols."""
+
+        alpha: float = pf.Field(
+            0.5,
+            ge=0,
+            le=1,
+            description="α: 1 regresses to local training, 0 learns from the auxiliary model alone",
+        )
+        beta: float = pf.Field(
+            0.5,
+            ge=0,
+            le=1,
+            description="β: 1 trains the auxiliary model as FedAvg does, 0 has it only imitate the "
+            "client's model",
+        )
+
+    terms = {
+        "ce": "α·ℓ(p, y), cross-entropy of the client's model",
+        "kl": "(1−α)·KL(p_aux ‖ p)",
+        "aux_ce": "β·ℓ(p_aux, y), cross-entropy of the auxiliary model",
+        "aux_kl": "(1−β)·KL(p ‖ p_aux)",
+    }
+    uploads = {
+        "auxiliary/…": "the auxiliary model after local training; gradients can be inverted from "
+        "it. The client's own model stays private",
+    }
+    downloads = {"auxiliary/…": "the average of the clients' auxiliary models"}
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+        """θ_aux."""
+        return pf.Payload({k: v for k, v in server.knowledge.items() if k.startswith("auxiliary/")})
+
+    @pf.hookimpl
+    def receive(self, client: pf.Client) -> None:
+        """Install θ_aux."""
+        if client.received.under("auxiliary"):
+            pf.load_weights(client.module("auxiliary"), client.received, "auxiliary")
+
+    @pf.hookimpl
+    def local_loss(
+        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+    ) -> Mapping[str, Tensor]:
+        """L_local and L_auxiliary."""
+        alpha, beta = client.config.alpha, client.config.beta
+        own, auxiliary = output.logits, client.module("auxiliary")(batch.x)
+        return {
+            "ce": alpha * cross_entropy(own, batch.y),
+            "kl": (1 - alpha) * F.kl_divergence(own, auxiliary),
+            "aux_ce": beta * cross_entropy(auxiliary, batch.y),
+            "aux_kl": (1 - beta) * F.kl_divergence(auxiliary, own),
+        }
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client) -> pf.Payload:
+        """θ_aux,i."""
+        return pf.pack_weights(client.module("auxiliary"), "auxiliary")
+
+    @pf.hookimpl
+    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+        """The plain mean over the round's clients."""
+        return pf.average_weights(list(uploads.values()), "auxiliary")

@@ -1,0 +1,266 @@
+"""What the tests of the methods with public data share: a watched federation, a slow server."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import protofl as pf
+import torch
+from protofl.federation import Federation
+from protofl.host import Host
+from protofl.payload import Knowledge
+from torch import nn
+from toy_federation import EXTRA, FREE, declared, without
+
+
+class Watched:
+    """A host in this process that keeps a list of who trained when, and what travelled."""
+
+    def __init__(self, plan, backwards=False):
+        self.host, self.backwards = Host(plan), backwards
+        self.jobs = []
+
+    def run(self, jobs):
+        for job in reversed(jobs) if self.backwards else jobs:
+            reply = self.host.handle(job)
+            if job.op == "train":
+                self.jobs.append(
+                    SimpleNamespace(
+                        round=job.values["round"],
+                        when=job.values["when"],
+                        client=job.client,
+                        held=job.values.get("keep_received", False),
+                        down=pf.Payload.from_bytes(job.blob),
+                        up=pf.Payload.from_bytes(reply.blob),
+                        down_bytes=len(job.blob),
+                    )
+                )
+            yield job, reply
+
+    def broadcast(self, job):
+        self.host.handle(job)
+
+
+class Public:
+    """A federation on toy data with public samples.
+
+    Args:
+        method: The method's name.
+        data_dir: Where the toy data are cached.
+        set: The method's options.
+        backwards: Whether clients work in descending order.
+        dry: Whether the dry step comes first.
+        **options: The run's options.
+    """
+
+    def __init__(self, method, data_dir, set=None, backwards=False, dry=False, **options):
+        given = {
+            "models": "small",
+            "dataset": "few",
+            "clients": 4,
+            "rounds": 3,
+            "partition": "iid",
+            "batch_size": 5,
+            "public": 20,
+        }
+        given |= options | {"method": method, "options": {method: set or {}}, "data_dir": data_dir}
+        self.plan = pf.Plan.make(given, EXTRA)
+        if dry:
+            from protofl.drystep import dry_step
+
+            dry_step(self.plan)
+        self.pool = Watched(self.plan, backwards)
+        self.federation = Federation(self.plan, self.pool)
+        self.federation.start_trial(0)
+        self.server = self.federation.server.view(method)
+        self.method = self.plan.composition.members[method].instance
+        self.rows = []
+
+    def rounds(self, count):
+        for _ in range(count):
+            self.rows.append(self.federation.round(len(self.rows))[0])
+        return self
+
+    def jobs(self, round, when="before_upload"):
+        """The round's jobs by client; they are carried out costly ones first."""
+        found = [job for job in self.pool.jobs if (job.round, job.when) == (round, when)]
+        return sorted(found, key=lambda job: job.client)
+
+    def record(self, client):
+        return self.pool.host._client(client)
+
+
+def check_public_contract(method, data_dir, set=None, **options):
+    """What holds for each of these methods; returns a federation after two rounds.
+
+    The dry step passes; declared keys travel, all of them and no others; every declared term is
+    there in the second round; nothing is sent twice or counted twice; neither the order of clients
+    nor asking for a download changes anything.
+    """
+    toy = Public(method, data_dir, set, dry=True, **options).rounds(2)
+    again = Public(method, data_dir, set, backwards=True, **options).rounds(2)
+    for ours, theirs in zip(toy.rows, again.rows, strict=True):
+        assert without(ours, FREE) == without(theirs, FREE)
+    for names, payloads in (
+        (toy.method.uploads, [job.up for job in toy.pool.jobs]),
+        (toy.method.downloads, [job.down for job in toy.pool.jobs]),
+    ):
+        names = {*names, "classes"} if "prototypes" in names else names
+        assert all(declared(payload, names) for payload in payloads)
+        for name in names:
+            assert any(declared([key], [name]) for payload in payloads for key in payload), name
+    terms = getattr(toy.method, "terms", {"ce": ""})
+    assert list(toy.rows[1]["loss_terms"]) == sorted(terms)
+    for number, row in enumerate(toy.rows):
+        jobs = [job for job in toy.pool.jobs if job.round == number]
+        assert row["download_bytes"] == sum(job.down_bytes for job in jobs)
+        assert row["upload_floats"] == sum(job.up.floats for job in jobs)
+    before = {k: v.clone() for k, v in toy.server.knowledge.items()}
+    first, second = (toy.method.download_payload(server=toy.server, client_id=1) for _ in range(2))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[k], second[k]) for k in first)
+    assert all(torch.equal(before[k], v) for k, v in toy.server.knowledge.items())
+    return toy
+
+
+class DoubleSamples:
+    """Images in float64, as a server's public samples."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __len__(self):
+        return len(self.x)
+
+    def images(self, index=slice(None)):
+        return self.x[index]
+
+    def chunks(self, size):
+        return self.x.split(size)
+
+    def at(self, rows):
+        return DoubleSamples(self.x[rows])
+
+
+class DoubleServer:
+    """A server in float64 with models of one dense layer: f(x) = tanh(Ax), h(z) = Bz + b."""
+
+    round, device, evaluates, test = 1, torch.device("cpu"), True, None
+
+    def __init__(self, config, samples=12, pixels=5, feature_dim=3, classes=4, batch=4, clients=()):
+        stream = torch.Generator().manual_seed(5)
+        x = torch.randn(samples, pixels, generator=stream, dtype=torch.float64)
+        self.config, self.num_classes, self.batch_size = config, classes, batch
+        self.sizes = pixels, feature_dim, classes
+        self.public = DoubleSamples(x)
+        self.knowledge, self.modules, self.state = Knowledge(), {}, {}
+        self.clients = {i: SimpleNamespace(architecture=name) for i, name in enumerate(clients)}
+        self.orders = {}
+
+    def build(self, name):
+        pixels, features, classes = self.sizes
+        with torch.random.fork_rng():
+            torch.manual_seed(len(name))
+            extractor = nn.Sequential(nn.Linear(pixels, features, bias=False), nn.Tanh())
+            model = pf.SplitModel(extractor, nn.Linear(features, classes), features)
+        return model.double()
+
+    def generator(self, purpose):
+        self.purpose = purpose
+        return torch.Generator().manual_seed(sum(map(ord, purpose)))
+
+    def epochs(self, count):
+        return range(count)
+
+    def batches(self, count, generator):
+        """Batches in a drawn order, which `orders` keeps for the reference."""
+        order = torch.randperm(count, generator=generator)
+        batches = order.split(self.batch_size)
+        self.orders.setdefault(self.purpose, []).append([b.tolist() for b in batches])
+        return batches
+
+
+def slow_scores(model, x):
+    """Features and scores of one image, by loops."""
+    A, B, b = model.extractor[0].weight, model.head.weight, model.head.bias
+    z = [sum(A[k, i] * x[i] for i in range(len(x))).tanh() for k in range(len(A))]
+    return z, [sum(B[c, k] * z[k] for k in range(len(z))) + b[c] for c in range(len(B))]
+
+
+def slow_log_softmax(scores):
+    """log softmax of a list of scalar tensors."""
+    total = sum(torch.as_tensor(s, dtype=torch.float64).exp() for s in scores).log()
+    return [s - total for s in scores]
+
+
+def slow_kl(student, teacher):
+    """KL(softmax(teacher) ‖ softmax(student)) of two lists of scores."""
+    p = [v.exp() for v in slow_log_softmax(teacher)]
+    q = slow_log_softmax(student)
+    return sum(pi * (pi.log() - qi) for pi, qi in zip(p, q, strict=True))
+
+
+def slow_weights(z):
+    """β of FedPKD Eq. 7: [client][sample] of nested lists z[client][sample][class]."""
+
+    def variance(row):
+        mean = sum(row) / len(row)
+        return sum((v - mean) ** 2 for v in row) / len(row)
+
+    found = [[variance(row) for row in client] for client in z]
+    totals = [sum(column) for column in zip(*found, strict=True)]
+    return [[v / t for v, t in zip(client, totals, strict=True)] for client in found]
+
+
+def slow_training(model, orders, loss, rate, *, kind, momentum=0.0):
+    """Train on batches of samples, ``loss(sample)`` each, by Adam or SGD written out."""
+    weights = list(model.parameters())
+    first = [torch.zeros_like(w) for w in weights]
+    second = [torch.zeros_like(w) for w in weights]
+    step = 0
+    for epoch in orders:
+        for batch in epoch:
+            step += 1
+            total = sum(loss(n) for n in batch) / len(batch)
+            gradients = torch.autograd.grad(total, weights)
+            with torch.no_grad():
+                for i, (w, g) in enumerate(zip(weights, gradients, strict=True)):
+                    if kind == "sgd":
+                        first[i] = momentum * first[i] + g
+                        w -= rate(step) * first[i]
+                        continue
+                    first[i] = 0.9 * first[i] + 0.1 * g
+                    second[i] = 0.999 * second[i] + 0.001 * g * g
+                    m, v = first[i] / (1 - 0.9**step), second[i] / (1 - 0.999**step)
+                    w -= rate(step) * m / (v.sqrt() + 1e-8)
+
+
+def payload(**tensors):
+    """An upload."""
+    return pf.Payload(tensors)
+
+
+def logits(clients, samples, classes, seed=0):
+    """Scores [M, N, C] in float64."""
+    stream = torch.Generator().manual_seed(seed)
+    return 2 * torch.randn(clients, samples, classes, generator=stream, dtype=torch.float64)
+
+
+def smoke(method, tmp_path, data_dir, set=None, **options):
+    """Two rounds of the 4-layer CNN on the digits, evenly over four clients: above chance."""
+    given = {
+        "models": "cnn4",
+        "clients": 4,
+        "rounds": 2,
+        "partition": "iid",
+        "public": 200,
+        "lr": 0.05,
+        "backend": "local",
+        "dry_step": False,
+        "checkpoint_every": 0,
+    }
+    out = tmp_path / "run"
+    result = pf.run(method, set=set, data_dir=data_dir, out=out, **(given | options))
+    assert result.summary["majority_accuracy"] < 0.2
+    assert result.summary["final_test_accuracy"] > 0.4
+    return result

@@ -1,0 +1,172 @@
+"""FedDF against loops; one model per architecture; the early stop."""
+
+from __future__ import annotations
+
+import math
+
+import protofl as pf
+import pytest
+import torch
+from protofl.errors import UsageError
+from protofl_plugins.methods.feddf import FedDF
+from public_toy import (
+    DoubleServer,
+    Public,
+    check_public_contract,
+    slow_kl,
+    slow_scores,
+    slow_training,
+    smoke,
+)
+
+CLIENTS = ("dense", "wide..", "dense")
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("data")
+
+
+def uploads_of(server):
+    """Each client's model is its architecture's with a push of its own."""
+    models, uploads = [], {}
+    for i, name in enumerate(CLIENTS):
+        model = server.build(name)
+        with torch.no_grad():
+            for p in model.parameters():
+                p += torch.randn(p.shape, generator=torch.Generator().manual_seed(i)).double()
+        models.append(model)
+        uploads[i] = pf.pack_weights(model, "model")
+        uploads[i]["samples"] = torch.tensor(3 + i)
+    return models, uploads
+
+
+@pytest.mark.parametrize(("aggregate", "shares"), [("weighted", (3, 5)), ("uniform", (1, 1))])
+def test_average(aggregate, shares):
+    server = DoubleServer(FedDF.Config(aggregate=aggregate), clients=CLIENTS)
+    models, uploads = uploads_of(server)
+    found = FedDF().server_aggregate(server, uploads)
+    for name, first in models[0].named_parameters():
+        other = dict(models[2].named_parameters())[name]
+        mean = (shares[0] * first + shares[1] * other) / sum(shares)
+        assert torch.allclose(found[f"model@dense/{name}"], mean, rtol=1e-12)
+    for name, own in models[1].named_parameters():
+        assert torch.allclose(found[f"model@wide../{name}"], own, rtol=1e-12)
+
+
+def test_distillation():
+    config = FedDF.Config(server_epochs=3, server_lr=0.02)
+    server = DoubleServer(config, clients=CLIENTS)
+    models, uploads = uploads_of(server)
+    server.knowledge.merge(FedDF().server_aggregate(server, uploads))
+    students = {name: server.build(name) for name in ("dense", "wide..")}
+    for name, student in students.items():
+        pf.load_weights(student, server.knowledge, f"model@{name}")
+    found = FedDF().server_train(server, uploads)
+    x = server.public.x
+    with torch.no_grad():
+        each = [[slow_scores(model, row)[1] for row in x] for model in models]
+    teacher = [[sum(m[n][c] for m in each) / 3 for c in range(4)] for n in range(12)]
+    for name, student in students.items():
+        slow_training(
+            student,
+            server.orders[f"shuffle {name}"],
+            lambda n, student=student: slow_kl(slow_scores(student, x[n])[1], teacher[n]),
+            lambda step: 0.02 * (1 + math.cos(math.pi * (step - 1) / 9)) / 2,
+            kind="adam",
+        )
+        for key, weight in student.named_parameters():
+            assert torch.allclose(found[f"model@{name}/{key}"], weight, rtol=1e-7, atol=1e-10)
+
+
+def distilled(samples=20, **set):
+    server = DoubleServer(FedDF.Config(**set), samples=samples, clients=CLIENTS)
+    models, uploads = uploads_of(server)
+    server.knowledge.merge(FedDF().server_aggregate(server, uploads))
+    start = dict(server.knowledge)
+    return server, models, start, FedDF().server_train(server, uploads)
+
+
+def test_early_stop():
+    # Steps so large that every epoch makes things worse: the first ones are the last.
+    server, *_ = distilled(server_epochs=30, server_lr=50.0, patience=1)
+    assert all(len(server.orders[f"shuffle {name}"]) < 30 for name in ("dense", "wide.."))
+    server, *_ = distilled(server_epochs=30, server_lr=50.0)
+    assert all(len(server.orders[f"shuffle {name}"]) == 30 for name in ("dense", "wide.."))
+
+
+def test_the_best_epoch_on_held_out_samples_is_kept():
+    set = {"server_epochs": 8, "server_lr": 10.0, "patience": 8, "holdout": 0.25}
+    server, models, start, found = distilled(**set)
+    order = torch.randperm(20, generator=server.generator("holdout"))
+    held, rows = order[:5], sorted(order[5:].tolist())
+    x = server.public.x
+    with torch.no_grad():
+        teacher = sum(model(x) for model in models) / 3
+    student = server.build("dense")
+    pf.load_weights(student, start, "model@dense")
+    best, weights, step = math.inf, None, 0
+    adam = torch.optim.Adam(student.parameters())
+    for epoch in server.orders["shuffle dense"]:
+        assert sorted(n for batch in epoch for n in batch) == list(range(15))
+        for batch in epoch:
+            share = (1 + math.cos(math.pi * step / (8 * len(epoch)))) / 2
+            adam.param_groups[0]["lr"] = 10.0 * share
+            which = torch.tensor(rows)[batch]
+            adam.zero_grad()
+            pf.functional.kl_divergence(student(x[which]), teacher[which]).backward()
+            adam.step()
+            step += 1
+        loss = pf.functional.kl_divergence(student(x[held]), teacher[held]).item()
+        if loss < best:
+            best, weights = loss, student.head.weight.detach().clone()
+    assert not torch.allclose(weights, student.head.weight)  # the last epoch is not the best
+    assert torch.allclose(found["model@dense/head.weight"], weights, rtol=1e-8)
+
+
+def test_contract(data_dir):
+    toy = check_public_contract("feddf", data_dir)
+    for number in (0, 1):
+        for job in toy.jobs(number):
+            own = toy.record(job.client).model
+            assert set(job.down) == set(pf.pack_weights(own, "model"))
+            assert set(job.up) - {"samples"} == set(job.down)
+    # Clients of one architecture get one model, and are evaluated with it.
+    assert torch.equal(
+        toy.jobs(1)[0].down["model/head.weight"], toy.jobs(1)[2].down["model/head.weight"]
+    )
+    plain = Public("feddf", data_dir, {"aggregate": "uniform"}).rounds(1)
+    assert "samples" not in plain.jobs(0)[0].up
+
+
+def test_an_absent_architecture_stays(data_dir):
+    toy = Public("feddf", data_dir, participation=0.25)
+    before = {k: v.clone() for k, v in toy.server.knowledge.items()}
+    toy.rounds(1)
+    here = toy.server.clients[toy.jobs(0)[0].client].architecture
+    for key, old in before.items():
+        if "/buffer/" not in key:
+            moved = not torch.equal(old, toy.server.knowledge[key])
+            assert moved == key.startswith(f"model@{here}/")
+
+
+def test_without_distillation_it_averages(data_dir):
+    toy = Public("feddf", data_dir, {"server_epochs": 0}).rounds(1)
+    first, second = (toy.jobs(0)[i].up for i in (0, 2))
+    n = [int(u["samples"]) for u in (first, second)]
+    mean = (n[0] * first["model/head.weight"] + n[1] * second["model/head.weight"]) / sum(n)
+    assert torch.allclose(toy.server.knowledge["model@dense/head.weight"], mean, atol=1e-7)
+
+
+def test_epochs_and_refusals(data_dir):
+    plan = Public("feddf", data_dir, {"epochs": "paper"}).plan
+    assert plan.settings.local_epochs == 30
+    assert plan.composition.configs["feddf"].server_epochs == 5
+    for set, public in (({}, 0), ({"patience": 1}, 1)):
+        with pytest.raises(UsageError) as caught:
+            Public("feddf", data_dir, set, public=public)
+        assert "--public N" in str(caught.value)
+
+
+def test_it_learns(tmp_path, data_dir):
+    smoke("feddf", tmp_path, data_dir)

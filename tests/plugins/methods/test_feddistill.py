@@ -1,0 +1,152 @@
+"""FedDistill against a loop version of Jeong et al., Algorithm 1."""
+
+from __future__ import annotations
+
+import math
+
+import protofl as pf
+import pytest
+import torch
+from protofl_plugins.methods.feddistill import FedDistill
+from toy_federation import (
+    ONE_CLASS,
+    Toy,
+    batch_of,
+    check_contract,
+    client,
+    improves,
+    same_everywhere,
+)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("data")
+
+
+def softmax(row):
+    top = max(row)
+    powers = [math.exp(v - top) for v in row]
+    return [p / sum(powers) for p in powers]
+
+
+def test_loss_is_algorithm_1_line_6():
+    batch, output = batch_of(7, 4, 3)
+    draw = torch.Generator().manual_seed(2)
+    table = torch.randn(4, 4, generator=draw, dtype=torch.float64)
+    known = torch.tensor([True, True, False, True])
+    batch.y[:4] = torch.arange(4)
+    payload = pf.class_rows(known, class_logits=table)
+    view = client(FedDistill.Config(gamma=0.7), scratch={}, received=payload, num_classes=4)
+    FedDistill().before_training(view)
+    terms = FedDistill().local_loss(view, batch, output)
+    ce = distill = 0.0
+    for row, y in zip(output.logits.tolist(), batch.y.tolist(), strict=True):
+        p = softmax(row)
+        ce -= math.log(p[y]) / 7
+        if known[y]:
+            target = softmax(table[y].tolist())
+            distill -= 0.7 * sum(t * math.log(q) for t, q in zip(target, p, strict=True)) / 7
+    assert terms["ce"].item() == pytest.approx(ce, rel=1e-12)
+    assert terms["distill"].item() == pytest.approx(distill, rel=1e-12)
+
+
+def test_logits_are_means_over_all_steps_of_the_classes_met():
+    view = client(FedDistill.Config(), scratch={}, num_classes=4)
+    seen = {}
+    for seed in range(3):
+        batch, output = batch_of(6, 4, 3, seed)
+        FedDistill().after_batch(view, batch, pf.Output(output.features, output.logits.detach()))
+        for y, row in zip(batch.y.tolist(), output.logits.detach(), strict=True):
+            seen.setdefault(y, []).append(row)
+    del seen[0]
+    view.scratch["sums"][1][0] = 0  # as if class 0 had never been met
+    payload = FedDistill().upload_payload(view)
+    assert payload["classes"].tolist() == sorted(seen)
+    for row, c in zip(payload["class_logits"], sorted(seen), strict=True):
+        torch.testing.assert_close(row, sum(seen[c]) / len(seen[c]), rtol=1e-12, atol=0)
+
+
+class FakeServer:
+    def __init__(self, **options):
+        self.config, self.num_classes = FedDistill.Config(**options), 4
+        self.state, self.knowledge = {}, pf.Payload()
+
+
+@pytest.mark.parametrize("exclude", [True, False])
+def test_mean_over_the_others(exclude):
+    generator = torch.Generator().manual_seed(3)
+    owned = {0: [0, 1], 3: [1, 2], 5: [1]}
+    uploads = {
+        i: pf.Payload(
+            class_logits=torch.randn(len(c), 4, generator=generator, dtype=torch.float64),
+            classes=torch.tensor(c),
+        )
+        for i, c in owned.items()
+    }
+    server = FakeServer(exclude_own=exclude)
+    server.knowledge = FedDistill().server_aggregate(server, uploads)
+    for i in (0, 1, 3, 5):  # client 1 took no part and gets the mean over all
+        payload = FedDistill().download_payload(server, i)
+        expected = {}
+        for j, own in owned.items():
+            if not (exclude and i == j):
+                for c, row in zip(own, uploads[j]["class_logits"], strict=True):
+                    expected.setdefault(c, []).append(row)
+        assert payload["classes"].tolist() == sorted(expected)
+        for c, row in zip(payload["classes"].tolist(), payload["class_logits"], strict=True):
+            torch.testing.assert_close(
+                row, sum(expected[c]) / len(expected[c]), rtol=1e-9, atol=1e-12
+            )
+
+
+def test_variants_differ_in_the_own_part_alone():
+    assert FedDistill.Config().exclude_own is True
+    official = FedDistill.Config(variant="official")
+    assert official.exclude_own is False
+    assert FedDistill().run_defaults(official) == {"drop_last": True}
+    assert FedDistill().run_defaults(FedDistill.Config()) == {}
+
+
+def test_contract(data_dir):
+    toy = check_contract("feddistill", data_dir)
+    assert not toy.pool.down[0, 0]
+    assert toy.rows[0]["loss_terms"].keys() == {"ce"}
+    check_contract("feddistill", data_dir, feature_dim=5, participation=0.5)
+
+
+def test_clients_of_one_class_have_nobody_to_learn_from(data_dir):
+    toy = Toy("feddistill", data_dir, clients=6, **ONE_CLASS)
+    assert [len(c) for c in toy.classes] == [1] * 6
+    toy.rounds(2)
+    for i, own in enumerate(toy.classes):
+        assert set(toy.pool.down[1, i]["classes"].tolist()) == set().union(*toy.classes) - own
+    assert toy.rows[1]["loss_terms"]["distill"] == 0.0
+    assert toy.rows[1]["loss_terms"]["ce"] > 0.0
+
+
+def test_traffic(data_dir):
+    toy = Toy(
+        "feddistill",
+        data_dir,
+        dataset="toy",
+        models="flat",
+        clients=20,
+        batch_size=64,
+        eval_every=3,
+        set={"exclude_own": False},
+    )
+    toy.rounds(2)
+    sent = sum(len(c) for c in toy.classes)
+    known = len(set().union(*toy.classes))
+    assert toy.rows[1]["upload_floats"] == sent * 100
+    assert toy.rows[1]["download_floats"] == 20 * known * 100
+    assert known == 100
+
+
+def test_improves_over_chance(tmp_path, data_dir):
+    improves("feddistill", tmp_path, data_dir)
+
+
+def test_same_on_processes_and_after_a_resume(tmp_path, data_dir):
+    same_everywhere("feddistill", tmp_path, data_dir)

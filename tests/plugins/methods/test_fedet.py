@@ -1,0 +1,176 @@
+"""FedET against loops; the shared layer; that the server's model stays."""
+
+from __future__ import annotations
+
+import protofl as pf
+import pytest
+import torch
+from protofl.errors import UsageError
+from protofl_plugins.methods.fedet import FedET
+from public_toy import (
+    DoubleServer,
+    Public,
+    check_public_contract,
+    slow_kl,
+    slow_log_softmax,
+    slow_scores,
+    slow_training,
+    slow_weights,
+    smoke,
+)
+
+CLIENTS = ("dense", "wide..", "dense")
+SMALL = {"server_model": "normed"}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("data")
+
+
+def uploads_of(server, spread=1.0):
+    models, uploads = [], {}
+    for i, name in enumerate(CLIENTS):
+        model = server.build(name)
+        with torch.no_grad():
+            for p in model.parameters():
+                push = torch.randn(p.shape, generator=torch.Generator().manual_seed(i)).double()
+                p += spread * push
+        models.append(model)
+        uploads[i] = pf.pack_weights(model, "model")
+    return models, uploads
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.4])
+def test_server_step(lambda_):
+    config = FedET.Config(**{"lambda": lambda_}, server_model="s", server_epochs=3, server_lr=0.05)
+    server = DoubleServer(config, samples=24, clients=CLIENTS)
+    server.knowledge.merge(FedET().setup_server(server))
+    models, uploads = uploads_of(server)
+    server.knowledge.merge(FedET().server_aggregate(server, uploads))
+    found, model = FedET().server_train(server, uploads), server.build("s")
+
+    with torch.no_grad():
+        for key in ("weight", "bias"):
+            mean = sum(getattr(m.head, key) for m in models) / 3
+            getattr(model.head, key).copy_(mean)
+        x = server.public.x
+        z = [[slow_scores(m, row)[1] for row in x] for m in models]
+    alpha = slow_weights([[[v.item() for v in row] for row in client] for client in z])
+    targets = []
+    for n in range(24):
+        S = [sum(alpha[i][n] * z[i][n][c] for i in range(3)) for c in range(4)]
+        label = max(range(4), key=S.__getitem__)
+        V = [i for i in range(3) if max(range(4), key=z[i][n].__getitem__) != label]
+        total = sum(alpha[i][n] for i in V)
+        s_div = [sum(alpha[i][n] * z[i][n][c] for i in V) / total for c in range(4)] if V else None
+        targets.append((label, s_div))
+    assert {s_div is None for _, s_div in targets} == {True, False}
+
+    def loss(n):
+        label, s_div = targets[n]
+        scores = slow_scores(model, x[n])[1]
+        ce = -slow_log_softmax(scores)[label]
+        return ce if s_div is None else ce + lambda_ * slow_kl(scores, s_div)
+
+    orders = server.orders["shuffle"]
+    slow_training(model, orders, loss, lambda step: 0.05, kind="sgd", momentum=0.9)
+    for ours, theirs in zip(server.modules["model"].parameters(), model.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-8, atol=1e-10)
+    # The layer goes to every architecture, and nothing else of the server's model does.
+    assert set(found) == {f"model@{n}/head.{k}" for n in CLIENTS for k in ("weight", "bias")}
+    for name in CLIENTS:
+        assert torch.allclose(found[f"model@{name}/head.weight"], model.head.weight, rtol=1e-8)
+
+
+def test_where_nobody_dissents_there_is_no_diversity():
+    def trained(lambda_):
+        config = FedET.Config(**{"lambda": lambda_}, server_model="s")
+        server = DoubleServer(config, clients=("dense",))
+        server.knowledge.merge(FedET().setup_server(server))
+        upload = {0: pf.pack_weights(server.build("dense"), "model")}
+        FedET().server_train(server, upload)
+        return torch.cat([p.flatten() for p in server.modules["model"].parameters()])
+
+    assert torch.equal(trained(0.0), trained(5.0))
+    assert torch.isfinite(trained(5.0)).all()
+
+
+@pytest.mark.parametrize(("aggregate", "shares"), [("weighted", (3, 5)), ("uniform", (1, 1))])
+def test_average(aggregate, shares):
+    server = DoubleServer(FedET.Config(aggregate=aggregate), clients=CLIENTS)
+    models, uploads = uploads_of(server)
+    for i, upload in uploads.items():
+        upload["samples"] = torch.tensor(3 + i)
+    found = FedET().server_aggregate(server, uploads)
+    for name, first in models[0].named_parameters():
+        other = dict(models[2].named_parameters())[name]
+        mean = (shares[0] * first + shares[1] * other) / sum(shares)
+        assert torch.allclose(found[f"model@dense/{name}"], mean, rtol=1e-12)
+
+
+def test_contract(data_dir):
+    toy = check_public_contract("fedet", data_dir, {**SMALL, "aggregate": "weighted"})
+    model = toy.server.modules["model"]
+    for job in toy.jobs(0) + toy.jobs(1):
+        own = toy.record(job.client).model
+        assert set(job.down) == set(pf.pack_weights(own, "model"))
+    # All start from one layer, and end with the server's.
+    heads = [job.down["model/head.weight"] for job in toy.jobs(0)]
+    assert all(torch.equal(head, heads[0]) for head in heads)
+    for name in ("dense", "normed"):
+        key = f"model@{name}/head.weight"
+        assert torch.equal(toy.server.knowledge[key], model.head.weight)
+    assert 0 <= toy.rows[1]["extra"]["server_test_accuracy"] <= 1
+    plain = Public("fedet", data_dir, SMALL).rounds(1)
+    assert "samples" not in plain.jobs(0)[0].up
+
+
+def test_epochs_and_refusals(data_dir):
+    plan = Public("fedet", data_dir, {**SMALL, "epochs": "paper"}).plan
+    assert plan.settings.local_epochs == 10
+    assert plan.composition.configs["fedet"].server_epochs == 10
+    for set, options, text in (
+        (SMALL, {"public": 0}, "--public N"),
+        ({"server_model": "resnet99"}, {}, "one of these works: cnn4, dense, normed"),
+        ({"server_model": "dense"}, {"models": "heads"}, "share the classifier"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            Public("fedet", data_dir, set, **options)
+        assert text in str(caught.value)
+
+
+def test_resume(tmp_path, data_dir):
+    def run(out, **options):
+        return pf.run(
+            "fedet",
+            models="cnn4",
+            set={"server_model": "cnn4"},
+            clients=8,
+            participation=0.25,
+            rounds=2,
+            public=40,
+            batch_size=64,
+            backend="local",
+            dry_step=False,
+            data_dir=data_dir,
+            out=out,
+            **options,
+        )
+
+    def stop(event, values):
+        if event == "done":
+            raise KeyboardInterrupt
+
+    whole = run(tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", progress=stop)
+    resumed = pf.run(resume=True, out=tmp_path / "cut")
+    for ours, theirs in zip(resumed.record, whole.record, strict=True):
+        assert ours["test_accuracy"] == theirs["test_accuracy"]
+        assert ours["loss_terms"] == theirs["loss_terms"]
+        assert ours["extra"] == theirs["extra"]
+
+
+def test_it_learns(tmp_path, data_dir):
+    smoke("fedet", tmp_path, data_dir, {"server_model": "cnn4"})

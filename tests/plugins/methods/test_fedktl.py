@@ -1,0 +1,472 @@
+"""FedKTL: its equations in slow float64 versions, its variants, traffic and randomness."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import protofl as pf
+import pytest
+import torch
+from protofl import functional as F
+from protofl.drystep import dry_step
+from protofl.host import Host
+from protofl.plan import Plan
+from protofl_plugins.generators.tiny_style.plugin import TinyStyle
+from protofl_plugins.methods import fedktl
+from protofl_plugins.methods.fedktl import FedKTL, within_class_distance
+from torch import nn
+
+C, SIDE, M = 4, 32, 3
+FAST = {"E_S": 3}
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """120 images 3×32×32 of four classes, which differ in brightness."""
+    generator = np.random.default_rng(0)
+    labels = np.arange(120) % C
+    images = generator.integers(0, 60, (120, SIDE, SIDE, 3)) + 45 * labels[:, None, None, None]
+    path = tmp_path_factory.mktemp("toy") / "toy.npz"
+    np.savez(path, x_train=images.astype(np.uint8), y_train=labels)
+    return path
+
+
+def options(toy, tmp_path, **more):
+    return {
+        "models": "cnn4",
+        "dataset": f"npz:{toy}",
+        "data_dir": tmp_path.parent / "cache",
+        "partition": "iid",
+        "clients": M,
+        "rounds": 2,
+        "lr": 1e-3,  # at 0.01, μ = 50 is too much for three steps of a net without BatchNorm
+        "backend": "local",
+        "checkpoint_every": 0,
+        **more,
+    }
+
+
+def run(toy, tmp_path, method="fedktl", set=(), **more):
+    out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+    values = options(toy, tmp_path, **more)
+    return pf.run(method, out=out, set={**FAST, **dict(set)}, **values)
+
+
+def plan(toy, tmp_path, set=(), **more):
+    given = options(toy, tmp_path, method="fedktl", **more)
+    given["options"] = {"fedktl": {**FAST, **dict(set)}}
+    return Plan.make(given)
+
+
+def config(**values):
+    return FedKTL.Config(**{"K": 5, "guide_batch": 3, "hidden": 8, **values})
+
+
+def stub(settings, h, V, **more):
+    modules = {"h": h, "V": V, **more.pop("modules", {})}
+    return SimpleNamespace(
+        config=settings, num_classes=V.V.shape[1], module=modules.__getitem__, scratch={}, **more
+    )
+
+
+def double_parts():
+    torch.manual_seed(0)
+    h = nn.Linear(6, 5).double()
+    V = fedktl._Columns(F.simplex_etf(C, 5, torch.Generator().manual_seed(1)).double())
+    return h, V, torch.randn(7, 6).double(), torch.tensor([0, 1, 2, 3, 1, 1, 0])
+
+
+# --- equations --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("s", "m"), [(64.0, 0.5), (1.0, 0.0)])
+def test_supervised_loss_is_eq_1_and_6(s, m):
+    h, V, z, y = double_parts()
+    h.requires_grad_(False)
+    client = stub(config(s=s, m=m), h, V)
+    found = F.arcface_loss(_cosines(h, V, z), y, s, m)
+    total = 0.0
+    for row, label in zip(z, y, strict=True):
+        g = [float(sum(h.weight[k, j] * row[j] for j in range(6)) + h.bias[k]) for k in range(5)]
+        length = math.sqrt(sum(value**2 for value in g))
+        angles = [
+            math.acos(sum(g[k] * float(V.V[k, c]) for k in range(5)) / length) for c in range(C)
+        ]
+        own = math.exp(s * math.cos(angles[label] + m))
+        rest = sum(math.exp(s * math.cos(angles[c])) for c in range(C) if c != label)
+        total -= math.log(own / (own + rest))
+    assert float(found) == pytest.approx(total / len(y), rel=1e-9)
+    # the hook computes it in float32
+    h.float(), V.float()
+    hook = FedKTL().local_loss(client, SimpleNamespace(y=y), SimpleNamespace(features=z.float()))
+    assert float(hook["arcface"]) == pytest.approx(total / len(y), rel=1e-3)
+
+
+def _cosines(h, V, z):
+    g = h(z)
+    return V(g / g.norm(dim=1, keepdim=True))
+
+
+def test_within_class_distance_is_eq_2():
+    torch.manual_seed(0)
+    Q, labels = torch.randn(8, 6, dtype=torch.float64), torch.tensor([0, 0, 0, 2, 2, 3, 3, 3])
+    total, present = 0.0, [0, 2, 3]
+    for c in present:
+        rows = [Q[i] for i in range(8) if labels[i] == c]
+        centre = sum(rows) / len(rows)
+        mse = [sum(float(a - b) ** 2 for a, b in zip(r, centre, strict=True)) / 6 for r in rows]
+        total += sum(mse) / len(rows)
+    assert float(within_class_distance(Q, labels, 5)) == pytest.approx(total / 3, rel=1e-12)
+
+
+def test_gradient_through_the_centre_is_zero():
+    torch.manual_seed(0)
+    Q = torch.randn(8, 6, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 0, 0, 2, 2, 3, 3, 3])
+    centres, counts = F.class_means(Q.detach(), labels, 5)
+    fixed = ((Q - centres[labels]).square().mean(1) / counts[labels]).sum() / 3
+    (a,) = torch.autograd.grad(within_class_distance(Q, labels, 5), Q)
+    (b,) = torch.autograd.grad(fixed, Q)
+    torch.testing.assert_close(a, b)
+
+
+def test_guide_is_eq_4():
+    h, V, _, y = double_parts()
+    torch.manual_seed(2)
+    h.float(), V.float()
+    h_prime, f = nn.Linear(6, 9), nn.Linear(12, 6)
+    images, latents = torch.randn(C, 12), torch.randn(C, 9)
+    client = stub(config(mu=50.0), h, V, modules={"h_prime": h_prime}, features=f)
+    client.scratch["pairs"] = images, latents, torch.arange(C)
+    batch = SimpleNamespace(y=y, x=None, draws={"pairs": torch.arange(C)})
+    h_prime.requires_grad_(False), f.requires_grad_(False), h.requires_grad_(False)
+    found = FedKTL().local_loss(client, batch, SimpleNamespace(features=torch.randn(7, 6)))
+    f, h_prime = f.double(), h_prime.double()
+    total = 0.0
+    for c in range(C):
+        made = h_prime(f(images[c].double()))
+        total += sum(float(made[k] - latents[c, k]) ** 2 for k in range(9)) / 9
+    assert float(found["guide"]) == pytest.approx(50 * total / C, rel=1e-5)
+
+
+def test_few_pairs_pass_with_the_batch():
+    """BatchNorm at 1×1 refuses a batch of one."""
+    seen = []
+    client = SimpleNamespace(features=lambda x: seen.append(len(x)) or x)
+    assert len(FedKTL._features(client, torch.zeros(1, 2), torch.zeros(10, 2))) == 1
+    assert seen == [11]
+
+
+def test_no_batch_of_one_prototype_on_the_server():
+    sizes = [len(b) for b in fedktl._batches(torch.arange(101), 100)]
+    assert sizes == [101]
+    assert [len(b) for b in fedktl._batches(torch.arange(105), 50)] == [50, 50, 5]
+
+
+class _Server:
+    """A server with a generator whose w has mean 2, and two classes from three clients."""
+
+    def __init__(self, **values):
+        torch.manual_seed(0)
+        self.config = config(E_S=60, hidden=16, **values)
+        self.num_classes, self.device = C, torch.device("cpu")
+        self.modules, self.state, self.round = {}, {}, 0
+        self.generator_outline = pf.Outline(latent_dim=6)
+
+    def generator(self, purpose):
+        return torch.Generator().manual_seed(3)
+
+    def epochs(self, n):
+        return range(n)
+
+    def sample_latents(self, count, generator, labels=None):
+        return torch.randn(count, 6, generator=generator) + 2
+
+    def generate(self, latents):
+        return latents[:, :, None, None].repeat(1, 1, 2, 2)
+
+
+def _uploads():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(2, 5, generator=generator)
+    return {
+        i: pf.Payload(
+            prototypes=rows + 0.1 * torch.randn(2, 5, generator=generator),
+            classes=torch.tensor([1, 3]),
+        )
+        for i in range(6)
+    }
+
+
+def test_server_trains_f_and_generates_from_centroids():
+    server, method = _Server(), FedKTL()
+    method.setup_server(server)
+    P = torch.cat([u["prototypes"] for u in _uploads().values()])
+    before = server.modules["F"].eval()(P).detach()
+    found = method.server_train(server, _uploads())
+    after = server.modules["F"](P).detach()
+    w = server.sample_latents(200, server.generator(""))
+    assert F.mmd_rbf(after, w) < 0.3 * F.mmd_rbf(before, w)
+    assert found["classes"].tolist() == [1, 3]
+    for row, c in enumerate((1, 3)):
+        chosen = [
+            server.modules["F"](u["prototypes"])[[1, 3].index(c)] for u in _uploads().values()
+        ]
+        torch.testing.assert_close(found["latents"][row], sum(chosen) / 6, rtol=1e-4, atol=1e-5)
+    assert torch.equal(found["images"], server.generate(found["latents"]))
+
+
+@pytest.mark.parametrize("values", [{"lambda": 0}, {"mmd": False}])
+def test_each_server_loss_can_go(values):
+    """Without L_MSE vectors of a class spread more; without L_MMD they miss W."""
+    results = {}
+    for name, more in (("whole", {}), ("part", values)):
+        server, method = _Server(**more), FedKTL()
+        method.setup_server(server)
+        method.server_train(server, _uploads())
+        P = torch.cat([u["prototypes"] for u in _uploads().values()])
+        Q = server.modules["F"](P).detach()
+        labels = torch.tensor([1, 3] * 6)
+        w = server.sample_latents(200, server.generator(""))
+        results[name] = (float(within_class_distance(Q, labels, C)), float(F.mmd_rbf(Q, w)))
+    which = 0 if "lambda" in values else 1
+    assert results["part"][which] > results["whole"][which]
+
+
+def test_a_single_prototype_does_not_stop_the_server():
+    server, method = _Server(), FedKTL()
+    method.setup_server(server)
+    one = {0: pf.Payload(prototypes=torch.ones(1, 5), classes=torch.tensor([2]))}
+    assert method.server_train(server, one)["classes"].tolist() == [2]
+
+
+# --- V and h' ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("K", [None, 7])
+def test_etf_is_the_same_everywhere_and_not_sent(toy, tmp_path, K):
+    made = plan(toy, tmp_path, {"K": K})
+    host = Host(made)
+    host.start_trial(0, {})
+    Vs = [host._client(i).modules["fedktl"]["V"].module.V for i in range(M)]
+    late = Host(made)
+    late.start_trial(0, {})
+    Vs.append(late._client(0).modules["fedktl"]["V"].module.V)
+    assert all(torch.equal(V, Vs[0]) for V in Vs)
+    V = Vs[0].double()
+    assert V.shape == (K or C, C)
+    expected = torch.full((C, C), -1 / (C - 1), dtype=torch.float64).fill_diagonal_(1)
+    torch.testing.assert_close(V.t() @ V, expected, atol=1e-6, rtol=0)
+    other = plan(toy, tmp_path, {"K": K}, seed=1)
+    host = Host(other)
+    host.start_trial(0, {})
+    assert not torch.equal(host._client(0).modules["fedktl"]["V"].module.V, Vs[0])
+
+
+def test_k_below_c_is_refused(toy, tmp_path):
+    with pytest.raises(pf.UsageError, match="K = 3 is less than the 4 classes"):
+        plan(toy, tmp_path, {"K": 3})
+
+
+def test_h_prime_starts_alike_on_all_clients_each_round(toy, tmp_path, monkeypatch):
+    starts = []
+    original = fedktl._linear_like_on_all
+
+    def spy(client, out):
+        layer = original(client, out)
+        starts.append((client.round, client.id, layer.weight.detach().clone()))
+        return layer
+
+    monkeypatch.setattr(fedktl, "_linear_like_on_all", spy)
+    run(toy, tmp_path, rounds=3, dry_step=False)
+    assert {(r, i) for r, i, _ in starts} == {(r, i) for r in (1, 2) for i in range(M)}
+    by_round = {r: [w for q, _, w in starts if q == r] for r in (1, 2)}
+    for weights in by_round.values():
+        assert all(torch.equal(w, weights[0]) for w in weights)
+    assert not torch.equal(by_round[1][0], by_round[2][0])
+    bound = 512**-0.5
+    assert 0.99 * bound < float(by_round[1][0].abs().max()) <= bound
+
+
+def test_mini_batches_of_pairs(toy, tmp_path):
+    client = SimpleNamespace(
+        received=pf.Payload(
+            images=torch.zeros(C, 3, 8, 8), latents=torch.zeros(C, 9), classes=torch.arange(C)
+        ),
+        config=config(guide_batch=3),
+        steps=11,
+        scratch={},
+        feature_dim=6,
+        device=torch.device("cpu"),
+        prepare=lambda x: x,
+        add_module=lambda *a, **k: None,
+        shared_generator=lambda purpose: torch.Generator(),
+        generator=lambda purpose: torch.Generator(),
+        batch_size=10,
+        num_samples=104,
+    )
+    draws = FedKTL().before_training(client)["pairs"]
+    assert draws.shape == (11, 3)
+    assert all(len(set(row.tolist())) == 3 for row in draws)
+    client.config = config(guide_batch=0)
+    assert FedKTL().before_training(client)["pairs"].shape == (11, C)
+    client.config = config(mix=True)  # every image about once an epoch
+    draws = FedKTL().before_training(client)["pairs"]
+    assert draws.shape == (11, 1)
+    assert all(n >= 2 for n in torch.bincount(draws.flatten(), minlength=C).tolist())
+
+
+# --- runs ---------------------------------------------------------------------------------------
+
+
+def test_two_rounds_and_their_traffic(toy, tmp_path):
+    result = run(toy, tmp_path)
+    first, second = result.record
+    assert first["loss_terms"].keys() == {"arcface"}
+    assert second["loss_terms"].keys() == {"arcface", "guide"}
+    held = M * C  # iid: every client has every class; K = C floats a class
+    assert first["upload_floats"] == second["upload_floats"] == held * C
+    assert first["download_floats"] == first["download_bytes"] == 0
+    assert second["download_floats"] == M * C * (3 * SIDE * SIDE + 512)
+    assert 0 <= second["test_accuracy"] <= 1
+
+
+def test_uploads_count_own_classes_only(toy, tmp_path):
+    result = run(
+        toy, tmp_path, partition="pathological", clients=2, set={"partition.classes_per_client": 2}
+    )
+    assert result.record[1]["upload_floats"] == 2 * 2 * C
+    assert result.record[1]["download_floats"] == 2 * C * (3 * SIDE * SIDE + 512)
+
+
+def test_published_traffic_of_table_5():
+    """20 clients, 100 classes, CIFAR-100: 7.17M down; 0.09M up for about 45 classes a client."""
+    pair = pf.Payload(
+        images=torch.empty(100, 3, 32, 32), latents=torch.empty(100, 512), classes=torch.arange(100)
+    )
+    assert 20 * pair.floats == 7_168_000
+    upload = pf.Payload(prototypes=torch.empty(45, 100), classes=torch.arange(45))
+    assert round(20 * upload.floats / 1e6, 2) == 0.09
+
+
+@pytest.mark.parametrize(
+    ("values", "drop", "terms", "up"),
+    [
+        ({"mu": 0}, [], {"arcface", "guide"}, C),
+        ({"lambda": 0}, [], {"arcface", "guide"}, C),
+        ({"mmd": False}, [], {"arcface", "guide"}, C),
+        ({"etf": False}, [], {"arcface", "guide"}, 512),
+        ({"mix": True}, ["guide"], {"arcface"}, C),
+        ({"conditional": True}, [], {"arcface", "guide"}, 0),
+        ({"s": 1, "m": 0}, [], {"arcface", "guide"}, C),
+        ({"variant": "official"}, [], {"arcface", "guide"}, C),
+    ],
+    ids=["-L_M", "-L_MSE", "-L_MMD", "-ETF", "-Q", "+CS", "*L_A", "official"],
+)
+def test_variants(toy, tmp_path, values, drop, terms, up):
+    result = run(toy, tmp_path, set=values, drop=drop)
+    last = result.record[1]
+    assert last["loss_terms"].keys() == terms
+    assert last["upload_floats"] == M * C * up
+    assert all(math.isfinite(v) for v in last["loss_terms"].values())
+    if "mu" in values:
+        assert last["loss_terms"]["guide"] == 0
+    if "conditional" in values:  # pairs are there from round 0 on
+        assert result.record[0]["download_floats"] == last["download_floats"] > 0
+
+
+def test_without_guidance_clients_train_alone(toy, tmp_path):
+    """−L_M: another server, the same clients."""
+    alone = run(toy, tmp_path, set={"mu": 0})
+    other = run(toy, tmp_path, set={"mu": 0, "lambda": 0})
+    key = "arcface"
+    assert [r["loss_terms"][key] for r in alone.record] == [
+        r["loss_terms"][key] for r in other.record
+    ]
+
+
+def test_conditional_needs_enough_classes(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        TinyStyle,
+        "outline",
+        pf.hookimpl(lambda self, config, data_dir: pf.Outline(num_classes=2)),
+    )
+    with pytest.raises(pf.UsageError, match="at least 4 classes"):
+        run(toy, tmp_path, set={"conditional": True})
+
+
+def test_single_client(toy, tmp_path):
+    """Appendix B."""
+    result = run(toy, tmp_path, clients=1)
+    assert result.record[1]["upload_floats"] == C * C
+    assert result.record[1]["download_floats"] == C * (3 * SIDE * SIDE + 512)
+    assert "guide" in result.record[1]["loss_terms"]
+
+
+def test_grey_data_get_grey_images(tmp_path):
+    values = {"dataset": "digits", "models": "htcnn8", "data_dir": tmp_path / "cache"}
+    values |= {"clients": 2, "rounds": 2, "backend": "local", "checkpoint_every": 0}
+    result = pf.run("fedktl", out=tmp_path / "run", set={**FAST, "mu": 1}, **values)
+    assert result.record[1]["download_floats"] == 2 * 10 * (8 * 8 + 512)
+
+
+def test_partial_participation(toy, tmp_path):
+    result = run(toy, tmp_path, participation=0.4, rounds=2)
+    assert result.record[1]["participants"] == 1
+
+
+def test_noisy_prototypes_and_pairs(toy, tmp_path):
+    """Table 10."""
+    clean = run(toy, tmp_path)
+    noisy = run(toy, tmp_path, wrappers=["gaussian-noise"])
+    guide = [r.record[1]["loss_terms"]["guide"] for r in (clean, noisy)]
+    assert guide[0] != guide[1]
+
+
+def test_dry_step_does_not_load_the_generator(toy, tmp_path, monkeypatch):
+    def boom(self, config, device, data_dir):
+        raise RuntimeError("loaded")
+
+    monkeypatch.setattr(TinyStyle, "open_generator", pf.hookimpl(boom))
+    made = plan(toy, tmp_path)
+    dry_step(made)
+    with pytest.raises(RuntimeError, match="loaded"):
+        made.image_source().outline  # noqa: B018 - it is the access that loads
+
+
+def test_process_equals_local(toy, tmp_path):
+    drop = {"seconds", "time"}
+    lines = [
+        [{k: v for k, v in row.items() if k not in drop} for row in r.record]
+        for r in (
+            run(toy, tmp_path),
+            run(toy, tmp_path, backend="process", workers=2),
+        )
+    ]
+    assert lines[0] == lines[1]
+
+
+def test_resumed_run_is_the_same_and_checkpoints_are_light(toy, tmp_path):
+    whole = run(toy, tmp_path, rounds=3)
+
+    def stop(event, values):
+        if event == "round" and values["round"] == 2:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "interrupted"
+    values = options(toy, tmp_path, rounds=3, checkpoint_every=1)
+    with pytest.raises(KeyboardInterrupt):
+        pf.run("fedktl", out=out, set=FAST, progress=stop, **values)
+    names = set()
+    for file in (out / "checkpoint").rglob("*.safetensors"):
+        from safetensors import safe_open
+
+        with safe_open(file, framework="pt") as opened:
+            names |= set(opened.keys())
+    assert any("fedktl/h/" in n for n in names) and any("fedktl/F/" in n for n in names)
+    assert not any("h_prime" in n or "fedktl/V" in n or "synthesis" in n for n in names)
+    resumed = pf.run(out=out, resume=True)
+    drop = {"seconds", "time"}
+    assert [{k: v for k, v in r.items() if k not in drop} for r in resumed.record] == [
+        {k: v for k, v in r.items() if k not in drop} for r in whole.record
+    ]

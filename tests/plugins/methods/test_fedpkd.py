@@ -1,0 +1,261 @@
+"""FedPKD against loop versions of its equations; its round; that its server model stays."""
+
+from __future__ import annotations
+
+import math
+
+import protofl as pf
+import pytest
+import torch
+from protofl.errors import UsageError
+from protofl_plugins.methods.fedpkd import FedPKD
+from public_toy import (
+    DoubleServer,
+    Public,
+    check_public_contract,
+    logits,
+    payload,
+    slow_kl,
+    slow_log_softmax,
+    slow_scores,
+    slow_training,
+    slow_weights,
+    smoke,
+)
+from toy_federation import FREE, batch_of, client, without
+
+SMALL = {"server_model": "normed"}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("data")
+
+
+def test_private_loss():
+    batch, output = batch_of(6, 4, 3)
+    P = torch.randn(4, 3, dtype=torch.float64)
+    known = torch.tensor([True, False, True, True])
+    view = client(FedPKD.Config(epsilon=0.7), scratch={"P": (P, known)})
+    terms = FedPKD().local_loss(view, batch, output)
+    ce = align = 0.0
+    rows = zip(output.features.tolist(), output.logits.tolist(), batch.y.tolist(), strict=True)
+    for feature, scores, y in rows:
+        ce -= (scores[y] - math.log(sum(math.exp(s) for s in scores))) / 6
+        if known[y]:
+            pairs = zip(feature, P[y].tolist(), strict=True)
+            align += 0.7 * sum((a - b) ** 2 for a, b in pairs) / 3 / 6
+    assert {k: v.item() for k, v in terms.items()} == pytest.approx({"ce": ce, "align": align})
+    view = client(FedPKD.Config(), scratch={})
+    assert set(FedPKD().local_loss(view, batch, output)) == {"ce"}
+
+
+def test_public_loss():
+    batch, output = batch_of(6, 4, 3)
+    batch.phase, batch.y, batch.index = "public", torch.empty(0), torch.tensor([4, 0, 2, 7, 5, 1])
+    M_G = logits(1, 8, 4)[0]
+    view = client(FedPKD.Config(gamma=0.3), received={"public_logits": M_G})
+    terms = FedPKD().local_loss(view, batch, output)
+    kl = ce = 0.0
+    for scores, row in zip(output.logits, batch.index.tolist(), strict=True):
+        kl += 0.3 * slow_kl(list(scores), list(M_G[row])) / 6
+        label = max(range(4), key=lambda c: M_G[row, c].item())
+        ce -= 0.7 * slow_log_softmax(list(scores))[label] / 6
+    assert terms["public_kl"].item() == pytest.approx(kl.item(), rel=1e-10)
+    assert terms["public_ce"].item() == pytest.approx(ce.item(), rel=1e-10)
+
+
+def uploads_of(z, seed=1):
+    """Clients with two or three of the classes 0, 1 and 2; nobody has class 3."""
+    stream = torch.Generator().manual_seed(seed)
+    found = {}
+    for i, classes in enumerate(([0, 1], [1, 2], [0, 1, 2])):
+        P = torch.randn(len(classes), 3, generator=stream, dtype=torch.float64)
+        counts = torch.randint(1, 9, (len(classes),), generator=stream)
+        own = {"classes": torch.tensor(classes), "counts": counts}
+        found[2 * i] = payload(public_logits=z[i], prototypes=P, **own)
+    return found
+
+
+def slow_prototypes(uploads, mode):
+    """Eq. 8."""
+    table = {}
+    for j in range(4):
+        rows = [
+            (u["prototypes"][r], u["counts"][r].item())
+            for u in uploads.values()
+            for r, c in enumerate(u["classes"].tolist())
+            if c == j
+        ]
+        if rows:
+            shares = [1 if mode == "uniform" else n for _, n in rows]
+            total = sum(shares) * (len(rows) if mode == "eq3" else 1)
+            mixed = sum(s * row for s, (row, _) in zip(shares, rows, strict=True))
+            table[j] = mixed / total
+    return table
+
+
+@pytest.mark.parametrize("mode", ["weighted", "uniform", "eq3"])
+def test_prototypes(mode):
+    uploads = uploads_of(logits(3, 12, 4))
+    server = DoubleServer(FedPKD.Config(aggregate=mode))
+    found = FedPKD().server_aggregate(server, uploads)
+    expected = slow_prototypes(uploads, mode)
+    assert found["classes"].tolist() == sorted(expected) == [0, 1, 2]
+    for row, j in zip(found["prototypes"], found["classes"].tolist(), strict=True):
+        assert torch.allclose(row, expected[j], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("theta", "delta", "kept_count"), [(0.6, 0.5, None), (1.0, 0.3, 12), (0.6, 1.0, None)]
+)
+def test_server_step(theta, delta, kept_count):
+    config = FedPKD.Config(theta=theta, delta=delta, server_epochs=3, server_lr=0.02)
+    server = DoubleServer(config)
+    server.modules["model"], model = server.build("server"), server.build("server")
+    z = logits(3, 12, 4)
+    uploads, x = uploads_of(z), server.public.x
+    found = FedPKD().server_train(server, uploads)
+
+    beta, P = slow_weights(z.tolist()), slow_prototypes(uploads, "weighted")
+    S = [[sum(beta[m][n] * z[m, n, c] for m in range(3)) for c in range(4)] for n in range(12)]
+    label = [max(range(4), key=lambda c, n=n: S[n][c]) for n in range(12)]
+    assert 3 in label  # a pseudo-class without a prototype
+    kept = []
+    for j in range(4):
+        own = [n for n in range(12) if label[n] == j]
+        if j in P:
+            far = {
+                n: math.dist([v.item() for v in slow_scores(model, x[n])[0]], P[j].tolist())
+                for n in own
+            }
+            own = sorted(own, key=far.get)[: math.ceil(theta * len(own) - 1e-9)]
+        kept += own
+    kept.sort()
+    assert found["public_index"].tolist() == kept
+    assert len(kept) == (kept_count or len(kept)) and (theta == 1 or len(kept) < 12)
+
+    def loss(position):
+        n = kept[position]
+        y = label[n]
+        features, scores = slow_scores(model, x[n])
+        kd = slow_kl(scores, S[n]) - slow_log_softmax(scores)[y]
+        pull = 0.0
+        if y in P:
+            pull = sum((a - b) ** 2 for a, b in zip(features, P[y], strict=True)) / 3
+        return delta * kd + (1 - delta) * pull
+
+    assert len(server.orders["shuffle"]) == 3
+    slow_training(model, server.orders["shuffle"], loss, lambda step: 0.02, kind="adam")
+    for row, n in zip(found["public_logits"], kept, strict=True):
+        expected = torch.stack(slow_scores(model, x[n])[1])
+        assert torch.allclose(row, expected, rtol=1e-8, atol=1e-10)
+
+
+def test_contract(data_dir):
+    toy = check_public_contract("fedpkd", data_dir, SMALL)
+    for job in toy.jobs(0) + toy.jobs(1):
+        assert job.up["public_logits"].shape == (20, 6)
+    assert 0 <= toy.rows[0]["extra"]["server_test_accuracy"] <= 1
+    plain = Public("fedpkd", data_dir, {**SMALL, "aggregate": "uniform"}).rounds(1)
+    assert "counts" not in plain.jobs(0)[0].up
+
+
+def test_round(data_dir):
+    toy = Public("fedpkd", data_dir, SMALL, participation=0.5).rounds(3)
+    assert all(not job.down for job in toy.jobs(0))
+    assert list(toy.rows[0]["loss_terms"]) == ["ce", "public_ce", "public_kl"]
+    before = {job.client for job in toy.jobs(0)}
+    for number in (1, 2):
+        clients = {job.client for job in toy.jobs(number)}
+        assert {job.client for job in toy.jobs(number, "after_server")} == clients
+        # Who holds the last round's download is sent nothing; the others get all of it.
+        for job in toy.jobs(number):
+            assert job.held == (job.client in before) == (not job.down)
+        before = clients
+    for job in toy.jobs(2, "after_server"):
+        assert not job.up
+        kept = job.down["public_index"]
+        assert job.down["public_logits"].shape == (len(kept), 6)
+        assert 0 < len(kept) < 20 and kept.tolist() == sorted(set(kept.tolist()))
+
+
+def test_ablations(data_dir):
+    whole = Public("fedpkd", data_dir, {**SMALL, "theta": 1.0}).rounds(1)
+    assert whole.server.knowledge["public_index"].tolist() == list(range(20))
+    half = Public("fedpkd", data_dir, SMALL).rounds(1)
+    alone = Public("fedpkd", data_dir, {**SMALL, "delta": 1.0}).rounds(1)
+    # The filter is the same, the training is not.
+    assert torch.equal(
+        alone.server.knowledge["public_index"], half.server.knowledge["public_index"]
+    )
+    assert not torch.equal(
+        alone.server.knowledge["public_logits"], half.server.knowledge["public_logits"]
+    )
+
+
+def test_epochs(data_dir):
+    def make(**set):
+        plan = Public("fedpkd", data_dir, {**SMALL, **set}).plan
+        config = plan.composition.configs["fedpkd"]
+        public = plan.composition.phases(plan.info)[1].epochs
+        return plan.settings.local_epochs, public, config.server_epochs
+
+    assert make() == (1, 1, 1)
+    assert make(epochs="paper") == (15, 10, 40)
+    assert make(epochs="paper", server_epochs=2) == (15, 10, 2)
+    assert make(public_epochs=3) == (1, 3, 1)
+    plan = Public("fedpkd", data_dir, {**SMALL, "epochs": "paper"}, local_epochs=2).plan
+    assert plan.settings.local_epochs == 2
+    assert (plan.settings.optimizer, plan.settings.lr) == ("adam", 1e-3)
+
+
+def test_refusals(data_dir):
+    with pytest.raises(UsageError, match="can't run") as caught:
+        Public("fedpkd", data_dir, {"server_model": "resnet99"})
+    assert "one of these works: cnn4, dense, normed" in str(caught.value)
+    with pytest.raises(UsageError) as caught:
+        Public("fedpkd", data_dir, SMALL, public=0)
+    assert "--public N" in str(caught.value)
+
+
+def run_on_digits(data_dir, out, **options):
+    return pf.run(
+        "fedpkd",
+        models="cnn4",
+        set={"server_model": "cnn4"},
+        clients=8,
+        participation=0.25,
+        rounds=2,
+        public=60,
+        batch_size=64,
+        dry_step=False,
+        data_dir=data_dir,
+        out=out,
+        **options,
+    )
+
+
+def test_backends_and_interruptions_change_nothing(tmp_path, data_dir):
+    def lines(result):
+        return [without(row, FREE) for row in result.record]
+
+    here = run_on_digits(data_dir, tmp_path / "local", backend="local")
+    there = run_on_digits(data_dir, tmp_path / "process", backend="process", workers=1)
+    assert lines(here) == lines(there)
+
+    def stop(event, values):
+        if event == "done":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_on_digits(data_dir, tmp_path / "cut", backend="local", progress=stop)
+    resumed = pf.run(resume=True, out=tmp_path / "cut")
+    assert lines(resumed) == lines(here)
+
+
+def test_it_learns(tmp_path, data_dir):
+    set = {"server_model": "cnn4", "server_epochs": 5}
+    options = {"batch_size": 16, "lr": 1e-3}
+    result = smoke("fedpkd", tmp_path, data_dir, set, **options)
+    assert result.record[-1]["extra"]["server_test_accuracy"] > 0.4

@@ -1,0 +1,127 @@
+"""FML against a loop version of its losses; the choice of the auxiliary model."""
+
+from __future__ import annotations
+
+import math
+
+import protofl as pf
+import pytest
+import torch
+from protofl_plugins.methods.fml import FML
+from torch import nn
+from toy_federation import (
+    ONE_CLASS,
+    Toy,
+    batch_of,
+    check_contract,
+    client,
+    improves,
+    same_everywhere,
+)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("data")
+
+
+def softmax(row):
+    powers = [math.exp(v) for v in row]
+    return [p / sum(powers) for p in powers]
+
+
+def test_losses():
+    batch, output = batch_of(6, 4, 3)
+    auxiliary = nn.Sequential(nn.Flatten(), nn.Linear(16, 4)).double()
+    view = client(FML.Config(alpha=0.3, beta=0.9), module={"auxiliary": auxiliary}.get)
+    terms = FML().local_loss(view, batch, output)
+    expected = dict.fromkeys(FML.terms, 0.0)
+    scores = auxiliary(batch.x).tolist()
+    for own, aux, y in zip(output.logits.tolist(), scores, batch.y.tolist(), strict=True):
+        p, q = softmax(own), softmax(aux)
+        expected["ce"] -= 0.3 * math.log(p[y]) / 6
+        expected["aux_ce"] -= 0.9 * math.log(q[y]) / 6
+        for c in range(4):
+            expected["kl"] += 0.7 * q[c] * math.log(q[c] / p[c]) / 6
+            expected["aux_kl"] += 0.1 * p[c] * math.log(p[c] / q[c]) / 6
+    assert {k: v.item() for k, v in terms.items()} == pytest.approx(expected, rel=1e-10)
+
+
+def test_each_model_learns_from_its_own_loss_alone():
+    batch, output = batch_of(6, 4, 3)
+    auxiliary = nn.Sequential(nn.Flatten(), nn.Linear(16, 4)).double()
+    terms = FML().local_loss(
+        client(FML.Config(), module={"auxiliary": auxiliary}.get), batch, output
+    )
+    weights = [output.logits, *auxiliary.parameters()]
+    for name, term in terms.items():
+        own, *aux = torch.autograd.grad(term, weights, allow_unused=True, retain_graph=True)
+        assert (own is None) == name.startswith("aux_")
+        assert all((g is None) != name.startswith("aux_") for g in aux)
+
+
+def test_uniform_mean(data_dir):
+    toy = Toy("fml", data_dir)
+    toy.rounds(1)
+    sent = [toy.pool.up[0, i] for i in range(4)]
+    for key, mean in toy.knowledge.items():
+        if mean.is_floating_point():
+            slow = sum(upload[key].double() for upload in sent) / 4
+            torch.testing.assert_close(mean.double(), slow, rtol=1e-5, atol=1e-7)
+        else:
+            assert int(mean) == max(int(upload[key]) for upload in sent)
+    assert "auxiliary/buffer/extractor.1.running_mean" in toy.knowledge
+
+
+def test_the_auxiliary_is_the_smallest_of_the_group(data_dir):
+    def chosen(**options):
+        return Toy("fml", data_dir, **options).plan.composition.configs["fml"].auxiliary
+
+    assert chosen() == "normed"
+    assert chosen(clients=1) == "cnn4"  # one architecture alone is a homogeneous group
+    assert chosen(models="flat", dataset="toy") == "cnn4"
+    assert chosen(set={"auxiliary": "dense"}) == "dense"
+    assert chosen(models="fedpkd-hom", clients=2) == "resnet20"
+    with pytest.raises(pf.UsageError, match=r"auxiliary=vgg.*dense, normed, cnn4"):
+        chosen(set={"auxiliary": "vgg"})
+
+
+def test_all_start_from_the_servers_auxiliary(data_dir):
+    toy = Toy("fml", data_dir)
+    started = {key: value.clone() for key, value in toy.knowledge.items()}
+    for i in range(2):
+        packed = pf.pack_weights(toy.record(i).view("fml").module("auxiliary"), "auxiliary")
+        assert packed.keys() == started.keys()
+        assert all(torch.equal(packed[k], started[k]) for k in packed)
+
+
+def test_contract(data_dir):
+    check_contract("fml", data_dir)
+    check_contract("fml", data_dir, feature_dim=5, participation=0.5)
+    check_contract("fml", data_dir, clients=6, **ONE_CLASS)
+
+
+def test_the_ends_of_alpha_are_local_training(data_dir):
+    fml = Toy("fml", data_dir, set={"alpha": 1})
+    local = Toy("local", data_dir)
+    fml.rounds(2), local.rounds(2)
+    for i in range(4):
+        ours, theirs = fml.record(i).model.state_dict(), local.record(i).model.state_dict()
+        assert all(torch.equal(ours[k], theirs[k]) for k in ours)
+
+
+def test_traffic(data_dir):
+    toy = Toy(
+        "fml", data_dir, dataset="toy", models="flat", clients=20, batch_size=64, eval_every=3
+    )
+    toy.rounds(2)
+    for row in toy.rows:
+        assert row["upload_floats"] == row["download_floats"] == 20 * 924_708
+
+
+def test_improves_over_chance(tmp_path, data_dir):
+    improves("fml", tmp_path, data_dir)
+
+
+def test_same_on_processes_and_after_a_resume(tmp_path, data_dir):
+    same_everywhere("fml", tmp_path, data_dir)

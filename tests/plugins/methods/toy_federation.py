@@ -1,0 +1,275 @@
+"""A federation in this process on toy data, whose payloads the tests can look at."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import protofl as pf
+import pytest
+import torch
+from protofl.federation import Federation
+from protofl.host import Host
+from protofl_plugins.models.cnn import CNN4
+from torch import nn
+
+
+class ToyImages:
+    """Images of 100 classes that brightness and position of a patch tell apart."""
+
+    classes, side, channels, each = 100, 32, 3, 8
+
+    @pf.hookimpl
+    def cache_key(self, config, data_dir):
+        return f"toy-{self.classes}-{self.side}-{self.each}"
+
+    @pf.hookimpl
+    def decode(self, config, data_dir):
+        generator = torch.Generator().manual_seed(1)
+        y = torch.arange(self.classes).repeat(self.each)
+        shape = (len(y), self.channels, self.side, self.side)
+        x = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        return pf.Images(x, y, len(y), [str(c) for c in range(self.classes)])
+
+
+class FewImages(ToyImages):
+    """Six classes of small images."""
+
+    classes, side, channels, each = 6, 8, 1, 20
+
+
+def _architecture(name, extractor, head=None, label="linear"):
+    def build(channels, num_classes, feature_dim, side):
+        h = head(feature_dim, num_classes) if head else nn.Linear(feature_dim, num_classes)
+        return pf.SplitModel(extractor(channels, side), h, feature_dim)
+
+    return pf.Architecture(name, build, channels_last=False, head=label)
+
+
+def _normed(channels, side):
+    return nn.Sequential(nn.Conv2d(channels, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU())
+
+
+def _dense(channels, side):
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * side**2, 24), nn.ReLU())
+
+
+FLAT = _architecture("flat", lambda channels, side: nn.Flatten())
+NORMED = _architecture("normed", _normed)
+DENSE = _architecture("dense", _dense)
+
+
+class Flat:
+    """One head of K × C on the pooled pixels; the server has the 4-layer CNN."""
+
+    feature_dim, min_side, channels = 512, 8, None
+
+    @pf.hookimpl
+    def architectures(self, config):
+        return [FLAT]
+
+    @pf.hookimpl
+    def server_architectures(self, config):
+        return [CNN4.with_head()]
+
+
+class Small(Flat):
+    """Two small architectures, one with BatchNorm; the latter is the smaller one."""
+
+    feature_dim = 12
+
+    @pf.hookimpl
+    def architectures(self, config):
+        return [DENSE, NORMED]
+
+
+class Heads(Small):
+    """Two architectures with different heads."""
+
+    @pf.hookimpl
+    def architectures(self, config):
+        def deep(k, c):
+            return nn.Sequential(nn.Linear(k, 5), nn.ReLU(), nn.Linear(5, c))
+
+        return [DENSE, _architecture("deep", _dense, deep, "5")]
+
+
+EXTRA = {
+    ("dataset", "toy"): ToyImages,
+    ("dataset", "few"): FewImages,
+    ("model-group", "flat"): Flat,
+    ("model-group", "small"): Small,
+    ("model-group", "heads"): Heads,
+}
+
+
+class Here:
+    """A host in this process; keeps what travels as {(round, client): payload}."""
+
+    def __init__(self, plan):
+        self.host = Host(plan)
+        self.up, self.down = {}, {}
+
+    def run(self, jobs):
+        for job in jobs:
+            reply = self.host.handle(job)
+            if job.op == "train":
+                key = job.values["round"], job.client
+                self.down[key] = pf.Payload.from_bytes(job.blob)
+                self.up[key] = pf.Payload.from_bytes(reply.blob)
+            yield job, reply
+
+    def broadcast(self, job):
+        self.host.handle(job)
+
+
+class Toy:
+    """A federation of a method on toy data.
+
+    Args:
+        method: The method's name, or its class.
+        set: The method's options.
+        parts: Options of other plugins, {"partition": {…}}.
+        data_dir: Where the toy data are cached.
+        **options: The run's options.
+    """
+
+    def __init__(self, method, data_dir, set=None, parts=None, **options):
+        given = {"models": "small", "dataset": "few", "clients": 4, "rounds": 3} | options
+        chosen = {method: set or {}} | (parts or {})
+        given |= {"method": method, "options": chosen, "data_dir": data_dir}
+        self.plan = pf.Plan.make(given, EXTRA)
+        self.pool = Here(self.plan)
+        self.federation = Federation(self.plan, self.pool)
+        self.federation.start_trial(0)
+        self.rows = []
+
+    def rounds(self, count):
+        for _ in range(count):
+            self.rows.append(self.federation.round(len(self.rows))[0])
+        return self.rows
+
+    def record(self, client):
+        return self.pool.host._client(client)
+
+    @property
+    def knowledge(self):
+        return self.federation.server.knowledge
+
+    @property
+    def classes(self):
+        """The classes of every client's training samples."""
+        return [set(self.record(i).train.y.tolist()) for i in range(self.plan.info.num_clients)]
+
+
+def without(row, keys):
+    """A line of the record without some of its entries."""
+    return {key: value for key, value in row.items() if key not in keys}
+
+
+def declared(payload, names):
+    """Whether every key of a payload is among the declared ones."""
+
+    def fits(key):
+        return key in names or any(n.endswith("/…") and key.startswith(n[:-1]) for n in names)
+
+    return all(fits(key) for key in payload)
+
+
+ONE_CLASS = {"partition": "pathological", "parts": {"partition": {"classes_per_client": 1}}}
+"""Clients of one class each."""
+
+
+def check_contract(method, data_dir, set=None, **options):
+    """What holds for every method that shares something.
+
+    Declared keys travel and no others, all declared terms are there in the second round, a run
+    repeats itself to the bit, and a download may be asked for at any time.
+    """
+    toy, again = (Toy(method, data_dir, set, **options) for _ in range(2))
+    instance = toy.plan.composition.members[method].instance
+    toy.rounds(2), again.rounds(2)
+    for kept, names in ((toy.pool.up, instance.uploads), (toy.pool.down, instance.downloads)):
+        assert all(declared(payload, names) for payload in kept.values())
+        seen = {key for payload in kept.values() for key in payload}
+        for name in names:
+            assert any(declared([key], [name]) for key in seen) or "buffer" in name, name
+    terms = instance.terms if hasattr(instance, "terms") else {"ce": ""}
+    assert list(toy.rows[1]["loss_terms"]) == sorted(terms)
+    for ours, theirs in zip(toy.rows, again.rows, strict=True):
+        assert without(ours, FREE) == without(theirs, FREE)
+    # Downloads may be asked for at any time, and leave no trace.
+    before = {k: v.clone() for k, v in toy.knowledge.items()}
+    view = toy.federation.server.view(method)
+    first = instance.download_payload(server=view, client_id=0)
+    second = instance.download_payload(server=view, client_id=0)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[k], second[k]) for k in first)
+    assert all(torch.equal(before[k], v) for k, v in toy.knowledge.items())
+    return toy
+
+
+def client(config, **values):
+    """What a client's hook sees, with the values given and nothing else."""
+    return SimpleNamespace(config=config, **values)
+
+
+def batch_of(count, num_classes, feature_dim, seed=0):
+    """A batch and an output in float64 with gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 1, 4, 4, generator=generator, dtype=torch.float64)
+    y = torch.randint(0, num_classes, (count,), generator=generator)
+    z = torch.randn(count, feature_dim, generator=generator, dtype=torch.float64)
+    p = torch.randn(count, num_classes, generator=generator, dtype=torch.float64)
+    output = pf.Output(z.requires_grad_(), p.requires_grad_())
+    return pf.Batch(x, y, torch.arange(count)), output
+
+
+def improves(method, tmp_path, data_dir, **options):
+    """Two rounds on the digits, split evenly over four clients: far better than chance, 0.1."""
+    chosen = {"rounds": 2, "batch_size": 20, "lr": 0.05, "clients": 4} | options
+    result = pf.run(
+        method,
+        models="htcnn8",
+        partition="iid",
+        backend="local",
+        dry_step=False,
+        checkpoint_every=0,
+        data_dir=data_dir,
+        out=tmp_path / "run",
+        **chosen,
+    )
+    assert result.summary["majority_accuracy"] < 0.2
+    assert result.summary["final_test_accuracy"] > 0.4
+    return result
+
+
+def same_everywhere(method, tmp_path, data_dir, **options):
+    """A worker process, and a run that was interrupted, give the same to the last bit."""
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (80, 28, 28), dtype=np.uint8)
+    np.savez(tmp_path / "few.npz", x_train=images, y_train=np.arange(80) % 4)
+    chosen = {
+        "models": "htcnn8",
+        "dataset": f"npz:{tmp_path / 'few.npz'}",
+        "clients": 2,
+        "rounds": 3,
+        "workers": 1,
+        "dry_step": False,
+        "data_dir": data_dir,
+    } | options
+
+    def stop(event, values):
+        if event == "round" and values["round"] == 2:
+            raise KeyboardInterrupt
+
+    plain = pf.run(method, backend="local", out=tmp_path / "plain", **chosen)
+    with pytest.raises(KeyboardInterrupt):
+        pf.run(method, backend="local", out=tmp_path / "resumed", progress=stop, **chosen)
+    resumed = pf.run(out=tmp_path / "resumed", resume=True, backend="process", workers=1)
+    rows = [[without(row, FREE) for row in result.record] for result in (plain, resumed)]
+    assert rows[0] == rows[1]
+    assert len(rows[0]) == 3
+
+
+FREE = ("seconds", "time")
