@@ -130,6 +130,10 @@ def group(*members, K=8, side=SIDE):
         def architectures(self, config: pf.Config) -> list[pf.Architecture]:
             return [*members]
 
+        @pf.hookimpl
+        def server_architectures(self, config: pf.Config) -> list[pf.Architecture]:
+            return [architecture("resnet56", _norm)]
+
     return Group
 
 
