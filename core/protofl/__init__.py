@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from protofl import functional
+    from protofl.client import Batch, Client, Output
     from protofl.config import Config, Deviation, Field, VariantConfig
     from protofl.data.cache import files_key
     from protofl.data.download import download
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from protofl.plan import Plan
     from protofl.randomness import numpy_stream, random_stream
     from protofl.running import Result, run
-    from protofl.views import Batch, Client, Output, Server
+    from protofl.server import Server
     from protofl.weights import average_weights, load_weights, pack_weights
 
 __version__ = "0.1.0"
@@ -72,10 +73,10 @@ _HOME = {
     "Field": "protofl.config",
     # what hooks see and return
     "Payload": "protofl.payload",
-    "Client": "protofl.views",
-    "Server": "protofl.views",
-    "Batch": "protofl.views",
-    "Output": "protofl.views",
+    "Client": "protofl.client",
+    "Server": "protofl.server",
+    "Batch": "protofl.client",
+    "Output": "protofl.client",
     "Phase": "protofl.info",
     "RunInfo": "protofl.info",
     # what payloads are made of and read with

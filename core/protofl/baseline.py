@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from protofl.client import Batch, Client, Output
 from protofl.hookspecs.markers import hookimpl
 from protofl.payload import Payload
-from protofl.views import Batch, Client, Output, Server
+from protofl.server import Server
 
 
 class Baseline:

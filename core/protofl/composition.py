@@ -16,12 +16,12 @@ import pluggy
 from torch import Tensor
 
 from protofl.baseline import Baseline
+from protofl.client import Batch, Client, Output
 from protofl.config import Config, parse_config
 from protofl.errors import ProtoflError, RunFailure, UsageError, unknown
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS, MethodSpec
 from protofl.info import Phase, RunInfo
 from protofl.registry import Registry, hooks_of
-from protofl.views import Batch, Client, Output
 
 BASELINE = "baseline"
 _VIEWS = ("client", "server")

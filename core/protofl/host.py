@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from protofl.client import Batch, Output
 from protofl.composition import where
 from protofl.data.batches import batch_bounds
 from protofl.errors import RunFailure
@@ -19,7 +20,6 @@ from protofl.payload import Payload
 from protofl.plan import Plan
 from protofl.randomness import global_stream
 from protofl.storage import load_client, save_client
-from protofl.views import Batch, Output
 
 
 class Host:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from protofl.errors import UsageError
-from protofl.models import Architecture
+from protofl.models import Architecture, SplitModel
+from protofl.randomness import global_stream
 
 
 @dataclass(frozen=True)
@@ -101,3 +103,15 @@ class RunInfo:
     def architecture_of(self, client_id: int) -> Architecture:
         """Client i has architecture i mod X (FedTGP, section "Setup")."""
         return self.architectures[client_id % len(self.architectures)]
+
+
+def build_model(
+    known: Mapping[str, Architecture], architecture: str, info: RunInfo, seed: int
+) -> SplitModel:
+    """A fresh model; server and clients draw the same weights."""
+    found = known.get(architecture)
+    if found is None:
+        names = ", ".join(sorted(known))
+        raise UsageError(f"there is no architecture {architecture!r}", f"known: {names}")
+    with global_stream(seed, "server-model", architecture):
+        return found.build(info.channels, info.num_classes, info.feature_dim, info.side)

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from protofl import errors
+from protofl.client import Batch
 from protofl.composition import Loss
 from protofl.data.batches import Samples, training_batches
 from protofl.errors import ProtoflError, RunFailure
 from protofl.info import Phase
-from protofl.views import Batch
 
 
 @dataclass

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from protofl.client import Client
 from protofl.config import Config
 from protofl.data.batches import LEAST, Samples
 from protofl.generators import ImageSource
 from protofl.info import ClientCard, RunInfo
 from protofl.models import Architecture, SplitModel
 from protofl.payload import Knowledge, Payload
-from protofl.views import Client, Server
+from protofl.server import Server
 
 
 @dataclass

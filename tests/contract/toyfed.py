@@ -192,11 +192,21 @@ class WatchedPool:
 
     def uploads(self, round):
         """{client id: its upload's bytes} of a round."""
-        return {j.client: r.blob for j, r in self.trained if j.values["round"] == round}
+        return {j.client: r.blob for j, r in self._of(round) if j.values["when"] == "before_upload"}
 
     def downloads(self, round):
-        """{client id: its download's bytes} of a round."""
-        return {j.client: j.blob for j, _ in self.trained if j.values["round"] == round}
+        """{client id: its download's bytes} of a round; a phase after the server's step comes last.
+
+        What such a phase brought is not sent again, so one of the two is empty.
+        """
+        found = {}
+        for job, _ in self._of(round):
+            assert not (found.get(job.client) and job.blob)
+            found[job.client] = found.get(job.client) or job.blob
+        return found
+
+    def _of(self, round):
+        return [(j, r) for j, r in self.trained if j.values["round"] == round]
 
 
 class Toy:

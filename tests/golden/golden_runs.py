@@ -8,6 +8,7 @@ import numpy as np
 import protofl as pf
 import torch
 import toyfed
+from protofl.registry import Registry
 from torch import Tensor
 
 FOLDER = Path(__file__).parent
@@ -24,6 +25,17 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
     "fedtgp-official": ("fedtgp", {"variant": "official", "S": 20}),
     "fedsa": ("fedsa", {"alpha": 0.9}),
     "fedsa-official": ("fedsa", {"variant": "official", "alpha": 0.9}),
+    "feddistill": ("feddistill", {}),
+    "fedgh": ("fedgh", {}),
+    "fedgen": ("fedgen", {"epochs": 5, "eta_g": 0.01}),
+    "fml": ("fml", {}),
+    "fedkd": ("fedkd", {}),
+    "fedktl": ("fedktl", {"mu": 1}),
+    "fedpkd": ("fedpkd", {}),
+    "fedmd": ("fedmd", {}),
+    "ds-fl": ("ds-fl", {}),
+    "feddf": ("feddf", {}),
+    "fedet": ("fedet", {}),
 }
 """{file: (method, its options)}."""
 
@@ -52,9 +64,15 @@ def run(name: str, folder: Path) -> dict[str, Tensor]:
     method, options = RUNS[name]
     shared = method in ("fedavg", "fedprox")
     members = [toyfed.NORM] if shared else [toyfed.CNN, toyfed.NORM]
+    public = {}
+    if getattr(Registry().load("method", method), "needs_public", False):
+        x = read_data().x[:12]
+        np.savez(folder / "public.npz", x_train=x.numpy(), y_train=np.arange(12) % 4)
+        public["public"] = f"npz:{folder / 'public.npz'}"
     plan = toyfed.make_plan(
         method,
         folder,
+        **public,
         images=read_data(),
         models=toyfed.group(*members, K=6),
         rounds=ROUNDS,

@@ -19,10 +19,11 @@ from protofl.hookspecs.markers import hookspec
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from protofl.client import Batch, Client, Output
     from protofl.config import Config
     from protofl.info import Phase, RunInfo
     from protofl.payload import Payload
-    from protofl.views import Batch, Client, Output, Server
+    from protofl.server import Server
 
 ROUND_HOOKS = {
     "download_payload": "server",
