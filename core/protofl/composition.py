@@ -391,12 +391,19 @@ def _bound(function: Callable[..., Any], arguments: Sequence[str], name: str) ->
     return call
 
 
-def where(error: Exception, place: str) -> Exception:
-    """An error of a hook with the place (hook, client, round) in which it happened."""
-    if isinstance(error, ProtoflError):
-        if place not in error.what:
-            error.what = f"{place}: {error.what}"
-        return error
-    failure = RunFailure(f"{place}: {type(error).__name__}: {error}", do="--debug shows where")
-    failure.__cause__ = error
-    return failure
+class naming:
+    """Add the place (hook, client, round) to whatever a hook raises inside."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ProtoflError):
+            if self._place not in error.what:
+                error.what = f"{self._place}: {error.what}"
+        elif isinstance(error, Exception):
+            what = f"{self._place}: {type(error).__name__}: {error}"
+            raise RunFailure(what, do="--debug shows where") from error

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from protofl import functional
-from protofl.composition import where
+from protofl.composition import naming
 from protofl.errors import RunFailure
 from protofl.jobs import Job, Pool, Reply
 from protofl.parties import Cards, ServerRecord
@@ -124,11 +124,9 @@ class Federation:
             dry=self.dry,
         )
         view = self.server.view(plan.composition.main)
-        with global_stream(plan.seed(trial), "setup-server"), _server_threads(plan):
-            try:
-                started = plan.composition.lifecycle("setup_server", server=view)
-            except Exception as error:
-                raise where(error, "setup_server") from error
+        threads, stream = _server_threads(plan), global_stream(plan.seed(trial), "setup-server")
+        with threads, stream, naming("setup_server"):
+            started = plan.composition.lifecycle("setup_server", server=view)
         for knowledge in started.values():
             # The main method comes first, and what it starts with stays: a donor's server_train
             # does not replace the knowledge before it has run.
@@ -236,10 +234,8 @@ class Federation:
                 global_stream(self.server.seed, "server", self.server.round),
             ):
                 for hook in ("server_aggregate", "server_train"):
-                    try:
+                    with naming(f"{hook}, round {self.server.round}"):
                         update = plan.composition.call(hook, server=view, uploads=uploads)
-                    except Exception as error:
-                        raise where(error, f"{hook}, round {self.server.round}") from error
                     self.server.knowledge.merge(update)
         tally.spend({"server": time.perf_counter() - start})
 
@@ -270,10 +266,8 @@ class Federation:
             table, known = knowledge.table("prototypes", self.plan.info.num_classes)
             extra["prototype_margin"] = finite(float(functional.nearest_margin(table, known)))
         view = self.server.view(composition.main)
-        try:
+        with naming(f"end_round, round {self.server.round}"):
             ended = composition.lifecycle("end_round", server=view)
-        except Exception as error:
-            raise where(error, f"end_round, round {self.server.round}") from error
         for found in ended.values():
             extra |= {key: finite(float(value)) for key, value in (found or {}).items()}
         return extra
@@ -283,13 +277,10 @@ class Federation:
     def _download(self, client: int, encoder: _Encoder, tally: Tally, *, counted: bool) -> bytes:
         start, composition = time.perf_counter(), self.plan.composition
         view = self.server.view(composition.main)
-        try:
-            with _server_threads(self.plan):
-                found = composition.call("download_payload", server=view, client_id=client)
+        place = f"download_payload, client {client}, round {self.server.round}"
+        with _server_threads(self.plan), naming(place):
+            found = composition.call("download_payload", server=view, client_id=client)
             payload = Payload(found)
-        except Exception as error:
-            place = f"download_payload, client {client}, round {self.server.round}"
-            raise where(error, place) from error
         blob = encoder(payload)
         if counted:
             tally.traffic["download_floats"] += payload.floats

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from protofl.client import Batch, Output
-from protofl.composition import where
+from protofl.composition import naming
 from protofl.data.batches import batch_bounds
 from protofl.errors import RunFailure
 from protofl.info import Phase
@@ -83,7 +83,7 @@ class Host:
         record.forget_scratch()
         record.weights_changed()
         record.set_mode(False)
-        with _naming(f"receive, {place}"):
+        with naming(f"receive, {place}"):
             composition.lifecycle("receive", client=view)
         sums: dict[str, float] = {}
         samples = 0
@@ -97,7 +97,7 @@ class Host:
         clock.lap("train", less=spent)
         payload = Payload()
         if when == "before_upload":
-            with _naming(f"upload_payload, {place}"), torch.no_grad():
+            with naming(f"upload_payload, {place}"), torch.no_grad():
                 payload = Payload(composition.call("upload_payload", client=view))
         data = payload.to_bytes()
         self.asked = record.received.asked
@@ -123,11 +123,11 @@ class Host:
             record.received, record.round = Payload.from_bytes(blob, self.plan.device), round
             correct = torch.zeros((), dtype=torch.int64, device=self.plan.device)
             place = f"client {client}, evaluation of round {round}"
-            with _naming(f"receive, {place}"):
+            with naming(f"receive, {place}"):
                 composition.lifecycle("receive", client=view)
             record.set_mode(False)
             start = 0
-            with torch.no_grad(), _naming(f"inference, {place}"):
+            with torch.no_grad(), naming(f"inference, {place}"):
                 for x in record.test.chunks(record.architecture.eval_batch):
                     with autocast(self.plan.settings.precision, self.plan.device):
                         scores = composition.call("inference", client=view, x=x)
@@ -182,7 +182,7 @@ class Host:
             model=plan.initial_model(client, trial),
         )
         view = record.view(plan.composition.main)
-        with global_stream(plan.seed(trial), "setup", client), _naming(f"setup_client {client}"):
+        with global_stream(plan.seed(trial), "setup", client), naming(f"setup_client {client}"):
             plan.composition.lifecycle("setup_client", client=view)
         if client in self._files:
             load_client(record, self._files[client])
@@ -212,7 +212,7 @@ class Host:
         place = f"client {record.id}, round {record.round}"
         keys = ("train", record.round, record.id, phase.name)
         with global_stream(record.seed, *keys):
-            with _naming(f"before_training, {place}"), torch.no_grad():
+            with naming(f"before_training, {place}"), torch.no_grad():
                 draws = plan.composition.lifecycle("before_training", client=view)
             job = TrainJob(
                 model=record.model,
@@ -234,11 +234,11 @@ class Host:
             )
             engine = plan.parts["engine"]
             record.set_mode(True)
-            with _naming(f"local_loss, {place}"):
+            with naming(f"local_loss, {place}"):
                 sums = engine.caller("train", job=job)
             record.set_mode(False)
             record.weights_changed()
-            with _naming(f"after_training, {place}"), torch.no_grad():
+            with naming(f"after_training, {place}"), torch.no_grad():
                 plan.composition.lifecycle("after_training", client=view)
         return seen, sums
 
@@ -267,19 +267,3 @@ class _Clock:
         now = time.perf_counter()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last - less
         self._last = now
-
-
-class _naming:
-    """Add the place to whatever is raised inside."""
-
-    def __init__(self, place: str) -> None:
-        self._place = place
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception):
-            named = where(error, self._place)
-            if named is not error:
-                raise named from error

@@ -212,3 +212,30 @@ def test_a_run_draws_nothing_from_the_global_streams(tmp_path, monkeypatch):
             results.append(train("fedsa", tmp_path / str(seed)))
             assert torch.equal(torch.get_rng_state(), state)
     assert without_times(results[0].record) == without_times(results[1].record)
+
+
+def test_an_error_of_protofl_in_a_server_hook_ends_the_dry_step(tmp_path):
+    """It once was its own cause, and the search for a missing key went round in circles."""
+
+    class Refusing:
+        """Raises a plain error of protofl on the server."""
+
+        @pf.hookimpl
+        def server_aggregate(self, server, uploads):
+            raise pf.UsageError("this can't be aggregated")
+
+    with pytest.raises(pf.UsageError, match="server_aggregate, round 0: this can't be") as caught:
+        pf.run(
+            Refusing,
+            models="cnn4",
+            clients=2,
+            rounds=1,
+            backend="local",
+            out=tmp_path / "run",
+            data_dir=tmp_path / "data",
+        )
+    seen, error = set(), caught.value
+    while error is not None:
+        assert id(error) not in seen
+        seen.add(id(error))
+        error = error.__cause__
