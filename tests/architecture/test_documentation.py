@@ -1,0 +1,65 @@
+"""Every method's page names what its users meet: options, loss terms and uploads."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from protofl.baseline import Baseline
+from protofl.config import Config, option_names
+from protofl.registry import Registry
+
+PAGES = Path(__file__).parents[2] / "docs/methods"
+REGISTRY = Registry()
+METHODS = [p.name for p in REGISTRY.plugins("method") if p.distribution == "protofl"]
+CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+
+
+def names_of(method):
+    """What a page has to name: options as users write them, loss terms, upload keys."""
+    return {
+        "option": list(option_names(getattr(method, "Config", Config))),
+        "loss term": list(getattr(method, "terms", Baseline.terms)),
+        "upload": list(getattr(method, "uploads", {})),
+    }
+
+
+def lacking(page, names):
+    """Names that are in none of the page's code spans as a whole word."""
+    spans = "\n".join(CODE.findall(page))
+    return [n for n in names if not re.search(rf"(?<![\w-]){re.escape(n)}(?![\w-])", spans)]
+
+
+def test_there_are_methods():
+    assert len(METHODS) >= 18
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_page_names_options_terms_and_uploads(name):
+    path = PAGES / f"{name}.md"
+    assert path.is_file(), f"docs/methods/{name}.md is missing"
+    page = path.read_text(encoding="utf-8")
+    assert page.startswith(f"# {name}\n")
+    assert f"protofl run {name}" in page
+    kinds = names_of(REGISTRY.load("method", name))
+    missing = {kind: lacking(page, names) for kind, names in kinds.items()}
+    assert not any(missing.values()), f"docs/methods/{name}.md lacks {missing}"
+
+
+def test_every_page_is_of_a_method():
+    assert {path.stem for path in PAGES.glob("*.md")} == set(METHODS)
+
+
+def test_a_name_that_a_page_lacks_is_noticed():
+    page = "# x\nnames mu, has `mu_2`, `lambda`\n\n```\nprotofl run x --set tau=1\n```\n`head/…`\n"
+    assert lacking(page, ["lambda", "tau", "head/…"]) == []
+    assert lacking(page, ["mu", "names", "model/…"]) == ["mu", "names", "model/…"]
+
+
+def test_an_empty_page_lacks_every_name():
+    for name in METHODS:
+        kinds = names_of(REGISTRY.load("method", name))
+        assert kinds["loss term"], name
+        everything = [n for names in kinds.values() for n in names]
+        assert lacking("# nothing\n", everything) == everything
