@@ -16,10 +16,8 @@ from protofl.registry import Registry
 REGISTRY = Registry()
 METHODS = [plugin.name for plugin in REGISTRY.plugins("method")]
 WITH_NORM = (toyfed.group(toyfed.CNN, toyfed.NORM), toyfed.group(toyfed.NORM))
-QUICK = {
-    "fedtgp": {"S": 5},
-    "fedet": {"aggregate": "weighted"},
-}  # server epochs, of which a hundred are the default
+# Few server epochs, of which a hundred are the default, and options that bring all terms and keys.
+QUICK = {"fedtgp": {"S": 5}, "fedet": {"aggregate": "weighted"}, "fedgen": {"b": 1.0}}
 
 
 @pytest.fixture(params=METHODS)
