@@ -63,7 +63,7 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
         )
     )
     optimizer = f"{s.optimizer} with lr {s.lr:g}" + (
-        f", momentum {s.momentum:g}" * bool(s.momentum)
+        f", momentum {s.momentum:g}" * bool(s.momentum) + f", clipped at {s.clip:g}" * bool(s.clip)
     )
     extras = [
         word

@@ -221,6 +221,7 @@ class Host:
                 after_batch=self._after_batch(record),
                 optimizer=settings.optimizer,
                 momentum=settings.momentum,
+                clip=settings.clip,
                 precision=settings.precision,
                 device=plan.device,
                 phase=phase,

@@ -76,6 +76,7 @@ class TrainJob:
             asks for it.
         optimizer: ``sgd`` or ``adam``.
         momentum: Momentum of SGD.
+        clip: Largest norm of each group's gradient; 0 for any.
         precision: ``fp32`` or ``bf16`` (autocast of the forward pass).
         device: Where it runs.
     """
@@ -86,6 +87,7 @@ class TrainJob:
     after_batch: Any
     optimizer: str
     momentum: float
+    clip: float
     precision: str
     device: torch.device
     phase: Phase

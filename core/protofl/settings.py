@@ -33,6 +33,11 @@ class Settings(BaseModel):
     )
     lr: float = Field(0.01, gt=0, description="learning rate η")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
+    clip: float = Field(
+        0.0,
+        ge=0,
+        description="largest gradient norm of the model, and of each further module; 0 for any",
+    )
     feature_dim: int = Field(512, ge=1, description="feature width K; the group's where not given")
     public: int | str = Field(0, description="public samples to hold out, npz:PATH, or none")
     augment: bool = Field(False, description="random shifts and flips of training images")

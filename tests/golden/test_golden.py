@@ -36,7 +36,9 @@ def test_results_are_as_stored(name, tmp_path):
         # Relative to the tensor's own size, as single elements may be near 0.
         scale = float(value.double().abs().max())
         error = float((got.double() - value.double()).abs().max()) if value.numel() else 0.0
-        assert error <= 1e-4 * scale + 1e-7, f"{key}: off by {error:.3g}, values up to {scale:.3g}"
+        tolerance = 1e-2 if name in golden_runs.ADAM else 1e-4
+        place = f"{key}: off by {error:.3g}, values up to {scale:.3g}"
+        assert error <= tolerance * scale + 1e-7, place
 
 
 @pytest.mark.parametrize("name", golden_runs.RUNS)

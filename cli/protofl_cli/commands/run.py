@@ -33,6 +33,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "optimizer",
         "lr",
         "momentum",
+        "clip",
         "feature_dim",
         "drop_last",
         "augment",

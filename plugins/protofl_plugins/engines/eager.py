@@ -63,10 +63,23 @@ def make_update(job: pf.TrainJob) -> Callable[[Gradients], None]:
     def update(gradients: Gradients) -> None:
         start = 0
         for step, count in zip(steps, counts, strict=True):
-            step(gradients[start : start + count])
+            own = gradients[start : start + count]
+            step(clipped(own, job.clip) if job.clip else own)
             start += count
 
     return update
+
+
+def clipped(gradients: Gradients, most: float) -> Gradients:
+    """Gradients scaled down to the Euclidean norm ``most`` where theirs together is larger."""
+    found = [g for g in gradients if g is not None]
+    if not found:
+        return gradients
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(found)))
+    scale = (most / (norm + 1e-6)).clamp(
+        max=1
+    )  # no look at the value: nothing waits for the device
+    return [None if g is None else g * scale for g in gradients]
 
 
 class _SGD:

@@ -27,6 +27,7 @@ from protofl import functional as F
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from protofl_plugins.embeddings import Embeddings
 from protofl_plugins.prototyping import DEVIATIONS, Guided, GuidedConfig, guide, nearest_prototype
 
 
@@ -124,16 +125,15 @@ class FedTGP(Guided):
         delta = self._margin(server, uploads)
         anchored = torch.cat([upload["prototypes"] for upload in uploads.values()])
         labels = torch.cat([upload.classes_of("prototypes") for upload in uploads.values()])
-        weights: list[Tensor] = [p for m in server.modules.values() for p in m.parameters()]
         generator = server.generator("shuffle")
-        for _ in server.epochs(server.config.S):
-            order = torch.randperm(len(labels), generator=generator).to(labels.device)
-            for rows in torch.split(order, server.batch_size):
-                P_hat = self._prototypes(server)
-                loss = F.margin_contrastive_loss(anchored[rows], labels[rows], P_hat, delta)
-                gradients = torch.autograd.grad(loss, weights)
-                with torch.no_grad():
-                    torch._foreach_add_(weights, gradients, alpha=-server.lr)
+        orders = [
+            rows
+            for _ in server.epochs(server.config.S)
+            for rows in torch.randperm(len(labels), generator=generator).split(server.batch_size)
+        ]
+        vectors = cast(Tensor, server.modules["vectors"].weight)
+        processor = cast("nn.Sequential | None", server.modules.get("F"))
+        Embeddings(vectors, processor, server.lr).train(anchored, labels, delta, orders)
         return self._payload(server)
 
     @pf.hookimpl

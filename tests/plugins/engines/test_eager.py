@@ -55,6 +55,7 @@ def make_job(net, groups, loss, kind="sgd", dtype=torch.float32, **options):
         "groups": groups,
         "loss": loss,
         "after_batch": None,
+        "clip": 0.0,
         "batches": lambda: batches(dtype),
         "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled),
     }
@@ -76,6 +77,18 @@ def train_with_torch(net, groups, loss, kind, dtype=torch.float32):
         optimiser.zero_grad()
         sum(loss(batch, output, step).values()).backward()
         optimiser.step()
+
+
+def train_with_torch_clipped(net, groups, loss, most):
+    optimiser = torch.optim.SGD([{"params": p, "lr": lr} for p, lr in groups])
+    for step, batch in enumerate(batches(torch.float64)):
+        features = net.features(batch.x)
+        output = pf.Output(features, net.head(features))
+        optimiser.zero_grad()
+        sum(loss(batch, output, step).values()).backward()
+        norms = [float(nn.utils.clip_grad_norm_(p, most)) for p, _ in groups]
+        optimiser.step()
+    return norms
 
 
 def groups_of(net):
@@ -195,3 +208,15 @@ def test_bf16(kind):
     assert sums == pytest.approx(exact, rel=0.05)
     assert sums != exact
     close(own, reference, 0.1)
+
+
+def test_clip_is_torchs_for_each_group():
+    ours, theirs = Net(torch.float64), Net(torch.float64)
+    Eager().train(make_job(ours, groups_of(ours), plain_loss, dtype=torch.float64, clip=0.3))
+    norms = train_with_torch_clipped(theirs, groups_of(theirs), plain_loss, 0.3)
+    assert max(norms) > 0.3  # it takes effect
+    close(ours, theirs, 1e-12)
+    free = Net(torch.float64)
+    Eager().train(make_job(free, groups_of(free), plain_loss, dtype=torch.float64, clip=1e6))
+    with pytest.raises(AssertionError):
+        close(ours, free, 1e-3)
