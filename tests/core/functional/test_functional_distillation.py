@@ -206,9 +206,18 @@ def naive_rank(singular, energy):
 
 @pytest.mark.parametrize("energy", [0.0, 0.5, 0.9, 0.95, 0.999, 1.0])
 @pytest.mark.parametrize("shape", [(6, 4), (3, 8), (1, 5)])
-def test_svd_is_the_smallest_rank_with_the_energy(shape, energy):
-    matrix = randn(*shape)
-    u, s, vh = truncated_svd(matrix, energy)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["f64", "f32"])
+def test_svd_is_the_smallest_rank_with_the_energy(shape, energy, dtype):
+    matrix = randn(*shape).to(dtype)
+    found = truncated_svd(matrix, energy)
+    assert all(factor.dtype == dtype for factor in found)
+    assert bool((found[0].gather(0, found[0].abs().argmax(0, keepdim=True)) > 0).all())
+    if dtype == torch.float32:
+        exact = truncated_svd(matrix.double(), energy)
+        for one, other in zip(found, exact, strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
+        return
+    u, s, vh = found
     # The singular values by another road: the eigenvalues of the Gram matrix.
     small = matrix @ matrix.T if shape[0] < shape[1] else matrix.T @ matrix
     singular = torch.linalg.eigvalsh(small).clamp_min(0).sqrt().flip(0)
