@@ -16,12 +16,30 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-from naive_methods import METHODS
-from naive_parts import Workplace
+from naive_parts import Client, Server, Workplace
+from naive_prototypes import FedProtoServer, FedSAClient, FedSAServer, FedTGPServer, PrototypeClient
+from naive_weights import (
+    FedAvgClient,
+    FedAvgServer,
+    FedKDClient,
+    FedKDServer,
+    FMLClient,
+    FMLServer,
+)
 from protofl.errors import UsageError, unknown
 from protofl.plan import Plan
 from torch import Tensor
+
+METHODS: dict[str, tuple[type[Client], type[Server]]] = {
+    "local": (Client, Server),
+    "fedavg": (FedAvgClient, FedAvgServer),
+    "fedproto": (PrototypeClient, FedProtoServer),
+    "fedtgp": (PrototypeClient, FedTGPServer),
+    "fedsa": (FedSAClient, FedSAServer),
+    "fml": (FMLClient, FMLServer),
+    "fedkd": (FedKDClient, FedKDServer),
+}
+"""The client and the server of each method."""
 
 
 def open_loop(plan: Plan, folder: Path) -> NaiveLoop:

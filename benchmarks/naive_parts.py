@@ -1,4 +1,4 @@
-"""The naive reference loop's client and server: what all methods of `naive_methods` share.
+"""The naive reference loop's client and server: what all its methods share.
 
 What makes it naive, and why it is fair, is said in ``docs/bench.md``.
 """
@@ -77,7 +77,9 @@ class Client:
 
     def _samples(self, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
         samples = self.place.plan.samples(rows, False)
-        return [(x.clone(), y) for x, y in zip(samples.images().cpu(), samples.y.cpu(), strict=True)]
+        return [
+            (x.clone(), y) for x, y in zip(samples.images().cpu(), samples.y.cpu(), strict=True)
+        ]
 
     # --- loaders --------------------------------------------------------------------------------
 

@@ -62,7 +62,7 @@ def compare(
 
 
 def difference(a: Tensor | None, b: Tensor | None) -> float:
-    """max |a − b| / max |b|, 0 for equal tensors and infinity for what can't be compared."""
+    """The largest |a − b| over the largest |b|; infinity where nothing can be compared."""
     if a is None or b is None or a.shape != b.shape:
         return float("inf")
     if a.numel() == 0 or torch.equal(a, b):

@@ -132,7 +132,7 @@ class ProtoflLoop:
 
 
 def open_loop(plan: Plan, folder: Path, file: str | None) -> Loop:
-    """protofl's loop, or the one of a file.
+    """The loop of protofl, or that of a file.
 
     Raises:
         UsageError: The file is missing, can't be imported, or has no ``open_loop``.

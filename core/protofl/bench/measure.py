@@ -31,7 +31,7 @@ from protofl.running import merge_options
 
 Progress = Callable[[str, dict[str, Any]], None]
 
-STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "total")
+STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "total", "cpu")
 OURS, THEIRS = "protofl", "against"
 FIRST = {"round": ("round",), "evaluate": ("round", "evaluate"), "server": ("collect", "serve")}
 """What is done before the first measure, by a case's part: round 0, and the part once."""

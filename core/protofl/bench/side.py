@@ -35,7 +35,7 @@ def main() -> None:
 
     try:
         first = json.loads(asked.readline())
-        plan = Plan.make(first["options"])
+        plan = Plan.make(first["options"], report=lambda line: None)
         with double_precision(plan) if first["double"] else nullcontext():
             loop = open_loop(plan, Path(first["folder"]), first["file"])
             answer(about(plan))
@@ -51,9 +51,7 @@ def about(plan: Plan) -> dict[str, Any]:
     """What is measured, in numbers."""
     settings = plan.settings
     sizes = plan.split(0).offsets.diff()
-    steps = [
-        len(batch_bounds(int(n), settings.batch_size, settings.drop_last)) for n in sizes[::2]
-    ]
+    steps = [len(batch_bounds(int(n), settings.batch_size, settings.drop_last)) for n in sizes[::2]]
     return {
         "steps": sum(steps) * settings.local_epochs,
         "train_samples": int(sizes[::2].sum()),
@@ -69,14 +67,18 @@ def about(plan: Plan) -> dict[str, Any]:
 
 
 def work(loop: Loop, part: str, number: int) -> dict[str, Any]:
-    """A part of a round; its seconds, the total as a clock around it has them."""
+    """A part of a round.
+
+    Its seconds by stage; ``total`` by a clock around it, and ``cpu``, what all cores together spent
+    on it (this process and its descendants), which a busy machine disturbs less.
+    """
     run: Callable[[int], dict[str, float]] = getattr(loop, part)
     _synchronise()
-    begin = time.perf_counter()
+    cpu, begin = cpu_seconds(), time.perf_counter()
     seconds = dict(run(number))
     _synchronise()
     seconds["total"] = time.perf_counter() - begin
-    return {"seconds": seconds}
+    return {"seconds": {**seconds, "cpu": cpu_seconds() - cpu}}
 
 
 def state(loop: Loop, path: str) -> dict[str, Any]:
@@ -97,8 +99,13 @@ OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def _synchronise() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if _gpu():
         torch.cuda.synchronize()
+
+
+def _gpu() -> bool:
+    """Whether this process has used one."""
+    return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def peak_memory() -> dict[str, Any]:
@@ -112,7 +119,7 @@ def peak_memory() -> dict[str, Any]:
         tensors took on a GPU, 0 without one.
     """
     device = 0
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if _gpu():
         device = sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
     found = [peak for pid in _family(os.getpid()) if (peak := _peak(pid))]
     if not found:
@@ -121,6 +128,21 @@ def peak_memory() -> dict[str, Any]:
         unit = 1 if sys.platform == "darwin" else 1024
         found = [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit]
     return {"host": sum(found), "processes": len(found), "device": device}
+
+
+def cpu_seconds() -> float:
+    """Processor seconds of this process and its descendants so far."""
+    own = time.process_time()
+    return own + sum(_spent(pid) for pid in _family(os.getpid())[1:])
+
+
+def _spent(pid: int) -> float:
+    try:
+        # The fields behind the program's name in brackets, which may hold spaces.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _family(pid: int) -> list[int]:
