@@ -30,42 +30,67 @@ def case_rows(cases: Iterable[Case]) -> list[list[str]]:
 
 
 def speed_rows(result: dict[str, Any]) -> Rows:
-    """Seconds a round with their spread, and beside another loop: ratio, target, equality."""
-    columns = ["case", "protofl, s", "peak memory"]
-    if result["against"]:
-        columns[2:] = [f"{result['against']}, s", "ratio", "target", "equal", "peak memory"]
+    """Seconds a round with their spread, and beside another loop the ratio and its target."""
+    columns = ["case", "protofl, s", f"{result['against']}, s", "ratio", "target", "peak memory"]
     rows = []
     for row in result["cases"]:
         cells = [row["name"], spread(row["protofl"]["seconds"]["total"])]
-        memory = size(row["protofl"]["memory"]["host"])
         if result["against"]:
             ratio, target = row["ratio"], row["target"]
-            memory += f" / {size(row['against']['memory']['host'])}"
             cells += [
                 spread(row["against"]["seconds"]["total"]),
                 f"{ratio['median']:.2f} ({ratio['min']:.2f} … {ratio['max']:.2f})",
                 f"{target:g}" if target else "",
-                equality(row["equality"]),
+                "",
             ]
-        rows.append([*cells, memory])
+        else:
+            cells += ["", "", "", size(row["protofl"]["memory"]["host"])]
+        rows.append(cells)
     return _used(columns, rows)
 
 
+def agreement_rows(result: dict[str, Any]) -> Rows:
+    """Whether both loops reach the same, how far apart they are, and what memory each takes."""
+    columns = ["case", "equal", "in float64", "in float32", "protofl, peak"]
+    columns.append(f"{result['against']}, peak")
+    rows = []
+    for row in result["cases"]:
+        found = row["equality"]
+        rows.append(
+            [
+                row["name"],
+                found["unchecked"] if found["equal"] is None else "yes" if found["equal"] else "NO",
+                _largest(found["float64"]),
+                _largest(found["float32"]),
+                *(size(row[side]["memory"]["host"]) for side in ("protofl", "against")),
+            ]
+        )
+    return _used(columns, rows)
+
+
+def _largest(found: dict[str, Any] | None) -> str:
+    """The largest relative difference, and how many clients' accuracies differ."""
+    if found is None:
+        return ""
+    largest, others = found["largest"], found["accuracies_apart"]
+    text = "no common tensors" if largest is None else f"{largest:.0e}"
+    return text + (f", {others} accuracies" if others else "")
+
+
 def stage_rows(result: dict[str, Any]) -> Rows:
-    """Medians by stage, a row for each loop."""
+    """Medians by stage, a row for protofl and one for the other loop."""
     found = []
     for row in result["cases"]:
         for side in ("protofl", "against"):
             if row[side] is None:
                 continue
-            name = "protofl" if side == "protofl" else result["against"]
             start = row[side]["start"]
             seconds = row[side]["seconds"]
-            cells = [row["name"] if side == "protofl" else "", name]
+            cells = [row["name"] if side == "protofl" else f"  {result['against']}"]
             cells.append(number(start["launch"]["median"] + start["clients"]["median"]))
             cells += [number(seconds[s]["median"]) if s in seconds else "" for s in STAGES]
             found.append(cells)
-    return _used(["case", "loop", "start", *STAGES], found)
+    return _used(["case", "start", *STAGES], found)
 
 
 def _used(columns: list[str], rows: list[list[str]]) -> Rows:
@@ -90,16 +115,6 @@ def number(seconds: float) -> str:
         else f"{seconds:.3g}"
         if seconds < 100
         else f"{seconds:,.0f}"
-    )
-
-
-def equality(found: dict[str, Any]) -> str:
-    """``yes, 4e-16``: whether both loops agree, and how far apart they are in float64."""
-    if found["equal"] is None:
-        return "not compared"
-    largest = found["float64"]["largest"]
-    return f"{'yes' if found['equal'] else 'NO'}, " + (
-        "missing" if largest is None else f"{largest:.0e}"
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofl_cli import render
-from protofl_cli.bench_tables import case_rows, machine_line, speed_rows, stage_rows
+from protofl_cli.bench_tables import agreement_rows, case_rows, machine_line, speed_rows, stage_rows
 from protofl_cli.options import DataDir, Debug
 
 if TYPE_CHECKING:
@@ -216,8 +216,12 @@ def _show(result: dict[str, Any]) -> None:
     columns, rows = speed_rows(result)
     render.text()
     render.table(columns, rows, right=columns[1:])
+    if result["against"]:
+        columns, rows = agreement_rows(result)
+        title = "The same work? Largest relative differences of weights and knowledge"
+        render.table(columns, rows, right=columns[2:], title=title)
     columns, rows = stage_rows(result)
-    render.table(columns, rows, right=columns[2:], title="Seconds by stage (medians)")
+    render.table(columns, rows, right=columns[1:], title="Seconds by stage (medians)")
     render.text(
         "start: from launch until round 0, and building clients; not part of a round. All stages "
         "but server and total are summed over hosts, so that they may exceed the total; cpu is "
@@ -228,9 +232,8 @@ def _show(result: dict[str, Any]) -> None:
     load, cores = result["load_before"], result["cores"]
     if load is not None and load > BUSY * cores:
         render.text(
-            f"note: the machine was busy before (load {load:.1f} on {cores} cores). A loop with "
-            "several threads suffers most from that, so ratios are too high: measure again when "
-            "it is quiet.",
+            f"note: the machine was busy before (load {load:.1f} on {cores} cores). Measure again "
+            "when it is quiet: what runs with several threads suffers most.",
             "yellow",
         )
 

@@ -30,14 +30,12 @@ def draw(result: dict[str, Any], path: str | Path) -> None:
     figure = Figure(figsize=(width, height), dpi=140, facecolor="white")
     axes = figure.add_axes((left / width, bottom / height, plot_w / width, plot_h / height))
     axes.set_xscale("log")
-    largest = 0.0
     for side in sides:
         shift = 0.0 if len(sides) == 1 else (-0.16 if side == "protofl" else 0.16)
         for number, row in enumerate(rows):
             if row[side] is None:
                 continue
             s, y = row[side]["seconds"]["total"], number + shift
-            largest = max(largest, s["max"])
             axes.plot([s["min"], s["max"]], [y, y], color=COLOURS[side], linewidth=2, zorder=3)
             axes.plot(
                 [s["median"]], [y], "o", color=COLOURS[side], markersize=6, zorder=4,

@@ -143,7 +143,9 @@ def open_loop(plan: Plan, folder: Path, file: str | None) -> Loop:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise UsageError(f"--against {file} is no Python file", do=_WRITE)
-    sys.path.insert(0, str(path.parent))  # its own folder, as for a script
+    folder_of_file = str(path.absolute().parent)
+    if folder_of_file not in sys.path:  # as for a script
+        sys.path.insert(0, folder_of_file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     try:

@@ -252,7 +252,7 @@ class _Measurement:
         options = {**self.options, **({"backend": "local"} if double else {})}
         sides: dict[str, Side] = {}
         try:
-            for name in self.names:
+            for name in self.names[::-1]:  # what is wrong with a file is found first
                 self._say(f"start: {name}")
                 folder = Path(tempfile.mkdtemp(dir=self.folder))
                 sides[name] = Side(name, options, self.files[name], folder, double=double)

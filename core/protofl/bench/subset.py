@@ -18,8 +18,7 @@ from protofl.registry import Registry
 
 def share_of(samples: int) -> int:
     """A client's samples n so that 75 % of them, rounded down, are ``samples`` to train on."""
-    count = math.ceil(samples / 0.75)
-    return max(count, samples + 1)
+    return math.ceil(samples / 0.75)
 
 
 def find_data(kind: str, folder: Path | None, given: dict[str, str]) -> str:
