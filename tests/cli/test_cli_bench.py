@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,21 @@ def test_found_before_measuring(cli, data_dir, tmp_path, case):
     assert message in result.stderr
     assert "Traceback" not in result.output
     assert len(result.stderr.strip().splitlines()) <= 3
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
+def test_ctrl_c_ends_every_process(subprocess_of, data_dir, tmp_path):
+    words = "--repeats 5000 --clients 2 --samples 24 --workers 1 --backend process"
+    process = subprocess_of("bench", "digits-local", *words.split(), "--data-dir", data_dir)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    for _ in range(1200):
+        sides = children.read_text().split() if children.exists() else []
+        if sides and Path(f"/proc/{sides[0]}/task/{sides[0]}/children").read_text().strip():
+            break
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in errors and "Traceback" not in errors
+    assert not Path(f"/proc/{sides[0]}").exists()

@@ -193,10 +193,10 @@ def _followed(request: Request, json_: Path | None) -> dict[str, Any]:
     """Measure, with a line for every case; what is finished is in the file at once."""
     from protofl.bench.measure import measure
 
-    bar, where = render.Bar(), ""
+    bar, where, kept = render.Bar(), "", False
 
     def follow(event: str, values: dict[str, Any]) -> None:
-        nonlocal where
+        nonlocal where, kept
         if event == "case":
             where = f"{values['case'].name} ({values['number'] + 1} of {values['count']})"
             if not bar.live:
@@ -205,9 +205,14 @@ def _followed(request: Request, json_: Path | None) -> dict[str, Any]:
             bar.show(where, values["text"])
         elif event == "done" and json_ is not None:
             json_.write_text(json.dumps(values["result"], indent=1, allow_nan=False) + "\n")
+            kept = True
 
     try:
         return measure(request, follow)
+    except KeyboardInterrupt:
+        bar.stop()
+        render.error("interrupted", do=f"finished cases are in {json_}" if kept else "")
+        raise typer.Exit(130) from None
     finally:
         bar.stop()
 

@@ -257,6 +257,10 @@ class _Measurement:
                 folder = Path(tempfile.mkdtemp(dir=self.folder))
                 sides[name] = Side(name, options, self.files[name], folder, double=double)
             yield sides
+        except BaseException:
+            for side in sides.values():
+                side.kill()
+            raise
         finally:
             for side in sides.values():
                 side.close()
@@ -324,9 +328,13 @@ class Side:
             self._process.stdin.close()
             self._process.wait(timeout=10)
         except (OSError, subprocess.TimeoutExpired):
-            self._process.kill()
-            self._process.wait()
+            self.kill()
         self._process.stdout.close()
+
+    def kill(self) -> None:
+        """End it in the middle of its work."""
+        self._process.kill()
+        self._process.wait()
 
 
 def _writable(options: dict[str, Any]) -> dict[str, Any]:

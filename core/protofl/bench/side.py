@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -26,6 +27,9 @@ from protofl.plan import Plan
 
 def main() -> None:
     """Make the plan and the loop that the first line asks for, then obey one line after another."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # who is interrupted is the driver, which ends this
     asked, answers = sys.stdin, os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what is printed is no answer
 
