@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from protofl_cli import render
-from protofl_cli.commands import data, generator, list_plugins, partition, run, show
+from protofl_cli.commands import bench, data, generator, list_plugins, partition, run, show
 
 # What a mistake on the command line raises. Newer versions of Typer bring these classes along,
 # older ones take Click's; BadParameter is public in both.
@@ -116,6 +116,7 @@ def start(
 
 
 app.command("run")(run.run)
+app.command("bench")(bench.bench)
 app.command("list-plugins")(list_plugins.list_plugins)
 app.command("show")(show.show)
 

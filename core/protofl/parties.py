@@ -120,12 +120,11 @@ class ClientRecord:
         if self._features is None:
             start, training = time.perf_counter(), self.model.training
             self.model.eval()
-            parts = [
-                self.model.features(x).float()
-                for x in self.train.chunks(self.architecture.eval_batch)
-            ]
+            chunks = self.train.chunks(self.architecture.eval_batch)
+            features = torch.cat([self.model.features(x) for x in chunks])
             self.model.train(training)
-            self._features = torch.cat(parts), self.train.y
+            wide = torch.promote_types(features.dtype, torch.float32)  # float64 stays what it is
+            self._features = features.to(wide), self.train.y
             self.feature_seconds += time.perf_counter() - start
         return self._features
 

@@ -1,0 +1,144 @@
+"""The naive reference loop of ``protofl bench --against benchmarks/naive.py``.
+
+Written by us in the style of the libraries that exist for heterogeneous federated learning: a
+DataLoader over every client's list of samples, models and everything that is sent saved to disk and
+loaded again around each client's turn, prototypes collected sample by sample in lists, evaluation
+in batches of the training's size with a loop over samples and classes, one client after the other
+in one process with torch's own number of threads. ``docs/bench.md`` says what that is fair to.
+
+Of protofl it takes what makes both do the same work: the data, the split, the first weights, the
+order of mini-batches, the options' values. Its arithmetic is its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from naive_parts import Client, Server, Workplace
+from naive_prototypes import FedProtoServer, FedSAClient, FedSAServer, FedTGPServer, PrototypeClient
+from naive_weights import (
+    FedAvgClient,
+    FedAvgServer,
+    FedKDClient,
+    FedKDServer,
+    FMLClient,
+    FMLServer,
+)
+from protofl.errors import UsageError, unknown
+from protofl.plan import Plan
+from torch import Tensor
+
+METHODS: dict[str, tuple[type[Client], type[Server]]] = {
+    "local": (Client, Server),
+    "fedavg": (FedAvgClient, FedAvgServer),
+    "fedproto": (PrototypeClient, FedProtoServer),
+    "fedtgp": (PrototypeClient, FedTGPServer),
+    "fedsa": (FedSAClient, FedSAServer),
+    "fml": (FMLClient, FMLServer),
+    "fedkd": (FedKDClient, FedKDServer),
+}
+"""The client and the server of each method."""
+
+
+def open_loop(plan: Plan, folder: Path) -> NaiveLoop:
+    """The loop of a plan; ``folder`` is empty and its own.
+
+    Raises:
+        UsageError: The plan asks for something that this loop does not do.
+    """
+    return NaiveLoop(plan, folder)
+
+
+class NaiveLoop:
+    """A federation as `protofl.bench.loops.Loop` wants it."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        method, settings = plan.settings.method, plan.settings
+        if method not in METHODS:
+            raise unknown("method of the naive loop", method, METHODS)
+        variant = getattr(plan.composition.configs[method], "variant", "paper")
+        if variant != "paper" or settings.participation < 1 or settings.optimizer != "sgd":
+            raise UsageError(
+                "the naive loop does variant=paper, participation 1 and SGD alone",
+                do="measure this case without --against",
+            )
+        make_client, make_server = METHODS[method]
+        self.place = Workplace(plan, folder)
+        self.clients = [make_client(self.place, i) for i in range(plan.info.num_clients)]
+        self.server = make_server(self.place, self.clients)
+        self._accuracies: dict[int, float] = {}
+
+    def round(self, number: int) -> dict[str, float]:
+        """A whole round; its seconds by stage."""
+        begin = self._begin(number)
+        self._train_clients()
+        self._serve()
+        self._evaluate()
+        return self._end(begin)
+
+    def collect(self, number: int) -> dict[str, float]:
+        """Local training and what is sent up."""
+        begin = self._begin(number)
+        self._train_clients()
+        return self._end(begin)
+
+    def serve(self, number: int) -> dict[str, float]:
+        """The server's step on what was sent last."""
+        begin = self._begin(number)
+        self._serve()
+        return self._end(begin)
+
+    def evaluate(self, number: int) -> dict[str, float]:
+        """The evaluation of all clients."""
+        begin = self._begin(number)
+        self._evaluate()
+        return self._end(begin)
+
+    def accuracies(self) -> dict[int, float]:
+        """Every client's accuracy in the last evaluation."""
+        return self._accuracies
+
+    def knowledge(self) -> dict[str, Tensor]:
+        """What the server knows."""
+        return self.server.knowledge()
+
+    def weights(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Every client's model."""
+        for client in self.clients:
+            model = self.place.load(client.name, "model")
+            named = {f"model/{name}": p.detach() for name, p in model.named_parameters()}
+            buffers = {f"model/buffer/{name}": b for name, b in model.named_buffers()}
+            yield client.id, named | buffers
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    # --- pieces ---------------------------------------------------------------------------------
+
+    def _begin(self, number: int) -> float:
+        self.place.round = number
+        self.place.seconds.clear()
+        return time.perf_counter()
+
+    def _end(self, begin: float) -> dict[str, float]:
+        return dict(self.place.seconds) | {"total": time.perf_counter() - begin}
+
+    def _train_clients(self) -> None:
+        for client in self.clients:
+            client.turn()
+
+    def _serve(self) -> None:
+        with self.place.stage("server"):
+            self.server.step()
+
+    def _evaluate(self) -> None:
+        with self.place.stage("evaluate"):
+            for client in self.clients:
+                correct, count = client.evaluate()
+                self._accuracies[client.id] = correct / count
+
+
+if __name__ == "__main__":
+    raise SystemExit(f"use it as: protofl bench --against {Path(__file__).name}")

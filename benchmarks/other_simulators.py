@@ -1,0 +1,203 @@
+"""protofl beside pfl-research and Flower, on plain FedAvg.
+
+    python benchmarks/other_simulators.py FOLDER --data mnist.npz
+
+Makes a virtual environment for each of the two in FOLDER (torch is that of the Python that runs
+this script, so that all have the same arithmetic), installs them there, and runs all three in
+turn: the 4-layer CNN without padding, 20 clients × 300 MNIST images, batches of 10, SGD 0.01, and
+2,000 images evaluated every round. Two processes each: protofl's workers, `torchrun`'s, Ray's
+actors. The first round is left out, as is the time until it begins. What can't be installed is
+left out with a line that says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import venv
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from protofl.bench import subset
+from protofl.bench.cases import choose
+from protofl.bench.measure import Request, machine, measure
+from protofl.plan import Plan
+
+HERE = Path(__file__).parent
+NEEDS = {"pfl": "pfl==0.6.0", "flower": "flwr[simulation]>=1.41,<1.42"}
+
+
+def main() -> None:
+    """Install, run in turn, print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path, help="for the virtual environments")
+    parser.add_argument("--data", default="mnist", help="an .npz file, or a data set's name")
+    parser.add_argument("--repeats", type=int, default=5, help="starts of each")
+    parser.add_argument("--rounds", type=int, default=4, help="measured rounds of each start")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--samples", type=int, default=300)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    pythons = {"protofl": Path(sys.executable)}
+    for name, package in NEEDS.items():
+        python = installed(given.folder / name, package)
+        if python is not None:
+            pythons[name] = python
+    runs: dict[str, list[dict[str, object]]] = {name: [] for name in pythons}
+    with tempfile.TemporaryDirectory() as folder:
+        task = write_task(given, Path(folder))
+        for repeat in range(given.repeats):
+            for name in list(pythons)[:: -1 if repeat % 2 else 1]:
+                print(f"start {repeat + 1} of {given.repeats}: {name}", file=sys.stderr)
+                if name == "protofl":
+                    found = run_protofl(given)
+                else:
+                    found = run_other(name, pythons[name], task, given, Path(folder))
+                runs[name].append(found)
+    result = {**machine(), "rounds": given.rounds, "runs": runs}
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=1) + "\n")
+    print(table(runs))
+
+
+def installed(folder: Path, package: str) -> Path | None:
+    """The Python of an environment with a package; None where it can't be installed."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+        found = subprocess.run(
+            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        # What is installed beside protofl (torch, numpy) is seen there too, behind its own.
+        shared = sysconfig.get_path("purelib")
+        line = f"import site; site.addsitedir({shared!r})\n"
+        Path(found.stdout.strip(), "shared.pth").write_text(line)
+    done = subprocess.run(
+        [python, "-m", "pip", "install", "-q", package], capture_output=True, text=True
+    )
+    if done.returncode == 0:
+        return python
+    reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    print(f"{package} can't be installed here and is left out: {reason}", file=sys.stderr)
+    return None
+
+
+def write_task(given: argparse.Namespace, folder: Path) -> Path:
+    """The images that protofl's case has, as normalised floats, client by client."""
+    images = subset.load(dataset(given), Path("~/.cache/protofl").expanduser(), None)
+    subset.write_subset(images, given.clients, given.samples, folder / "mnist.npz", "mnist")
+    plan = Plan.make(
+        {
+            "method": "fedavg", "models": "cnn4", "dataset": f"npz:{folder / 'mnist.npz'}",
+            "partition": "iid", "clients": given.clients, "data_dir": folder / "cache",
+        }
+    )  # fmt: skip
+    split = plan.split(0)
+    parts = [plan.samples(split.train(i), False) for i in range(given.clients)]
+    tests = [plan.samples(split.test(i), False) for i in range(given.clients)]
+    path = folder / "task.npz"
+    np.savez(
+        path,
+        x=np.stack([part.images().numpy() for part in parts]),
+        y=np.stack([part.y.numpy() for part in parts]),
+        x_test=np.concatenate([test.images().numpy() for test in tests]),
+        y_test=np.concatenate([test.y.numpy() for test in tests]),
+        batch_size=plan.settings.batch_size,
+        lr=plan.settings.lr,
+    )
+    return path
+
+
+def dataset(given: argparse.Namespace) -> str:
+    """``--data`` as protofl names it."""
+    return f"npz:{Path(given.data).absolute()}" if given.data.endswith(".npz") else given.data
+
+
+def run_protofl(given: argparse.Namespace) -> dict[str, object]:
+    """A start of ``protofl bench mnist-fedavg``."""
+    (case,) = choose(["mnist-fedavg"])
+    case = replace(case, clients=given.clients, samples=given.samples)
+    options = {"backend": "process", "workers": given.workers}
+    request = Request(
+        [case], repeats=given.rounds, datasets={"mnist": dataset(given)}, options=options
+    )
+    (row,) = measure(request, lambda event, values: None)["cases"]
+    seconds = [repeat["total"] for repeat in row["protofl"]["repeats"]]
+    return {"seconds": seconds, "start": row["protofl"]["start"]["launch"]["median"]}
+
+
+def run_other(
+    name: str, python: Path, task: Path, given: argparse.Namespace, folder: Path
+) -> dict[str, object]:
+    """A start of pfl or Flower: seconds of the rounds but the first, and until it began."""
+    out = folder / f"{name}.json"
+    rounds = given.rounds + 1
+    file = str(HERE / f"simulator_{'pfl' if name == 'pfl' else 'flower'}.py")
+    command = [str(python)]
+    if name == "pfl":
+        command += ["-m", "torch.distributed.run", "--standalone"]
+        command += ["--nproc-per-node", str(given.workers)]
+    begin = time.time()
+    done = subprocess.run(
+        [*command, file, str(task), str(rounds), str(out)],
+        env={
+            **os.environ,
+            **({"OMP_NUM_THREADS": "1"} if name == "pfl" else {}),  # as torchrun would set it
+            "PYTHONPATH": str(HERE),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        },
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+    if not out.exists():
+        raise SystemExit(f"{name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    found = json.loads(out.read_text())
+    out.unlink()
+    times = found["times"]
+    seconds = [b - a for a, b in pairwise(times)]
+    return {
+        "seconds": seconds[1:],
+        "first": seconds[0],
+        "start": times[0] - begin,
+        "accuracy": found["accuracy"],
+    }
+
+
+def table(runs: dict[str, list[dict[str, object]]]) -> str:
+    """Seconds a round (the median of each start's rounds; over starts), as Markdown."""
+    lines = [
+        "| simulator | seconds a round: median (min … max over starts) | protofl is | start, s |",
+        "|---|---|---|---|",
+    ]
+    medians = {
+        name: [statistics.median(run["seconds"]) for run in starts]  # type: ignore[type-var]
+        for name, starts in runs.items()
+    }
+    ours = statistics.median(medians["protofl"])
+    for name, values in medians.items():
+        middle = statistics.median(values)
+        ratio = "" if name == "protofl" else f"{middle / ours:.2f}× as fast"
+        start = statistics.median(float(str(run["start"])) for run in runs[name])
+        lines.append(
+            f"| {name} | {middle:.2f} ({min(values):.2f} … {max(values):.2f}) "
+            f"| {ratio} | {start:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

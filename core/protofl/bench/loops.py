@@ -1,0 +1,193 @@
+"""Loops that are measured: protofl's own, and one from a file."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from protofl.data.batches import Pixels
+from protofl.errors import UsageError
+from protofl.federation import Federation, Tally
+from protofl.jobs import Pool
+from protofl.payload import Payload
+from protofl.plan import Plan
+from protofl.storage import read_tensors
+
+
+class Loop(Protocol):
+    """A federation that ``protofl bench`` measures.
+
+    A file for ``--against`` has a function ``open_loop(plan, folder) -> Loop``: the set-up, with
+    the plan of the run (`protofl.plan.Plan`: data, split, first weights, options) and an empty
+    folder that it may write to. Every method that does work returns its seconds by stage
+    (``setup``, ``train``, ``prototypes``, ``payload``, ``server``, ``evaluate``, whichever it
+    can tell apart) and in all (``total``).
+    """
+
+    def round(self, number: int) -> dict[str, float]:
+        """A whole round: local training, the server's step, evaluation of all clients."""
+        ...
+
+    def collect(self, number: int) -> dict[str, float]:
+        """Local training and uploads alone."""
+        ...
+
+    def serve(self, number: int) -> dict[str, float]:
+        """The server's step alone, on the uploads of the last `collect`; it may come again."""
+        ...
+
+    def evaluate(self, number: int) -> dict[str, float]:
+        """The evaluation of all clients alone, with what the server knows; it may come again."""
+        ...
+
+    def accuracies(self) -> dict[int, float]:
+        """Every client's accuracy in the last evaluation."""
+        ...
+
+    def knowledge(self) -> dict[str, Tensor]:
+        """What the server knows, in the names of the wire; class-indexed rows in class order."""
+        ...
+
+    def weights(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Every client's model as ``model/PARAMETER`` and ``model/buffer/BUFFER``."""
+        ...
+
+    def close(self) -> None:
+        """End what was started."""
+        ...
+
+
+class ProtoflLoop:
+    """protofl itself, without a run folder and checkpoints."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        backend = plan.parts["backend"]
+        self._pool: Pool = backend.caller(
+            "open_pool", plan=plan, config=backend.config, workers=plan.settings.workers
+        )
+        self._folder, self._clients = folder, range(plan.info.num_clients)
+        self._federation = Federation(plan, self._pool)
+        self._federation.start_trial(0)
+        self._uploads: dict[int, Payload] = {}
+        self._accuracies: dict[int, float] = {}
+
+    def round(self, number: int) -> dict[str, float]:
+        """A whole round."""
+        line, _ = self._federation.round(number)
+        self._accuracies = self._federation.client_accuracy
+        seconds: dict[str, float] = line["seconds"]
+        return seconds
+
+    # The parts of a round are the federation's own; they are not public, as nothing but a
+    # measurement calls one without the others.
+
+    def collect(self, number: int) -> dict[str, float]:
+        """Local training and uploads."""
+        federation, tally = self._federation, Tally()
+        federation.server.round = number
+        self._uploads = federation._local_training(federation.participants(number), number, tally)
+        return tally.seconds
+
+    def serve(self, number: int) -> dict[str, float]:
+        """The server's hooks."""
+        tally = Tally()
+        self._federation.server.round = number
+        self._federation._server_step(self._uploads, tally)
+        return tally.seconds
+
+    def evaluate(self, number: int) -> dict[str, float]:
+        """Downloads and evaluation."""
+        tally = Tally()
+        self._federation._evaluate(number, tally)
+        self._accuracies = {c: right / n for c, (right, n) in tally.accuracy.items()}
+        return tally.seconds
+
+    def accuracies(self) -> dict[int, float]:
+        """Every client's accuracy in the last evaluation."""
+        return self._accuracies
+
+    def knowledge(self) -> dict[str, Tensor]:
+        """The server's knowledge."""
+        return dict(self._federation.server.knowledge)
+
+    def weights(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Every client's model, as its host writes it for a checkpoint."""
+        for client in self._clients:
+            path = self._folder / f"client-{client}.safetensors"
+            self._federation.save_clients([client], {client: str(path)})
+            tensors, _ = read_tensors(path)
+            path.unlink()
+            yield client, {k: v for k, v in tensors.items() if k.startswith("model/")}
+
+    def close(self) -> None:
+        """End the hosts."""
+        self._pool.close()
+
+
+def open_loop(plan: Plan, folder: Path, file: str | None) -> Loop:
+    """The loop of protofl, or that of a file.
+
+    Raises:
+        UsageError: The file is missing, can't be imported, or has no ``open_loop``.
+    """
+    if file is None:
+        return ProtoflLoop(plan, folder)
+    path = Path(file)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise UsageError(f"--against {file} is no Python file", do=_WRITE)
+    folder_of_file = str(path.absolute().parent)
+    if folder_of_file not in sys.path:  # as for a script
+        sys.path.insert(0, folder_of_file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(
+            f"--against {file} can't be imported: {type(error).__name__}: {error}"
+        ) from error
+    opened: Any = getattr(module, "open_loop", None)
+    if opened is None:
+        raise UsageError(f"--against {file} has no open_loop", do=_WRITE)
+    loop: Loop = opened(plan, folder)
+    return loop
+
+
+_WRITE = "a file with open_loop(plan, folder), see protofl.bench.loops.Loop"
+
+
+# --- double precision ---------------------------------------------------------------------------
+
+
+class DoublePixels(Pixels):
+    """Images in float64."""
+
+    def __call__(self, x: Tensor, channels_last: bool) -> Tensor:
+        """As `Pixels`, and then widened."""
+        return super().__call__(x, channels_last).double()
+
+
+@contextmanager
+def double_precision(plan: Plan) -> Iterator[None]:
+    """Compute everything in float64 inside: weights, images, and what is made of them.
+
+    Two programs with the same arithmetic drift apart in float32 by rounding alone; in float64 what
+    is left of that is far below any real difference.
+    """
+    before = torch.get_default_dtype()
+    pixels = plan.pixels
+    torch.set_default_dtype(torch.float64)
+    plan.pixels = DoublePixels(pixels.channels, pixels.side)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+        plan.pixels = pixels

@@ -1,0 +1,131 @@
+"""The naive reference loop reaches what protofl reaches: two programs, one result.
+
+It shares no arithmetic with protofl, so this checks the methods, too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from protofl.bench import subset
+from protofl.bench.compare import TOLERANCE, compare, write_state
+from protofl.bench.loops import double_precision, open_loop
+from protofl.errors import UsageError
+from protofl.plan import Plan
+
+NAIVE = str(Path(__file__).parents[2] / "benchmarks/naive.py")
+METHODS = ("local", "fedavg", "fedproto", "fedtgp", "fedsa", "fml", "fedkd")
+CLIENTS = 3
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """The tests run side by side."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """60 images of digits, balanced."""
+    folder = tmp_path_factory.mktemp("bench")
+    images = subset.load("digits", folder, lambda line: None)
+    subset.write_subset(images, CLIENTS, 15, folder / "digits.npz", "digits")
+    return folder
+
+
+def plan_of(data, method, **options):
+    return Plan.make(
+        {
+            "method": method,
+            "models": "cnn4" if method == "fedavg" else "htcnn8",
+            "dataset": f"npz:{data / 'digits.npz'}",
+            "data_dir": data,
+            "partition": "iid",
+            "clients": CLIENTS,
+            "rounds": 2,
+            "feature_dim": 32,
+            "batch_size": 5,
+            "lr": 0.05,
+            "backend": "local",
+            **options,
+        },
+        report=lambda line: None,
+    )
+
+
+def state_of(plan, file, folder, name):
+    """Two rounds in float64."""
+    own = folder / f"{name}-files"
+    own.mkdir()
+    with double_precision(plan):
+        loop = open_loop(plan, own, file)
+        for number in range(2):
+            seconds = loop.round(number)
+            assert seconds["total"] > 0 and seconds["train"] > 0
+        path = folder / name
+        return path, write_state(loop, path)["accuracies"]
+
+
+def both(plan, other, folder):
+    (a, ours), (b, theirs) = state_of(plan, None, folder, "a"), state_of(other, NAIVE, folder, "b")
+    return compare(a, b, ours, theirs)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_both_reach_the_same(data, tmp_path, method):
+    options = {"options": {"fedtgp": {"S": 5}}} if method == "fedtgp" else {}
+    plan = plan_of(data, method, **options)
+    found = both(plan, plan, tmp_path)
+    assert found["largest"] <= TOLERANCE, found
+    assert found["accuracies_apart"] == 0
+    per_model = len(list(plan.initial_model(0, 0).parameters()))
+    assert found["tensors"] > CLIENTS * per_model - CLIENTS
+    assert torch.get_default_dtype() == torch.float32
+
+
+DIFFERENT = {
+    "the weight of the guide": ("fedproto", {"options": {"fedproto": {"lambda": 0.1001}}}),
+    "the margin's weight": ("fedsa", {"options": {"fedsa": {"lambda_2": 0.999}}}),
+    "the seed": ("local", {"seed": 1}),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_a_difference_is_noticed(data, tmp_path, what):
+    method, options = DIFFERENT[what]
+    found = both(plan_of(data, method), plan_of(data, method, **options), tmp_path)
+    assert found["largest"] > 1000 * TOLERANCE
+
+
+def test_parts_of_a_round(data, tmp_path):
+    """The server's step and the evaluation alone, again and again, as the bench measures them."""
+    plan = plan_of(data, "fedtgp", options={"fedtgp": {"S": 2}})
+    found = []
+    for file in (None, NAIVE):
+        own = tmp_path / str(file is None)
+        own.mkdir()
+        with double_precision(plan):
+            loop = open_loop(plan, own, file)
+            loop.collect(0)
+            before = loop.knowledge()["prototypes"].clone()
+            for number in range(3):
+                loop.serve(number)
+            assert not torch.equal(loop.knowledge()["prototypes"], before)
+            first, again = [loop.evaluate(0) and loop.accuracies() for _ in range(2)]
+            assert first == again and set(first) == set(range(CLIENTS))
+            found.append((loop.knowledge()["prototypes"], first))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=TOLERANCE, atol=0)
+    assert found[0][1] == found[1][1]
+
+
+def test_what_the_naive_loop_does_not_do(data, tmp_path):
+    with pytest.raises(UsageError, match="unknown method of the naive loop 'fedgh'"):
+        open_loop(plan_of(data, "fedgh"), tmp_path, NAIVE)
+    plan = plan_of(data, "fedproto", options={"fedproto": {"variant": "official"}})
+    with pytest.raises(UsageError, match="variant=paper"):
+        open_loop(plan, tmp_path, NAIVE)
