@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from protofl.data.batches import batch_bounds
 from protofl.errors import RunFailure
 from protofl.info import Phase
 from protofl.jobs import Job, Reply, TrainJob, autocast
+from protofl.models import unset_model
 from protofl.parties import ClientRecord
 from protofl.payload import Payload
 from protofl.plan import Plan
@@ -57,6 +59,15 @@ class Host:
             return operation(job.client, job.blob, **job.values)  # type: ignore[no-any-return]
         finally:
             torch.set_num_threads(threads)
+
+    def warm_up(self) -> None:
+        """Import what building the clients' models imports, while the run still prepares itself."""
+        info = self.plan.info
+        with suppress(Exception):  # the dry step words what is wrong with a model
+            for architecture in info.architectures:
+                unset_model(
+                    architecture, info.channels, info.num_classes, info.feature_dim, info.side
+                )
 
     # --- operations -----------------------------------------------------------------------------
 

@@ -99,7 +99,10 @@ def run(
     try:
         return _run(given, extra, out, resume, progress)
     finally:
-        torch.use_deterministic_algorithms(strict)  # --deterministic may have switched it
+        # --deterministic may have switched it. Setting it again as it is would import torch's
+        # compiler, which takes more than a second.
+        if torch.are_deterministic_algorithms_enabled() != strict:
+            torch.use_deterministic_algorithms(strict)
 
 
 def _run(
@@ -229,6 +232,7 @@ def _train(plan: Plan, folder: RunFolder, progress: Progress, *, resume: bool) -
         if settings.dry_step and folder.commit is None:
             progress("dry", {})
             dry_step(plan)
+        plan.costs()  # the hosts are still starting
         if not resume:
             folder = RunFolder.create(folder.path, plan)
             progress("folder", {"folder": folder})
