@@ -19,6 +19,7 @@ from protofl.generators import ImageSource
 from protofl.info import ClientCard, RunInfo
 from protofl.models import Architecture, SplitModel
 from protofl.payload import Knowledge, Payload
+from protofl.profiling import OFF, Spans
 from protofl.server import Server
 
 
@@ -53,6 +54,7 @@ class ClientRecord:
     scratch: dict[str, dict[str, Any]] = field(default_factory=dict)
     modules: dict[str, dict[str, ModuleSlot]] = field(default_factory=dict)
     feature_seconds: float = 0.0
+    spans: Spans = OFF
     _features: tuple[Tensor, Tensor] | None = None
     _class_counts: Tensor | None = None
 
@@ -120,10 +122,11 @@ class ClientRecord:
         if self._features is None:
             start, training = time.perf_counter(), self.model.training
             self.model.eval()
-            parts = [
-                self.model.features(x).float()
-                for x in self.train.chunks(self.architecture.eval_batch)
-            ]
+            with self.spans.span("prototypes", "stage"):
+                parts = [
+                    self.model.features(x).float()
+                    for x in self.train.chunks(self.architecture.eval_batch)
+                ]
             self.model.train(training)
             self._features = torch.cat(parts), self.train.y
             self.feature_seconds += time.perf_counter() - start

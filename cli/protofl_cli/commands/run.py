@@ -46,7 +46,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Composition": ("options", "use", "add", "drop", "wrappers", "block"),
     "Repetition": ("seed", "trials", "hold_split", "same_init", "deterministic"),
     "Machine": ("device", "engine", "backend", "workers", "server_threads", "data_dir"),
-    "Record and screen": ("eval_every", "checkpoint_every", "on_bad_upload", "dry_step"),
+    "Record and screen": ("eval_every", "checkpoint_every", "on_bad_upload", "dry_step", "profile"),
 }
 """Where each option stands in the help; a test holds it against `Settings`."""
 
@@ -97,6 +97,7 @@ WORDS = REPEATABLE | {
     "backend": "Where hosts live: auto, local, process or another installed one",
     "on_bad_upload": "What to do about NaN or infinity in an upload",
     "checkpoint_every": "Rounds between checkpoints",
+    "profile": "Print where the time went, and write profile/trace.json for Perfetto or Chrome",
 }
 """Descriptions, where the one in `Settings` says what the brackets say too."""
 
