@@ -39,14 +39,13 @@ class Operators:
         # torch's profiler writes lines of its own to standard error at every level below.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         self._moment = 0
-        self._profiler: Any = profile(
+        self._profiler: Any = None
+        if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+            return  # the program around us is profiling already, and there is one profiler only
+        self._profiler = profile(
             use_kineto=True, use_device="cuda" if device.type == "cuda" else None
         )
-        try:
-            self._profiler.__enter__()  # type: ignore[no-untyped-call]
-        except RuntimeError:  # the program around us is profiling already
-            self._profiler = None
-            return
+        self._profiler.__enter__()
         for _ in range(2):  # the first one takes longer
             with record_function(ANCHOR):
                 self._moment = time.perf_counter_ns()

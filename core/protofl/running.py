@@ -263,7 +263,7 @@ def _train(
             progress("note", {"text": line})
         federation = Federation(plan, pool, progress, timeline=timeline)
         for trial, first in _remaining(folder, plan):
-            with spans.span("set-up of the trial, once the hosts are there", "start"):
+            with spans.span("waiting for hosts, and set-up", "start"):
                 if folder.commit and folder.commit.trial == trial:
                     folder.restore(federation)
                 else:
