@@ -37,6 +37,11 @@ class Commands(TyperGroup):
             code = _report(problem, debug=known["debug"])
         sys.exit(code if isinstance(code, int) else 0)
 
+    def resolve_command(self, *args: Any) -> Any:  # noqa: ANN401 - as the base class has it
+        """The command that the words name; ``run`` gets its options only here."""
+        name, command, words = super().resolve_command(*args)
+        return name, run.whole_command() if name == "run" else command, words
+
 
 def _report(problem: Exception, *, debug: bool) -> int:
     """Say what is wrong; returns the exit code."""
@@ -115,7 +120,7 @@ def start(
         render.plain([text] if text else [])
 
 
-app.command("run")(run.run)
+app.command("run")(run.with_options(run.run))
 app.command("bench")(bench.bench)
 app.command("list-plugins")(list_plugins.list_plugins)
 app.command("show")(show.show)

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from protofl_cli import render
+from protofl_cli.profile_tables import profile_tables, start_line
 from protofl_cli.tables import clock, composition_rows, result_rows, run_rows, shown_path
 
 if TYPE_CHECKING:
@@ -160,6 +161,17 @@ class Screen:
             render.pairs(others)
         else:
             render.table((name, ""), rows + [list(row) for row in others])
+        if result.profile is not None:
+            self._show_profile(result.profile, shown_path(result.folder / "profile"))
+
+    def _show_profile(self, found: dict[str, Any], folder: str) -> None:
+        for title, columns, rows in profile_tables(found):
+            render.table(columns, rows, title=title, right=columns[1:])
+        if line := start_line(found):
+            render.text(line)
+        if found["left_out"]:
+            render.text(f"the trace leaves out {found['left_out']:,} spans; the sums hold all")
+        render.line(f"trace: {folder}/trace.json (open it in https://ui.perfetto.dev)")
 
     # --- the progress ---------------------------------------------------------------------------
 

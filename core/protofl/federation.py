@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from protofl.parties import Cards, ServerRecord
 from protofl.payload import Payload
 from protofl.plan import Plan
 from protofl.randomness import global_stream, numpy_stream
+from protofl.timeline import Timeline, spans_of
 
 Progress = Callable[[str, dict[str, Any]], None]
 """Called with the name of an event and its values."""
@@ -77,12 +78,20 @@ class Federation:
         pool: The hosts.
         progress: Told of every client that is done.
         dry: Whether this is the dry step.
+        timeline: Takes where the time goes, where the run is profiled.
     """
 
     def __init__(
-        self, plan: Plan, pool: Pool, progress: Progress | None = None, *, dry: bool = False
+        self,
+        plan: Plan,
+        pool: Pool,
+        progress: Progress | None = None,
+        *,
+        dry: bool = False,
+        timeline: Timeline | None = None,
     ) -> None:
-        self.plan, self.pool, self.dry = plan, pool, dry
+        self.plan, self.pool, self.dry, self._timeline = plan, pool, dry, timeline
+        self._spans = spans_of(timeline)
         self._progress = progress or (lambda event, values: None)
         self._costs = {a.name: 1.0 for a in plan.info.architectures}
         self._after_server = any(
@@ -172,7 +181,8 @@ class Federation:
         # 6. Evaluation, each client with what it would download next.
         if self.server.evaluates:
             self._evaluate(number, tally)
-        with _server_threads(self.plan), torch.no_grad():
+        end = self._spans.span("end_round", "server")
+        with end, _server_threads(self.plan), torch.no_grad():
             extra = self._extra()
         tally.seconds["total"] = time.perf_counter() - start
         line = {
@@ -197,32 +207,34 @@ class Federation:
 
     def _local_training(self, clients: list[int], number: int, tally: Tally) -> dict[int, Payload]:
         jobs, encoder = [], _Encoder()
-        for client in clients:
-            holds = client in self.holders
-            blob = b"" if holds else self._download(client, encoder, tally, counted=True)
-            values = {"round": number, "when": "before_upload", "keep_received": holds}
-            jobs.append(Job("train", client, values, blob))
+        with self._spans.span("downloads", "server"):
+            for client in clients:
+                holds = client in self.holders
+                blob = b"" if holds else self._download(client, encoder, tally, counted=True)
+                values = {"round": number, "when": "before_upload", "keep_received": holds}
+                jobs.append(Job("train", client, values, blob))
         replies = self._carry_out("train", jobs, tally)
         uploads: dict[int, Payload] = {}
-        for client in clients:
-            reply = replies[client]
-            tally.traffic["upload_bytes"] += len(reply.blob)
-            tally.traffic["upload_floats"] += reply.values["floats"]
-            begin = time.perf_counter()
-            upload = Payload.from_bytes(reply.blob, self.plan.device)
-            bad = upload.nonfinite()
-            if bad is None:
-                uploads[client] = upload
-                self._add_losses(reply, tally)
-            elif self.plan.settings.on_bad_upload == "skip":
-                tally.skipped.append(client)
-            else:
-                raise RunFailure(
-                    f"client {client} sent {bad!r} with NaN or infinity in round {number}",
-                    "its training diverged",
-                    "lower --lr, or leave such uploads out with --on-bad-upload skip",
-                )
-            tally.spend({"payload": time.perf_counter() - begin})
+        with self._spans.span("uploads", "server"):
+            for client in clients:
+                reply = replies[client]
+                tally.traffic["upload_bytes"] += len(reply.blob)
+                tally.traffic["upload_floats"] += reply.values["floats"]
+                begin = time.perf_counter()
+                upload = Payload.from_bytes(reply.blob, self.plan.device)
+                bad = upload.nonfinite()
+                if bad is None:
+                    uploads[client] = upload
+                    self._add_losses(reply, tally)
+                elif self.plan.settings.on_bad_upload == "skip":
+                    tally.skipped.append(client)
+                else:
+                    raise RunFailure(
+                        f"client {client} sent {bad!r} with NaN or infinity in round {number}",
+                        "its training diverged",
+                        "lower --lr, or leave such uploads out with --on-bad-upload skip",
+                    )
+                tally.spend({"payload": time.perf_counter() - begin})
         return uploads
 
     def _server_step(self, uploads: Mapping[int, Payload], tally: Tally) -> None:
@@ -234,7 +246,8 @@ class Federation:
                 global_stream(self.server.seed, "server", self.server.round),
             ):
                 for hook in ("server_aggregate", "server_train"):
-                    with naming(f"{hook}, round {self.server.round}"):
+                    place = naming(f"{hook}, round {self.server.round}")
+                    with self._spans.span(hook, "server"), place:
                         update = plan.composition.call(hook, server=view, uploads=uploads)
                     self.server.knowledge.merge(update)
         tally.spend({"server": time.perf_counter() - start})
@@ -252,10 +265,16 @@ class Federation:
 
     def _evaluate(self, number: int, tally: Tally) -> None:
         encoder = _Encoder()
-        jobs = [
-            Job("evaluate", c, {"round": number}, self._download(c, encoder, tally, counted=False))
-            for c in range(self.plan.info.num_clients)
-        ]
+        with self._spans.span("downloads", "server"):
+            jobs = [
+                Job(
+                    "evaluate",
+                    c,
+                    {"round": number},
+                    self._download(c, encoder, tally, counted=False),
+                )
+                for c in range(self.plan.info.num_clients)
+            ]
         for client, reply in sorted(self._carry_out("evaluate", jobs, tally).items()):
             tally.accuracy[client] = (reply.values["correct"], reply.values["count"])
 
@@ -291,18 +310,29 @@ class Federation:
     def _carry_out(self, stage: str, jobs: list[Job], tally: Tally) -> dict[int, Reply]:
         replies: dict[int, Reply] = {}
         self._progress("stage", {"stage": stage, "jobs": len(jobs)})
-        for job, reply in self.pool.run(self._costly_first(jobs)):
+        for job, reply in self._deal(stage, jobs):
             assert job.client is not None
             replies[job.client] = reply
             tally.spend(reply.values["seconds"])
             self._progress("client", {"stage": stage, "client": job.client})
         return replies
 
+    def _deal(self, stage: str, jobs: list[Job]) -> Iterator[tuple[Job, Reply]]:
+        """Have the hosts do jobs, costly ones first."""
+        jobs = self._costly_first(jobs)
+        if self._timeline is None:
+            yield from self.pool.run(jobs)
+            return
+        with self._timeline.stage(stage, jobs):
+            for job, reply in self.pool.run(jobs):
+                self._timeline.take(job, reply)
+                yield job, reply
+
     def save_clients(self, clients: Iterable[int], paths: Mapping[int, str]) -> float:
         """Have hosts write clients; seconds that it took."""
         start = time.perf_counter()
         jobs = [Job("save", client, {"path": paths[client]}) for client in clients]
-        for _ in self.pool.run(self._costly_first(jobs)):
+        for _ in self._deal("checkpoint", jobs):
             pass
         return time.perf_counter() - start
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from protofl.data.batches import batch_bounds
 from protofl.errors import RunFailure
 from protofl.info import Phase
 from protofl.jobs import Job, Reply, TrainJob, autocast
+from protofl.models import unset_model
 from protofl.parties import ClientRecord
 from protofl.payload import Payload
 from protofl.plan import Plan
+from protofl.profiling import HostProfile, Spans
 from protofl.randomness import global_stream
 from protofl.storage import load_client, save_client
 
@@ -41,6 +44,7 @@ class Host:
         self._files: dict[int, Path] = {}
         self._trial = 0
         self._phases = plan.composition.phases(plan.info)
+        self._profile = HostProfile(plan.settings.profile and not dry, plan.device)
 
     def handle(self, job: Job) -> Reply:
         """Do a job with one thread, as rounding depends on their number.
@@ -48,15 +52,32 @@ class Host:
         Raises:
             ProtoflError: What went wrong, with the client and the hook.
         """
-        threads = torch.get_num_threads()
+        start, threads = time.perf_counter_ns(), torch.get_num_threads()
         torch.set_num_threads(1)
+        values = dict(job.values)
+        self._profile.sample = bool(values.pop("sample", False))
         try:
             operation = getattr(self, job.op)
             if job.client is None:
-                return operation(**job.values)  # type: ignore[no-any-return]
-            return operation(job.client, job.blob, **job.values)  # type: ignore[no-any-return]
+                return operation(**values)  # type: ignore[no-any-return]
+            reply: Reply = operation(job.client, job.blob, **values)
         finally:
             torch.set_num_threads(threads)
+        if self._profile.spans.on:
+            name = self.plan.info.architecture_of(job.client).name
+            title = f"{job.op} client {job.client} ({name})"
+            told = {"client": job.client, "architecture": name, "round": values.get("round", -1)}
+            reply.values["profile"] = self._profile.job_done(title, start, **told)
+        return reply
+
+    def warm_up(self) -> None:
+        """Import what building the clients' models imports, while the run still prepares itself."""
+        info = self.plan.info
+        with suppress(Exception):  # the dry step words what is wrong with a model
+            for architecture in info.architectures:
+                unset_model(
+                    architecture, info.channels, info.num_classes, info.feature_dim, info.side
+                )
 
     # --- operations -----------------------------------------------------------------------------
 
@@ -71,7 +92,7 @@ class Host:
         self, client: int, blob: bytes, round: int, when: str, keep_received: bool = False
     ) -> Reply:
         """Local training of one client, and its upload."""
-        clock = _Clock()
+        clock = _Clock(self._profile.spans)
         record = self._client(client)
         clock.lap("setup")
         view, composition = record.view(self.plan.composition.main), self.plan.composition
@@ -97,7 +118,8 @@ class Host:
         clock.lap("train", less=spent)
         payload = Payload()
         if when == "before_upload":
-            with naming(f"upload_payload, {place}"), torch.no_grad():
+            upload = self._profile.operators("upload")
+            with upload, naming(f"upload_payload, {place}"), torch.no_grad():
                 payload = Payload(composition.call("upload_payload", client=view))
         data = payload.to_bytes()
         self.asked = record.received.asked
@@ -114,7 +136,7 @@ class Host:
 
     def evaluate(self, client: int, blob: bytes, round: int) -> Reply:
         """Score one client on its test samples with a download; changes nothing."""
-        clock = _Clock()
+        clock = _Clock(self._profile.spans)
         record = self._client(client)
         clock.lap("setup")
         composition = self.plan.composition
@@ -127,7 +149,8 @@ class Host:
                 composition.lifecycle("receive", client=view)
             record.set_mode(False)
             start = 0
-            with torch.no_grad(), naming(f"inference, {place}"):
+            scoring = self._profile.operators("evaluate")
+            with scoring, torch.no_grad(), naming(f"inference, {place}"):
                 for x in record.test.chunks(record.architecture.eval_batch):
                     with autocast(self.plan.settings.precision, self.plan.device):
                         scores = composition.call("inference", client=view, x=x)
@@ -140,7 +163,7 @@ class Host:
 
     def save(self, client: int, blob: bytes, path: str) -> Reply:
         """Write a client's weights and state."""
-        clock = _Clock()
+        clock = _Clock(self._profile.spans)
         save_client(self._client(client), Path(path), received=self._after_server)
         clock.lap("checkpoint")
         return Reply({"seconds": clock.seconds})
@@ -180,6 +203,7 @@ class Host:
             test=plan.samples(rows if self.dry else split.test(client), layout),
             public=public,
             model=plan.initial_model(client, trial),
+            spans=self._profile.spans,
         )
         view = record.view(plan.composition.main)
         with global_stream(plan.seed(trial), "setup", client), naming(f"setup_client {client}"):
@@ -235,8 +259,15 @@ class Host:
             )
             engine = plan.parts["engine"]
             record.set_mode(True)
+            laps = self._profile.phases(record.steps)
             with naming(f"local_loss, {place}"):
-                sums = engine.caller("train", job=job)
+                if laps is None:
+                    sums = engine.caller("train", job=job)
+                else:
+                    job.lap = laps
+                    with self._profile.spans.span(f"{phase.name} steps", "engine"):
+                        sums = engine.caller("train", job=job)
+                        laps.finish()
             record.set_mode(False)
             record.weights_changed()
             with naming(f"after_training, {place}"), torch.no_grad():
@@ -259,12 +290,15 @@ class Host:
 class _Clock:
     """Seconds by stage."""
 
-    def __init__(self) -> None:
+    def __init__(self, spans: Spans) -> None:
         self.seconds: dict[str, float] = {}
+        self._spans = spans
         self._last = time.perf_counter()
 
     def lap(self, stage: str, less: float = 0.0) -> None:
         """Book the time since the last lap; ``less`` of it is booked elsewhere."""
         now = time.perf_counter()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last - less
+        if self._spans.on:
+            self._spans.add(stage, "stage", round(self._last * 1e9), round(now * 1e9))
         self._last = now

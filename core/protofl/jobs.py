@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -64,6 +64,10 @@ class Pool(Protocol):
         ...
 
 
+def _unprofiled(phase: str) -> None:
+    """What `TrainJob.lap` is where the run is not profiled."""
+
+
 @dataclass
 class TrainJob:
     """One phase of one client's local training, as an engine sees it.
@@ -79,6 +83,9 @@ class TrainJob:
         clip: Largest norm of each group's gradient; 0 for any.
         precision: ``fp32`` or ``bf16`` (autocast of the forward pass).
         device: Where it runs.
+        lap: To be called at the end of each part of a step, which books the time since the last
+            call: ``data`` (which opens a step), ``forward``, ``loss``, ``backward``, ``update``.
+            It does nothing unless the run is profiled, and never waits for a device.
     """
 
     model: Any
@@ -98,6 +105,7 @@ class TrainJob:
     seed: int
     keys: tuple[str | int, ...]
     augment: bool
+    lap: Callable[[str], None] = _unprofiled
 
     def batches(self) -> Iterator[Batch]:
         """The mini-batches of all epochs, in the order that seed, round and client give."""

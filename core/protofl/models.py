@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 
 class SplitModel(nn.Module):
@@ -77,3 +79,58 @@ def profile(
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(image)
     return sum(p.numel() for p in model.parameters()), counter.get_total_flops()
+
+
+def cost(
+    architecture: Architecture, channels: int, num_classes: int, feature_dim: int, side: int
+) -> float:
+    """Multiplications of one image's forward pass in convolutions and fully connected layers.
+
+    What `profile` counts but for attention and the like, to order work by. `profile` computes on
+    tensors without values, whose first use imports torch's compiler and takes over a second; this
+    runs one image through a net with unset weights.
+    """
+    model = unset_model(architecture, channels, num_classes, feature_dim, side).eval()
+    threads = torch.get_num_threads()
+    counts: list[int] = []
+
+    def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        counts.append(output.numel() * layer.weight[0].numel())  # type: ignore[index]
+
+    for layer in model.modules():
+        if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+            layer.register_forward_hook(count)
+    try:
+        torch.set_num_threads(1)  # starting more takes longer than this
+        with torch.no_grad():
+            model(torch.zeros(1, channels, side, side))
+    finally:
+        torch.set_num_threads(threads)
+    return float(sum(counts))
+
+
+def unset_model(
+    architecture: Architecture, channels: int, num_classes: int, feature_dim: int, side: int
+) -> SplitModel:
+    """A model whose weights are whatever their memory holds; quick, and draws nothing."""
+    with torch.random.fork_rng(devices=[]), _Unset():
+        return architecture.build(channels, num_classes, feature_dim, side)
+
+
+class _Unset(TorchFunctionMode):
+    """Leaves parameters as their memory is: nothing is drawn, filled or written inside."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - what the function returns
+        given = kwargs or {}
+        target = args[0] if args else given.get("tensor")
+        name = getattr(function, "__name__", "")
+        if isinstance(target, nn.Parameter) and name.endswith("_") and not name.endswith("__"):
+            if name != "requires_grad_":
+                return target
+        return function(*args, **given)

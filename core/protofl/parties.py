@@ -19,6 +19,7 @@ from protofl.generators import ImageSource
 from protofl.info import ClientCard, RunInfo
 from protofl.models import Architecture, SplitModel
 from protofl.payload import Knowledge, Payload
+from protofl.profiling import OFF, Spans
 from protofl.server import Server
 
 
@@ -53,6 +54,7 @@ class ClientRecord:
     scratch: dict[str, dict[str, Any]] = field(default_factory=dict)
     modules: dict[str, dict[str, ModuleSlot]] = field(default_factory=dict)
     feature_seconds: float = 0.0
+    spans: Spans = OFF
     _features: tuple[Tensor, Tensor] | None = None
     _class_counts: Tensor | None = None
 
@@ -120,8 +122,9 @@ class ClientRecord:
         if self._features is None:
             start, training = time.perf_counter(), self.model.training
             self.model.eval()
-            chunks = self.train.chunks(self.architecture.eval_batch)
-            features = torch.cat([self.model.features(x) for x in chunks])
+            with self.spans.span("prototypes", "stage"):
+                chunks = self.train.chunks(self.architecture.eval_batch)
+                features = torch.cat([self.model.features(x) for x in chunks])
             self.model.train(training)
             wide = torch.promote_types(features.dtype, torch.float32)  # float64 stays what it is
             self._features = features.to(wide), self.train.y

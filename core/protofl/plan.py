@@ -25,7 +25,7 @@ from protofl.errors import UsageError
 from protofl.generators import ImageSource
 from protofl.info import RunInfo
 from protofl.inputs import load_images, partition_with, pixels_for, public_data
-from protofl.models import Architecture, SplitModel, profile
+from protofl.models import Architecture, SplitModel, cost, profile
 from protofl.parts import Part, choose_part
 from protofl.randomness import global_stream
 from protofl.registry import Registry
@@ -59,6 +59,7 @@ class Plan:
     public_images: Images | None = None
     notes: list[str] = field(default_factory=list)
     _profiles: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _costs: dict[str, float] = field(default_factory=dict)
 
     # --- making one ---------------------------------------------------------------------------
 
@@ -295,9 +296,21 @@ class Plan:
             return None
         return ImageSource(part, self.images, self.device, self.settings.data_dir)
 
+    def costs(self) -> dict[str, float]:
+        """`cost` of every architecture."""
+        return {a.name: self.cost(a) for a in self.info.architectures}
+
     def cost(self, architecture: Architecture) -> float:
-        """Forward FLOPs of one image, by which work is dealt out."""
-        return float(self.profile(architecture)[1])
+        """What an image costs in a forward pass, relative to others; by it work is dealt out."""
+        info = self.info
+        if len(info.architectures) == 1:
+            return 1.0
+        found = self._costs.get(architecture.name)
+        if found is None:
+            found = self._costs[architecture.name] = cost(
+                architecture, info.channels, info.num_classes, info.feature_dim, info.side
+            )
+        return found
 
     def profile(self, architecture: Architecture) -> tuple[int, int]:
         """Parameters, and forward FLOPs of one image, of an architecture in this run."""

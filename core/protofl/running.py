@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from protofl.plan import Plan
 from protofl.record import RunFolder, check_free, read_config, write_json
 from protofl.settings import FREE, RECORD_ONLY, read_config_file
 from protofl.spelling import settings_from
+from protofl.timeline import Timeline, spans_of
 
 
 @dataclass
@@ -34,12 +36,15 @@ class Result:
         client_accuracies: The last evaluation's accuracy of every client, by trial; for trials
             that were finished before a resume it is missing.
         folder: The run folder.
+        profile: With ``profile=True`` where the time of this session's rounds went (what
+            ``profile/summary.json`` holds; docs/profiling.md).
     """
 
     record: list[dict[str, Any]]
     summary: dict[str, Any]
     client_accuracies: dict[int, dict[int, float]]
     folder: Path
+    profile: dict[str, Any] | None = None
 
 
 def run(
@@ -99,7 +104,10 @@ def run(
     try:
         return _run(given, extra, out, resume, progress)
     finally:
-        torch.use_deterministic_algorithms(strict)  # --deterministic may have switched it
+        # --deterministic may have switched it. Setting it again as it is would import torch's
+        # compiler, which takes more than a second.
+        if torch.are_deterministic_algorithms_enabled() != strict:
+            torch.use_deterministic_algorithms(strict)
 
 
 def _run(
@@ -109,6 +117,7 @@ def _run(
     resume: bool,
     progress: Progress,
 ) -> Result:
+    start = time.perf_counter_ns()
     report = lambda line: progress("note", {"text": line})  # noqa: E731
     plan = Plan.make(given, extra, report)
     plan.split(0)  # data that can't be split this way are found before there is a folder
@@ -120,7 +129,14 @@ def _run(
     progress("plan", {"plan": plan, "folder": folder})
     if resume and folder.finished:
         return _conclude(folder, plan, {}, progress)
-    return _train(plan, folder, progress, resume=resume)
+    timeline = Timeline(plan) if plan.settings.profile else None
+    if timeline is not None:
+        timeline.spans.add("plan", "start", start, time.perf_counter_ns())
+    try:
+        return _train(plan, folder, progress, timeline, resume=resume)
+    finally:
+        if timeline is not None and timeline.folder is not None:
+            timeline.write(timeline.folder / "profile")
 
 
 def with_file(
@@ -218,7 +234,10 @@ def _same_data(folder: RunFolder, plan: Plan) -> None:
         )
 
 
-def _train(plan: Plan, folder: RunFolder, progress: Progress, *, resume: bool) -> Result:
+def _train(
+    plan: Plan, folder: RunFolder, progress: Progress, timeline: Timeline | None, *, resume: bool
+) -> Result:
+    spans = spans_of(timeline)
     settings = plan.settings
     backend = plan.parts["backend"]
     pool: Pool = backend.caller(
@@ -228,24 +247,30 @@ def _train(plan: Plan, folder: RunFolder, progress: Progress, *, resume: bool) -
     with closing(pool):
         if settings.dry_step and folder.commit is None:
             progress("dry", {})
-            dry_step(plan)
+            with spans.span("dry step", "start"):
+                dry_step(plan)
+        with spans.span("costs", "start"):
+            plan.costs()  # the hosts are still starting
         if not resume:
             folder = RunFolder.create(folder.path, plan)
             progress("folder", {"folder": folder})
+        if timeline is not None:
+            timeline.folder = folder.path
         _write_partition(plan, folder)
         few = int((plan.split(0).offsets.diff()[::2] < LEAST).sum())
         if few:
             line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
             progress("note", {"text": line})
-        federation = Federation(plan, pool, progress)
+        federation = Federation(plan, pool, progress, timeline=timeline)
         for trial, first in _remaining(folder, plan):
-            if folder.commit and folder.commit.trial == trial:
-                folder.restore(federation)
-            else:
-                federation.start_trial(trial)
-            _trial(plan, federation, folder, first, progress)
+            with spans.span("waiting for hosts, and set-up", "start"):
+                if folder.commit and folder.commit.trial == trial:
+                    folder.restore(federation)
+                else:
+                    federation.start_trial(trial)
+            _trial(plan, federation, folder, first, progress, timeline)
             accuracies[trial] = federation.client_accuracy
-    return _conclude(folder, plan, accuracies, progress)
+    return _conclude(folder, plan, accuracies, progress, timeline)
 
 
 def _remaining(folder: RunFolder, plan: Plan) -> Iterator[tuple[int, int]]:
@@ -261,28 +286,35 @@ def _remaining(folder: RunFolder, plan: Plan) -> Iterator[tuple[int, int]]:
 
 
 def _trial(
-    plan: Plan, federation: Federation, folder: RunFolder, first: int, progress: Progress
+    plan: Plan,
+    federation: Federation,
+    folder: RunFolder,
+    first: int,
+    progress: Progress,
+    timeline: Timeline | None,
 ) -> None:
     settings = plan.settings
     trained: set[int] = set()
     for number in range(first, settings.rounds):
-        progress("round", {"trial": federation.trial, "round": number})
-        row, clients = federation.round(number)
-        trained |= {*clients}
-        every = settings.checkpoint_every
         last = number + 1 == settings.rounds
-        if every and ((number + 1) % every == 0 or last):
-            paths = folder.client_paths(sorted(trained), federation.trial, number)
-            seconds = federation.save_clients(sorted(trained), paths)
-            row["seconds"]["checkpoint"] = seconds
-            row["seconds"]["total"] += seconds
-            row["time"] = _now()
-            folder.commit_round(federation, number, paths, row)
-            trained = set()
-        else:
-            row["time"] = _now()
-            folder.add(row)
-        progress("done", {"row": row})
+        with timeline.round(federation.trial, number, last=last) if timeline else nullcontext():
+            progress("round", {"trial": federation.trial, "round": number})
+            row, clients = federation.round(number)
+            trained |= {*clients}
+            every = settings.checkpoint_every
+            if every and ((number + 1) % every == 0 or last):
+                paths = folder.client_paths(sorted(trained), federation.trial, number)
+                seconds = federation.save_clients(sorted(trained), paths)
+                row["seconds"]["checkpoint"] = seconds
+                row["seconds"]["total"] += seconds
+                row["time"] = _now()
+                with spans_of(timeline).span("commit", "server"):
+                    folder.commit_round(federation, number, paths, row)
+                trained = set()
+            else:
+                row["time"] = _now()
+                folder.add(row)
+            progress("done", {"row": row})
 
 
 def _now() -> str:
@@ -299,11 +331,16 @@ def _write_partition(plan: Plan, folder: RunFolder) -> None:
 
 
 def _conclude(
-    folder: RunFolder, plan: Plan, accuracies: dict[int, dict[int, float]], progress: Progress
+    folder: RunFolder,
+    plan: Plan,
+    accuracies: dict[int, dict[int, float]],
+    progress: Progress,
+    timeline: Timeline | None = None,
 ) -> Result:
     summary = summarise(folder.rows, plan)
     write_json(folder.path / "summary.json", summary)
-    result = Result(folder.rows, summary, accuracies, folder.path)
+    found = None if timeline is None else timeline.summary()
+    result = Result(folder.rows, summary, accuracies, folder.path, found)
     progress("end", {"result": result, "plan": plan})
     return result
 

@@ -67,6 +67,7 @@ class Settings(BaseModel):
     checkpoint_every: int = Field(1, ge=0, description="rounds between checkpoints; 0 for never")
     on_bad_upload: Literal["stop", "skip"] = Field("stop", description="NaN in an upload")
     dry_step: bool = Field(True, description="try two short rounds before the first")
+    profile: bool = Field(False, description="time every stage; write profile/trace.json")
     data_dir: Path = Field(DEFAULT_DATA_DIR, description="where decoded data are cached")
 
 
@@ -80,7 +81,7 @@ KINDS_BY_PART = {
 }
 """First parts of a --set key that address the chosen plugin of a kind."""
 
-FREE = {"backend", "workers"}
+FREE = {"backend", "workers", "profile"}
 """Options that may differ on resume: results don't depend on them."""
 
 

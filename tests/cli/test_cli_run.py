@@ -50,6 +50,24 @@ def test_quiet_prints_the_last_table_only(cli, tiny):
     assert "server_train" not in result.output and "round 1/2" not in result.output
 
 
+def test_profile_prints_where_the_time_went(cli, tiny, tmp_path):
+    result = cli("run", "fedproto", *tiny, "--out", "r", "--profile", "--quiet")
+    assert result.exit_code == 0, result.output
+    _, after = result.output.split("Where the time went: 2 rounds, ")
+    for words in ("train", "  forward", "  backward", "prototypes", "waiting", "server_aggregate"):
+        assert words in after
+    assert "cnn4" in after.split("Training steps")[1]  # clients, steps, ms a step
+    assert "aten::convolution_backward" in after.split("Operators by their own time")[1]
+    assert "before the rounds: plan" in after
+    assert "r/profile/trace.json" in after
+    events = json.loads((tmp_path / "r/profile/trace.json").read_text())["traceEvents"]
+    assert {"round 0", "round 1"} <= {event["name"] for event in events}
+    assert "profile" not in config_of(tmp_path / "r")
+    assert max(map(len, result.output.splitlines())) <= 100
+    again = cli("run", "--resume", "--out", "r", "--profile", "--quiet")  # nothing is left to run
+    assert again.exit_code == 0 and "Where the time went" not in again.output
+
+
 def test_trials_have_mean_and_deviation(cli, tiny):
     result = cli("run", "local", *tiny, "--trials", 2, "--seed", 5)
     assert result.exit_code == 0, result.output

@@ -1,14 +1,18 @@
-"""``protofl run``: its options are those of `protofl.settings`, read from there."""
+"""``protofl run``: its options are those of `protofl.settings`, read from there.
+
+They are read when the command is called: pydantic, which holds them, takes a third of the time in
+which the other commands are done.
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from protofl.settings import Settings
 from protofl.spelling import settings_from
 
 from protofl_cli import render
@@ -43,7 +47,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Composition": ("options", "use", "add", "drop", "wrappers", "block"),
     "Repetition": ("seed", "trials", "hold_split", "same_init", "deterministic"),
     "Machine": ("device", "engine", "backend", "workers", "server_threads", "data_dir"),
-    "Record and screen": ("eval_every", "checkpoint_every", "on_bad_upload", "dry_step"),
+    "Record and screen": ("eval_every", "checkpoint_every", "on_bad_upload", "dry_step", "profile"),
 }
 """Where each option stands in the help; a test holds it against `Settings`."""
 
@@ -94,6 +98,7 @@ WORDS = REPEATABLE | {
     "backend": "Where hosts live: auto, local, process or another installed one",
     "on_bad_upload": "What to do about NaN or infinity in an upload",
     "checkpoint_every": "Rounds between checkpoints",
+    "profile": "Print where the time went, and write profile/trace.json for Perfetto or Chrome",
 }
 """Descriptions, where the one in `Settings` says what the brackets say too."""
 
@@ -107,22 +112,38 @@ DEFAULTS = {
 """Defaults that depend on something, in words."""
 
 
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for every field of `Settings`, in place of its ``**given``.
+def with_options(
+    command: Callable[..., None], made: Sequence[inspect.Parameter] = ()
+) -> Callable[..., None]:
+    """The command with options in place of its ``**given``."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:  # noqa: ANN401 - options of many types
+        command(**given)
+
+    run.__signature__ = signature.replace(  # type: ignore[attr-defined]  # inspect reads it
+        parameters=[own[0], *made, *own[1:]]
+    )
+    return run
+
+
+def whole_command() -> Any:  # noqa: ANN401 - a class of Typer or Click
+    """The command with an option for every field of `Settings`.
 
     None stands for "not given", so that ``--config`` and the plugins' defaults have their turn.
     """
-    signature = inspect.signature(command, eval_str=True)
-    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
     made = [_option(name, panel) for panel, names in PANELS.items() for name in names]
-    command.__signature__ = signature.replace(  # type: ignore[attr-defined]  # inspect reads it
-        parameters=[own[0], *made, *own[1:]]
-    )
-    return command
+    app.command("run")(with_options(run, made))
+    return typer.main.get_command(app)
 
 
 def _option(name: str, panel: str) -> inspect.Parameter:
     """The option of one field: its type, and its description, range and default in words."""
+    from protofl.settings import Settings
+
     field = Settings.model_fields[name]
     long = SPELLING.get(name, name).replace("_", "-")
     types = plain_type(field.annotation)
@@ -148,6 +169,8 @@ def _option(name: str, panel: str) -> inspect.Parameter:
 
 def _aside(name: str, kind: type) -> str:
     """What stands in brackets: the range, and the default."""
+    from protofl.settings import Settings
+
     field = Settings.model_fields[name]
     if name in REPEATABLE:
         return "repeatable"
@@ -163,7 +186,6 @@ def _aside(name: str, kind: type) -> str:
     return "; ".join([*parts, f"default: {DEFAULTS.get(name, usual)}"])
 
 
-@with_settings
 def run(
     method: Annotated[
         str | None,

@@ -36,6 +36,7 @@ def main() -> None:
     threading.Thread(target=_read, args=(incoming, inbox), daemon=True).start()
 
     host: pf.Host | None = None
+    warm = False
     answer: dict[str, Any]
     while True:
         header, blob = inbox.get()
@@ -49,6 +50,9 @@ def main() -> None:
         except Exception as error:
             answer, data = {"failure": pf.error_to_values(error)}, b""
         wire.send(outgoing, answer, data)
+        if not warm and host is not None:
+            host.warm_up()
+            warm = True
 
 
 if __name__ == "__main__":

@@ -25,13 +25,17 @@ class Eager:
         history: dict[str, list[Tensor]] = {}
         sizes: dict[str, list[int]] = {}
         for step, batch in enumerate(job.batches()):
+            job.lap("data")
             with job.autocast():
                 features = model.features(batch.x)
                 logits = model.head(features)
             output = pf.Output(_wide(features), _wide(logits))
+            job.lap("forward")
             terms = job.loss(batch, output, step)
             total = reduce(add, terms.values())
+            job.lap("loss")
             gradients = torch.autograd.grad(total, parameters, allow_unused=True)
+            job.lap("backward")
             if job.after_batch is not None:
                 job.after_batch(batch, output)
             with torch.no_grad():
@@ -39,6 +43,7 @@ class Eager:
             for label, term in terms.items():
                 history.setdefault(label, []).append(term.detach())
                 sizes.setdefault(label, []).append(len(batch.x))
+            job.lap("update")
         return {
             label: float(torch.stack(values).double() @ values[0].new_tensor(sizes[label]).double())
             for label, values in history.items()

@@ -2,6 +2,9 @@
 
 The stems are left as they are (stride 2, then pooling) and images are not resized: at 32×32 the
 last stage of a ResNet sees 1×1, as in the published code of FedTGP.
+
+torchvision is imported when the first net is made: it takes as long as torch itself, and a run
+has its worker processes do it while it prepares itself (`protofl.Host.warm_up`).
 """
 
 from __future__ import annotations
@@ -14,9 +17,7 @@ from typing import Any
 
 import protofl as pf
 import torch
-import torchvision.models as tv
 from torch import nn
-from torchvision.models.resnet import BasicBlock, ResNet
 
 from protofl_plugins.models.parts import Extractor, Head
 
@@ -27,6 +28,8 @@ def torchvision_net(name: str, channels: int, image_side: int) -> nn.Module:
     Raises:
         UsageError: The net can't be made for images B×channels×side×side.
     """
+    import torchvision.models as tv
+
     _need_three(channels, name)
     options: dict[str, Any] = {}
     if name in ("googlenet", "inception_v3"):
@@ -56,6 +59,8 @@ def _need_three(channels: int, name: str) -> None:
 
 def wrong_side(name: str, image_side: int, error: Exception) -> pf.UsageError:
     """The error for a net that refuses images of ``image_side``, naming the sides it takes."""
+    import torchvision.models as tv
+
     smallest = tv.get_model_weights(name).DEFAULT.meta["min_size"][0]
     if name.startswith("vit_"):
         near = f"its image side must be a multiple of {name.rpartition('_')[2]}"
@@ -106,6 +111,8 @@ def small_resnet(stages: int, channels: int, image_side: int) -> nn.Module:
 
     One to four stages are ResNet4, 6, 8 and 10 (Zhong et al. 2017).
     """
+    from torchvision.models.resnet import BasicBlock, ResNet
+
     _need_three(channels, f"resnet{2 * stages + 2}")
     del image_side  # the pool is global
     net: nn.Module = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=1)

@@ -58,6 +58,7 @@ def make_job(net, groups, loss, kind="sgd", dtype=torch.float32, **options):
         "clip": 0.0,
         "batches": lambda: batches(dtype),
         "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled),
+        "lap": lambda phase: None,
     }
     return SimpleNamespace(**given | OPTIMISERS[kind][0] | options)
 

@@ -1,0 +1,97 @@
+"""What ``--profile`` prints: where the time of a run's rounds went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+Row = tuple[str, ...]
+
+STAGES = ("setup", "train", "prototypes", "payload", "evaluate", "checkpoint")
+SHOWN = 12
+"""Operators and architectures that are printed; the files hold all."""
+
+
+def profile_tables(profile: dict[str, Any]) -> Iterator[tuple[str, Row, list[Row]]]:
+    """Tables as title, headings and rows."""
+    yield headline(profile), ("stage", "seconds", "share"), stage_rows(profile)
+    headings: Row = ("architecture", "clients", "steps", "ms a step", "seconds")
+    yield "Training steps", headings, architecture_rows(profile)
+    headings = ("operator", "share", "seconds", "sampled calls")
+    for key, title in (("operators", "Operators"), ("kernels", "GPU kernels")):
+        if rows := operator_rows(profile[key]):
+            yield f"{title} by their own time, from a sample of each architecture", headings, rows
+
+
+def headline(profile: dict[str, Any]) -> str:
+    """What the shares are shares of."""
+    rounds, workers = profile["rounds"], profile["workers"]
+    several = f"{workers} workers × " if workers > 1 else ""
+    return (
+        f"Where the time went: {rounds} round{'s'[: rounds != 1]}, "
+        f"{several}{profile['seconds']:.2f} s"
+    )
+
+
+def stage_rows(profile: dict[str, Any]) -> list[Row]:
+    """Stages of the workers with what is within, their waiting, and the run's own time."""
+    wall = profile["seconds"]
+    whole = wall * max(1, profile["workers"])
+    stages, waiting, server = profile["stages"], profile["waiting"], profile["server"]
+    rows: list[Row] = []
+    for stage in (*STAGES, *sorted(stages.keys() - {*STAGES})):
+        if stage in stages:
+            rows.append(_row(stage, stages[stage], whole))
+        if stage == "train":
+            rows += [_row(f"  {p}", s, whole) for p, s in profile["training"].items()]
+    if profile["profiler"]:
+        rows.append(_row("the profiler itself", profile["profiler"], whole))
+    rows.append(_row("waiting", sum(waiting.values()), whole))
+    rows += [_row(f"  {name}", seconds, whole) for name, seconds in waiting.items()]
+    rows.append(("", "", ""))
+    rows.append(_row("run and server", wall, wall))
+    rows += [_row(f"  {name}", seconds, wall) for name, seconds in server.items()]
+    return rows
+
+
+def start_line(profile: dict[str, Any]) -> str:
+    """What came before the first round."""
+    parts = [f"{name} {seconds:.2f} s" for name, seconds in profile["start"].items()]
+    return f"before the rounds: {', '.join(parts)}" if parts else ""
+
+
+def architecture_rows(profile: dict[str, Any]) -> list[Row]:
+    """Training steps by architecture, the costly ones first."""
+    return [
+        (
+            a["name"],
+            f"{a['clients']:,}",
+            f"{a['steps']:,}",
+            f"{1e3 * a['seconds'] / a['steps']:.2f}",
+            f"{a['seconds']:.2f}",
+        )
+        for a in profile["architectures"][:SHOWN]
+    ]
+
+
+def operator_rows(operators: list[dict[str, Any]]) -> list[Row]:
+    """Operators by their own time."""
+    rows: list[Row] = [
+        (_short(o["name"]), f"{o['share']:.1%}", f"{o['seconds']:.2f}", f"{o['sampled_calls']:,}")
+        for o in operators[:SHOWN]
+    ]
+    rest = operators[SHOWN:]
+    if rest:
+        share, seconds = (sum(o[key] for o in rest) for key in ("share", "seconds"))
+        calls = sum(o["sampled_calls"] for o in rest)
+        rows.append((f"{len(rest)} more", f"{share:.1%}", f"{seconds:.2f}", f"{calls:,}"))
+    return rows
+
+
+def _row(name: str, seconds: float, whole: float) -> Row:
+    share = seconds / whole if whole else 0.0
+    return (name, f"{seconds:.3f}" if seconds < 1 else f"{seconds:.2f}", f"{share:.1%}")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 60 else f"{name[:59]}…"
