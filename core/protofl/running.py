@@ -225,7 +225,7 @@ def _train(plan: Plan, folder: RunFolder, progress: Progress, *, resume: bool) -
         "open_pool", plan=plan, config=backend.config, workers=settings.workers
     )
     accuracies: dict[int, dict[int, float]] = {}
-    with closing(pool):
+    with folder.parking() as parked, closing(pool):
         if settings.dry_step and folder.commit is None:
             progress("dry", {})
             dry_step(plan)
@@ -237,7 +237,7 @@ def _train(plan: Plan, folder: RunFolder, progress: Progress, *, resume: bool) -
         if few:
             line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
             progress("note", {"text": line})
-        federation = Federation(plan, pool, progress)
+        federation = Federation(plan, pool, progress, parked=parked)
         for trial, first in _remaining(folder, plan):
             if folder.commit and folder.commit.trial == trial:
                 folder.restore(federation)
@@ -274,7 +274,7 @@ def _trial(
         if every and ((number + 1) % every == 0 or last):
             paths = folder.client_paths(sorted(trained), federation.trial, number)
             seconds = federation.save_clients(sorted(trained), paths)
-            row["seconds"]["checkpoint"] = seconds
+            row["seconds"]["checkpoint"] += seconds
             row["seconds"]["total"] += seconds
             row["time"] = _now()
             folder.commit_round(federation, number, paths, row)
@@ -333,6 +333,7 @@ def summarise(rows: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
         **{k: v for k, v in first.items() if k != "trial"},
         "rounds": plan.settings.rounds,
         "clients": plan.info.num_clients,
+        "eval_clients": plan.settings.eval_clients,
         "trials": trials,
         "mean": mean,
         "std": std,
