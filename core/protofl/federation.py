@@ -171,6 +171,12 @@ class Federation:
         Raises:
             RunFailure: A hook failed, or an upload is not finite.
         """
+        # Payloads are read and written with as few threads as the server has: others would only
+        # wait for the cores on which clients train.
+        with _server_threads(self.plan):
+            return self._round(number)
+
+    def _round(self, number: int) -> tuple[dict[str, Any], list[int]]:
         start, tally = time.perf_counter(), Tally()
         self.server.round, self.server.evaluates = number, self._evaluates(number)
         # 1. Who takes part.
@@ -187,7 +193,7 @@ class Federation:
             everyone = self.plan.settings.eval_clients == "all"
             chosen = range(self.plan.info.num_clients) if everyone else clients
             self._evaluate(chosen, number, tally)
-        with _server_threads(self.plan), torch.no_grad():
+        with torch.no_grad():
             extra = self._extra()
         tally.seconds["total"] = time.perf_counter() - start
         line = {
@@ -245,10 +251,7 @@ class Federation:
         start, plan = time.perf_counter(), self.plan
         view = self.server.view(plan.composition.main)
         if uploads:
-            with (
-                _server_threads(plan),
-                global_stream(self.server.seed, "server", self.server.round),
-            ):
+            with global_stream(self.server.seed, "server", self.server.round):
                 for hook in ("server_aggregate", "server_train"):
                     with naming(f"{hook}, round {self.server.round}"):
                         update = plan.composition.call(hook, server=view, uploads=uploads)
@@ -306,7 +309,7 @@ class Federation:
         start, composition = time.perf_counter(), self.plan.composition
         view = self.server.view(composition.main)
         place = f"download_payload, client {client}, round {self.server.round}"
-        with _server_threads(self.plan), naming(place):
+        with naming(place):
             found = composition.call("download_payload", server=view, client_id=client)
             payload = Payload(found)
         blob = encoder(payload)
