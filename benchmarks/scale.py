@@ -4,9 +4,9 @@
     python benchmarks/scale.py --data DIR --case memory-limit --rounds 40
 
 DIR holds ``mnist-12k.npz`` and ``cifar10-12k.npz`` (balanced subsets of 12,000 images) and
-``fashion-mnist.npz`` (70,000 images) as `npz:` data sets. Every run is a process of its own with two
-worker processes. Memory is the sum over all three of each one's peak of resident memory, so what
-they share (torch's libraries, the mapped images) counts three times: an upper bound. Linux only.
+``fashion-mnist.npz`` (70,000 images) as `npz:` data sets. Every run is a process of its own with
+two workers. Memory is the sum over the three of each one's peak of resident memory, so what they
+share (torch's libraries, the mapped images) counts three times: an upper bound. Linux only.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def hundredth() -> Iterator[Run]:
 
 def same_work() -> Iterator[Run]:
     """Ten participants with six images each, whatever the number of clients."""
-    six = {"partition": "shards", "set": {"partition.shard_size": 2}}
-    six["set"]["partition.shards_per_client"] = 3
+    sizes = {"partition.shard_size": 2, "partition.shards_per_client": 3}
+    six = {"partition": "shards", "set": sizes}
     for clients in (20, 100, 1_000, 10_000):
         for store in ("memory", "disk"):
             share = 10 / clients
