@@ -161,7 +161,8 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
     evaluated = [r for r in record if r["test_accuracy"] is not None]
     if result.summary["eval_clients"] == "participants" and evaluated:
         count = evaluated[-1]["evaluated"]
-        rows.append(("accuracy of", f"the clients that a round trained, {count:,} in the last"))
+        words = f"the clients that a round trained, {count:,} in the last; the guess is of all"
+        rows.append(("accuracy of", words))
     if spread:
         rows.append(
             (
