@@ -94,7 +94,10 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
     workers = ""
     if s.backend != "local":
         workers = f" with {_count(s.workers, 'worker')}" if s.workers else ", a worker per core"
-    rows.append(("runs on", f"{s.device}, engine {s.engine}, backend {s.backend}{workers}"))
+    where = f"{s.device}, engine {s.engine}, backend {s.backend}{workers}"
+    if s.client_store == "disk":
+        where += ", clients on disk"
+    rows.append(("runs on", where))
     rows.append(("run folder", shown_path(folder.path)))
     return rows
 
@@ -156,6 +159,10 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
     last = max(result.client_accuracies, default=None)
     spread = sorted(result.client_accuracies[last].values()) if last is not None else []
     evaluated = [r for r in record if r["test_accuracy"] is not None]
+    if result.summary["eval_clients"] == "participants" and evaluated:
+        count = evaluated[-1]["evaluated"]
+        words = f"the clients that a round trained, {count:,} in the last; the guess is of all"
+        rows.append(("accuracy of", words))
     if spread:
         rows.append(
             (

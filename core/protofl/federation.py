@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ from protofl.timeline import Timeline, spans_of
 
 Progress = Callable[[str, dict[str, Any]], None]
 """Called with the name of an event and its values."""
+
+AHEAD = 256 << 20
+"""Bytes of different downloads that are prepared for an evaluation before it begins."""
 
 STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "checkpoint", "total")
 
@@ -79,6 +83,7 @@ class Federation:
         progress: Told of every client that is done.
         dry: Whether this is the dry step.
         timeline: Takes where the time goes, where the run is profiled.
+        parked: A folder in which hosts may keep clients on disk; None for one of their own.
     """
 
     def __init__(
@@ -89,9 +94,10 @@ class Federation:
         *,
         dry: bool = False,
         timeline: Timeline | None = None,
+        parked: Path | None = None,
     ) -> None:
-        self.plan, self.pool, self.dry, self._timeline = plan, pool, dry, timeline
-        self._spans = spans_of(timeline)
+        self.plan, self.pool, self.dry, self._parked = plan, pool, dry, parked
+        self._timeline, self._spans = timeline, spans_of(timeline)
         self._progress = progress or (lambda event, values: None)
         self._costs = {a.name: 1.0 for a in plan.info.architectures}
         self._after_server = any(
@@ -110,7 +116,7 @@ class Federation:
         self.trial = trial
         self.holders = set()
         split = plan.split(trial)
-        self._sizes = split.offsets.diff()[::2]
+        self._sizes: list[int] = split.offsets.diff()[::2].tolist()
         layout = plan.info.architectures[0].channels_last
         test, public = None, plan.public_samples(trial, layout)
         if split.global_test is not None:
@@ -144,7 +150,9 @@ class Federation:
             if fresh.keys() - {"classes"}:
                 self.server.knowledge.merge(fresh)
         given = {str(client): path for client, path in (files or {}).items()}
-        self.pool.broadcast(Job("start_trial", values={"trial": trial, "files": given}))
+        parked = None if self._parked is None else str(self._parked)
+        values = {"trial": trial, "files": given, "parked": parked}
+        self.pool.broadcast(Job("start_trial", values=values))
 
     def participants(self, round: int) -> list[int]:
         """The clients of a round, ascending: a share ρ of all, never fewer than one."""
@@ -167,6 +175,12 @@ class Federation:
         Raises:
             RunFailure: A hook failed, or an upload is not finite.
         """
+        # Payloads are read and written with as few threads as the server has: others would only
+        # wait for the cores on which clients train.
+        with _server_threads(self.plan):
+            return self._round(number)
+
+    def _round(self, number: int) -> tuple[dict[str, Any], list[int]]:
         start, tally = time.perf_counter(), Tally()
         self.server.round, self.server.evaluates = number, self._evaluates(number)
         # 1. Who takes part.
@@ -180,9 +194,10 @@ class Federation:
             self._follow_up(clients, number, tally)
         # 6. Evaluation, each client with what it would download next.
         if self.server.evaluates:
-            self._evaluate(number, tally)
-        end = self._spans.span("end_round", "server")
-        with end, _server_threads(self.plan), torch.no_grad():
+            everyone = self.plan.settings.eval_clients == "all"
+            chosen = range(self.plan.info.num_clients) if everyone else clients
+            self._evaluate(chosen, number, tally)
+        with self._spans.span("end_round", "server"), torch.no_grad():
             extra = self._extra()
         tally.seconds["total"] = time.perf_counter() - start
         line = {
@@ -192,6 +207,7 @@ class Federation:
             **tally.train_line(),
             **tally.traffic,
             "participants": len(clients),
+            "evaluated": len(tally.accuracy),
             **({"skipped_uploads": tally.skipped} if tally.skipped else {}),
             "extra": extra,
             "seconds": {stage: round_to(tally.seconds[stage]) for stage in STAGES},
@@ -208,7 +224,7 @@ class Federation:
     def _local_training(self, clients: list[int], number: int, tally: Tally) -> dict[int, Payload]:
         jobs, encoder = [], _Encoder()
         with self._spans.span("downloads", "server"):
-            for client in clients:
+            for client in self._alike_together(clients):
                 holds = client in self.holders
                 blob = b"" if holds else self._download(client, encoder, tally, counted=True)
                 values = {"round": number, "when": "before_upload", "keep_received": holds}
@@ -241,10 +257,7 @@ class Federation:
         start, plan = time.perf_counter(), self.plan
         view = self.server.view(plan.composition.main)
         if uploads:
-            with (
-                _server_threads(plan),
-                global_stream(self.server.seed, "server", self.server.round),
-            ):
+            with global_stream(self.server.seed, "server", self.server.round):
                 for hook in ("server_aggregate", "server_train"):
                     place = naming(f"{hook}, round {self.server.round}")
                     with self._spans.span(hook, "server"), place:
@@ -254,7 +267,7 @@ class Federation:
 
     def _follow_up(self, clients: list[int], number: int, tally: Tally) -> None:
         jobs, encoder = [], _Encoder()
-        for client in clients:
+        for client in self._alike_together(clients):
             blob = self._download(client, encoder, tally, counted=True)
             jobs.append(Job("train", client, {"round": number, "when": "after_server"}, blob))
         replies = self._carry_out("train", jobs, tally)
@@ -263,20 +276,21 @@ class Federation:
                 self._add_losses(replies[client], tally)
         self.holders = set(clients)
 
-    def _evaluate(self, number: int, tally: Tally) -> None:
-        encoder = _Encoder()
-        with self._spans.span("downloads", "server"):
-            jobs = [
-                Job(
-                    "evaluate",
-                    c,
-                    {"round": number},
-                    self._download(c, encoder, tally, counted=False),
-                )
-                for c in range(self.plan.info.num_clients)
-            ]
-        for client, reply in sorted(self._carry_out("evaluate", jobs, tally).items()):
-            tally.accuracy[client] = (reply.values["correct"], reply.values["count"])
+    def _evaluate(self, clients: Sequence[int], number: int, tally: Tally) -> None:
+        self._progress("stage", {"stage": "evaluate", "jobs": len(clients)})
+        jobs: list[Job] = []
+        encoder, held, last = _Encoder(), 0, b""
+        for client in self._alike_together(clients):
+            blob = self._download(client, encoder, tally, counted=False)
+            held += len(blob) if blob is not last else 0
+            jobs.append(Job("evaluate", client, {"round": number}, blob))
+            last = blob
+            # Where every client gets other bytes, those of all clients are never held at once.
+            if held > AHEAD or len(jobs) + len(tally.accuracy) == len(clients):
+                for scored, reply in self._replies("evaluate", jobs, tally).items():
+                    tally.accuracy[scored] = reply.values["correct"], reply.values["count"]
+                jobs, held = [], 0
+        tally.accuracy = dict(sorted(tally.accuracy.items()))
 
     def _extra(self) -> dict[str, float | None]:
         composition, knowledge = self.plan.composition, self.server.knowledge
@@ -293,11 +307,16 @@ class Federation:
 
     # --- pieces ---------------------------------------------------------------------------------
 
+    def _alike_together(self, clients: Sequence[int]) -> list[int]:
+        """Clients of one architecture behind each other: they often get the same bytes."""
+        count = len(self.plan.info.architectures)
+        return sorted(clients, key=lambda client: client % count)
+
     def _download(self, client: int, encoder: _Encoder, tally: Tally, *, counted: bool) -> bytes:
         start, composition = time.perf_counter(), self.plan.composition
         view = self.server.view(composition.main)
         place = f"download_payload, client {client}, round {self.server.round}"
-        with _server_threads(self.plan), naming(place):
+        with naming(place):
             found = composition.call("download_payload", server=view, client_id=client)
             payload = Payload(found)
         blob = encoder(payload)
@@ -308,8 +327,11 @@ class Federation:
         return blob
 
     def _carry_out(self, stage: str, jobs: list[Job], tally: Tally) -> dict[int, Reply]:
-        replies: dict[int, Reply] = {}
         self._progress("stage", {"stage": stage, "jobs": len(jobs)})
+        return self._replies(stage, jobs, tally)
+
+    def _replies(self, stage: str, jobs: list[Job], tally: Tally) -> dict[int, Reply]:
+        replies: dict[int, Reply] = {}
         for job, reply in self._deal(stage, jobs):
             assert job.client is not None
             replies[job.client] = reply
@@ -342,9 +364,7 @@ class Federation:
 
         def cost(job: Job) -> float:
             assert job.client is not None
-            return -float(self._sizes[job.client]) * self.plan.cost(
-                info.architecture_of(job.client)
-            )
+            return -self._sizes[job.client] * self.plan.cost(info.architecture_of(job.client))
 
         return sorted(jobs, key=cost)
 

@@ -16,13 +16,13 @@ from protofl.data.batches import batch_bounds
 from protofl.errors import RunFailure
 from protofl.info import Phase
 from protofl.jobs import Job, Reply, TrainJob, autocast
-from protofl.models import unset_model
+from protofl.models import SplitModel, unset_model
 from protofl.parties import ClientRecord
 from protofl.payload import Payload
 from protofl.plan import Plan
 from protofl.profiling import HostProfile, Spans
 from protofl.randomness import global_stream
-from protofl.storage import load_client, save_client
+from protofl.store import ClientStore, store_kind
 
 
 class Host:
@@ -40,11 +40,16 @@ class Host:
         """Keys that hooks looked for in the last client's download and did not find."""
         self.missed: set[str] = set()
         """The same in its evaluation."""
-        self._clients: dict[int, ClientRecord] = {}
-        self._files: dict[int, Path] = {}
         self._trial = 0
         self._phases = plan.composition.phases(plan.info)
         self._profile = HostProfile(plan.settings.profile and not dry, plan.device)
+        self._store = ClientStore(
+            store_kind(plan.settings.client_store, plan.device, dry=dry),
+            plan.info,
+            self._build,
+            received=self._after_server,
+            reuse=not plan.composition.has("setup_client"),
+        )
 
     def handle(self, job: Job) -> Reply:
         """Do a job with one thread, as rounding depends on their number.
@@ -81,11 +86,16 @@ class Host:
 
     # --- operations -----------------------------------------------------------------------------
 
-    def start_trial(self, trial: int, files: Mapping[str, str]) -> Reply:
-        """Forget all clients; those in ``files`` are loaded when they are first needed."""
-        self._clients.clear()
+    def start_trial(self, trial: int, files: Mapping[str, str], parked: str | None = None) -> Reply:
+        """Forget all clients; those in ``files`` have trained before.
+
+        Args:
+            trial: The trial.
+            files: {client: the file in which it lies}; they are read and never changed.
+            parked: A folder for files of clients that this host keeps on disk.
+        """
         self._trial = trial
-        self._files = {int(client): Path(path) for client, path in files.items()}
+        self._store.start({int(client): Path(path) for client, path in files.items()}, parked)
         return Reply({"split": self.plan.split(trial).hash})
 
     def train(
@@ -93,10 +103,89 @@ class Host:
     ) -> Reply:
         """Local training of one client, and its upload."""
         clock = _Clock(self._profile.spans)
-        record = self._client(client)
-        clock.lap("setup")
+        with self._store.lent(client, trains=True) as record:
+            clock.lap("setup")
+            reply = self._train(record, blob, round, when, keep_received, clock)
+        clock.lap("checkpoint")
+        return reply
+
+    def evaluate(self, client: int, blob: bytes, round: int) -> Reply:
+        """Score one client on its test samples with a download; changes nothing."""
+        clock = _Clock(self._profile.spans)
+        with self._store.lent(client, trains=False) as record:
+            clock.lap("setup")
+            correct = self._score(record, blob, round)
+            count = len(record.test)
+        clock.lap("evaluate")
+        return Reply({"correct": correct, "count": count, "seconds": clock.seconds})
+
+    def save(self, client: int, blob: bytes, path: str) -> Reply:
+        """Write a client's weights and state."""
+        clock = _Clock(self._profile.spans)
+        self._store.save(client, Path(path))
+        clock.lap("checkpoint")
+        return Reply({"seconds": clock.seconds})
+
+    def load(self, client: int, blob: bytes, path: str) -> Reply:
+        """From now on a client is what `save` wrote to a file, which stays there until then."""
+        self._store.load(client, Path(path))
+        return Reply({"seconds": {}})
+
+    def drop(self, client: int, blob: bytes) -> Reply:
+        """Forget a client: it is its seed again."""
+        self._store.drop(client)
+        return Reply({"seconds": {}})
+
+    # --- within ---------------------------------------------------------------------------------
+
+    @property
+    def _after_server(self) -> bool:
+        return any(phase.when == "after_server" for phase in self._phases)
+
+    def _client(self, client: int) -> ClientRecord:
+        return self._store.record(client)
+
+    def _build(self, client: int, model: SplitModel | None) -> ClientRecord:
+        """A client as its seed says; ``model`` is one to take, whose weights are another's."""
+        plan, trial = self.plan, self._trial
+        architecture = plan.info.architecture_of(client)
+        layout = architecture.channels_last
+        split = plan.split(trial)
+        rows = split.train(client)
+        if self.dry:
+            rows = split.train(0)[: plan.settings.batch_size]
+        public = plan.public_samples(trial, layout)
+        if self.dry and public is not None:
+            public = public.first(plan.settings.batch_size)
+        record = ClientRecord(
+            id=client,
+            info=plan.info,
+            architecture=architecture,
+            seed=plan.seed(trial),
+            device=plan.device,
+            configs=plan.composition.configs,
+            train=plan.samples(rows, layout),
+            test=plan.samples(rows if self.dry else split.test(client), layout),
+            public=public,
+            model=plan.initial_model(client, trial) if model is None else model,
+            spans=self._profile.spans,
+        )
+        view = record.view(plan.composition.main)
+        with global_stream(plan.seed(trial), "setup", client), naming(f"setup_client {client}"):
+            plan.composition.lifecycle("setup_client", client=view)
+        return record
+
+    def _train(
+        self,
+        record: ClientRecord,
+        blob: bytes,
+        round: int,
+        when: str,
+        keep_received: bool,
+        clock: _Clock,
+    ) -> Reply:
         view, composition = record.view(self.plan.composition.main), self.plan.composition
-        place = f"client {client}, round {round}"
+        place = f"client {record.id}, round {round}"
         record.round = round
         if not keep_received:
             record.received = Payload.from_bytes(blob, self.plan.device)
@@ -125,6 +214,7 @@ class Host:
         self.asked = record.received.asked
         record.forget_scratch()
         record.weights_changed()
+        record.steps = 0
         if not self._after_server:
             record.received = Payload()
         clock.lap("payload", less=record.feature_seconds - spent)
@@ -134,17 +224,14 @@ class Host:
             data,
         )
 
-    def evaluate(self, client: int, blob: bytes, round: int) -> Reply:
-        """Score one client on its test samples with a download; changes nothing."""
-        clock = _Clock(self._profile.spans)
-        record = self._client(client)
-        clock.lap("setup")
+    def _score(self, record: ClientRecord, blob: bytes, round: int) -> int:
+        """Correct predictions; the client stays what it was."""
         composition = self.plan.composition
         view = record.view(composition.main)
         with record.unchanged() if composition.has("receive") else record.same_download():
             record.received, record.round = Payload.from_bytes(blob, self.plan.device), round
             correct = torch.zeros((), dtype=torch.int64, device=self.plan.device)
-            place = f"client {client}, evaluation of round {round}"
+            place = f"client {record.id}, evaluation of round {round}"
             with naming(f"receive, {place}"):
                 composition.lifecycle("receive", client=view)
             record.set_mode(False)
@@ -158,59 +245,8 @@ class Host:
                     correct += hits.sum()
                     start += len(x)
             self.missed = record.received.asked
-        clock.lap("evaluate")
-        return Reply({"correct": int(correct), "count": len(record.test), "seconds": clock.seconds})
-
-    def save(self, client: int, blob: bytes, path: str) -> Reply:
-        """Write a client's weights and state."""
-        clock = _Clock(self._profile.spans)
-        save_client(self._client(client), Path(path), received=self._after_server)
-        clock.lap("checkpoint")
-        return Reply({"seconds": clock.seconds})
-
-    # --- within ---------------------------------------------------------------------------------
-
-    @property
-    def _after_server(self) -> bool:
-        return any(phase.when == "after_server" for phase in self._phases)
-
-    def _client(self, client: int) -> ClientRecord:
-        record = self._clients.get(client)
-        if record is None:
-            record = self._clients[client] = self._build(client)
-        return record
-
-    def _build(self, client: int) -> ClientRecord:
-        """A client that has never trained is its seed; another one comes from its file."""
-        plan, trial = self.plan, self._trial
-        architecture = plan.info.architecture_of(client)
-        layout = architecture.channels_last
-        split = plan.split(trial)
-        rows = split.train(client)
-        if self.dry:
-            rows = split.train(0)[: plan.settings.batch_size]
-        public = plan.public_samples(trial, layout)
-        if self.dry and public is not None:
-            public = public.first(plan.settings.batch_size)
-        record = ClientRecord(
-            id=client,
-            info=plan.info,
-            architecture=architecture,
-            seed=plan.seed(trial),
-            device=plan.device,
-            configs=plan.composition.configs,
-            train=plan.samples(rows, layout),
-            test=plan.samples(rows if self.dry else split.test(client), layout),
-            public=public,
-            model=plan.initial_model(client, trial),
-            spans=self._profile.spans,
-        )
-        view = record.view(plan.composition.main)
-        with global_stream(plan.seed(trial), "setup", client), naming(f"setup_client {client}"):
-            plan.composition.lifecycle("setup_client", client=view)
-        if client in self._files:
-            load_client(record, self._files[client])
-        return record
+        record.forget_scratch()
+        return int(correct)
 
     def _takes_place(self, phase: Phase, record: ClientRecord) -> bool:
         """Whether there is something to train by: what the phase needs, and a term of it."""

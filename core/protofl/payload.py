@@ -6,6 +6,7 @@ Class-indexed tensors hold rows only for the classes that the sender has; the in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import safetensors.torch
@@ -88,8 +89,11 @@ class Payload(dict[str, Tensor]):
     def nonfinite(self) -> str | None:
         """The name of a tensor that holds NaN or infinity; None where all are finite."""
         for key, tensor in self.items():
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                return key
+            if tensor.is_floating_point() and tensor.numel():
+                # One pass without a mask; a NaN anywhere makes both bounds NaN.
+                low, high = torch.aminmax(tensor)
+                if not (math.isfinite(low) and math.isfinite(high)):
+                    return key
         return None
 
     def to_bytes(self) -> bytes:

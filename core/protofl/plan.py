@@ -265,13 +265,19 @@ class Plan:
     def public_samples(self, trial: int, channels_last: bool) -> Samples | None:
         """The public samples, unlabelled; None where the run has none."""
         if self.public_images is not None:
-            x = self.public_images.x.to(self.device)
-            rows = torch.arange(len(x))
+            x, rows = self._public_stored
             return Samples(x, None, rows, self.pixels, channels_last)
         rows_or_none = self.split(trial).public
         if rows_or_none is None:
             return None
         return self.samples(rows_or_none, channels_last, labelled=False)
+
+    @cached_property
+    def _public_stored(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Public images of their own on the device, and their rows."""
+        assert self.public_images is not None
+        x = self.public_images.x.to(self.device)
+        return x, torch.arange(len(x), device=self.device)
 
     def initial_model(self, client_id: int, trial: int) -> SplitModel:
         """A client's model with its initial weights."""
@@ -324,14 +330,14 @@ class Plan:
 
     def record(self) -> dict[str, Any]:
         """The run's config.json: all options, and what they stood for here."""
-        from protofl.settings import FREE
+        from protofl.settings import UNRECORDED
 
-        values = json.loads(self.settings.model_dump_json(exclude=FREE))
+        values = json.loads(self.settings.model_dump_json(exclude=UNRECORDED))
         plugins = [
             self.registry.find("wrapper" if m.role == "wrapper" else "method", m.name)
             for m in self.composition.members.values()
         ] + [self.registry.find(kind, p.caller.name) for kind, p in self.parts.items()]
-        values["options"] = {k: v for k, v in values["options"].items() if k not in FREE}
+        values["options"] = {k: v for k, v in values["options"].items() if k not in UNRECORDED}
         record: dict[str, Any] = values | {
             "plugins": [
                 {k: getattr(p, k) for k in ("kind", "name", "version", "distribution")}

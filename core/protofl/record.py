@@ -3,14 +3,19 @@
 ``config.json`` (everything resolved), ``partition.json``, ``metrics.jsonl`` (a line per round),
 ``summary.json``, ``checkpoint/``. A manifest, renamed last, commits a round: what it does not
 name does not count, so a run that is killed at any moment resumes from its last whole round.
+
+A round writes as much as it has participants: the files of all clients that have trained are named
+in a journal, to which each round adds its own, and the manifest says how far it counts.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +37,52 @@ def write_json(path: Path, values: Any) -> None:  # noqa: ANN401 - anything JSON
 
 
 @dataclass
+class Journal:
+    """A file with a line for every commit: the files of the clients that trained for it.
+
+    Attributes:
+        path: The file.
+        length: Bytes of it that count.
+        first: Bytes of its first line, which names all clients of that time.
+    """
+
+    path: Path
+    length: int
+    first: int
+
+    @classmethod
+    def begin(cls, path: Path, clients: Mapping[int, str]) -> Journal:
+        """A new file."""
+        path.unlink(missing_ok=True)  # one of a run that was killed before it counted
+        journal = cls(path, 0, 0)
+        journal.add(clients)
+        journal.first = journal.length
+        return journal
+
+    def add(self, clients: Mapping[int, str]) -> None:
+        """Append a line, durably."""
+        line = (json.dumps(clients) + "\n").encode()
+        with open(self.path, "ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self.length += len(line)
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether most of its lines are about files that are gone."""
+        return self.length > 4 * self.first + (1 << 16)
+
+    @staticmethod
+    def read(path: Path, length: int) -> dict[int, str]:
+        """{client: its file} after the commit at which the file had this length."""
+        clients: dict[int, str] = {}
+        for line in path.read_bytes()[:length].decode("utf-8").splitlines():
+            clients |= {int(client): name for client, name in json.loads(line).items()}
+        return clients
+
+
+@dataclass
 class Commit:
     """The last committed round.
 
@@ -41,6 +92,7 @@ class Commit:
         server: The server's file.
         clients: {client id: file} of all clients that have trained in this trial.
         holders: Clients that hold the download of the round's end.
+        journal: The file that names the clients' files.
     """
 
     trial: int
@@ -48,6 +100,7 @@ class Commit:
     server: str
     clients: dict[int, str]
     holders: list[int]
+    journal: str
 
 
 @dataclass
@@ -58,6 +111,16 @@ class RunFolder:
     rows: list[dict[str, Any]] = field(default_factory=list)
     commit: Commit | None = None
     finished: bool = False
+    _journal: Journal | None = None
+
+    @contextmanager
+    def parking(self) -> Iterator[Path]:
+        """A folder for files of clients between rounds, which is gone afterwards."""
+        parked = self.path.expanduser().absolute() / "parked"
+        try:
+            yield parked
+        finally:
+            shutil.rmtree(parked, ignore_errors=True)
 
     @property
     def _checkpoint(self) -> Path:
@@ -96,8 +159,14 @@ class RunFolder:
         manifest = folder._checkpoint / "manifest.json"
         if manifest.exists():
             values = json.loads(manifest.read_text(encoding="utf-8"))
-            clients = {int(c): f for c, f in values.pop("clients").items()}
+            if "journal" in values:
+                length = values.pop("journal_bytes")
+                clients = Journal.read(folder._checkpoint / values["journal"], length)
+            else:  # protofl before the journal
+                clients = {int(c): name for c, name in values.pop("clients").items()}
+                values["journal"] = ""
             folder.commit = Commit(clients=clients, **values)
+        shutil.rmtree(path / "parked", ignore_errors=True)  # of a run that was killed
         folder._checkpoint.mkdir(exist_ok=True)
         folder._cut()
         folder._sweep()
@@ -141,15 +210,35 @@ class RunFolder:
 
         The clients in ``paths`` have been written already.
         """
-        trial = federation.trial
+        trial, last = federation.trial, self.commit
         server = f"server-t{trial}-r{round}.safetensors"
         save_server(federation.server, self._checkpoint / server)
-        before = self.commit.clients if self.commit and self.commit.trial == trial else {}
-        clients = before | {client: Path(path).name for client, path in paths.items()}
+        names = {client: Path(path).name for client, path in paths.items()}
+        known = last.clients if last and last.trial == trial else {}
+        stale = [known[client] for client in names if client in known]
+        known |= names
         self.add(row)
-        self.commit = Commit(trial, round, server, clients, sorted(federation.holders))
-        write_json(self._checkpoint / "manifest.json", asdict(self.commit))
-        self._sweep()
+        journal = self._journal
+        if (
+            journal is None
+            or last is None
+            or last.trial != trial
+            or len(known) == len(names)
+            or journal.outgrown
+        ):
+            path = self._checkpoint / f"clients-t{trial}-r{round}.jsonl"
+            journal = Journal.begin(path, known)
+        else:
+            journal.add(names)
+            stale.append(last.server)
+        fresh = journal is not self._journal
+        self._journal = journal
+        self.commit = Commit(
+            trial, round, server, known, sorted(federation.holders), journal.path.name
+        )
+        manifest = {k: v for k, v in vars(self.commit).items() if k != "clients"}
+        write_json(self._checkpoint / "manifest.json", manifest | {"journal_bytes": journal.length})
+        self._sweep(None if fresh else stale)
 
     def restore(self, federation: Federation) -> None:
         """Put a federation back to the committed round."""
@@ -159,14 +248,15 @@ class RunFolder:
         load_server(federation.server, self._checkpoint / self.commit.server)
         federation.holders = set(self.commit.holders)
 
-    def _sweep(self) -> None:
-        """Remove files that the manifest does not name."""
-        keep = {"manifest.json"}
-        if self.commit:
-            keep |= {self.commit.server, *self.commit.clients.values()}
-        for file in self._checkpoint.iterdir():
-            if file.name not in keep:
-                file.unlink(missing_ok=True)
+    def _sweep(self, stale: Iterable[str] | None = None) -> None:
+        """Remove files that the manifest no longer names; None for whatever it doesn't name."""
+        if stale is None:
+            keep = {"manifest.json"}
+            if self.commit:
+                keep |= {self.commit.server, self.commit.journal, *self.commit.clients.values()}
+            stale = [file.name for file in self._checkpoint.iterdir() if file.name not in keep]
+        for name in stale:
+            (self._checkpoint / name).unlink(missing_ok=True)
 
 
 def check_free(path: Path) -> None:

@@ -244,7 +244,7 @@ def _train(
         "open_pool", plan=plan, config=backend.config, workers=settings.workers
     )
     accuracies: dict[int, dict[int, float]] = {}
-    with closing(pool):
+    with folder.parking() as parked, closing(pool):
         if settings.dry_step and folder.commit is None:
             progress("dry", {})
             with spans.span("dry step", "start"):
@@ -261,7 +261,7 @@ def _train(
         if few:
             line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
             progress("note", {"text": line})
-        federation = Federation(plan, pool, progress, timeline=timeline)
+        federation = Federation(plan, pool, progress, timeline=timeline, parked=parked)
         for trial, first in _remaining(folder, plan):
             with spans.span("waiting for hosts, and set-up", "start"):
                 if folder.commit and folder.commit.trial == trial:
@@ -305,7 +305,7 @@ def _trial(
             if every and ((number + 1) % every == 0 or last):
                 paths = folder.client_paths(sorted(trained), federation.trial, number)
                 seconds = federation.save_clients(sorted(trained), paths)
-                row["seconds"]["checkpoint"] = seconds
+                row["seconds"]["checkpoint"] += seconds
                 row["seconds"]["total"] += seconds
                 row["time"] = _now()
                 with spans_of(timeline).span("commit", "server"):
@@ -370,6 +370,7 @@ def summarise(rows: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
         **{k: v for k, v in first.items() if k != "trial"},
         "rounds": plan.settings.rounds,
         "clients": plan.info.num_clients,
+        "eval_clients": plan.settings.eval_clients,
         "trials": trials,
         "mean": mean,
         "std": std,

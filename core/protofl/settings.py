@@ -54,6 +54,9 @@ class Settings(BaseModel):
     engine: str = Field("eager", description="the training engine")
     backend: str = Field("auto", description="where hosts live: auto, local, process, …")
     workers: int = Field(0, ge=0, le=4096, description="hosts; 0 for one per core")
+    client_store: Literal["memory", "disk"] = Field(
+        "memory", description="where clients that have trained are kept between rounds"
+    )
     server_threads: int = Field(1, ge=1, le=1024, description="threads of the server's hooks")
     options: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="{plugin or kind: {key: value}} of --set"
@@ -64,6 +67,9 @@ class Settings(BaseModel):
     wrappers: list[str] = Field(default_factory=list, description="wrappers of --with")
     block: list[str] = Field(default_factory=list, description="plugins of --block")
     eval_every: int = Field(1, ge=1, description="rounds between evaluations")
+    eval_clients: Literal["all", "participants"] = Field(
+        "all", description="the clients that are evaluated"
+    )
     checkpoint_every: int = Field(1, ge=0, description="rounds between checkpoints; 0 for never")
     on_bad_upload: Literal["stop", "skip"] = Field("stop", description="NaN in an upload")
     dry_step: bool = Field(True, description="try two short rounds before the first")
@@ -81,8 +87,11 @@ KINDS_BY_PART = {
 }
 """First parts of a --set key that address the chosen plugin of a kind."""
 
-FREE = {"backend", "workers", "profile"}
+FREE = {"backend", "workers", "client_store", "profile"}
 """Options that may differ on resume: results don't depend on them."""
+
+UNRECORDED = {"backend", "workers"}
+"""Those of them that config.json doesn't hold."""
 
 
 def build(values: dict[str, Any]) -> Settings:

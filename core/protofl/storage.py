@@ -4,30 +4,74 @@ from __future__ import annotations
 
 import json
 import os
+import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from protofl.errors import RunFailure
 from protofl.parties import ClientRecord, ServerRecord
-from protofl.payload import Knowledge, Payload, apart
-from protofl.weights import load_weights, pack_weights
+from protofl.payload import Knowledge, Payload
+from protofl.weights import load_weights, weight_views
+
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-    """Write a file atomically: it is there whole or not at all."""
-    plain = apart(tensors)
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> None:  # noqa: ANN401
+    """Write a safetensors file atomically: it is there whole or not at all.
+
+    One tensor after the other, straight from its memory: the library's own writer first makes
+    one more copy of all of them.
+
+    Args:
+        path: The file.
+        tensors: What it holds. Views and tensors that share memory are written whole.
+        header: Anything JSON can hold.
+
+    Raises:
+        RunFailure: A tensor's type is none that the format knows.
+    """
+    # Wide types first, so that each tensor lies where its type may be read from a mapped file.
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
+    entries: dict[str, Any] = {"__metadata__": {"state": json.dumps(header)}}
+    end = 0
+    for name, tensor in ordered:
+        if tensor.dtype not in _NAMES:
+            raise RunFailure(f"{name} is of type {tensor.dtype}, which a checkpoint can't hold")
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        entries[name] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
     temporary = path.with_name(path.name + ".part")
-    safetensors.torch.save_file(plain, temporary, metadata={"state": json.dumps(header)})
+    with open(temporary, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, tensor in ordered:
+            flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+            file.write(flat.view(torch.uint8).numpy().data)
     os.replace(temporary, path)
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `write_tensors` wrote.
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
+    """What `write_tensors` wrote; the tensors are views of the mapped file: copy what you keep.
 
     Raises:
         RunFailure: The file is missing or damaged.
@@ -35,7 +79,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             header = json.loads(file.metadata()["state"])
-            return {key: file.get_tensor(key).clone() for key in file.keys()}, header
+            return {key: file.get_tensor(key) for key in file.keys()}, header
     except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise RunFailure(f"the checkpoint file {path} can't be read: {error}") from error
 
@@ -72,7 +116,7 @@ def unpack_state(packed: Any, tensors: dict[str, Tensor], device: torch.device) 
     """What `pack_state` packed."""
     ((kind, value),) = packed.items()
     if kind == "tensor":
-        return tensors[value].to(device)
+        return tensors[value].to(device, copy=True)
     if kind == "dict":
         return {k: unpack_state(v, tensors, device) for k, v in value}
     if kind == "list":
@@ -80,21 +124,23 @@ def unpack_state(packed: Any, tensors: dict[str, Tensor], device: torch.device) 
     return value
 
 
-def save_client(record: ClientRecord, path: Path, *, received: bool) -> None:
-    """Write a client's weights, trained modules and state; and its download where it is kept."""
-    tensors: dict[str, Tensor] = dict(pack_weights(record.model, "model"))
+def pack_client(record: ClientRecord, *, received: bool) -> tuple[dict[str, Tensor], Any]:
+    """A client's weights, trained modules and state; and its download where it is kept.
+
+    Returns:
+        Tensors, which are the client's own and not copies, and a header that JSON can hold.
+    """
+    tensors = weight_views(record.model, "model")
     for name, slot in record.slots():
         if slot.train:
-            tensors |= pack_weights(slot.module, f"module/{name}")
+            tensors |= weight_views(slot.module, f"module/{name}")
     if received:
         tensors |= {f"received/{key}": value for key, value in record.received.items()}
-    header = pack_state(record.state, tensors, f"state of client {record.id}")
-    write_tensors(path, tensors, header)
+    return tensors, pack_state(record.state, tensors, f"state of client {record.id}")
 
 
-def load_client(record: ClientRecord, path: Path) -> None:
-    """Put back what `save_client` wrote."""
-    tensors, header = read_tensors(path)
+def unpack_client(record: ClientRecord, tensors: dict[str, Tensor], header: Any) -> None:  # noqa: ANN401
+    """Put copies of what `pack_client` packed into a client that has been set up."""
     load_weights(record.model, tensors, "model")
     for name, slot in record.slots():
         if slot.train:
@@ -102,8 +148,18 @@ def load_client(record: ClientRecord, path: Path) -> None:
     kept = Payload(tensors).under("received")
     made = [f"module/{name}" for name, slot in record.slots() if slot.train]
     _all_there(tensors, made, f"client {record.id}")
-    record.received = Payload({key: value.to(record.device) for key, value in kept.items()})
+    record.received = Payload({k: v.to(record.device, copy=True) for k, v in kept.items()})
     record.state = unpack_state(header, tensors, record.device)
+
+
+def save_client(record: ClientRecord, path: Path, *, received: bool) -> None:
+    """Write a client as `pack_client` packs it."""
+    write_tensors(path, *pack_client(record, received=received))
+
+
+def load_client(record: ClientRecord, path: Path) -> None:
+    """Put back what `save_client` wrote."""
+    unpack_client(record, *read_tensors(path))
 
 
 def _all_there(tensors: dict[str, Tensor], modules: list[str], owner: str) -> None:
@@ -120,7 +176,7 @@ def save_server(record: ServerRecord, path: Path) -> None:
     tensors: dict[str, Tensor] = {f"knowledge/{k}": v for k, v in record.knowledge.items()}
     for owner, modules in sorted(record.modules.items()):
         for name, module in sorted(modules.items()):
-            tensors |= pack_weights(module, f"module/{owner}/{name}")
+            tensors |= weight_views(module, f"module/{owner}/{name}")
     write_tensors(path, tensors, pack_state(record.state, tensors, "state of the server"))
 
 
@@ -128,7 +184,7 @@ def load_server(record: ServerRecord, path: Path) -> None:
     """Put back what `save_server` wrote."""
     tensors, header = read_tensors(path)
     kept = Payload(tensors).under("knowledge")
-    record.knowledge = Knowledge({key: value.to(record.device) for key, value in kept.items()})
+    record.knowledge = Knowledge({k: v.to(record.device, copy=True) for k, v in kept.items()})
     for owner, modules in record.modules.items():
         for name, module in modules.items():
             load_weights(module, tensors, f"module/{owner}/{name}")

@@ -11,12 +11,18 @@ from protofl.errors import MissingKey
 from protofl.payload import Payload
 
 
-def pack_weights(module: nn.Module, prefix: str, *, buffers: bool = True) -> Payload:
-    """A copy of a module's parameters and, unless told otherwise, buffers, by wire names."""
+def weight_views(module: nn.Module, prefix: str, *, buffers: bool = True) -> dict[str, Tensor]:
+    """A module's own parameters and, unless told otherwise, buffers, by wire names; no copies."""
     named: dict[str, Tensor] = {f"{prefix}/{name}": p for name, p in module.named_parameters()}
     if buffers:
         named |= {f"{prefix}/buffer/{name}": b for name, b in module.named_buffers()}
-    return Payload({name: tensor.detach().clone() for name, tensor in named.items()})
+    return {name: tensor.detach() for name, tensor in named.items()}
+
+
+def pack_weights(module: nn.Module, prefix: str, *, buffers: bool = True) -> Payload:
+    """A copy of a module's parameters and, unless told otherwise, buffers, by wire names."""
+    views = weight_views(module, prefix, buffers=buffers)
+    return Payload({name: tensor.clone() for name, tensor in views.items()})
 
 
 @torch.no_grad()

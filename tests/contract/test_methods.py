@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -9,8 +10,10 @@ import protofl as pf
 import pytest
 import torch
 import toyfed
+from protofl import host
 from protofl.config import VariantConfig
 from protofl.drystep import dry_step
+from protofl.record import RunFolder
 from protofl.registry import Registry
 
 REGISTRY = Registry()
@@ -184,6 +187,65 @@ def test_trial_k_of_seed_s_is_a_run_with_seed_s_plus_k(fed):
         for line in found.rounds(2):
             line.pop("trial")
     assert toyfed.same(toyfed.fingerprint(second), toyfed.fingerprint(alone))
+
+
+# --- where clients are kept ---------------------------------------------------------------------
+
+
+def kept(store, monkeypatch):
+    """Options of a run whose clients are kept as on a CPU, on an accelerator, or on disk."""
+    if store == "packed":
+        monkeypatch.setattr(host, "store_kind", lambda *_, dry, **__: "live" if dry else "packed")
+    return {"client_store": "disk" if store == "disk" else "memory", "participation": 0.5}
+
+
+def own_state(record):
+    """What a client is: all but its frozen modules, which set-up and downloads make."""
+    modules = {name: slot.module.state_dict() for name, slot in record.slots() if slot.train}
+    return record.model.state_dict(), modules, record.state
+
+
+@pytest.mark.parametrize("store", ["packed", "disk"])
+def test_where_clients_are_kept_changes_nothing(fed, monkeypatch, store):
+    live = fed(rounds=4, participation=0.5)
+    live.rounds(4)
+    with monkeypatch.context() as patch:
+        found = fed(rounds=4, **kept(store, patch))
+    found.rounds(4)
+    trained = {job.client for job, _ in found.pool.trained}
+    chosen = [{*found.pool.uploads(number)} for number in range(4)]
+    assert any(a & b for a, b in itertools.combinations(chosen, 2)), "nobody came back"
+    assert not found.pool.host._store._live
+    for client in trained:
+        assert toyfed.same(*(own_state(run.client(client)) for run in (live, found)))
+    lines = [toyfed.fingerprint(run)[:2] for run in (live, found)]
+    assert toyfed.same(*lines)
+
+
+@pytest.mark.parametrize(("first", "then"), [("disk", "packed"), ("live", "disk")])
+def test_a_run_may_go_on_elsewhere(fed, monkeypatch, tmp_path, first, then):
+    """Interrupted behind a commit, and continued from its files with another store."""
+    options = {"rounds": 4, "participation": 0.5}
+    whole = fed(**options)
+    whole.rounds(4)
+    with monkeypatch.context() as patch:
+        cut = fed(rounds=4, **kept(first, patch))
+    folder = RunFolder.create(tmp_path / "run", cut.plan)
+    for number in range(2):
+        line = cut.rounds(1)[-1]
+        clients = sorted(cut.pool.uploads(number))
+        paths = folder.client_paths(clients, 0, number)
+        cut.federation.save_clients(clients, paths)
+        folder.commit_round(cut.federation, number, paths, line)
+    cut.rounds(1)  # this one is lost
+    with monkeypatch.context() as patch:
+        again = fed(rounds=4, **kept(then, patch))
+    RunFolder.reopen(tmp_path / "run").restore(again.federation)
+    again.lines = cut.lines[:2]
+    again.rounds(2)
+    assert toyfed.same(*(toyfed.fingerprint(run)[:2] for run in (whole, again)))
+    for number in range(4):
+        assert toyfed.same(*(own_state(run.client(number)) for run in (whole, again)))
 
 
 # --- what may not be changed --------------------------------------------------------------------

@@ -10,6 +10,7 @@ import protofl as pf
 import pytest
 import torch
 from protofl.plan import Plan
+from protofl.record import Journal
 from runtime_toys import DATA, install, train, without_times
 
 LINE = {
@@ -78,9 +79,12 @@ def test_the_checkpoint_holds_no_more_than_the_manifest_names(tmp_path):
     train("fedsa", out, rounds=3, participation=0.5)
     manifest = read(out / "checkpoint/manifest.json")
     assert (manifest["trial"], manifest["round"]) == (0, 2)
-    named = {"manifest.json", manifest["server"], *manifest["clients"].values()}
+    journal = out / "checkpoint" / manifest["journal"]
+    clients = Journal.read(journal, manifest["journal_bytes"])
+    named = {"manifest.json", manifest["server"], manifest["journal"], *clients.values()}
+    assert len(clients) >= 2
     assert {p.name for p in (out / "checkpoint").iterdir()} == named
-    assert all(name.endswith((".safetensors", ".json")) for name in named)
+    assert all(name.endswith((".safetensors", ".json", ".jsonl")) for name in named)
 
 
 def test_config_json_records_what_the_run_was(tmp_path):

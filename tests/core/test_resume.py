@@ -376,8 +376,8 @@ SHORT = {"rounds": 6, "trials": 2, "participation": 0.5}
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [("fedavg", DIGITS), ("fedsa", SHORT)],
-    ids=["digits", "trials-and-participation"],
+    [("fedavg", DIGITS), ("fedsa", SHORT), ("fedsa", SHORT | {"client_store": "disk"})],
+    ids=["digits", "trials-and-participation", "on-disk"],
 )
 def test_sigkill_at_random_moments(tmp_path, method, options):
     options = GIVEN | {"method": method} | options
@@ -396,3 +396,4 @@ def test_sigkill_at_random_moments(tmp_path, method, options):
     assert kills == 3
     assert len((out / "metrics.jsonl").read_text().splitlines()) < len(whole.record)
     same(whole, pf.run(out=out, resume=True, backend="local"))
+    assert not (out / "parked").exists()

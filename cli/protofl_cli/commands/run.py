@@ -46,8 +46,23 @@ PANELS: dict[str, tuple[str, ...]] = {
     ),
     "Composition": ("options", "use", "add", "drop", "wrappers", "block"),
     "Repetition": ("seed", "trials", "hold_split", "same_init", "deterministic"),
-    "Machine": ("device", "engine", "backend", "workers", "server_threads", "data_dir"),
-    "Record and screen": ("eval_every", "checkpoint_every", "on_bad_upload", "dry_step", "profile"),
+    "Machine": (
+        "device",
+        "engine",
+        "backend",
+        "workers",
+        "client_store",
+        "server_threads",
+        "data_dir",
+    ),
+    "Record and screen": (
+        "eval_every",
+        "eval_clients",
+        "checkpoint_every",
+        "on_bad_upload",
+        "dry_step",
+        "profile",
+    ),
 }
 """Where each option stands in the help; a test holds it against `Settings`."""
 
@@ -74,6 +89,8 @@ METAVAR = {
     "data_dir": "DIR",
     "checkpoint_every": "N|off",
     "on_bad_upload": "stop|skip",
+    "client_store": "memory|disk",
+    "eval_clients": "all|participants",
 }
 
 REPEATABLE = {
@@ -86,7 +103,7 @@ REPEATABLE = {
     "block": "Leave a plugin out: NAME or KIND/NAME, either with @DISTRIBUTION",
 }
 
-CHOICES = ("optimizer", "precision", "on_bad_upload")
+CHOICES = ("optimizer", "precision", "on_bad_upload", "client_store", "eval_clients")
 """Options whose values are listed."""
 
 WORDS = REPEATABLE | {

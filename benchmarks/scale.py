@@ -1,0 +1,235 @@
+"""Memory and seconds a round by the number of clients, as Markdown tables.
+
+    python benchmarks/scale.py --data DIR
+    python benchmarks/scale.py --data DIR --case memory-limit --rounds 40
+
+DIR holds ``mnist-12k.npz`` and ``cifar10-12k.npz`` (balanced subsets of 12,000 images) and
+``fashion-mnist.npz`` (70,000 images) as `npz:` data sets. Every run is a process of its own with
+two workers. Memory is the sum over the three of each one's peak of resident memory, so what they
+share (torch's libraries, the mapped images) counts three times: an upper bound. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+MNIST, FASHION, CIFAR = "mnist-12k.npz", "fashion-mnist.npz", "cifar10-12k.npz"
+
+
+@dataclass
+class Run:
+    """One row."""
+
+    method: str
+    models: str
+    data: str
+    clients: int
+    participation: float
+    rounds: int
+    store: str = "memory"
+    evaluated: str = "participants"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def hundredth() -> Iterator[Run]:
+    """A hundredth of the clients in each round: what a user would run."""
+    for clients in (20, 100, 1_000, 10_000):
+        for method in ("fedavg", "fedproto"):
+            # MNIST's 12,000 images can't give 10,000 clients two each.
+            data = FASHION if clients > 5_000 else MNIST
+            yield Run(method, "cnn4", data, clients, 0.01, 20, options={"partition": "iid"})
+
+
+def same_work() -> Iterator[Run]:
+    """Ten participants with six images each, whatever the number of clients."""
+    sizes = {"partition.shard_size": 2, "partition.shards_per_client": 3}
+    six = {"partition": "shards", "set": sizes}
+    for clients in (20, 100, 1_000, 10_000):
+        for store in ("memory", "disk"):
+            share = 10 / clients
+            yield Run("fedproto", "cnn4", FASHION, clients, share, 20, store, options=six)
+
+
+def memory_limit() -> Iterator[Run]:
+    """200 clients of eight architectures up to ResNet152, on disk."""
+    yield Run("fedproto", "htfe8", CIFAR, 200, 0.05, 40, "disk")
+
+
+CASES = {"hundredth": hundredth, "same-work": same_work, "memory-limit": memory_limit}
+
+
+# --- one run ----------------------------------------------------------------------------------
+
+
+def peak(process: int) -> int:
+    """Bytes of memory that a process has had resident at once, at most; 0 where it is gone."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+def children(process: int) -> list[int]:
+    """Processes that a process has started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = path.read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            continue
+        if int(parent) == process:
+            found.append(int(path.parent.name))
+    return found
+
+
+class Watch:
+    """Follows a run by its events."""
+
+    def __init__(self, started: float) -> None:
+        self._started = started
+        self.begin = 0.0
+        self.base = self.peak = self.parked = 0
+        self.trained: set[int] = set()
+        self._folder = Path()
+
+    def __call__(self, event: str, values: dict[str, Any]) -> None:
+        """Take an event of `protofl.run`."""
+        if event == "folder":
+            self._folder = values["folder"].path
+        elif event == "round" and not self.begin:
+            self.begin = time.time() - self._started
+            self.base = self._resident()
+        elif event == "client" and values["stage"] == "train":
+            self.trained.add(values["client"])
+        elif event == "done":
+            self.peak = self._resident()
+            files = (self._folder / "parked").rglob("*.safetensors")
+            self.parked = sum(file.stat().st_size for file in files)
+
+    def _resident(self) -> int:
+        own = os.getpid()
+        return sum(peak(process) for process in (own, *children(own)))
+
+
+def one(run: Run, data: Path, started: float, checkpoints: int) -> dict[str, Any]:
+    """Do a run and measure it."""
+    import protofl as pf
+
+    watch = Watch(started)
+    with tempfile.TemporaryDirectory(prefix="protofl-scale-") as folder:
+        result = pf.run(
+            run.method,
+            models=run.models,
+            dataset=f"npz:{data / run.data}",
+            clients=run.clients,
+            participation=run.participation,
+            rounds=run.rounds,
+            client_store=run.store,
+            eval_clients=run.evaluated,
+            checkpoint_every=checkpoints,
+            backend="process",
+            workers=2,
+            seed=0,
+            out=Path(folder) / "run",
+            progress=watch,
+            **run.options,
+        )
+    plan = pf.Plan.make({"method": run.method, "models": run.models, "clients": run.clients,
+                         "dataset": f"npz:{data / run.data}", "backend": "local"})  # fmt: skip
+    numbers = {a.name: plan.profile(a)[0] for a in plan.info.architectures}
+    owners = (plan.info.architecture_of(c).name for c in range(run.clients))
+    return {
+        "participants": result.record[0]["participants"],
+        "trained": len(watch.trained),
+        "weights": 4 * sum(numbers[name] for name in owners),
+        "begin": watch.begin,
+        "base": watch.base,
+        "peak": watch.peak,
+        "parked": watch.parked,
+        "seconds": [row["seconds"]["total"] for row in result.record],
+        "accuracy": result.summary["best_test_accuracy"],
+    }
+
+
+# --- all of them ------------------------------------------------------------------------------
+
+
+def size(count: int) -> str:
+    """Bytes in words."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+HEAD = (
+    "| clients | method | store | a round | rounds | trained | weights of all | on disk | peak "
+    "| of which at the start | first round after | seconds a round (least … most) |\n"
+    "|" + "---|" * 12
+)
+
+
+def line(run: Run, found: dict[str, Any]) -> str:
+    """A row of the table."""
+    # Round 0 is not like the others: the data are mapped, the server knows nothing yet.
+    seconds = found["seconds"][1:] or found["seconds"]
+    parts = [
+        f"{run.clients:,}", f"`{run.method}`, `{run.models}`", run.store, found["participants"],
+        run.rounds, f"{found['trained']:,}", size(found["weights"]),
+        size(found["parked"]) if found["parked"] else "–", size(found["peak"]),
+        size(found["base"]), f"{found['begin']:.1f} s",
+        f"{statistics.median(seconds):.2f} ({min(seconds):.2f} … {max(seconds):.2f})",
+    ]  # fmt: skip
+    return "| " + " | ".join(map(str, parts)) + " |"
+
+
+def main() -> None:
+    """Do the runs that are asked for and print a table of each case."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the npz files")
+    parser.add_argument("--case", choices=CASES, action="append", help="only this one")
+    parser.add_argument("--clients", type=int, action="append", help="only this number")
+    parser.add_argument("--rounds", type=int, help="in place of each run's own number")
+    parser.add_argument("--checkpoint-every", type=int, default=0, help="0 for never")
+    parser.add_argument("--json", type=Path, help="write all figures to this file too")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        values = json.loads(given.one)
+        found = one(Run(**values["run"]), given.data, values["started"], given.checkpoint_every)
+        print(json.dumps(found))
+        return
+    everything = []
+    for name in given.case or CASES:
+        runs = [r for r in CASES[name]() if not given.clients or r.clients in given.clients]
+        print(f"\n{(CASES[name].__doc__ or '').strip()}\n\n{HEAD}", flush=True)
+        for run in runs:
+            run.rounds = given.rounds or run.rounds
+            found = in_a_process(run, given)
+            everything.append({"case": name, "run": asdict(run), **found})
+            print(line(run, found), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps(everything, indent=1) + "\n")
+
+
+def in_a_process(run: Run, given: argparse.Namespace) -> dict[str, Any]:
+    """A run in a fresh process, as peaks of memory can't be taken back."""
+    text = json.dumps({"run": asdict(run), "started": time.time()})
+    command = [sys.executable, __file__, "--data", str(given.data), "--one", text]
+    command += ["--checkpoint-every", str(given.checkpoint_every)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,330 @@
+"""Where clients are kept: nothing of those that never trained, files that are written once."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+from copy import deepcopy
+
+import protofl as pf
+import pytest
+import torch
+from protofl import host, store
+from protofl.storage import read_tensors, write_tensors
+from runtime_toys import make_plan, open_federation, without_times
+from torch import nn
+
+KINDS = ("live", "packed", "disk")
+
+
+FAILING = set()
+"""Rounds in which training fails."""
+
+
+class Counting:
+    """Keeps a number on every client, in state and in a module."""
+
+    terms = {"ce": "cross-entropy"}
+
+    @pf.hookimpl
+    def setup_client(self, client):
+        client.add_module("gate", nn.Linear(2, 2))
+        client.state["first"] = client.module("head").weight[0, 0].item()
+
+    @pf.hookimpl
+    def local_loss(self, client, batch, output):
+        if client.round in FAILING:
+            raise ValueError("half of it is done")
+        return {"ce": nn.functional.cross_entropy(output.logits, batch.y)}
+
+    @pf.hookimpl
+    def before_training(self, client):
+        client.state["rounds"] = client.state.get("rounds", 0) + 1
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        return pf.Payload(rounds=torch.tensor(float(client.state["rounds"])))
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def make(kind, monkeypatch):
+    """``make(method, **options)``: a host whose clients are kept in one of the three ways."""
+    monkeypatch.setattr(host, "store_kind", lambda *_, **__: kind)
+
+    def start(method=Counting, parked=None, files=None, **options):
+        made = pf.Host(make_plan(method, **options))
+        values = {"trial": 0, "files": files or {}, "parked": parked and str(parked)}
+        made.handle(pf.Job("start_trial", values=values))
+        return made
+
+    return start
+
+
+def train_one(made, client, round=0):
+    return made.handle(pf.Job("train", client, {"round": round, "when": "before_upload"}))
+
+
+def evaluate(made, client):
+    return made.handle(pf.Job("evaluate", client, {"round": 0})).values["correct"]
+
+
+def count_kept(made):
+    kept = made._store
+    return len(kept._live) + len(kept._packed) + len(kept._files)
+
+
+def weights(made, client):
+    found = made._client(client)
+    return [t.clone() for t in found.model.state_dict().values()], deepcopy(found.state)
+
+
+def equal(one, two):
+    return one[1] == two[1] and all(torch.equal(a, b) for a, b in zip(one[0], two[0], strict=True))
+
+
+# --- what is kept --------------------------------------------------------------------------------
+
+
+def test_a_client_that_never_trained_is_kept_nowhere(make, tmp_path):
+    made = make(parked=tmp_path / "run" / "parked")
+    (tmp_path / "run").mkdir()
+    correct = [evaluate(made, client) for client in range(4)]
+    assert count_kept(made) == 0
+    assert not list(tmp_path.rglob("*.safetensors"))
+    seed = weights(made, 1)
+    train_one(made, 1)
+    assert count_kept(made) == 1
+    assert not equal(seed, weights(made, 1))
+    assert [evaluate(made, client) for client in (0, 2, 3)] == [correct[i] for i in (0, 2, 3)]
+    assert count_kept(made) == 1
+
+
+def test_set_up_and_the_first_round_build_participants_alone(monkeypatch):
+    built = []
+    original = pf.Plan.initial_model
+
+    def counted(plan, client, trial):
+        built.append(client)
+        return original(plan, client, trial)
+
+    monkeypatch.setattr(pf.Plan, "initial_model", counted)
+    plan = make_plan("fedsa", clients=24, participation=0.1, eval_clients="participants")
+    federation = open_federation(plan)
+    assert built == []
+    _, clients = federation.round(0)
+    assert set(built) == set(clients)
+    assert len(clients) == 2
+
+
+def test_a_failed_job_leaves_a_parked_client_as_it_was(make, kind):
+    if kind == "live":
+        pytest.skip("a live client is what is worked on")
+    made = make()
+    train_one(made, 0)
+    before = weights(made, 0)
+    FAILING.add(1)
+    try:
+        with pytest.raises(pf.RunFailure, match="half of it is done"):
+            train_one(made, 0, round=1)
+    finally:
+        FAILING.clear()
+    assert equal(before, weights(made, 0))
+    assert before[1]["main"]["rounds"] == 1
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def test_a_client_moves_to_another_host(make, tmp_path):
+    stays, here, there = make(), make(), make()
+    for made in (stays, here):
+        train_one(made, 2)
+    path = tmp_path / "client.safetensors"
+    here.handle(pf.Job("save", 2, {"path": str(path)}))
+    there.handle(pf.Job("load", 2, {"path": str(path)}))
+    here.handle(pf.Job("drop", 2))
+    content = path.read_bytes()
+    assert equal(weights(stays, 2), weights(there, 2))
+    assert evaluate(stays, 2) == evaluate(there, 2)
+    assert count_kept(here) == 0
+    assert equal(weights(here, 2), weights(make(), 2))  # it is its seed again
+    for made in (stays, there):
+        train_one(made, 2, round=1)
+    assert equal(weights(stays, 2), weights(there, 2))
+    assert path.read_bytes() == content, "a file that was given is not written to"
+    there.handle(pf.Job("drop", 2))
+    assert path.exists()
+
+
+def test_a_client_is_brought_back_to_an_earlier_file(make, tmp_path):
+    made, path = make(), tmp_path / "client.safetensors"
+    train_one(made, 0)
+    before = weights(made, 0)
+    made.handle(pf.Job("save", 0, {"path": str(path)}))
+    train_one(made, 0, round=1)
+    assert not equal(before, weights(made, 0))
+    made.handle(pf.Job("load", 0, {"path": str(path)}))
+    assert equal(before, weights(made, 0))
+
+
+def test_a_missing_file_is_named(make, tmp_path):
+    made = make()
+    made.handle(pf.Job("load", 0, {"path": str(tmp_path / "gone.safetensors")}))
+    with pytest.raises(pf.RunFailure, match=r"gone\.safetensors"):
+        evaluate(made, 0)
+
+
+def test_files_of_a_trial_are_forgotten_with_it(make, tmp_path):
+    (tmp_path / "run").mkdir()
+    parked = tmp_path / "run" / "parked"
+    made = make(parked=parked)
+    train_one(made, 0)
+    made.handle(pf.Job("start_trial", values={"trial": 1, "files": {}, "parked": str(parked)}))
+    assert count_kept(made) == 0
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_host_that_does_not_see_the_run_folder_has_a_folder_of_its_own(make, kind, tmp_path):
+    if kind != "disk":
+        pytest.skip("nothing is parked")
+    made = make(parked=tmp_path / "elsewhere" / "parked")
+    train_one(made, 0)
+    folder = made._store._folder
+    assert folder.is_dir()
+    assert not list(tmp_path.iterdir())
+    del made
+    gc.collect()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("error", [None, errno.EXDEV, errno.EPERM])
+def test_a_second_name_for_a_file(tmp_path, monkeypatch, error):
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_bytes(b"first")
+    if error:
+
+        def refuse(*_):
+            raise OSError(error, os.strerror(error))
+
+        monkeypatch.setattr(os, "link", refuse)
+    store.link_or_copy(one, two)
+    store.link_or_copy(one, two)  # again, where it is there
+    assert two.read_bytes() == b"first"
+    assert os.path.samefile(one, two) == (error is None)
+    (tmp_path / "new").write_bytes(b"second")
+    os.replace(tmp_path / "new", one)
+    assert two.read_bytes() == b"first"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "two"]
+
+
+TYPES = [
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
+    torch.int16, torch.int8, torch.uint8, torch.bool,
+]  # fmt: skip
+
+
+def test_tensors_of_all_types_lie_where_they_can_be_mapped(tmp_path):
+    tensors = {str(t): torch.arange(3).to(t) for t in TYPES[::-1]}
+    tensors |= {"scalar": torch.tensor(2.5), "empty": torch.empty(0, 3), "turned": torch.eye(3).T}
+    tensors["layout"] = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    write_tensors(tmp_path / "x", tensors, {"value": "ü"})
+    found, header = read_tensors(tmp_path / "x")
+    assert header == {"value": "ü"}
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert found[name].dtype == tensor.dtype, name
+        assert torch.equal(found[name], tensor), name
+
+
+def test_a_type_that_no_file_holds(tmp_path):
+    with pytest.raises(pf.RunFailure, match="complex64"):
+        write_tensors(tmp_path / "x", {"z": torch.zeros(2, dtype=torch.complex64)}, {})
+    assert not list(tmp_path.iterdir())
+
+
+# --- models are used again -----------------------------------------------------------------------
+
+
+class Swapping:
+    """Gives its clients another classifier, of another kind, when they train."""
+
+    @pf.hookimpl
+    def after_training(self, client):
+        client.module("model").head = nn.Sequential(client.module("head"), nn.Identity())
+
+
+class Plain:
+    """Cross-entropy alone."""
+
+    @pf.hookimpl
+    def after_training(self, client):
+        client.state["seen"] = True
+
+
+@pytest.mark.parametrize(
+    ("method", "models"), [(Plain, 2), (Counting, 8)], ids=["again", "set-up sees the model"]
+)
+def test_a_parked_client_takes_over_a_model(monkeypatch, method, models):
+    made = pf.Host(make_plan(method, client_store="disk"))
+    made.handle(pf.Job("start_trial", values={"trial": 0, "files": {}}))
+    for client in range(4):
+        train_one(made, client)
+    built = []
+    original = pf.Plan.initial_model
+    monkeypatch.setattr(
+        pf.Plan, "initial_model", lambda *given: built.append(1) or original(*given)
+    )
+    for _ in range(2):
+        for client in range(4):
+            train_one(made, client, round=1)
+    assert len(built) == (0 if models == 2 else models)
+    assert len(made._store._models._free) <= 2
+
+
+def test_a_model_that_a_method_rebuilt_is_not_given_to_another():
+    made = pf.Host(make_plan(Swapping, client_store="disk"))
+    made.handle(pf.Job("start_trial", values={"trial": 0, "files": {}}))
+    for client in range(4):
+        train_one(made, client)
+    assert not made._store._models._free
+
+
+def test_the_store_of_an_accelerator_is_host_memory():
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    found = [store.store_kind("memory", d, dry=False) for d in (cpu, cuda)]
+    assert found == ["live", "packed"]
+    assert {store.store_kind("disk", d, dry=False) for d in (cpu, cuda)} == {"disk"}
+    assert store.store_kind("disk", cuda, dry=True) == "live"
+
+
+def test_downloads_that_differ_are_prepared_a_part_at_a_time(monkeypatch):
+    class Own:
+        """Sends every client something else."""
+
+        @pf.hookimpl
+        def download_payload(self, server, client_id):
+            return pf.Payload(x=torch.full((100,), float(client_id)))
+
+        @pf.hookimpl
+        def inference(self, client, x):
+            assert client.received["x"].eq(client.id).all()
+            return torch.eye(4)[client.id % 4].expand(len(x), 4)
+
+    whole = open_federation(make_plan(Own)).round(0)[0]
+    monkeypatch.setattr("protofl.federation.AHEAD", 900)
+    federation = open_federation(make_plan(Own))
+    sizes, original = [], federation.pool.run
+
+    def counted(jobs):
+        sizes.append([job.client for job in jobs])
+        return original(jobs)
+
+    federation.pool.run = counted
+    assert without_times([federation.round(0)[0]]) == without_times([whole])
+    assert [len(s) for s in sizes] == [4, 2, 2]

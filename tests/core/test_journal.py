@@ -1,0 +1,62 @@
+"""The journal of a checkpoint: a commit writes as much as a round has participants."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from protofl.record import Journal, RunFolder
+from runtime_toys import make_plan, open_federation
+
+
+def commits(path, rounds, clients):
+    """A folder after commits of some rounds, each with its participants."""
+    federation = open_federation(make_plan("local"))
+    path.mkdir()
+    (path / "checkpoint").mkdir()
+    folder = RunFolder(path)
+    for number in rounds:
+        paths = folder.client_paths(clients(number), 0, number)
+        for file in paths.values():
+            Path(file).touch()
+        folder.commit_round(federation, number, paths, {"trial": 0, "round": number})
+    return folder
+
+
+def test_a_commit_adds_what_trained(tmp_path):
+    folder = commits(tmp_path / "run", range(5), lambda number: [number, number + 1])
+    again = RunFolder.reopen(tmp_path / "run")
+    assert again.commit == folder.commit
+    assert {c: int(name[-13]) for c, name in again.commit.clients.items()} == {
+        0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 5: 4
+    }  # fmt: skip
+    assert (tmp_path / "run/checkpoint/clients-t0-r0.jsonl").read_text().count("\n") == 5
+    names = {*again.commit.clients.values(), again.commit.server, again.commit.journal}
+    assert {p.name for p in (tmp_path / "run/checkpoint").iterdir()} == names | {"manifest.json"}
+
+
+def test_a_line_that_was_not_committed_does_not_count(tmp_path):
+    commits(tmp_path / "run", range(3), lambda number: [number])
+    with open(tmp_path / "run/checkpoint/clients-t0-r0.jsonl", "a") as file:
+        file.write('{"0": "client-00000-t0-r3.safete')
+    assert set(RunFolder.reopen(tmp_path / "run").commit.clients) == {0, 1, 2}
+
+
+def test_a_journal_of_old_lines_is_begun_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(Journal, "outgrown", property(lambda self: self.length > 200))
+    folder = commits(tmp_path / "run", range(9), lambda number: [number % 3])
+    assert folder.commit.journal != "clients-t0-r0.jsonl"
+    assert len(list((tmp_path / "run/checkpoint").glob("*.jsonl"))) == 1
+    found = RunFolder.reopen(tmp_path / "run").commit.clients
+    assert {c: int(name[-13]) for c, name in found.items()} == {0: 6, 1: 7, 2: 8}
+
+
+def test_a_manifest_of_an_earlier_version(tmp_path):
+    folder = commits(tmp_path / "run", range(2), lambda number: [number])
+    manifest = tmp_path / "run/checkpoint/manifest.json"
+    values = json.loads(manifest.read_text())
+    values.pop("journal")
+    values.pop("journal_bytes")
+    values["clients"] = {str(c): name for c, name in folder.commit.clients.items()}
+    manifest.write_text(json.dumps(values))
+    assert RunFolder.reopen(tmp_path / "run").commit.clients == folder.commit.clients
