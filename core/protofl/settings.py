@@ -90,7 +90,7 @@ KINDS_BY_PART = {
 FREE = {"backend", "workers", "client_store", "profile"}
 """Options that may differ on resume: results don't depend on them."""
 
-UNRECORDED = {"backend", "workers"}
+UNRECORDED = {"backend", "workers", "profile"}
 """Those of them that config.json doesn't hold."""
 
 

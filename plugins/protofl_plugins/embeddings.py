@@ -57,7 +57,8 @@ class Embeddings:
         shift = hot * margin
         index = torch.cat(orders)
         # Gathered once: a step then takes slices.
-        parts = [t[index].split([len(o) for o in orders]) for t in (wide, norms, hot, shift)]
+        sizes = [len(rows) for rows in orders]
+        parts = [torch.split(t[index], sizes) for t in (wide, norms, hot, shift)]
         for Q, squares, target, delta in zip(*parts, strict=True):
             self._step(Q, squares, target, delta)
 

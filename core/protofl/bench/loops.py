@@ -105,7 +105,8 @@ class ProtoflLoop:
     def evaluate(self, number: int) -> dict[str, float]:
         """Downloads and evaluation."""
         tally = Tally()
-        self._federation._evaluate(number, tally)
+        everyone = range(self._federation.plan.info.num_clients)
+        self._federation._evaluate(everyone, number, tally)
         self._accuracies = {c: right / n for c, (right, n) in tally.accuracy.items()}
         return tally.seconds
 

@@ -126,11 +126,10 @@ class FedTGP(Guided):
         anchored = torch.cat([upload["prototypes"] for upload in uploads.values()])
         labels = torch.cat([upload.classes_of("prototypes") for upload in uploads.values()])
         generator = server.generator("shuffle")
-        orders = [
-            rows
-            for _ in server.epochs(server.config.S)
-            for rows in torch.randperm(len(labels), generator=generator).split(server.batch_size)
-        ]
+        orders: list[Tensor] = []
+        for _ in server.epochs(server.config.S):
+            order = torch.randperm(len(labels), generator=generator)
+            orders += torch.split(order, server.batch_size)
         vectors = cast(Tensor, server.modules["vectors"].weight)
         processor = cast("nn.Sequential | None", server.modules.get("F"))
         Embeddings(vectors, processor, server.lr).train(anchored, labels, delta, orders)
