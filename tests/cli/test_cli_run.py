@@ -89,15 +89,9 @@ def test_a_long_round_gives_signs_of_life(cli, tiny, monkeypatch):
     monkeypatch.setattr("protofl_cli.screen.SIGN_OF_LIFE", 0.5)
     evaluate = Federation._evaluate
 
-<<<<<<< HEAD
-    def slow(self, clients, number, tally):
-        time.sleep(1.6)
-        evaluate(self, clients, number, tally)
-=======
     def slow(self, *given):
         time.sleep(1.6)
         evaluate(self, *given)
->>>>>>> store
 
     monkeypatch.setattr(Federation, "_evaluate", slow)
     result = cli("run", "local", *tiny, "--rounds", 1)
