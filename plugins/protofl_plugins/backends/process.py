@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import protofl as pf
 
@@ -47,15 +47,12 @@ class Worker:
         Raises:
             HostFailure: The process ended.
         """
-        doing = job.op if job.client is None else f"{job.op} of client {job.client}"
-        if "round" in job.values:
-            doing += f" in round {job.values['round']}"
-        header = {"op": job.op, "client": job.client, "values": job.values}
+        doing = wire.described(job)
         if not self._ready:
             self._answer("starting")
             self._ready = True
         try:
-            wire.send(self._in, header, job.blob)
+            wire.send(self._in, wire.header_of(job), job.blob)
         except OSError:
             raise self._ended(doing) from None
         return self._answer(doing)
@@ -65,10 +62,7 @@ class Worker:
             header, blob = wire.receive(self._out)
         except (EOFError, OSError):
             raise self._ended(doing) from None
-        if "failure" in header:
-            raise pf.error_from_values(header["failure"])
-        values: dict[str, Any] = header["values"]
-        return pf.Reply(values, blob)
+        return wire.reply_of(header, blob)
 
     def _ended(self, doing: str) -> pf.HostFailure:
         code = self._process.wait()
