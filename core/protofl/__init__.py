@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from protofl.data.download import download
     from protofl.data.images import Images
     from protofl.data.npz import images_from_arrays, read_npz
+    from protofl.dispatch import Dispatcher
     from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
     from protofl.generators import Generator, Outline
     from protofl.hookspecs.markers import hookimpl
@@ -100,6 +101,7 @@ _HOME = {
     "Job": "protofl.jobs",
     "Reply": "protofl.jobs",
     "Pool": "protofl.jobs",
+    "Dispatcher": "protofl.dispatch",
     "error_to_values": "protofl.jobs",
     "error_from_values": "protofl.jobs",
     "TrainJob": "protofl.jobs",
@@ -122,6 +124,7 @@ __all__ = [
     "Client",
     "Config",
     "Deviation",
+    "Dispatcher",
     "Field",
     "Generator",
     "Host",

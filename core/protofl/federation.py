@@ -13,6 +13,7 @@ import torch
 
 from protofl import functional
 from protofl.composition import naming
+from protofl.dispatch import Dispatcher
 from protofl.errors import RunFailure
 from protofl.jobs import Job, Pool, Reply
 from protofl.parties import Cards, ServerRecord
@@ -99,6 +100,8 @@ class Federation:
         self.plan, self.pool, self.dry, self._parked = plan, pool, dry, parked
         self._timeline, self._spans = timeline, spans_of(timeline)
         self._progress = progress or (lambda event, values: None)
+        if isinstance(pool, Dispatcher):
+            pool.report = lambda line: self._progress("note", {"text": line})
         self._costs = {a.name: 1.0 for a in plan.info.architectures}
         self._after_server = any(
             phase.when == "after_server" for phase in plan.composition.phases(plan.info)

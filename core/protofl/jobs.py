@@ -45,13 +45,13 @@ class Reply:
 
 
 class Pool(Protocol):
-    """The hosts of a run, as a backend opens them. A client stays with the host it first met."""
+    """The hosts of a run, as a backend opens them; `Dispatcher` is one for hosts elsewhere."""
 
     def run(self, jobs: list[Job]) -> Iterator[tuple[Job, Reply]]:
         """Carry out clients' jobs, costly ones first, and yield each as it is done, in any order.
 
         Raises:
-            HostFailure: A host ended; the message names the client it was working on.
+            HostFailure: A host ended for good; the message names the client it was working on.
         """
         ...
 

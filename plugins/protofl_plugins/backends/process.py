@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import queue
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import protofl as pf
 
@@ -40,11 +37,9 @@ class Worker:
         )
         self._in = cast(BinaryIO, self._process.stdin)
         self._out = cast(BinaryIO, self._process.stdout)
-        wire.send(self._in, {}, plan.encode())
-
-    def ready(self) -> None:
-        """Wait until the worker has built its host."""
-        self._answer("starting")
+        self._ready = False
+        with suppress(OSError):  # one that has ended already is found when it is asked
+            wire.send(self._in, {}, plan.encode())
 
     def do(self, job: pf.Job) -> pf.Reply:
         """Have a job done.
@@ -52,12 +47,12 @@ class Worker:
         Raises:
             HostFailure: The process ended.
         """
-        doing = job.op if job.client is None else f"{job.op} of client {job.client}"
-        if "round" in job.values:
-            doing += f" in round {job.values['round']}"
-        header = {"op": job.op, "client": job.client, "values": job.values}
+        doing = wire.described(job)
+        if not self._ready:
+            self._answer("starting")
+            self._ready = True
         try:
-            wire.send(self._in, header, job.blob)
+            wire.send(self._in, wire.header_of(job), job.blob)
         except OSError:
             raise self._ended(doing) from None
         return self._answer(doing)
@@ -67,10 +62,7 @@ class Worker:
             header, blob = wire.receive(self._out)
         except (EOFError, OSError):
             raise self._ended(doing) from None
-        if "failure" in header:
-            raise pf.error_from_values(header["failure"])
-        values: dict[str, Any] = header["values"]
-        return pf.Reply(values, blob)
+        return wire.reply_of(header, blob)
 
     def _ended(self, doing: str) -> pf.HostFailure:
         code = self._process.wait()
@@ -89,76 +81,13 @@ class Worker:
                 stream.close()
 
 
-class ProcessPool:
-    """Worker processes; a client stays with the worker that it first met."""
-
-    def __init__(self, plan: pf.Plan, workers: int) -> None:
-        text = plan.to_json()
-        self._pins: dict[int, int] = {}
-        self._workers = [Worker(number, text) for number in range(workers)]
-        self._waiting = list(self._workers)
-
-    def _wait_until_ready(self) -> None:
-        while self._waiting:
-            self._waiting.pop().ready()
-
-    def run(self, jobs: list[pf.Job]) -> Iterator[tuple[pf.Job, pf.Reply]]:
-        """Deal jobs to workers as they become free; clients that have met one go to theirs."""
-        self._wait_until_ready()
-        left, lock = list(jobs), threading.Lock()
-        done: queue.Queue[tuple[pf.Job, pf.Reply] | Exception | None] = queue.Queue()
-
-        def take(number: int) -> pf.Job | None:
-            with lock:
-                for position, job in enumerate(left):
-                    if self._pins.get(cast(int, job.client), number) == number:
-                        self._pins[cast(int, job.client)] = number
-                        return left.pop(position)
-            return None
-
-        def serve(worker: Worker) -> None:
-            try:
-                while (job := take(worker.number)) is not None:
-                    done.put((job, worker.do(job)))
-                done.put(None)
-            except Exception as error:
-                done.put(error)
-
-        threads = [
-            threading.Thread(target=serve, args=(worker,), daemon=True) for worker in self._workers
-        ]
-        for thread in threads:
-            thread.start()
-        idle = 0
-        while idle < len(threads):
-            item = done.get()
-            if item is None:
-                idle += 1
-            elif isinstance(item, Exception):
-                with lock:
-                    left.clear()
-                raise item
-            else:
-                yield item
-
-    def broadcast(self, job: pf.Job) -> None:
-        """Have every worker do a job; clients are dealt anew afterwards."""
-        self._wait_until_ready()
-        self._pins.clear()
-        for worker in self._workers:
-            worker.do(job)
-
-    def close(self) -> None:
-        """End all workers."""
-        for worker in self._workers:
-            worker.close()
-
-
 class Process:
     """Worker processes on this machine, one thread each, one per core unless told otherwise."""
 
     @pf.hookimpl
-    def open_pool(self, plan: pf.Plan, workers: int) -> ProcessPool:
+    def open_pool(self, plan: pf.Plan, workers: int) -> pf.Dispatcher:
         """Start the workers; they load while the run prepares itself."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        return ProcessPool(plan, min(workers or cores or 1, plan.info.num_clients))
+        text = plan.to_json()
+        count = min(workers or cores or 1, plan.info.num_clients)
+        return pf.Dispatcher(lambda number: Worker(number, text), count)

@@ -1,6 +1,7 @@
-"""Messages between a run and its worker processes: a JSON header and one blob of bytes.
+"""Messages between a run and its hosts elsewhere: a JSON header and one blob of bytes.
 
-A message is two lengths (8 bytes each, little-endian), the header, the blob. Nothing is pickled.
+On a stream a message is two lengths (8 bytes each, little-endian), the header, the blob. Nothing is
+pickled.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import json
 import struct
 from typing import Any, BinaryIO
+
+import protofl as pf
 
 _LENGTHS = struct.Struct("<QQ")
 
@@ -37,3 +40,36 @@ def _exactly(stream: BinaryIO, count: int) -> bytes:
     if len(data) < count:
         raise EOFError("the stream was closed")
     return data
+
+
+def header_of(job: pf.Job) -> dict[str, Any]:
+    """All of a job but its blob."""
+    return {"op": job.op, "client": job.client, "values": job.values}
+
+
+def answer(host: pf.Host, header: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+    """Have a host do a job; the header and the blob of its reply."""
+    reply = host.handle(pf.Job(header["op"], header["client"], header["values"], blob))
+    return {"values": reply.values}, reply.blob
+
+
+def failure(error: Exception) -> dict[str, Any]:
+    """The header of a reply that is an error."""
+    return {"failure": pf.error_to_values(error)}
+
+
+def reply_of(header: dict[str, Any], blob: bytes) -> pf.Reply:
+    """A reply from what came back.
+
+    Raises:
+        ProtoflError: It was an error.
+    """
+    if "failure" in header:
+        raise pf.error_from_values(header["failure"])
+    return pf.Reply(header["values"], blob)
+
+
+def described(job: pf.Job) -> str:
+    """What a host was doing, for a message: ``train of client 3 in round 1``."""
+    doing = job.op if job.client is None else f"{job.op} of client {job.client}"
+    return f"{doing} in round {job.values['round']}" if "round" in job.values else doing

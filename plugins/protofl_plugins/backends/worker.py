@@ -45,10 +45,9 @@ def main() -> None:
                 host = pf.Host(pf.Plan.from_json(blob.decode()))
                 answer, data = {"values": {}}, b""
             else:
-                reply = host.handle(pf.Job(header["op"], header["client"], header["values"], blob))
-                answer, data = {"values": reply.values}, reply.blob
+                answer, data = wire.answer(host, header, blob)
         except Exception as error:
-            answer, data = {"failure": pf.error_to_values(error)}, b""
+            answer, data = wire.failure(error), b""
         wire.send(outgoing, answer, data)
         if not warm and host is not None:
             host.warm_up()

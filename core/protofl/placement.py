@@ -1,0 +1,78 @@
+"""Which host a client works on: by measured seconds, moved only where that pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+WORTH = 1.1
+"""How much longer a round may take with clients where they are than after moving some."""
+
+
+class Seconds:
+    """What clients' local training took, smoothed over rounds.
+
+    A client that trains in several stages of a round has a figure for each; its cost is their sum.
+    """
+
+    def __init__(self) -> None:
+        self._stages: dict[str, dict[int, float]] = {}
+
+    def add(self, client: int, stage: str, seconds: float) -> None:
+        """Take in a measurement."""
+        stages = self._stages.setdefault(stage, {})
+        stages[client] = (stages.get(client, seconds) + seconds) / 2
+
+    def of(self, clients: Iterable[int]) -> dict[int, float]:
+        """{client: seconds of a round} of those that have been measured."""
+        sums = {c: [s[c] for s in self._stages.values() if c in s] for c in clients}
+        return {client: sum(found) for client, found in sums.items() if found}
+
+
+def place(
+    costs: Mapping[int, float], at: Mapping[int, int], hosts: Sequence[int]
+) -> dict[int, int]:
+    """Longest processing time first: the costliest client goes to the host with least to do.
+
+    Args:
+        costs: {client: seconds}.
+        at: {client: host} of those clients that would have to be moved.
+        hosts: The hosts.
+
+    Returns:
+        {client: host}. Clients stay where they are unless the longest host's work is then more
+        than `WORTH` times what it is after moving; of those that move, as few as make it equal.
+    """
+    order = sorted(costs, key=lambda client: (-costs[client], client))
+    held = {client: host for client, host in at.items() if client in costs}
+    loads = dict.fromkeys(hosts, 0.0)
+    for client, host in held.items():
+        loads[host] += costs[client]
+    stay, longest = _deal([c for c in order if c not in held], costs, loads, {}, 0.0)
+    nothing = dict.fromkeys(hosts, 0.0)
+    best, shortest = _deal(order, costs, nothing, {}, 0.0)
+    if longest <= WORTH * shortest:
+        return held | stay
+    few, near = _deal(order, costs, nothing, held, shortest)
+    return few if near <= 1.05 * shortest else best
+
+
+def _deal(
+    order: Iterable[int],
+    costs: Mapping[int, float],
+    loads: Mapping[int, float],
+    at: Mapping[int, int],
+    limit: float,
+) -> tuple[dict[int, int], float]:
+    """Deal clients to hosts; they stay where that keeps the host within the limit.
+
+    Returns:
+        {client: host}, and the work of the host with most of it.
+    """
+    sums, chosen = dict(loads), {}
+    for client in order:
+        host = at.get(client)
+        if host is None or sums[host] + costs[client] > limit:
+            host = min(sums, key=sums.__getitem__)
+        sums[host] += costs[client]
+        chosen[client] = host
+    return chosen, max(sums.values())
