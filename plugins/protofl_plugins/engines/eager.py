@@ -28,7 +28,7 @@ class Eager:
             with job.autocast():
                 features = model.features(batch.x)
                 logits = model.head(features)
-            output = pf.Output(_wide(features), _wide(logits))
+            output = pf.Output(wide(features), wide(logits))
             terms = job.loss(batch, output, step)
             total = reduce(add, terms.values())
             gradients = torch.autograd.grad(total, parameters, allow_unused=True)
@@ -45,7 +45,7 @@ class Eager:
         }
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
     """What autocast computed in 16 bits as float32."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 

@@ -161,7 +161,8 @@ class FedGen:
         if not batch.draws:
             return terms
         config, G, draws = client.config, client.module("generator"), batch.draws
-        fade = config.decay**client.round
+        # Without decay the loss is the same in every round, for engines that keep its steps.
+        fade = config.decay**client.round if config.decay < 1 else 1.0
         generated = client.head(G(draws["noise"], draws["labels"]))
         teacher = client.head(G(draws["own"][: len(batch.x)], batch.y))
         return terms | {
