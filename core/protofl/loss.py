@@ -58,8 +58,12 @@ class Loss:
         return {s.method: {k: v[step] for k, v in s.draws.items()} for s in drawn}
 
     def seen_by(self, view: Callable[[str], Client]) -> Loss:
-        """The same terms on another client: ``view(method)`` gives it bound to a method."""
-        return Loss([replace(s, client=view(s.method)) for s in self._sources])
+        """The same terms on another client, to be called with draws given.
+
+        Args:
+            view: Gives the client bound to a method.
+        """
+        return Loss([replace(s, client=view(s.method), draws={}) for s in self._sources])
 
     def terms(self, batch: Batch, output: Output, draws: Draws) -> dict[str, Tensor]:
         """The terms of one batch with the step's draws given.

@@ -134,6 +134,8 @@ class StandIn:
     Attributes:
         values: The entries that steps see, by path; the engine fills them in.
         facts: The plain values that steps have looked at.
+        recorded: Where not None, plain values are these, whoever the clients are: a step that was
+            recorded once holds the values of that time.
     """
 
     class Unfit(Exception):
@@ -153,16 +155,17 @@ class StandIn:
     def __init__(self, records: Sequence[ClientRecord], whole: Whole) -> None:
         self.values: dict[Path, Any] = {}
         self.facts: dict[Fact, Any] = {}
+        self.recorded: Mapping[Fact, Any] | None = None
         self._records = list(records)
         self._record = _Record(self, records[0], whole)
 
     def view(self, owner: str) -> Client:
         """The stand-in as the method ``owner`` sees a client."""
         record = cast("ClientRecord", self._record)
-        return Client(record, owner, self._records[0].configs[owner])
+        return Client(record, owner, self._record.configs[owner])
 
     def stand_for(self, *jobs: TrainJob) -> None:
-        """Stand for other clients from now on."""
+        """Stand for other clients from now on, or for none."""
         self._records = [job.record for job in jobs]
 
     def collect(self, path: Path) -> list[Any]:
@@ -181,6 +184,8 @@ class StandIn:
         Raises:
             Unfit: They differ in it.
         """
+        if self.recorded is not None:
+            return self.recorded[fact]
         found = [fact_of(record, fact) for record in self._records]
         if any(other != found[0] for other in found):
             raise StandIn.Unfit(f"clients differ in {' '.join(fact)}, which the loss reads")

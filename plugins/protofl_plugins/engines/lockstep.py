@@ -141,6 +141,7 @@ class Lockstep:
     ) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor]:
         """The mapped forward pass, again until all entries are there that the loss asks for."""
         job, stand_in, model = self._jobs[0], self._stand_in, self._whole.model
+        loss = job.loss.seen_by(stand_in.view)
         self._refresh()
         fresh = batch[0].shape not in self._known
         before = {name: buffer.clone() for name, buffer in buffers.items()} if fresh else {}
@@ -161,7 +162,8 @@ class Lockstep:
             now = pf.StandIn.with_leaves(draws[0], iter(drawn))
 
             def inside() -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor]:
-                found = forward(job, model, stand_in, pf.Batch(x, y, index, job.phase.name), now)
+                batch = pf.Batch(x, y, index, job.phase.name)
+                found = forward(model, loss.terms, batch, now, job.precision)
                 return found.total, found.terms, found.output.features, found.output.logits
 
             result: tuple[Tensor, dict[str, Tensor], Tensor, Tensor] = functional_call(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import reduce
 from operator import add
 from typing import NamedTuple
 
 import protofl as pf
+import torch
 from torch import Tensor
 from torch.nn import Module
 
@@ -25,14 +27,18 @@ class Forward(NamedTuple):
 
 
 def forward(
-    job: pf.TrainJob, model: Module, stand_in: pf.StandIn, batch: pf.Batch, draws: Draws
+    model: Module,
+    loss: Callable[[pf.Batch, pf.Output, Draws], dict[str, Tensor]],
+    batch: pf.Batch,
+    draws: Draws,
+    precision: str,
 ) -> Forward:
-    """The forward pass and the loss of a batch, seen by a stand-in."""
-    with job.autocast():
+    """The forward pass and the loss of a batch, with the step's draws given."""
+    with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=precision == "bf16"):
         features = model.features(batch.x)  # type: ignore[operator]
         logits = model.head(features)  # type: ignore[operator]
     output = pf.Output(wide(features), wide(logits))
-    terms = job.loss.seen_by(stand_in.view).terms(batch, output, draws)
+    terms = loss(batch, output, draws)
     return Forward(reduce(add, terms.values()), terms, output)
 
 
@@ -59,6 +65,31 @@ def by_eager(jobs: Sequence[pf.TrainJob], why: str = "") -> list[dict[str, float
         if why:
             job.notes.append(why)
     return found
+
+
+def or_by_eager(
+    engine: str, jobs: list[pf.TrainJob], train: Callable[[], list[dict[str, float]]]
+) -> tuple[list[dict[str, float]], str]:
+    """Train, or have ``eager`` do it where that fails; the sums, and why it failed.
+
+    ``train`` must leave the clients' weights alone until all is done.
+    """
+    # What after_batch has collected by the time of a failure must not be collected twice.
+    collects = jobs[0].after_batch is not None
+    kept = [deepcopy((j.record.scratch, j.record.state)) if collects else None for j in jobs]
+    try:
+        return train(), ""
+    except Exception as error:  # whatever it is: an error that is the method's own comes again
+        for job, before in zip(jobs, kept, strict=True):
+            if before is not None:
+                job.record.scratch, job.record.state = before
+        why = reason(error)
+        return by_eager(jobs, given_up(engine, jobs[0], why)), why
+
+
+def given_up(engine: str, job: pf.TrainJob, why: str) -> str:
+    """The note that tells why ``eager`` trains a client."""
+    return f"engine {engine}: {job.architecture} is trained by eager: {why}"
 
 
 def reason(error: BaseException) -> str:

@@ -9,13 +9,13 @@ cost of launching them: small nets on a GPU.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from copy import deepcopy
+from functools import partial
 
 import protofl as pf
 
 from protofl_plugins.engines.eager import Eager
 from protofl_plugins.engines.lockstep import Lockstep
-from protofl_plugins.engines.stepping import by_eager, kind_of, reason
+from protofl_plugins.engines.stepping import by_eager, kind_of, or_by_eager
 
 
 class Vmapped:
@@ -53,21 +53,13 @@ class Vmapped:
         found: dict[int, dict[str, float]] = {}
         for places in alike.values():
             own = [jobs[place] for place in places]
-            sums = by_eager(own) if len(own) == 1 else _in_lockstep(own)
+            if len(own) == 1:
+                sums = by_eager(own)
+            else:
+                sums, _ = or_by_eager("vmapped", own, partial(_in_lockstep, own))
             found |= dict(zip(places, sums, strict=True))
         return [found[place] for place in range(len(jobs))]
 
 
 def _in_lockstep(jobs: list[pf.TrainJob]) -> list[dict[str, float]]:
-    """Train a group, or have ``eager`` do it and say why."""
-    # What after_batch has collected by the time of a failure must not be collected twice.
-    collects = jobs[0].after_batch is not None
-    kept = [deepcopy((j.record.scratch, j.record.state)) if collects else None for j in jobs]
-    try:
-        return Lockstep(jobs).train()
-    except Exception as error:  # whatever it is: an error that is the method's own comes again
-        for job, before in zip(jobs, kept, strict=True):
-            if before is not None:
-                job.record.scratch, job.record.state = before
-        why = f"vmapped gave {jobs[0].architecture} to eager: {reason(error)}"
-        return by_eager(jobs, why)
+    return Lockstep(jobs).train()

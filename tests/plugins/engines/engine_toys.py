@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import protofl as pf
-import toyfed
 import torch
+import toyfed
 from protofl.data.batches import Pixels
 from protofl.federation import Federation
 from protofl.parts import choose_part
@@ -69,7 +69,7 @@ def make_plan(method, folder, members, **options):
         options["public"] = f"npz:{folder / 'public.npz'}"
     options["options"] = {method: QUICK.get(method, {}) | own} | options.pop("parts", {})
     images = toyfed.make_images(RAGGED, [[1, 1, 1, 1]] * 6)
-    images = replace(images, x=images.x.float())
+    images = replace(images, x=images.x.to(torch.float32))
     return toyfed.make_plan(
         method, folder, images, toyfed.group(*members), **options, backend="local"
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import toyfed
 import torch
+import toyfed
 from engine_toys import METHODS, RESIDUAL, Run, assert_equal_runs, make_plan, use_double
 
-ENGINES = ["vmapped"]
+ENGINES = ["vmapped", "captured", "compiled"]
 ONE_ARCHITECTURE = ("fedavg", "fedprox")
 
 
