@@ -87,10 +87,11 @@ class Payload(dict[str, Tensor]):
 
     def nonfinite(self) -> str | None:
         """The name of a tensor that holds NaN or infinity; None where all are finite."""
-        for key, tensor in self.items():
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                return key
-        return None
+        names = [key for key, tensor in self.items() if tensor.is_floating_point()]
+        if not names:
+            return None
+        finite = torch.stack([torch.isfinite(self[key]).all() for key in names]).tolist()
+        return next((key for key, good in zip(names, finite, strict=True) if not good), None)
 
     def to_bytes(self) -> bytes:
         """The bytes on the wire; an empty payload is 0 bytes."""
@@ -110,8 +111,12 @@ def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Contiguous tensors in memory of their own, as safetensors wants them."""
     plain: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for name, tensor in tensors.items():
-        value = tensor.detach().to("cpu").contiguous()
+    # All copies from a device are under way before one of them is waited for.
+    moved = {name: tensor.detach().to("cpu", non_blocking=True) for name, tensor in tensors.items()}
+    for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
+    for name, tensor in moved.items():
+        value = tensor.contiguous()
         if value.untyped_storage().data_ptr() in seen:
             value = value.clone()
         seen.add(value.untyped_storage().data_ptr())

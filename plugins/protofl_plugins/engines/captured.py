@@ -110,7 +110,7 @@ class Captured:
         if device.type != "cuda" or count == 1:
             return None
         while len(self._streams) <= place:
-            self._streams.append(torch.cuda.Stream(device))
+            self._streams.append(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
         return self._streams[place]
 
 
@@ -156,18 +156,17 @@ class _Lane:
 
 def _recording(job: pf.TrainJob, config: Any) -> Callable[..., Recorder]:  # noqa: ANN401
     """Makes the recorders of a stage, whose captures share one memory pool."""
-    usual, cuda = job.batch_size, job.device.type == "cuda"
+    usual, device = job.batch_size, job.device
     pools: list[Any] = []
 
     def record(step: Callable[[], None], size: int) -> Recorder:
         if config.last == "plain" and size != usual:
             return Plain(step)
-        if not cuda:
+        if device.type != "cuda":
             return Plain(step, warm_up=1)
-        with torch.cuda.device(job_device):
+        with torch.cuda.device(device):
             graph = CUDAGraph(step, pools[0] if pools else None)
         pools.append(graph.pool)
         return graph
 
-    job_device = job.device
     return record

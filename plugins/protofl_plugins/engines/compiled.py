@@ -32,9 +32,6 @@ class Compiled:
         backend: str = pf.Field(
             "inductor", description="torch.compile's backend; inductor needs a C++ compiler"
         )
-        mode: str | None = pf.Field(
-            None, description="torch.compile's mode, such as max-autotune-no-cudagraphs"
-        )
 
     def __init__(self) -> None:
         self._stages: dict[str, Stage] = {}
@@ -73,11 +70,9 @@ def _compile(module: Module, size: int, config: Any) -> None:  # noqa: ANN401 - 
         return
     plain: Callable[[Tensor], Tensor] = MethodType(_own_code(pf.SplitModel.features), module)
     # Random numbers (dropout) as PyTorch draws them; one shape, so nothing is left dynamic.
-    options = {"options": {"fallback_random": True}} if config.backend == "inductor" else {}
-    if config.mode is not None:
-        options = {"mode": config.mode}
+    options: dict[str, Any] = {"fallback_random": True} if config.backend == "inductor" else {}
     compiled: Callable[[Tensor], Tensor] = torch.compile(
-        plain, backend=config.backend, dynamic=False, **options
+        plain, backend=config.backend, dynamic=False, options=options or None
     )
 
     def features(x: Tensor) -> Tensor:

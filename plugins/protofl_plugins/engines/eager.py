@@ -39,10 +39,13 @@ class Eager:
             for label, term in terms.items():
                 history.setdefault(label, []).append(term.detach())
                 sizes.setdefault(label, []).append(len(batch.x))
-        return {
-            label: float(torch.stack(values).double() @ values[0].new_tensor(sizes[label]).double())
+        if not history:
+            return {}
+        sums = [
+            torch.stack(values).double() @ values[0].new_tensor(sizes[label]).double()
             for label, values in history.items()
-        }
+        ]
+        return dict(zip(history, torch.stack(sums).tolist(), strict=True))
 
 
 def wide(x: Tensor) -> Tensor:

@@ -49,7 +49,8 @@ class CUDAGraph:
     """
 
     def __init__(self, step: Callable[[], None], pool: Any = None) -> None:  # noqa: ANN401
-        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        current = torch.cuda.current_stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(current)
         with torch.cuda.stream(side):
             for _ in range(WARM_UP):

@@ -167,8 +167,7 @@ class _Program:
             with _unchanged([*stage.whole.buffers()]):
                 self._discover(batch, self._draws)
             after = _random_state(devices)
-            if any(not torch.equal(a, b) for a, b in zip(state, after, strict=True)):
-                stage.random = True
+            stage.random |= state != after
             stage.stand_in.values, stage.stand_in.recorded = self._values, self._facts
             try:
                 with _unchanged(stage.mutable()):
@@ -273,5 +272,6 @@ def _outline(stand_in: pf.StandIn, path: Any) -> str:  # noqa: ANN401 - a path o
     return repr(pf.StandIn.outline(tree))
 
 
-def _random_state(devices: list[torch.device]) -> list[Tensor]:
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
+def _random_state(devices: list[torch.device]) -> list[bytes]:
+    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
+    return [state.numpy().tobytes() for state in states]

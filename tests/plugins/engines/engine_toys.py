@@ -17,6 +17,7 @@ from torch import nn
 REGISTRY = Registry()
 METHODS = [plugin.name for plugin in REGISTRY.plugins("method")]
 QUICK = {"fedtgp": {"S": 5}, "fedet": {"aggregate": "weighted"}, "fedgen": {"b": 1.0, "epochs": 5}}
+QUICK["fedktl"] = {"mu": 1.0}
 EAGER = choose_part(REGISTRY, "engine", "eager")
 RAGGED = [[6, 5, 4, 0], [0, 7, 0, 6], [9, 0, 3, 2], [4, 4, 4, 4], [1, 0, 2, 0], [5, 6, 0, 6]]
 """Six clients: 15, 13, 14, 16, 3 and 17 samples in batches of 5."""
@@ -38,7 +39,8 @@ def _residual(channels, side, K):
 class _Residual(nn.Module):
     def __init__(self):
         super().__init__()
-        self.convolution, self.norm = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.convolution = nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(4)
 
     def forward(self, x):
         return torch.relu(x + self.norm(self.convolution(x)))
