@@ -93,6 +93,7 @@ def given_up(engine: str, job: pf.TrainJob, why: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """The first line of an error, as a note gives it."""
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    """The first line of an error, as a note gives it; two where the first only announces."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    text = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
     return text if len(text) <= 160 else text[:157] + "…"
