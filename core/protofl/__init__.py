@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from protofl.randomness import numpy_stream, random_stream
     from protofl.running import Result, run
     from protofl.server import Server
+    from protofl.standin import StandIn
     from protofl.weights import average_weights, load_weights, pack_weights
 
 __version__ = "0.1.0"
@@ -105,6 +106,7 @@ _HOME = {
     "error_to_values": "protofl.jobs",
     "error_from_values": "protofl.jobs",
     "TrainJob": "protofl.jobs",
+    "StandIn": "protofl.standin",
     "Plan": "protofl.plan",
     # running
     "run": "protofl.running",
@@ -144,6 +146,7 @@ __all__ = [
     "RunInfo",
     "Server",
     "SplitModel",
+    "StandIn",
     "TrainJob",
     "UsageError",
     "VariantConfig",

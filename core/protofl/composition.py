@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pluggy
-from torch import Tensor
 
 from protofl.baseline import Baseline
-from protofl.client import Batch, Client, Output
+from protofl.client import Client
 from protofl.config import Config, parse_config
 from protofl.errors import ProtoflError, RunFailure, UsageError, unknown
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS, MethodSpec
 from protofl.info import Phase, RunInfo
+from protofl.loss import Loss, LossSource
 from protofl.registry import Registry, hooks_of
 
 BASELINE = "baseline"
@@ -305,7 +305,7 @@ class Composition:
             labels = {t.name: t.label for t in trained if t.method == method}
             declared = self.declared_terms(method)
             sources.append(
-                _LossSource(
+                LossSource(
                     method,
                     function,
                     taken,
@@ -325,51 +325,6 @@ class Composition:
             lines[hook] = owner if provider == owner else f"{owner} (default)"
         lines["local_loss"] = " + ".join(term.label for term in self.terms)
         return lines
-
-
-@dataclass(frozen=True)
-class _LossSource:
-    method: str
-    function: Callable[..., Mapping[str, Tensor] | None]
-    arguments: list[str]
-    client: Client
-    labels: dict[str, str]
-    declared: set[str]
-    draws: Mapping[str, Tensor]
-
-
-class Loss:
-    """The named terms of a client's loss, as plain callables."""
-
-    def __init__(self, sources: list[_LossSource]) -> None:
-        self._sources = sources
-
-    def __call__(self, batch: Batch, output: Output, step: int) -> dict[str, Tensor]:
-        """The terms of one batch that take part in the sum, by their labels."""
-        terms: dict[str, Tensor] = {}
-        for source in self._sources:
-            seen = batch
-            if source.draws:
-                seen = replace(batch, draws={k: v[step] for k, v in source.draws.items()})
-            given = {"client": source.client, "batch": seen, "output": output}
-            found = source.function(*(given[a] for a in source.arguments))
-            if found is None:
-                raise RunFailure(f"{source.method}.local_loss returned nothing")
-            if not found.keys() <= source.declared:
-                extra = sorted(found.keys() - source.declared)[0]
-                raise RunFailure(
-                    f"{source.method}.local_loss returned the undeclared term {extra!r}",
-                    f"declared: {', '.join(sorted(source.declared))}",
-                    "add it to the method's terms",
-                )
-            for name, value in found.items():
-                if name in source.labels:
-                    terms[source.labels[name]] = value
-        if not terms:
-            raise RunFailure(
-                "no loss term came into being", do="drop fewer terms: one must be there in round 0"
-            )
-        return terms
 
 
 def _bind(manager: pluggy.PluginManager, instance: object, name: str) -> None:

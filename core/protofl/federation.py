@@ -107,6 +107,7 @@ class Federation:
             phase.when == "after_server" for phase in plan.composition.phases(plan.info)
         )
         self.trial = 0
+        self._noted: set[str] = set()
         self.server: ServerRecord
         self.holders: set[int] = set()
         """Clients that hold the download of the last round's end."""
@@ -339,6 +340,10 @@ class Federation:
             assert job.client is not None
             replies[job.client] = reply
             tally.spend(reply.values["seconds"])
+            for note in reply.values.get("notes", ()):
+                if note not in self._noted:
+                    self._noted.add(note)
+                    self._progress("note", {"text": note})
             self._progress("client", {"stage": stage, "client": job.client})
         return replies
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from protofl import together
 from protofl.client import Batch, Output
 from protofl.composition import naming
 from protofl.data.batches import batch_bounds
@@ -57,23 +58,40 @@ class Host:
         Raises:
             ProtoflError: What went wrong, with the client and the hook.
         """
-        start, threads = time.perf_counter_ns(), torch.get_num_threads()
-        torch.set_num_threads(1)
-        values = dict(job.values)
+        start, values = time.perf_counter_ns(), dict(job.values)
         self._profile.sample = bool(values.pop("sample", False))
-        try:
+        with one_thread():
             operation = getattr(self, job.op)
             if job.client is None:
                 return operation(**values)  # type: ignore[no-any-return]
             reply: Reply = operation(job.client, job.blob, **values)
-        finally:
-            torch.set_num_threads(threads)
         if self._profile.spans.on:
             name = self.plan.info.architecture_of(job.client).name
             title = f"{job.op} client {job.client} ({name})"
             told = {"client": job.client, "architecture": name, "round": values.get("round", -1)}
             reply.values["profile"] = self._profile.job_done(title, start, **told)
         return reply
+
+    def handle_many(self, jobs: list[Job]) -> Iterator[tuple[Job, Reply]]:
+        """Do clients' jobs, several at a time where the engine trains groups; yield as done.
+
+        A profiled run does one at a time, as it tells of clients and of their steps.
+
+        Raises:
+            ProtoflError: What went wrong, with the client and the hook.
+        """
+        engine, single = self.plan.parts["engine"], self._profile.spans.on
+        if single or not jobs or jobs[0].op != "train" or not together.trains_groups(engine):
+            for job in jobs:
+                yield job, self.handle(job)
+            return
+        names = [self.plan.info.architecture_of(job.client or 0).name for job in jobs]
+        for places in together.chunks(engine, names):
+            chosen = [jobs[place] for place in places]
+            with one_thread():
+                steps = [self._training(j.client or 0, j.blob, **j.values) for j in chosen]
+                replies = together.several(engine, steps)
+            yield from zip(chosen, replies, strict=True)
 
     def warm_up(self) -> None:
         """Import what building the clients' models imports, while the run still prepares itself."""
@@ -102,10 +120,17 @@ class Host:
         self, client: int, blob: bytes, round: int, when: str, keep_received: bool = False
     ) -> Reply:
         """Local training of one client, and its upload."""
+        training = self._training(client, blob, round, when, keep_received)
+        return together.alone(self.plan.parts["engine"], training)
+
+    def _training(
+        self, client: int, blob: bytes, round: int, when: str, keep_received: bool = False
+    ) -> together.Training:
+        """What `train` does, waiting for the engine at every `TrainJob` that it yields."""
         clock = _Clock(self._profile.spans)
         with self._store.lent(client, trains=True) as record:
             clock.lap("setup")
-            reply = self._train(record, blob, round, when, keep_received, clock)
+            reply = yield from self._train(record, blob, round, when, keep_received, clock)
         clock.lap("checkpoint")
         return reply
 
@@ -183,7 +208,7 @@ class Host:
         when: str,
         keep_received: bool,
         clock: _Clock,
-    ) -> Reply:
+    ) -> together.Training:
         view, composition = record.view(self.plan.composition.main), self.plan.composition
         place = f"client {record.id}, round {round}"
         record.round = round
@@ -196,12 +221,14 @@ class Host:
         with naming(f"receive, {place}"):
             composition.lifecycle("receive", client=view)
         sums: dict[str, float] = {}
+        notes: list[str] = []
         samples = 0
         for phase in self._phases:
             if phase.when == when and self._takes_place(phase, record):
-                count, found = self._train_phase(record, phase)
+                count, done = yield from self._train_phase(record, phase, clock)
                 samples += count
-                for label, value in found.items():
+                notes += done.notes
+                for label, value in done.sums.items():
                     sums[label] = sums.get(label, 0.0) + value
         spent = record.feature_seconds
         clock.lap("train", less=spent)
@@ -220,7 +247,13 @@ class Host:
         clock.lap("payload", less=record.feature_seconds - spent)
         clock.seconds["prototypes"], record.feature_seconds = record.feature_seconds, 0.0
         return Reply(
-            {"samples": samples, "sums": sums, "floats": payload.floats, "seconds": clock.seconds},
+            {
+                "samples": samples,
+                "sums": sums,
+                "floats": payload.floats,
+                "seconds": clock.seconds,
+                "notes": notes,
+            },
             data,
         )
 
@@ -254,7 +287,10 @@ class Host:
             return False
         return phase.needs is None or phase.needs in record.received
 
-    def _train_phase(self, record: ClientRecord, phase: Phase) -> tuple[int, dict[str, float]]:
+    def _train_phase(
+        self, record: ClientRecord, phase: Phase, clock: _Clock
+    ) -> Generator[TrainJob, together.Trained, tuple[int, together.Trained]]:
+        """Prepare a phase, have it trained, conclude it; samples seen, and what training did."""
         plan, settings = self.plan, self.plan.settings
         samples = record.train if phase.data == "private" else record.public
         if samples is None:
@@ -270,45 +306,47 @@ class Host:
         seen = epochs * bounds[-1][1]
         view = record.view(plan.composition.main)
         place = f"client {record.id}, round {record.round}"
-        keys = ("train", record.round, record.id, phase.name)
-        with global_stream(record.seed, *keys):
-            with naming(f"before_training, {place}"), torch.no_grad():
+        keys = ("before-training", record.round, record.id, phase.name)
+        with global_stream(record.seed, *keys), naming(f"before_training, {place}"):
+            with torch.no_grad():
                 draws = plan.composition.lifecycle("before_training", client=view)
-            job = TrainJob(
-                model=record.model,
-                groups=record.parameter_groups(settings.lr),
-                loss=plan.composition.loss(record.view, draws, phase),
-                after_batch=self._after_batch(record),
-                optimizer=settings.optimizer,
-                momentum=settings.momentum,
-                clip=settings.clip,
-                precision=settings.precision,
-                device=plan.device,
-                phase=phase,
-                samples=samples,
-                epochs=epochs,
-                batch_size=batch,
-                drop_last=settings.drop_last,
-                seed=record.seed,
-                keys=(phase.name, record.round, record.id),
-                augment=settings.augment and phase.data == "private",
-            )
-            engine = plan.parts["engine"]
-            record.set_mode(True)
-            laps = self._profile.phases(record.steps)
-            with naming(f"local_loss, {place}"):
-                if laps is None:
-                    sums = engine.caller("train", job=job)
-                else:
-                    job.lap = laps
-                    with self._profile.spans.span(f"{phase.name} steps", "engine"):
-                        sums = engine.caller("train", job=job)
-                        laps.finish()
-            record.set_mode(False)
-            record.weights_changed()
-            with naming(f"after_training, {place}"), torch.no_grad():
+        job = TrainJob(
+            model=record.model,
+            groups=record.parameter_groups(settings.lr),
+            loss=plan.composition.loss(record.view, draws, phase),
+            after_batch=self._after_batch(record),
+            optimizer=settings.optimizer,
+            momentum=settings.momentum,
+            clip=settings.clip,
+            precision=settings.precision,
+            device=plan.device,
+            phase=phase,
+            samples=samples,
+            epochs=epochs,
+            batch_size=batch,
+            drop_last=settings.drop_last,
+            seed=record.seed,
+            keys=(phase.name, record.round, record.id),
+            augment=settings.augment and phase.data == "private",
+            record=record,
+        )
+        record.set_mode(True)
+        clock.lap("train")
+        laps = self._profile.phases(record.steps)
+        title = f"{phase.name} steps"
+        with naming(f"local_loss, {place}"), self._profile.spans.span(title, "engine"):
+            job.lap = laps or job.lap
+            done = yield job
+            if laps is not None:
+                laps.finish()
+        clock.restart(train=done.seconds)
+        record.set_mode(False)
+        record.weights_changed()
+        keys = ("after-training", record.round, record.id, phase.name)
+        with global_stream(record.seed, *keys), naming(f"after_training, {place}"):
+            with torch.no_grad():
                 plan.composition.lifecycle("after_training", client=view)
-        return seen, sums
+        return seen, done
 
     def _after_batch(self, record: ClientRecord) -> Any:  # noqa: ANN401 - a callable or None
         composition = self.plan.composition
@@ -321,6 +359,17 @@ class Host:
             composition.lifecycle("after_batch", client=view, batch=batch, output=seen)
 
         return collect
+
+
+class one_thread:
+    """Compute with one thread inside, as rounding depends on their number."""
+
+    def __enter__(self) -> None:
+        self._before = torch.get_num_threads()
+        torch.set_num_threads(1)
+
+    def __exit__(self, *exception: object) -> None:
+        torch.set_num_threads(self._before)
 
 
 class _Clock:
@@ -337,4 +386,14 @@ class _Clock:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last - less
         if self._spans.on:
             self._spans.add(stage, "stage", round(self._last * 1e9), round(now * 1e9))
+        self._last = now
+
+    def restart(self, **booked: float) -> None:
+        """Leave the time since the last lap out, and book these seconds in its place."""
+        for stage, seconds in booked.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+        now = time.perf_counter()
+        if self._spans.on:
+            title = " and ".join(booked)
+            self._spans.add(title, "stage", round(self._last * 1e9), round(now * 1e9))
         self._last = now

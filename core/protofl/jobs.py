@@ -6,17 +6,22 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
 
 from protofl import errors
 from protofl.client import Batch
-from protofl.composition import Loss
 from protofl.data.batches import Samples, training_batches
 from protofl.errors import ProtoflError, RunFailure
 from protofl.info import Phase
+from protofl.loss import Loss
+from protofl.randomness import global_stream
+from protofl.standin import StandIn, Whole, whole_of
+
+if TYPE_CHECKING:
+    from protofl.parties import ClientRecord
 
 
 @dataclass
@@ -86,6 +91,8 @@ class TrainJob:
         lap: To be called at the end of each part of a step, which books the time since the last
             call: ``data`` (which opens a step), ``forward``, ``loss``, ``backward``, ``update``.
             It does nothing unless the run is profiled, and never waits for a device.
+        record: The client.
+        notes: Lines for the user; each is shown once in a run.
     """
 
     model: Any
@@ -105,7 +112,36 @@ class TrainJob:
     seed: int
     keys: tuple[str | int, ...]
     augment: bool
+    record: ClientRecord
+    notes: list[str] = field(default_factory=list)
     lap: Callable[[str], None] = _unprofiled
+
+    @property
+    def architecture(self) -> str:
+        """The name of the client's architecture."""
+        return self.record.architecture.name
+
+    def whole(self) -> Whole:
+        """The client's model and the modules that methods gave it, as one module."""
+        return whole_of(self.record)
+
+    def stand_in(self, whole: Whole, *others: TrainJob) -> StandIn:
+        """What a step sees in the stead of this client, and of each of other jobs' clients.
+
+        Args:
+            whole: The modules that stand for the client's, named alike.
+            *others: Jobs whose clients are of the same kind.
+        """
+        return StandIn([self.record, *(job.record for job in others)], whole)
+
+    def stream(self) -> AbstractContextManager[None]:
+        """Torch's global generators as this client's training finds them (dropout)."""
+        return global_stream(self.seed, "train", self.record.round, self.record.id, self.phase.name)
+
+    @property
+    def steps(self) -> int:
+        """Mini-batches of all epochs."""
+        return self.record.steps
 
     def batches(self) -> Iterator[Batch]:
         """The mini-batches of all epochs, in the order that seed, round and client give."""

@@ -6,7 +6,6 @@ Class-indexed tensors hold rows only for the classes that the sender has; the in
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import safetensors.torch
@@ -88,13 +87,13 @@ class Payload(dict[str, Tensor]):
 
     def nonfinite(self) -> str | None:
         """The name of a tensor that holds NaN or infinity; None where all are finite."""
-        for key, tensor in self.items():
-            if tensor.is_floating_point() and tensor.numel():
-                # One pass without a mask; a NaN anywhere makes both bounds NaN.
-                low, high = torch.aminmax(tensor)
-                if not (math.isfinite(low) and math.isfinite(high)):
-                    return key
-        return None
+        names = [k for k, tensor in self.items() if tensor.is_floating_point() and tensor.numel()]
+        if not names:
+            return None
+        # One pass without a mask (a NaN anywhere makes both bounds NaN), and one wait for a device.
+        bounds = [torch.stack(torch.aminmax(self[key])).double() for key in names]
+        finite = torch.isfinite(torch.stack(bounds)).all(1).tolist()
+        return next((key for key, good in zip(names, finite, strict=True) if not good), None)
 
     def to_bytes(self) -> bytes:
         """The bytes on the wire; an empty payload is 0 bytes."""
@@ -114,8 +113,12 @@ def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Contiguous tensors in memory of their own, as safetensors wants them."""
     plain: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for name, tensor in tensors.items():
-        value = tensor.detach().to("cpu").contiguous()
+    # All copies from a device are under way before one of them is waited for.
+    moved = {name: tensor.detach().to("cpu", non_blocking=True) for name, tensor in tensors.items()}
+    for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
+    for name, tensor in moved.items():
+        value = tensor.contiguous()
         if value.untyped_storage().data_ptr() in seen:
             value = value.clone()
         seen.add(value.untyped_storage().data_ptr())

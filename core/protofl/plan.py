@@ -30,6 +30,7 @@ from protofl.parts import Part, choose_part
 from protofl.randomness import global_stream
 from protofl.registry import Registry
 from protofl.settings import KINDS_BY_PART, Settings, build
+from protofl.together import trains_groups
 
 Extra = Mapping[tuple[str, str], type]
 
@@ -128,7 +129,8 @@ class Plan:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True)
         if settings.backend == "auto":
-            alone = device.type != "cpu" or _cores() == 1 or bool(extra)
+            grouped = trains_groups(parts["engine"])  # a worker trains one client at a time
+            alone = device.type != "cpu" or _cores() == 1 or bool(extra) or grouped
             settings = settings.model_copy(update={"backend": "local" if alone else "process"})
         elif extra and settings.backend != "local":
             raise UsageError(

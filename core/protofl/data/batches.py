@@ -145,8 +145,11 @@ def training_batches(
     group = max(1, BLOCK // batch_size)
     for epoch in range(epochs):
         order = torch.randperm(count, generator=random_stream(seed, "order", *keys, epoch))
-        order = order.to(samples.y.device)
-        moves = draw_moves(count, random_stream(seed, "augment", *keys, epoch)) if augment else None
+        order = onto(samples.y.device, order)
+        moves = None
+        if augment:
+            drawn = draw_moves(count, random_stream(seed, "augment", *keys, epoch))
+            moves = onto(samples.y.device, drawn)
         for first in range(0, len(bounds), group):
             part = bounds[first : first + group]
             start = part[0][0]
@@ -158,6 +161,13 @@ def training_batches(
             for a, b in part:
                 within = slice(a - start, b - start)
                 yield images[within], labels[within] if len(labels) else labels, index[within]
+
+
+def onto(device: torch.device, tensor: Tensor) -> Tensor:
+    """A CPU tensor on a device; work on a CUDA device goes on while it is copied."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def draw_moves(count: int, generator: torch.Generator) -> Tensor:
@@ -185,12 +195,12 @@ def shifted_and_flipped(images: Tensor, moves: Tensor) -> Tensor:
         moves: As `draw_moves` returns them.
     """
     _, _, height, width = images.shape
-    rows = moves[0].unsqueeze(1) + torch.arange(height)
-    columns = moves[1].unsqueeze(1) + torch.arange(width)
+    moves = moves.to(images.device)
+    rows = moves[0].unsqueeze(1) + torch.arange(height, device=images.device)
+    columns = moves[1].unsqueeze(1) + torch.arange(width, device=images.device)
     columns = torch.where(moves[2].unsqueeze(1) > 0, columns.flip(1), columns)
     padded = torch.nn.functional.pad(images, [REACH] * 4)
     which = torch.arange(len(images), device=images.device)[:, None, None]
-    rows, columns = rows.to(images.device), columns.to(images.device)
     picked = padded[which, :, rows[:, :, None], columns[:, None, :]]  # B×H×W×channels
     moved = picked.permute(0, 3, 1, 2)
     channels_last = images.is_contiguous(memory_format=torch.channels_last)

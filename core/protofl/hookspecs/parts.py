@@ -137,15 +137,43 @@ class GeneratorSpec:
 
 
 class EngineSpec:
-    """An engine trains one client inside a host."""
+    """An engine runs local training inside a host.
+
+    ``eager`` is the reference: another engine gives what it can't do to it, and says why in
+    ``job.notes``. An engine may keep on ``self`` what changes no result: compiled or captured
+    steps, buffers.
+    """
 
     @hookspec(firstresult=True)
-    def train(self, job: TrainJob) -> dict[str, float]:
-        """Run the job's phase of local training.
+    def train(self, job: TrainJob, config: Config) -> dict[str, float]:
+        """Run the phase of local training of one client, inside ``job.stream()``.
 
         Returns:
             For every loss term the sum over samples of its value (the mean of a batch times its
             samples), under the term's label.
+        """
+
+    @hookspec(firstresult=True)
+    def train_group(self, jobs: list[TrainJob], config: Config) -> list[dict[str, float]]:
+        """Run the phases of several clients, chosen by `choose_groups` (optional).
+
+        All clients of a group are in memory at once. What uses torch's global generators must run
+        inside the ``stream()`` of its job.
+
+        Returns:
+            What `train` returns, for each job in order.
+        """
+
+    @hookspec(firstresult=True)
+    def choose_groups(self, architectures: list[str], config: Config) -> list[list[int]]:
+        """Return which clients to train together; needed beside `train_group`.
+
+        Args:
+            architectures: The name of each client's architecture, costly clients first.
+            config: The engine's options.
+
+        Returns:
+            Lists of positions, every position once.
         """
 
 

@@ -14,9 +14,8 @@ class LocalPool:
         self._host = pf.Host(plan)
 
     def run(self, jobs: list[pf.Job]) -> Iterator[tuple[pf.Job, pf.Reply]]:
-        """Do one job after the other."""
-        for job in jobs:
-            yield job, self._host.handle(job)
+        """Do one job after the other, or those together that the engine trains as a group."""
+        yield from self._host.handle_many(jobs)
 
     def broadcast(self, job: pf.Job) -> None:
         """Do a job."""

@@ -29,7 +29,7 @@ class Eager:
             with job.autocast():
                 features = model.features(batch.x)
                 logits = model.head(features)
-            output = pf.Output(_wide(features), _wide(logits))
+            output = pf.Output(wide(features), wide(logits))
             job.lap("forward")
             terms = job.loss(batch, output, step)
             total = reduce(add, terms.values())
@@ -44,13 +44,16 @@ class Eager:
                 history.setdefault(label, []).append(term.detach())
                 sizes.setdefault(label, []).append(len(batch.x))
             job.lap("update")
-        return {
-            label: float(torch.stack(values).double() @ values[0].new_tensor(sizes[label]).double())
+        if not history:
+            return {}
+        sums = [
+            torch.stack(values).double() @ values[0].new_tensor(sizes[label]).double()
             for label, values in history.items()
-        }
+        ]
+        return dict(zip(history, torch.stack(sums).tolist(), strict=True))
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
     """What autocast computed in 16 bits as float32."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 

@@ -29,7 +29,7 @@ import torch
 from protofl import functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy
 
 from protofl_plugins.heads import needs_one_head
 
@@ -49,8 +49,9 @@ class Generator(nn.Module):
 
     def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
         """G(ỹ)."""
-        wanted = one_hot(labels, self.num_classes).to(noise.dtype)
-        features: Tensor = self.layers(torch.cat([noise, wanted], 1))
+        # one_hot looks at the labels' values on a CPU, and waits for them.
+        wanted = labels.unsqueeze(1) == torch.arange(self.num_classes, device=labels.device)
+        features: Tensor = self.layers(torch.cat([noise, wanted.to(noise.dtype)], 1))
         return features
 
 
@@ -161,7 +162,8 @@ class FedGen:
         if not batch.draws:
             return terms
         config, G, draws = client.config, client.module("generator"), batch.draws
-        fade = config.decay**client.round
+        # Without decay the loss is the same in every round, for engines that keep its steps.
+        fade = config.decay**client.round if config.decay < 1 else 1.0
         generated = client.head(G(draws["noise"], draws["labels"]))
         teacher = client.head(G(draws["own"][: len(batch.x)], batch.y))
         return terms | {

@@ -63,16 +63,20 @@ class FedProx(SharedWeights):
     @pf.hookimpl
     def before_training(self, client: pf.Client) -> None:
         """Keep w as it was received."""
-        client.scratch["w"] = [p.detach().clone() for p in client.parameters()]
+        client.scratch["w"] = _flat(client).detach()
 
     @pf.hookimpl
     def local_loss(
         self, client: pf.Client, batch: pf.Batch, output: pf.Output
     ) -> Mapping[str, Tensor]:
         """Eq. 2."""
-        moved = torch._foreach_sub([*client.parameters()], client.scratch["w"])
-        squared = torch.stack(torch._foreach_norm(moved)).square().sum()
+        squared = (_flat(client) - client.scratch["w"]).square().sum()
         return {
             "ce": cross_entropy(output.logits, batch.y),
             "prox": client.config.mu / 2 * squared,
         }
+
+
+def _flat(client: pf.Client) -> Tensor:
+    """w_i as one vector: a few operations whatever the number of layers, and a rule for vmap."""
+    return torch.cat([p.flatten() for p in client.parameters()])

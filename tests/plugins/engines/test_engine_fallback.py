@@ -1,0 +1,227 @@
+"""What an engine can't do it gives to eager, and says why, once."""
+
+from __future__ import annotations
+
+import shutil
+
+import protofl as pf
+import pytest
+import torch
+import toyfed
+from engine_toys import DROPOUT, RESIDUAL, Run, assert_equal_runs, make_plan
+from protofl import together
+from protofl.registry import check_class
+from torch.nn.functional import cross_entropy
+
+
+class Reads:
+    """A loss that reads what differs between clients."""
+
+    terms = {"ce": "cross-entropy"}
+
+    @pf.hookimpl
+    def local_loss(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> dict:
+        return {"ce": (1 + client.id) * cross_entropy(output.logits, batch.y)}
+
+
+class Keeps(Reads):
+    """A loss that reads a table of the client's own, whose shape differs."""
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client) -> None:
+        client.scratch["table"] = {"rows": torch.ones(2 + client.id), "of": [client.id % 2]}
+
+    @pf.hookimpl
+    def local_loss(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> dict:
+        rows = client.scratch["table"]["rows"]
+        return {"ce": rows.mean() * cross_entropy(output.logits, batch.y)}
+
+
+class Draws(Reads):
+    """A loss that uses the client's data."""
+
+    @pf.hookimpl
+    def local_loss(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> dict:
+        y = client.train.y[batch.index]
+        return {"ce": cross_entropy(output.logits, y)}
+
+
+class Counts(Reads):
+    """A loss that reads what after_batch collects, and the class counts."""
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client) -> None:
+        client.scratch["seen"] = torch.ones(client.num_classes)
+
+    @pf.hookimpl
+    def local_loss(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> dict:
+        weights = client.scratch["seen"] + client.class_counts
+        return {"ce": cross_entropy(output.logits, batch.y, weight=weights / weights.sum())}
+
+    @pf.hookimpl
+    def after_batch(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> None:
+        client.scratch["seen"].index_add_(0, batch.y, torch.ones(len(batch.y)))
+
+
+def toy_plan(method, folder, members, **options):
+    """A plan whose method is a class that is not installed."""
+    images = toyfed.make_images([[6, 5, 4, 1], [2, 7, 0, 6], [9, 0, 3, 2], [4, 4, 4, 4]])
+    extra = {("method", "own"): method} if isinstance(method, type) else {}
+    name = "own" if extra else method
+    return toyfed.make_plan(
+        name, folder, images, toyfed.group(*members), extra, backend="local", **options
+    )
+
+
+def pair(engine, method, folder, members=(RESIDUAL,), set=None, **options):
+    """Two rounds by eager and by another engine with its options."""
+    own = {"engine": engine, "options": {"engine": set or {}}}
+    plans = [toy_plan(method, folder, members, **options, **more) for more in ({}, own)]
+    return [Run(plan, rounds=2) for plan in plans]
+
+
+@pytest.mark.parametrize(
+    ("method", "members", "why"),
+    [
+        (Reads, [RESIDUAL], "clients differ in id"),
+        (Keeps, [RESIDUAL], "differ in the shape of scratch 'table'"),
+        (Draws, [RESIDUAL], "client.train.y"),
+        ("fedproto", [DROPOUT], "random operation"),
+    ],
+    ids=["id", "shape", "data", "dropout"],
+)
+def test_vmapped_gives_to_eager(method, members, why, tmp_path):
+    wanted, found = pair("vmapped", method, tmp_path, members)
+    (note,) = found.notes
+    assert why in note and "trained by eager" in note and members[0].name in note
+    assert_equal_runs(found, wanted, 0.0)
+
+
+def test_captured_gives_to_eager(tmp_path):
+    wanted, found = pair("captured", Draws, tmp_path)
+    (note,) = found.notes
+    assert "client.train.y" in note
+    assert_equal_runs(found, wanted, 0.0)
+
+
+@pytest.mark.parametrize("engine", ["captured", "compiled"])
+@pytest.mark.parametrize("method", [Reads, Keeps, "fedproto"], ids=["id", "shape", "dropout"])
+def test_single_clients_need_not_be_alike(engine, method, tmp_path):
+    """A step is recorded anew where a client's values differ; dropout draws as eager does."""
+    own = {"backend": "eager"} if engine == "compiled" else {}
+    wanted, found = pair(engine, method, tmp_path, [DROPOUT], set=own)
+    assert not found.notes
+    assert_equal_runs(found, wanted, 1e-6)
+
+
+@pytest.mark.parametrize("engine", ["vmapped", "captured"])
+def test_what_after_batch_changes_is_read_anew(engine, tmp_path):
+    wanted, found = pair(engine, Counts, tmp_path, local_epochs=2)
+    assert not found.notes
+    assert_equal_runs(found, wanted, 1e-4)
+
+
+class Fails(Reads):
+    """A loss with an error of its own."""
+
+    @pf.hookimpl
+    def local_loss(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> dict:
+        raise ValueError("no such thing")
+
+
+@pytest.mark.parametrize("engine", ["vmapped", "captured", "compiled"])
+def test_an_error_of_the_method_is_the_methods(engine, tmp_path):
+    with pytest.raises(pf.RunFailure, match=r"local_loss, client \d, round 0.*no such thing"):
+        Run(toy_plan(Fails, tmp_path, [RESIDUAL], engine=engine))
+
+
+def test_without_a_compiler(tmp_path):
+    def refuse(graph, inputs):
+        raise RuntimeError("no C++ compiler was found\nand more lines")
+
+    torch._dynamo.register_backend(refuse, "refuse")
+    wanted, found = pair("compiled", "local", tmp_path, set={"backend": "refuse"})
+    (note,) = found.notes
+    assert "trained by eager" in note and "no C++ compiler" in note
+    assert_equal_runs(found, wanted, 0.0)
+
+
+def test_inductor(tmp_path):
+    wanted, found = pair("compiled", "local", tmp_path, [toyfed.CNN])
+    assert not found.notes or not shutil.which("g++")
+    assert_equal_runs(found, wanted, 1e-4)
+
+
+def test_one_compilation_serves_all_clients_of_an_architecture(tmp_path):
+    compiled = []
+
+    def count(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    torch._dynamo.register_backend(count, "count")
+    plan = make_plan(
+        "fedproto",
+        tmp_path,
+        [toyfed.CNN, RESIDUAL],
+        engine="compiled",
+        parts={"engine": {"backend": "count"}},
+    )
+    Run(plan, rounds=3)
+    assert len(compiled) == 2
+
+
+def test_one_recording_serves_all_clients_and_rounds(tmp_path):
+    plan = make_plan("fedproto", tmp_path, [RESIDUAL], engine="captured", rounds=4)
+    engine = plan.parts["engine"].caller._manager.get_plugin("captured")
+    Run(plan, rounds=2)
+    stages = list(engine._stages.values())
+    programs = {id(p) for stage in stages for found in stage._programs.values() for p in found}
+    assert len(stages) == 2  # two clients at once
+    Run(plan, rounds=4)
+    assert list(engine._stages.values()) == stages
+    again = {id(p) for stage in stages for found in stage._programs.values() for p in found}
+    assert again == programs
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+
+def test_groups_are_bounded_and_of_one_architecture(tmp_path):
+    plan = make_plan(
+        "local", tmp_path, [RESIDUAL], engine="vmapped", parts={"engine": {"group": 2}}
+    )
+    names = ["a", "b", "a", "a", "b", "a", "a"]
+    assert together.chunks(plan.parts["engine"], names) == [[0, 2], [3, 5], [6], [1, 4]]
+    plan = make_plan("local", tmp_path, [RESIDUAL], engine="captured")
+    assert together.chunks(plan.parts["engine"], names) == [[0, 1], [2, 3], [4, 5], [6]]
+
+
+def test_a_group_trainer_is_placed_in_this_process(tmp_path):
+    assert make_plan("local", tmp_path, [RESIDUAL], engine="vmapped").settings.backend == "local"
+
+
+def test_an_engine_that_forgets_a_client(tmp_path):
+    class Forgets:
+        """Forgets."""
+
+        @pf.hookimpl
+        def choose_groups(self, architectures: list[str]) -> list[list[int]]:
+            return [[0]]
+
+        @pf.hookimpl
+        def train_group(self, jobs: list[pf.TrainJob]) -> list[dict[str, float]]:
+            return []
+
+    check_class("engine", "forgets", Forgets)
+    images = toyfed.make_images(toyfed.MIXED)
+    plan = toyfed.make_plan(
+        "local",
+        tmp_path,
+        images,
+        toyfed.group(RESIDUAL),
+        {("engine", "forgets"): Forgets},
+        engine="forgets",
+    )
+    with pytest.raises(pf.RunFailure, match="must name every client once"):
+        Run(plan)

@@ -1,0 +1,49 @@
+"""Engines on the nets of the model groups: BatchNorm, depthwise convolutions, dense layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import toyfed
+from engine_toys import Run, assert_equal_runs, use_double
+from protofl_plugins.models.cnn import CNN4, HTCNN8
+from protofl_plugins.models.group import ModelGroup
+from protofl_plugins.models.imagenet import MOBILENET_V2, RESNET4
+
+ENGINES = {
+    "vmapped": {"engine": "vmapped"},
+    "captured": {"engine": "captured"},
+    "compiled": {"engine": "compiled", "options": {"engine": {"backend": "aot_eager"}}},
+}
+NETS = {"cnn4": CNN4, "htcnn8": HTCNN8[4], "resnet4": RESNET4, "mobilenet": MOBILENET_V2}
+# Over maps of 1×1 BatchNorm magnifies rounding with every step: one step there, three elsewhere.
+BATCH = {"mobilenet": 16}
+
+
+def make_plan(net, folder, **options):
+    class Nets(ModelGroup):
+        """One net."""
+
+        extractors = (net,)
+
+    images = toyfed.make_images([[5, 4], [6, 6], [3, 4]])
+    images = replace(images, x=images.x.to(torch.float32))
+    given = {"feature_dim": 32, "lr": 0.002, "backend": "local"}
+    return toyfed.make_plan("fedproto", folder, images, Nets, **given | options)
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_in_float64(engine, net, tmp_path, monkeypatch):
+    use_double(monkeypatch)
+    try:
+        wanted, found = (
+            Run(make_plan(NETS[net], tmp_path, batch_size=BATCH.get(net, 5), **own), start=1)
+            for own in ({}, ENGINES[engine])
+        )
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert not found.notes
+    assert_equal_runs(found, wanted, 1e-9)

@@ -1,0 +1,73 @@
+"""No engine waits for the device within an epoch, whatever the method's loss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import toyfed
+from engine_toys import METHODS, RESIDUAL, Run, make_plan
+from protofl.registry import Caller
+from torch.utils._python_dispatch import TorchDispatchMode
+
+WAITING = {
+    "_local_scalar_dense",  # .item(), float(), bool(), a branch on a tensor
+    "nonzero",
+    "masked_select",
+    "_unique2",
+    "unique_dim",
+    "bincount",
+    "equal",
+    "repeat_interleave",
+}
+"""Operations whose result, or its shape, the host has to wait for."""
+
+
+class Count(TorchDispatchMode):
+    """Counts operations that wait."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        masks = name in ("index", "index_put", "index_put_", "_index_put_impl_") and any(
+            i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1]
+        )
+        if name in WAITING or masks:
+            self.found.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+def waits(monkeypatch, epochs, *given, **options):
+    """Operations that wait, in all local training of a second round."""
+    count, plain = Count(), Caller.__call__
+
+    def call(self, hook, **arguments):
+        if hook not in ("train", "train_group"):
+            return plain(self, hook, **arguments)
+        with count:
+            return plain(self, hook, **arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Caller, "__call__", call)
+        run = Run(make_plan(*given, local_epochs=epochs, **options), rounds=2, start=1)
+    assert not run.notes
+    return count.found
+
+
+@pytest.mark.parametrize("engine", ["eager", "vmapped", "captured"])
+@pytest.mark.parametrize("method", METHODS)
+def test_waiting_does_not_grow_with_the_steps(engine, method, tmp_path, monkeypatch):
+    members = [RESIDUAL] if method in ("fedavg", "fedprox") else [toyfed.CNN, RESIDUAL]
+    given = (monkeypatch, 1), (monkeypatch, 3)
+    one, three = (waits(*g, method, tmp_path, members, engine=engine) for g in given)
+    assert len(one) == len(three), three
+
+
+def test_a_wait_is_seen(tmp_path):
+    with Count() as count:
+        x = torch.arange(3.0)
+        float(x.sum())
+        x[x > 1]
+    assert count.found == ["_local_scalar_dense", "index"]
