@@ -211,10 +211,12 @@ class Timeline:
         seconds: dict[str, float] = defaultdict(float)
         calls: dict[str, int] = defaultdict(int)
         for (name, part), sums in self._operators.items():
-            whole = sum(own for own, _ in sums[side].values())
+            # An operator's own time is its time less that of others within it: a difference of
+            # clock readings, which for a tiny one may come out below 0.
+            whole = sum(max(own, 0) for own, _ in sums[side].values())
             stands_for = sum(self._by_stage[name, stage] for stage in PARTS[part])
             for operator, (own, count) in sums[side].items():
-                seconds[operator] += own / max(whole, 1) * stands_for
+                seconds[operator] += max(own, 0) / max(whole, 1) * stands_for
                 calls[operator] += count
         total = sum(seconds.values()) or 1.0
         return [

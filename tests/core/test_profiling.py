@@ -161,7 +161,8 @@ def test_the_summary_holds_what_the_run_did(profiled):
     assert steps == {"dense8": (3, 12), "dense5": (3, 12)}
     total = sum(o["share"] for o in found["operators"])
     assert total == pytest.approx(1)
-    assert all(o["seconds"] >= 0 and o["sampled_calls"] > 0 for o in found["operators"])
+    bad = [o for o in found["operators"] if o["seconds"] < 0 or not o["sampled_calls"]]
+    assert not bad
     assert {"aten::addmm", "aten::mm"} <= {o["name"] for o in found["operators"]}
 
 
