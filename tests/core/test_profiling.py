@@ -312,9 +312,9 @@ def test_an_engine_marks_its_phases():
     host.handle(Job("start_trial", values={"trial": 0, "files": {}}))
     train_job = plan.parts["engine"].caller
 
-    def spied(hook, job):
+    def spied(hook, job, **given):
         job.lap = told.append
-        return train_job(hook, job=job)
+        return train_job(hook, job=job, **given)
 
     plan.parts["engine"].caller = spied
     host.handle(Job("train", 0, {"round": 0, "when": "before_upload"}))
