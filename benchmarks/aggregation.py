@@ -1,0 +1,139 @@
+"""What an upload costs the server: bytes, and seconds to read, check and aggregate it.
+
+    python benchmarks/aggregation.py
+
+Two clients train for one round on random images; their uploads, repeated, stand for those of many
+clients. Prints a Markdown table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import protofl as pf
+import torch
+from protofl.federation import Federation
+from protofl.jobs import Job, Reply
+
+
+def noise(classes: int) -> type:
+    """A data set of random 28×28 images, ten of each class for each of two clients."""
+
+    class Noise:
+        """Random images."""
+
+        @pf.hookimpl
+        def cache_key(self) -> str:
+            """A key of its own for every number of classes."""
+            return f"noise-{classes}"
+
+        @pf.hookimpl
+        def decode(self) -> pf.Images:
+            """The images."""
+            generator = torch.Generator().manual_seed(0)
+            shape = (40 * classes, 1, 28, 28)
+            x = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+            y = torch.arange(len(x)) % classes
+            return pf.Images(x, y, len(x), [str(c) for c in range(classes)])
+
+    return Noise
+
+
+class OneHost:
+    """A pool of one host, which keeps the uploads' and the downloads' bytes."""
+
+    def __init__(self, plan: pf.Plan) -> None:
+        self.host = pf.Host(plan)
+        self.uploads: list[bytes] = []
+        self.downloads: list[bytes] = []
+
+    def run(self, jobs: list[Job]) -> Any:  # noqa: ANN401 - a generator
+        """Do the jobs."""
+        for job in jobs:
+            reply = self.host.handle(job)
+            if job.op == "train":
+                self.uploads.append(reply.blob)
+                self.downloads.append(job.blob)
+            yield job, reply
+
+    def broadcast(self, job: Job) -> None:
+        """Do a job."""
+        self.host.handle(job)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def measure(method: str, classes: int, count: int, repeats: int, data: Path) -> str:
+    """A line of the table."""
+    given = {
+        "method": method,
+        "models": "cnn4",
+        "dataset": "noise",
+        "partition": "iid",
+        "clients": 2,
+        "rounds": 2,
+        "batch_size": 32,
+        "backend": "local",
+        "device": "cpu",
+        "data_dir": data,
+        "dry_step": False,
+    }
+    plan = pf.Plan.make(given, {("dataset", "noise"): noise(classes)})
+    pool = OneHost(plan)
+    federation = Federation(plan, pool)
+    federation.start_trial(0)
+    for number in range(2):
+        federation.round(number)
+    # Copies: the replies of different clients share no memory either.
+    blobs = [bytes(bytearray(pool.uploads[i % 2])) for i in range(count)]
+    torch.set_num_threads(plan.settings.server_threads)
+    view = federation.server.view(plan.composition.main)
+    read, aggregated = [], []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        uploads = {}
+        for client, blob in enumerate(blobs):
+            uploads[client] = pf.Payload.from_bytes(Reply({}, blob).blob)
+            assert uploads[client].nonfinite() is None
+        middle = time.perf_counter()
+        plan.composition.call("server_aggregate", server=view, uploads=uploads)
+        read.append(middle - start)
+        aggregated.append(time.perf_counter() - middle)
+        del uploads
+    upload, download = max(map(len, pool.uploads)), max(map(len, pool.downloads))
+    milliseconds = [1e3 * statistics.median(found) / count for found in (read, aggregated)]
+    return (
+        f"| {method} | {classes} | {plan.info.feature_dim} | {upload:,} | {download:,} | {count:,} "
+        f"| {milliseconds[0]:.3f} | {milliseconds[1]:.3f} |"
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    repeats = parser.parse_args().repeats
+    print(
+        "| method | C | K | upload, bytes | download, bytes | uploads | read and check, ms each ",
+        end="",
+    )
+    print("| aggregate, ms each |")
+    print("|---|---|---|---|---|---|---|---|")
+    cases = [("fedproto", 10, 100), ("fedproto", 10, 2000), ("fedproto", 100, 2000)]
+    cases += [("fedavg", 10, 100), ("fedavg", 10, 400)]
+    with tempfile.TemporaryDirectory() as folder:
+        for method, classes, count in cases:
+            print(measure(method, classes, count, repeats, Path(folder)), flush=True)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"\npeak of resident memory: {peak / 1e6:.2f} GB (in KiB on Linux: {peak:,})")
+
+
+if __name__ == "__main__":
+    main()

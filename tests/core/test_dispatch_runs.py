@@ -1,0 +1,100 @@
+"""Runs on hosts that end, and that clients leave: equal to a run that nothing happened to."""
+
+from __future__ import annotations
+
+import threading
+
+import protofl as pf
+import pytest
+import torch
+from protofl.federation import Federation
+from runtime_toys import make_plan, open_federation, without_times
+from torch import nn
+
+
+class Counting:
+    """Keeps a number on every client, in state, and a module."""
+
+    @pf.hookimpl
+    def setup_client(self, client):
+        client.add_module("gate", nn.Linear(2, 2))
+
+    @pf.hookimpl
+    def before_training(self, client):
+        client.state["rounds"] = client.state.get("rounds", 0) + 1
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        return pf.Payload(rounds=torch.tensor(float(client.state["rounds"])))
+
+
+class Handle:
+    """A host in this process that ends at its job number ``life``."""
+
+    one_at_a_time = threading.Lock()  # hosts use torch's global generator
+
+    def __init__(self, plan, number, log, life):
+        self.host, self.number, self.log, self.life = pf.Host(plan), number, log, life
+
+    def do(self, job):
+        with self.one_at_a_time:
+            self.log.append(job.op)
+            self.life -= 1
+            if self.life or len(self.log) % 2:  # some end when the job is done, some before
+                reply = self.host.handle(job)
+            if not self.life:
+                raise pf.HostFailure(f"host {self.number} ended during {job.op}")
+            if job.op == "train" and job.values["round"] < 2:
+                # By these figures all that begins on host 0 takes long.
+                reply.values["seconds"] = {"train": 9.0 if self.number == 0 else 0.1}
+            return reply
+
+    def close(self):
+        pass
+
+
+CASES = {
+    "state": (Counting, {}),
+    "disk": (Counting, {"client_store": "disk"}),
+    "few": ("fedproto", {"participation": 0.5, "rounds": 5}),
+    "after the server": ("ds-fl", {"public": 10}),
+    "after the server, disk": ("ds-fl", {"public": 10, "client_store": "disk"}),
+}
+
+
+@pytest.mark.parametrize("every", [0, 2], ids=["no checkpoints", "checkpoints"])
+@pytest.mark.parametrize("case", CASES)
+def test_hosts_that_end_change_nothing(tmp_path, case, every):
+    method, options = CASES[case]
+    plan = make_plan(method, **{"rounds": 4, "clients": 6} | options)
+    whole = open_federation(plan)
+    rows = [whole.round(number)[0] for number in range(plan.settings.rounds)]
+    weights = saved(whole, tmp_path / "whole")
+    for life in (0, 13):
+        log, folder, notes = [], tmp_path / str(life), []
+        pool = pf.Dispatcher(lambda number, log=log, life=life: Handle(plan, number, log, life), 2)
+        (folder / "parked").mkdir(parents=True)
+        told = lambda event, values, notes=notes: notes.extend([event] * (event == "note"))  # noqa: E731
+        federation = Federation(plan, pool, told, parked=folder / "parked")
+        federation.start_trial(0)
+        found = []
+        for number in range(plan.settings.rounds):
+            row, clients = federation.round(number)
+            found.append(row)
+            if every and number % every == 1:
+                paths = {c: str(folder / f"{c}-{number}.safetensors") for c in clients}
+                federation.save_clients(clients, paths)
+        assert without_times(found) == without_times(rows)
+        assert saved(federation, folder / "end") == weights
+        assert "load" in log or case == "few"  # of few, none need be on the slow host
+        assert len(notes) >= 2 if life else not notes
+        pool.close()
+
+
+def saved(federation, folder):
+    """The files of all clients."""
+    folder.mkdir()
+    clients = range(federation.plan.info.num_clients)
+    paths = {c: folder / f"{c}.safetensors" for c in clients}
+    federation.save_clients(clients, {c: str(path) for c, path in paths.items()})
+    return {c: path.read_bytes() for c, path in paths.items()}
