@@ -313,8 +313,8 @@ def test_terms_are_finite_scalars_with_gradients(method, fed):
     found.rounds(1)
     server = found.server.view(method)
     received = found.call("download_payload", server=server, client_id=0)
+    found.client(0).round, found.client(0).steps = 1, 1
     record = found.prepare(0, received, double=False)
-    record.round, record.steps = 1, 1
     draws = found.lifecycle("before_training", client=record.view(method))
     with torch.no_grad():  # a step away, so that a term at its minimum has a slope too
         for parameter in record.model.parameters():

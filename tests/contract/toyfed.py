@@ -187,8 +187,9 @@ class WatchedPool:
         pass
 
     def client(self, number):
-        """A client's record, made where it does not exist yet."""
-        return self.host._client(number)
+        """A client's record, kept as if it had trained, so that what a test sets on it stays."""
+        with self.host._store.lent(number, trains=True) as record:
+            return record
 
     def uploads(self, round):
         """{client id: its upload's bytes} of a round."""
