@@ -1,34 +1,14 @@
-"""What the documentation's tests share: the pages, whole and in their parts."""
+"""What the documentation's tests share."""
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
-sys.path.insert(0, str(DOCS / "_build"))
-
-FENCE = re.compile(r"^```([a-z]*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
-
-def blocks_of(path, language):
-    """The code blocks of a page in one language."""
-    text = (ROOT / path).read_text(encoding="utf-8")
-    return [code for found, code in FENCE.findall(text) if found == language]
-
-
-def commands_of(blocks):
-    """The words of every ``protofl …`` line, without comments and with continued lines joined."""
-    import shlex
-
-    for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
-        start = line.find("protofl ")
-        if start == 0 or line[:start].endswith("/"):
-            yield shlex.split(line[start:], comments=True)[1:]
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs/_build"))
 
 
 @pytest.fixture(scope="session")
@@ -39,8 +19,6 @@ def data_dir(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _one_thread_in_a_folder_of_its_own(tmp_path, monkeypatch):
-    import torch
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PROTOFL_BLOCK", raising=False)
     threads = torch.get_num_threads()

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import typer
-from conftest import DOCS, FENCE, ROOT, commands_of
+from doc_pages import DOCS, FENCE, ROOT, commands_of
 from protofl_cli.app import app
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]

@@ -177,7 +177,7 @@ def test_every_plugin_has_its_options(plugin, page):
 @pytest.mark.parametrize("name", [p.name for p in PLUGINS if p.kind == "method"])
 def test_what_a_method_sends_is_in_the_vocabulary(name, page):
     method = Registry().load("method", name)
-    link = rf"\[{name}\]\(\.\./methods/{name}\.md\)\xa0([↑↓]+)"
+    link = rf"\[{name}\]\(\.\./methods/{name}\.md\)&nbsp;([↑↓]+)"
     rows = {
         row.split("`")[1]: row
         for row in page("reference/wire.md").splitlines()
