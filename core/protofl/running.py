@@ -75,7 +75,7 @@ def run(
         UsageError: Something asked for can't be done; nothing has been started.
         RunFailure: The run failed; finished rounds are in the folder.
 
-    Example:
+    Examples:
         >>> result = pf.run("fedsa", models="htfe8", rounds=5)  # doctest: +SKIP
         >>> result.summary["best_test_accuracy"]  # doctest: +SKIP
     """

@@ -48,7 +48,7 @@ def test_the_page_names_options_terms_and_uploads(name):
 
 
 def test_every_page_is_of_a_method():
-    assert {path.stem for path in PAGES.glob("*.md")} == set(METHODS)
+    assert {path.stem for path in PAGES.glob("*.md")} == {*METHODS, "index"}
 
 
 def test_a_name_that_a_page_lacks_is_noticed():

@@ -1,0 +1,98 @@
+"""The wire's vocabulary: the keys of payloads and of the server's knowledge, for all methods.
+
+What two methods share travels under a common name, so that hooks of one can read what hooks of
+the other have sent. N is a number of samples, n of the sender's classes, C of all classes, K of
+features, H of numbers of a generator's vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Key:
+    """One name on the wire.
+
+    Attributes:
+        name: The name; ``…`` and the words in capitals stand for more of it.
+        shape: The tensor's shape, and its dtype where it is not a floating-point one.
+        meaning: What it holds.
+        by_class: Whether its rows belong to classes, which ``classes`` names.
+    """
+
+    name: str
+    shape: str
+    meaning: str
+    by_class: bool = False
+
+
+VOCABULARY = (
+    Key("prototypes", "[n, K]", "mean feature, anchor or trained prototype of each class", True),
+    Key("global_prototypes", "[n, K]", "this round's aggregated prototypes, beside anchors", True),
+    Key("class_logits", "[n, C]", "mean logits of each class (FedDistill)", True),
+    Key(
+        "counts",
+        "[n] int",
+        "training samples behind each row; sent only where an equation needs it",
+        True,
+    ),
+    Key("latents", "[n, H]", "the vector of which each class's image was generated", True),
+    Key("images", "[n, channels, H, W]", "one generated image of each class (FedKTL)", True),
+    Key("classes", "[n] int", "the class of each row of the class-indexed tensors"),
+    Key("NAME.classes", "[n] int", "the same for the tensor NAME alone, where its rows differ"),
+    Key("samples", "[] int", "the sender's training samples, where an average is weighted by it"),
+    Key("public_logits", "[N, C]", "scores of the public samples"),
+    Key("public_probabilities", "[N, C]", "softmax of the scores of the public samples"),
+    Key(
+        "public_index",
+        "[N] int",
+        "the rows of the public samples that `public_…` tensors are of; all where it is missing",
+    ),
+    Key("model/…", "as the parameter", "weights of a whole model"),
+    Key("head/…", "as the parameter", "weights of the classifier on K features"),
+    Key("auxiliary/…", "as the parameter", "weights of a small model trained beside the own one"),
+    Key("generator/…", "as the parameter", "weights of a generator of features (FedGen)"),
+    Key(
+        "PREFIX/buffer/…",
+        "as the buffer",
+        "buffers of that module (BatchNorm statistics), which don't count as floats; of integer "
+        "ones an average takes the maximum",
+    ),
+    Key(
+        "model@ARCHITECTURE/…",
+        "as the parameter",
+        "in the server's knowledge only: weights of one of several architectures; the download "
+        "strips the suffix",
+    ),
+    Key("auxiliary_update/NAME/u", "[rows, r]", "FedKD's truncated update of parameter NAME: U"),
+    Key("auxiliary_update/NAME/s", "[r]", "Σ of the same update"),
+    Key("auxiliary_update/NAME/vh", "[r, columns]", "V of the same update, transposed"),
+    Key("auxiliary_update/NAME", "as the parameter", "the update of a 1-D parameter, whole"),
+    Key(
+        "auxiliary_version",
+        "[] int",
+        "which broadcast of FedKD's auxiliary model a download brings a client to",
+    ),
+)
+"""All keys that the methods of this distribution use."""
+
+
+def find_key(name: str, keys: Iterable[Key] = VOCABULARY) -> Key | None:
+    """The entry of the vocabulary for a name, ``head/weight`` or ``head/…``; None for others."""
+    known = {key.name: key for key in keys}
+    if name in known:
+        return known[name]
+    owner, dot, end = name.rpartition(".")
+    if dot and end == "classes" and owner in known:
+        return known["NAME.classes"]
+    prefix, slash, rest = name.partition("/")
+    if not slash:
+        return None
+    if rest.startswith("buffer/") and f"{prefix}/…" in known:
+        return known["PREFIX/buffer/…"]
+    if "@" in prefix:
+        return known.get(f"{prefix.partition('@')[0]}@ARCHITECTURE/…")
+    factor = known.get(f"{prefix}/NAME/{rest.rpartition('/')[2]}")
+    return factor or known.get(f"{prefix}/…") or known.get(f"{prefix}/NAME")

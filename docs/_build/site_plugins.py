@@ -1,0 +1,104 @@
+"""Pages on plugins and on the wire, from what the plugins declare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from protofl.baseline import Baseline
+from protofl.config import Config, VariantConfig, option_names
+from protofl.parts import choose_part
+from protofl.registry import Registry
+from protofl.settings import KINDS_BY_PART
+from protofl.vocabulary import VOCABULARY, find_key
+from protofl_cli.options import value_range, value_text
+from site_text import code, first_line, table
+
+
+def own_plugins(kind: str) -> dict[str, type]:
+    """The plugins of a kind that this distribution brings."""
+    registry = Registry()
+    return {
+        plugin.name: registry.load(kind, plugin.name)
+        for plugin in registry.plugins(kind)
+        if plugin.distribution == "protofl"
+    }
+
+
+def method_table() -> str:
+    """All methods: what they do, what travels, their loss terms."""
+    rows = [
+        (
+            f"[{name}]({name}.md)",
+            first_line(method),
+            _keys(getattr(method, "uploads", {})),
+            _keys(getattr(method, "downloads", {})),
+            ", ".join(map(code, getattr(method, "terms", Baseline.terms))),
+        )
+        for name, method in own_plugins("method").items()
+    ]
+    return table(("name", "what it does", "up", "down", "loss terms"), rows)
+
+
+def _keys(declared: dict[str, str]) -> str:
+    return ", ".join(map(code, declared)) or "–"
+
+
+def plugin_reference(kind: str) -> str:
+    """All plugins of a kind that is not a method, with their options."""
+    words = {k: word for word, k in KINDS_BY_PART.items()}
+    parts = []
+    for name, plugin in own_plugins(kind).items():
+        argument = getattr(plugin, "argument", None)
+        title = f"{name}:{argument.upper()}" if argument else name
+        parts += [f"### `{title}` {{ #{kind}-{name} }}", f"{first_line(plugin)}."]
+        if kind == "model-group" and not argument:
+            parts.append(_architectures(name))
+        rows = option_rows(plugin, f"{words.get(kind, name)}.")
+        if rows:
+            parts.append(table(("option", "default", "range", "meaning"), rows))
+    return "\n\n".join(parts)
+
+
+def option_rows(plugin: type, prefix: str) -> list[tuple[str, str, str, str]]:
+    """The options of a plugin, as ``--set`` takes them."""
+    config: type[Config] = getattr(plugin, "Config", Config)
+    deviations = config.deviations if issubclass(config, VariantConfig) else {}
+    rows = []
+    for key, name in option_names(config).items():
+        if name == getattr(plugin, "argument", None):
+            continue  # it stands behind the plugin's name
+        field = config.model_fields[name]
+        default: Any = "required" if field.is_required() else value_text(field.get_default())
+        if name in deviations and field.default is None:
+            default = value_text(deviations[name].paper)
+        rows.append((code(prefix + key), default, value_range(field), field.description or ""))
+    return rows
+
+
+def _architectures(name: str) -> str:
+    part = choose_part(Registry(), "model-group", name)
+    names = [a.name for a in part.caller("architectures", config=part.config)]
+    several = "Architectures, client i gets number i mod " + str(len(names))
+    return f"{several if len(names) > 1 else 'Architecture'}: {', '.join(map(code, names))}."
+
+
+def wire_table() -> str:
+    """The vocabulary of the wire, and which methods send what."""
+    senders: dict[str, dict[str, str]] = {key.name: {} for key in VOCABULARY}
+    for name, method in own_plugins("method").items():
+        for direction, arrow in (("uploads", "↑"), ("downloads", "↓")):
+            for declared in getattr(method, direction, {}):
+                key = find_key(declared)
+                if key is not None:
+                    arrows = senders[key.name].get(name, "")
+                    senders[key.name][name] = arrows + arrow * (arrow not in arrows)
+    rows = [
+        (
+            code(key.name),
+            key.shape,
+            key.meaning + ("; rows by class" if key.by_class else ""),
+            ", ".join(f"[{n}](../methods/{n}.md)&nbsp;{a}" for n, a in senders[key.name].items()),
+        )
+        for key in VOCABULARY
+    ]
+    return table(("key", "shape", "meaning", "methods"), rows)

@@ -1,0 +1,55 @@
+"""Markdown out of docstrings and tables, for the generated parts of the site."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Example")
+CODE = re.compile(r"``([^`]+)``|`([^`]+)`")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; cells are Markdown of one line."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell(text) for text in line)} |" for line in lines)
+
+
+def cell(text: str) -> str:
+    """A text as a cell of a table."""
+    return " ".join(text.split()).replace("|", r"\|")
+
+
+def code(text: str) -> str:
+    """A code span; empty for an empty text."""
+    return f"`{text}`" if text else ""
+
+
+def first_line(documented: object) -> str:
+    """The first line of a docstring, without its full stop."""
+    return next(iter((inspect.getdoc(documented) or "").splitlines()), "").rstrip(".")
+
+
+def prose(docstring: str, link: Callable[[str], str] = code) -> str:
+    """A docstring of the Google convention as Markdown.
+
+    Args:
+        docstring: The docstring, cleaned of its indentation.
+        link: What stands in place of a name in backticks.
+    """
+    found: list[str] = []
+    section = ""
+    for line in docstring.splitlines():
+        if line.rstrip(":") in SECTIONS and line.endswith(":"):
+            section = line.rstrip(":")
+            found += ["", f"**{'Arguments' if section == 'Args' else section}**", ""]
+        elif not section or not line.startswith("    "):
+            section = ""
+            found.append(line)
+        elif section in ("Args", "Attributes", "Raises") and line[4] != " ":
+            name, _, meaning = line.strip().partition(": ")
+            found.append(f"- `{name}`: {meaning}")
+        else:
+            found.append(line[4:] if section in ("Returns", "Yields") else line[2:])
+    return CODE.sub(lambda m: link(m[1] or m[2]), "\n".join(found))

@@ -1,0 +1,37 @@
+"""The wire's vocabulary: which names it knows."""
+
+from __future__ import annotations
+
+import pytest
+from protofl.vocabulary import VOCABULARY, find_key
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("prototypes", "prototypes"),
+        ("prototypes.classes", "NAME.classes"),
+        ("head/weight", "head/…"),
+        ("model/extractor.0.weight", "model/…"),
+        ("model/…", "model/…"),
+        ("model/buffer/bn.running_mean", "PREFIX/buffer/…"),
+        ("model@resnet18/head.bias", "model@ARCHITECTURE/…"),
+        ("auxiliary_update/conv.weight/vh", "auxiliary_update/NAME/vh"),
+        ("auxiliary_update/conv.bias", "auxiliary_update/NAME"),
+    ],
+)
+def test_names_are_found(name, known):
+    assert find_key(name).name == known
+
+
+@pytest.mark.parametrize(
+    "name", ["anchors", "anchors.classes", "prototype", "tail/weight", "tail@x/weight", "classes/x"]
+)
+def test_other_names_are_not(name):
+    assert find_key(name) is None
+
+
+def test_names_are_unique_and_described():
+    assert len({key.name for key in VOCABULARY}) == len(VOCABULARY)
+    assert all(key.shape and key.meaning for key in VOCABULARY)
+    assert {key.name for key in VOCABULARY if key.by_class} >= {"prototypes", "class_logits"}

@@ -1,0 +1,64 @@
+"""Every command that a page tells the reader to type has the options that it is given."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import typer
+from doc_pages import DOCS, FENCE, ROOT, commands_of
+from protofl_cli.app import app
+
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+SPAN = re.compile(r"(?<!`)`(protofl [^`]+)`(?!`)")
+OPEN = ("…", "[", "NAME", "KIND", "YOURS", "GROUP")
+"""Signs that a text stands for several commands."""
+
+
+def typed(path):
+    """The commands of a page: in its blocks of shell, and in running text."""
+    text = path.read_text(encoding="utf-8")
+    blocks = [code for language, code in FENCE.findall(text) if language in ("", "bash")]
+    spans = [" ".join(span.split()) for span in SPAN.findall(FENCE.sub("", text))]
+    for words in commands_of(blocks + spans):
+        if not any(mark in word for word in words for mark in OPEN):
+            yield words
+
+
+def parse(words):
+    """Read a command line as the program does, and don't run it."""
+    command = typer.main.get_command(app)
+    context = command.make_context("protofl", [], resilient_parsing=True)
+    while hasattr(command, "list_commands"):
+        if words[0] in ("--help", "--version"):
+            return
+        typed, (name, command, words) = words[0], command.resolve_command(context, words)
+        assert command is not None, f"there is no command {typed!r}"
+        named = not words or hasattr(command, "list_commands")  # a command that is talked about
+        context = command.make_context(name, list(words), parent=context, resilient_parsing=named)
+
+
+COMMANDS = [
+    pytest.param(words, id=f"{path.relative_to(ROOT)}: {' '.join(words)}")
+    for path in PAGES
+    for words in typed(path)
+]
+
+
+def test_there_are_commands():
+    assert len(COMMANDS) > 80
+    assert {command.id.partition(":")[0] for command in COMMANDS} >= {"README.md", "docs/start.md"}
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_command_can_be_typed(words):
+    parse(words)
+
+
+@pytest.mark.parametrize(
+    "words", [["run", "local", "--drop-last", "true"], ["run", "--modles", "x"], ["rum", "local"]]
+)
+def test_a_wrong_one_is_noticed(words):
+    mistake = typer.BadParameter.__mro__[1]
+    with pytest.raises((mistake, AssertionError)):
+        parse(words)

@@ -1,0 +1,189 @@
+"""The code on the pages runs: each guide's package is installed, shown and run as written."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import protofl as pf
+import pytest
+import torch
+from doc_pages import DOCS, ROOT, blocks_of, commands_of
+from protofl.registry import KINDS, Registry, hooks_of
+from protofl_cli.app import app
+from typer.testing import CliRunner
+
+GUIDES = sorted(path.stem for path in (DOCS / "guides").glob("*.md") if path.stem != "index")
+SMALL = "--clients 2 --rounds 1 --batch-size 64 --feature-dim 16 --checkpoint-every off --workers 1"
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Installs a guide's ``my_package`` and returns what its entry points name."""
+    before = set(sys.modules)
+
+    def install(guide):
+        page = f"docs/guides/{guide}.md"
+        folder = tmp_path / "installed"
+        about = folder / "my_package-1.0.dist-info"
+        about.mkdir(parents=True)
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+        (folder / "my_package.py").write_text("\n".join(blocks_of(page, "python")))
+        entries = []
+        for line in "\n".join(blocks_of(page, "toml")).splitlines():
+            group = re.fullmatch(r'\[project\.entry-points\."(.+)"\]', line)
+            entries.append(f"[{group[1]}]" if group else line.replace('"', ""))
+        (about / "entry_points.txt").write_text("\n".join(entries) + "\n")
+        monkeypatch.syspath_prepend(str(folder))
+        return [p for p in Registry().plugins() if p.distribution == "my-package"]
+
+    yield install
+    for name in {"my_package"} & (set(sys.modules) - before):
+        del sys.modules[name]
+
+
+def type_in(words, data_dir, out):
+    """Run a command of a page, a run on little data."""
+    small = []
+    if words[0] == "run":
+        small = [*SMALL.split(), "--data-dir", str(data_dir), "--out", str(out)]
+        if "--backend" not in words:
+            small += ["--backend", "local"]
+    result = CliRunner().invoke(app, [*words, *small])
+    assert result.exit_code == 0, f"protofl {' '.join(words)}\n{result.output}"
+    return result.output
+
+
+def figures(out):
+    """A run's record without what differs between two runs."""
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(x).items() if k not in ("seconds", "time")} for x in lines]
+
+
+def test_there_is_a_guide_for_each_kind():
+    assert set(GUIDES) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", GUIDES)
+def test_a_guide_can_be_followed(kind, package, data_dir, tmp_path):
+    (plugin,) = package(kind)
+    assert plugin.kind == kind
+    loaded = Registry().load(kind, plugin.name)
+    assert hooks_of(kind, loaded) and loaded.__doc__
+    commands = list(commands_of(blocks_of(f"docs/guides/{kind}.md", "bash")))
+    assert any(words[0] == "run" for words in commands)
+    for number, words in enumerate(commands):
+        assert plugin.name in re.split(r"[\s=]", " ".join(words)), words
+        again = ["--no-dry-step"] if words[0] == "run" and number else []
+        type_in([*words, *again], data_dir, tmp_path / f"run{number}")
+
+
+def loaded_from(package, kind):
+    (plugin,) = package(kind)
+    return Registry().load(kind, plugin.name)
+
+
+def test_the_guides_method_takes_the_median(package, data_dir, tmp_path):
+    method = loaded_from(package, "method")()
+    values = ([1.0, 5.0], [2.0, 6.0], [900.0, 7.0])
+    uploads = {
+        i: pf.Payload(prototypes=torch.tensor([v]), classes=torch.tensor([1]))
+        for i, v in enumerate(values)
+    }
+    found = method.server_aggregate(SimpleNamespace(num_classes=3), uploads)
+    assert found["classes"].tolist() == [1] and found["prototypes"].tolist() == [[2.0, 6.0]]
+
+    result = pf.run(
+        "proto-median",
+        models="htcnn8",
+        clients=2,
+        rounds=2,
+        batch_size=64,
+        backend="local",
+        data_dir=data_dir,
+    )
+    assert set(result.record[0]["loss_terms"]) == {"ce"}
+    assert set(result.record[1]["loss_terms"]) == {"ce", "align"}
+    assert result.record[1]["download_floats"] > result.record[0]["download_floats"] == 0
+
+
+def test_the_guides_partitioner_deals_all_rows_in_falling_shares(package):
+    partitioner = loaded_from(package, "partitioner")
+    labels, notes = np.arange(500) % 5, []
+    given = (labels, 4, 10, np.random.default_rng(0), partitioner.Config(ratio=0.5), notes)
+    parts = partitioner().partition(*given)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(500))
+    sizes = [len(part) for part in parts]
+    assert sizes == sorted(sizes, reverse=True) and sizes[-1] >= 10 and len(notes) == 1
+    with pytest.raises(pf.UsageError, match="too few"):
+        partitioner().partition(labels, 60, *given[2:])
+
+
+def test_the_guides_wrapper_bounds_rows(package):
+    wrapper = loaded_from(package, "wrapper")
+    P = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
+    client = SimpleNamespace(config=wrapper.Config(bound=1.0))
+    generator = wrapper().upload_payload(client)
+    next(generator)
+    with pytest.raises(StopIteration) as end:
+        generator.send(pf.Payload(prototypes=P, counts=torch.ones(3)))
+    sent = end.value.value
+    assert torch.allclose(sent["prototypes"], torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
+    assert set(sent) == {"prototypes", "counts"} and P[0, 0] == 3
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_guides_engine_learns_as_eager_does(optimizer, package, data_dir, tmp_path):
+    package("engine")
+    for engine in ("optim", "eager"):
+        words = f"run fedproto --models htcnn8 --engine {engine} --optimizer {optimizer} --clip 1"
+        type_in([*words.split(), "--no-dry-step"], data_dir, tmp_path / engine)
+    (own,), (reference,) = figures(tmp_path / "optim"), figures(tmp_path / "eager")
+    assert own["train_loss"] == pytest.approx(reference["train_loss"], rel=1e-4)
+    assert own["test_accuracy"] == pytest.approx(reference["test_accuracy"], abs=0.01)
+
+
+def test_the_guides_backend_gives_the_same_numbers(package, data_dir, tmp_path):
+    package("backend")
+    for backend in ("multi", "local"):
+        words = f"run fedproto --models htcnn8 --backend {backend} --no-dry-step"
+        type_in(words.split(), data_dir, tmp_path / backend)
+    assert figures(tmp_path / "multi") == figures(tmp_path / "local")
+
+
+REFERENCE = ("python", "functional", "wire")
+PYTHON = ["README.md", "docs/start.md", *(f"docs/reference/{name}.md" for name in REFERENCE)]
+
+
+@pytest.mark.parametrize("page", PYTHON)
+def test_python_on_other_pages_runs(page, data_dir, monkeypatch):
+    run, runs = pf.run, []
+
+    def small(method, *, models, **options):
+        options |= {"clients": 2, "rounds": 2, "batch_size": 64, "feature_dim": 16}
+        found = run(method, models="htcnn8", backend="local", data_dir=data_dir, **options)
+        runs.append((method, models))
+        return found
+
+    monkeypatch.setattr(pf, "run", small)
+    blocks = blocks_of(page, "python")
+    assert blocks
+    for code in blocks:
+        exec(compile(code, page, "exec"), {"__name__": "page"})
+    wanted = sum(code.count("pf.run(") for code in blocks)
+    assert len(runs) == wanted
+    for _, models in runs:
+        assert Registry().find("model-group", models)
+
+
+ELSEWHERE = {"docs/generators.md"}
+"""Pages whose Python other tests run, or is an outline whose whole is in a guide."""
+
+
+def test_all_pages_with_python_are_looked_at():
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    found = {p.relative_to(ROOT).as_posix() for p in pages if blocks_of(p, "python")}
+    assert found == {*PYTHON, *ELSEWHERE, *(f"docs/guides/{guide}.md" for guide in GUIDES)}

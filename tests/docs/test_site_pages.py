@@ -1,0 +1,226 @@
+"""The generated parts of the site name everything, as it is written in the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import protofl
+import pytest
+import site_commands
+import site_hooks
+from protofl import functional
+from protofl.config import Config, option_names
+from protofl.registry import KINDS, Registry, spec_hooks
+from protofl.settings import KINDS_BY_PART, Settings
+from protofl.vocabulary import VOCABULARY, find_key
+from protofl_cli.app import app
+from protofl_cli.commands.run import SPELLING
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PLUGINS = [p for p in Registry().plugins() if p.distribution == "protofl"]
+
+
+@pytest.fixture(scope="module")
+def page():
+    """A page with its generated parts, by its path."""
+    made = {}
+
+    def read(path):
+        if path not in made:
+            made[path] = site_hooks.whole((DOCS / path).read_text(encoding="utf-8"))
+        return made[path]
+
+    return read
+
+
+def section(text, heading):
+    """What stands under a heading, up to the next of its level."""
+    level = heading.partition(" ")[0]
+    start = text.index(f"\n{heading}\n") + len(heading) + 2
+    end = re.search(rf"^{level} ", text[start:], re.MULTILINE)
+    return text[start : start + end.start()] if end else text[start:]
+
+
+def plain(code):
+    """Code without the ways in which a line may be broken."""
+    return re.sub(r"\s+", "", code).replace(",)", ")")
+
+
+# --- hooks ------------------------------------------------------------------------------------
+
+
+def specified():
+    """Every hook with its kind, as the source defines it."""
+    for kind, (_, where) in KINDS.items():
+        module, _, name = where.partition(":")
+        path = ROOT / "core" / (module.replace(".", "/") + ".py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                for hook in node.body:
+                    if isinstance(hook, ast.FunctionDef):
+                        yield kind, hook
+
+
+HEADINGS = {
+    "method": "Method",
+    "model-group": "Model group",
+    "partitioner": "Partitioner",
+    "dataset": "Dataset",
+    "generator": "Generator",
+    "wrapper": "Wrapper",
+    "engine": "Engine",
+    "backend": "Backend",
+}
+
+
+def test_all_kinds_are_looked_at():
+    assert set(HEADINGS) == set(KINDS)
+    found = {(kind, hook.name) for kind, hook in specified()}
+    assert found == {(kind, name) for kind in KINDS for name in spec_hooks(kind)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "hook"), [pytest.param(k, h, id=f"{k}-{h.name}") for k, h in specified()]
+)
+def test_every_hook_has_its_exact_signature(kind, hook, page):
+    text = section(page("reference/hooks.md"), f"## {HEADINGS[kind]}")
+    found = section(text, f"### `{hook.name}` {{ #{kind}-{hook.name} }}")
+    line = f"def {hook.name}({ast.unparse(hook.args)}) -> {ast.unparse(hook.returns)}: ..."
+    assert plain(line) in plain(found)
+    first = ast.get_docstring(hook).splitlines()[0]
+    words = [w for w in re.split(r"\W*`+[^`]*`+\W*", first) if w]
+    assert words and all(word in found for word in words)
+
+
+def test_the_architecture_page_has_the_same_arguments():
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)\(([^)]*)\)` \|", text, re.MULTILINE)
+    assert len(rows) == 6
+    for hook, arguments in rows:
+        assert arguments.split(", ") == spec_hooks("method")[hook]
+
+
+# --- the command line -------------------------------------------------------------------------
+
+
+def registered(group, path=""):
+    """The names of all commands, as the program registers them."""
+    for command in group.registered_commands:
+        yield f"{path} {command.name}".strip()
+    for inner in group.registered_groups:
+        yield from registered(inner.typer_instance, f"{path} {inner.name}".strip())
+
+
+CONTEXTS = {site_commands.path_of(c): c for c in site_commands.commands()}
+
+
+def test_every_command_is_there(page):
+    known = {f"protofl {name}" for name in registered(app)}
+    assert len(known) >= 8
+    headings = re.findall(r"^## (protofl .+)$", page("reference/cli.md"), re.MULTILINE)
+    assert sorted(headings) == sorted(known)
+
+
+@pytest.mark.parametrize("path", CONTEXTS)
+def test_every_option_has_its_names_default_and_meaning(path, page):
+    text = section(page("reference/cli.md"), f"## {path}")
+    rows = {row.split(" | ")[0]: row for row in re.findall(r"^\| (`.*) \|$", text, re.MULTILINE)}
+    for option in CONTEXTS[path].command.params:
+        if option.param_type_name == "argument":
+            assert any(option.metavar in key for key in rows), option.metavar
+            continue
+        row = rows[", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])]
+        shown, meaning = option.get_help_record(CONTEXTS[path])
+        metavar = re.sub(r"^(-[\w-]+|[ ,/])+", "", shown).replace("|", r"\|")
+        if metavar and " \\| " not in row and not metavar.startswith("<"):
+            assert metavar in row
+        for default in re.findall(r"default: ([^;\])]+)", meaning):
+            assert f" | {default} | " in row, (row, default)
+        meaning = meaning.replace("; repeatable", "").partition(" (")[0].partition("  [")[0]
+        assert meaning.rstrip(".") in row
+
+
+def test_the_run_command_has_all_settings(page):
+    text = section(page("reference/cli.md"), "## protofl run")
+    for name in set(Settings.model_fields) - {"method"}:
+        assert f"`--{SPELLING.get(name, name).replace('_', '-')}`" in text
+    assert "| `--optimizer` | `sgd` \\| `adam` | sgd | Local optimiser, fresh each round |" in text
+    assert (
+        "| `--clients` | `N`, 1 … 10,000,000 | the data set's, otherwise 20 | Clients M |" in text
+    )
+
+
+# --- plugins, methods, the wire ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plugin", [pytest.param(p, id=p.label) for p in PLUGINS])
+def test_every_plugin_has_its_options(plugin, page):
+    if plugin.kind == "method":
+        assert f"[{plugin.name}]({plugin.name}.md)" in page("methods/index.md")
+        return
+    found = Registry().load(plugin.kind, plugin.name)
+    text = page("reference/plugins.md")
+    (heading,) = re.findall(rf"^### `.*` {{ #{plugin.kind}-{plugin.name} }}$", text, re.MULTILINE)
+    text = section(text, heading)
+    assert found.__doc__.strip().splitlines()[0].rstrip(".") in text
+    word = {k: w for w, k in KINDS_BY_PART.items()}.get(plugin.kind, plugin.name)
+    for option in option_names(getattr(found, "Config", Config)):
+        if option == getattr(found, "argument", None):
+            assert f"{plugin.name}:{option.upper()}" in heading
+        else:
+            assert f"| `{word}.{option}` |" in text
+
+
+@pytest.mark.parametrize("name", [p.name for p in PLUGINS if p.kind == "method"])
+def test_what_a_method_sends_is_in_the_vocabulary(name, page):
+    method = Registry().load("method", name)
+    link = rf"\[{name}\]\(\.\./methods/{name}\.md\)&nbsp;([↑↓]+)"
+    rows = {
+        row.split("`")[1]: row
+        for row in page("reference/wire.md").splitlines()
+        if row.startswith("| `")
+    }
+    assert list(rows) == [key.name for key in VOCABULARY]
+    for direction, arrow in (("uploads", "↑"), ("downloads", "↓")):
+        for declared in getattr(method, direction, {}):
+            key = find_key(declared)
+            assert key is not None, f"{name} declares {declared!r}, which is not in the vocabulary"
+            (arrows,) = re.findall(link, rows[key.name])
+            assert arrow in arrows
+
+
+# --- the Python pages -------------------------------------------------------------------------
+
+
+def test_every_public_name_is_on_its_page():
+    text = (DOCS / "reference/python.md").read_text(encoding="utf-8")
+    found = re.findall(r"^::: protofl\.(\w+)$", text, re.MULTILINE)
+    found += re.findall(r"\{ #protofl\.(\w+) \}", text)
+    assert sorted(found) == sorted(set(protofl.__all__) - {"functional", "__version__"})
+
+
+def test_every_functional_name_is_on_its_page():
+    text = (DOCS / "reference/functional.md").read_text(encoding="utf-8")
+    found = re.findall(r"^::: protofl\.functional\.(\w+)$", text, re.MULTILINE)
+    assert sorted(found) == sorted(functional.__all__)
+
+
+# --- the site ---------------------------------------------------------------------------------
+
+
+def test_every_page_is_in_the_navigation():
+    lines = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2].splitlines()
+    listed = [m[1] for line in lines if (m := re.match(r"\s*- (?:[^#]*: )?([\w/.-]+\.md)$", line))]
+    pages = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
+    assert sorted(listed) == sorted(pages)
+
+
+def test_every_generated_part_is_known():
+    for path in DOCS.rglob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        marks = site_hooks.MARK.findall(text)
+        assert len(marks) == text.count("<!-- generated:"), path
+        assert all(name in site_hooks.PARTS for name, _ in marks), path
