@@ -1,4 +1,9 @@
-"""The reference engine: one step after the other, as PyTorch runs them."""
+"""The reference engine: one step after the other, as PyTorch runs them.
+
+Parameters are updated group by group in a few operations. Fully connected layers can be updated
+without their gradient being stored (`protofl_plugins.engines.fused`): the same sums, rounded
+differently in the last place.
+"""
 
 from __future__ import annotations
 
@@ -10,40 +15,54 @@ import protofl as pf
 import torch
 from torch import Tensor
 
+from protofl_plugins.engines.fused import FusedLinears
+
 Gradients = Sequence[Tensor | None]
 
 
 class Eager:
     """One step after the other, as PyTorch runs them; the reference for all other engines."""
 
+    class Config(pf.Config):
+        """Options."""
+
+        fused: bool = pf.Field(
+            True,
+            description="update fully connected layers by the factors of their gradients, where "
+            "the optimiser is plain SGD; false stores each gradient first, as losses need that "
+            "take gradients themselves",
+        )
+
     @pf.hookimpl
-    def train(self, job: pf.TrainJob) -> dict[str, float]:
+    def train(self, job: pf.TrainJob, config: Config) -> dict[str, float]:
         """Train on every mini-batch; gradients and updates without per-parameter Python."""
         model = job.model
         parameters = [p for group, _ in job.groups for p in group]
         update = make_update(job)
         history: dict[str, list[Tensor]] = {}
         sizes: dict[str, list[int]] = {}
-        for step, batch in enumerate(job.batches()):
-            job.lap("data")
-            with job.autocast():
-                features = model.features(batch.x)
-                logits = model.head(features)
-            output = pf.Output(wide(features), wide(logits))
-            job.lap("forward")
-            terms = job.loss(batch, output, step)
-            total = reduce(add, terms.values())
-            job.lap("loss")
-            gradients = torch.autograd.grad(total, parameters, allow_unused=True)
-            job.lap("backward")
-            if job.after_batch is not None:
-                job.after_batch(batch, output)
-            with torch.no_grad():
-                update(gradients)
-            for label, term in terms.items():
-                history.setdefault(label, []).append(term.detach())
-                sizes.setdefault(label, []).append(len(batch.x))
-            job.lap("update")
+        with FusedLinears(job if config.fused else None) as fused:
+            for step, batch in enumerate(job.batches()):
+                job.lap("data")
+                with job.autocast():
+                    features = model.features(batch.x)
+                    logits = model.head(features)
+                output = pf.Output(wide(features), wide(logits))
+                job.lap("forward")
+                terms = job.loss(batch, output, step)
+                total = reduce(add, terms.values())
+                job.lap("loss")
+                gradients = fused.gradients(total, parameters)
+                job.lap("backward")
+                if job.after_batch is not None:
+                    job.after_batch(batch, output)
+                with torch.no_grad():
+                    update(gradients)
+                fused.update()
+                for label, term in terms.items():
+                    history.setdefault(label, []).append(term.detach())
+                    sizes.setdefault(label, []).append(len(batch.x))
+                job.lap("update")
         if not history:
             return {}
         sums = [

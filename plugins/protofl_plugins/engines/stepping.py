@@ -62,7 +62,7 @@ def by_eager(jobs: Sequence[pf.TrainJob], why: str = "") -> list[dict[str, float
     found = []
     for job in jobs:
         with job.stream():
-            found.append(Eager().train(job))
+            found.append(Eager().train(job, Eager.Config()))
         if why:
             job.notes.append(why)
     return found

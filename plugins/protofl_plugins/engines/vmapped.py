@@ -13,7 +13,6 @@ from functools import partial
 
 import protofl as pf
 
-from protofl_plugins.engines.eager import Eager
 from protofl_plugins.engines.lockstep import Lockstep
 from protofl_plugins.engines.stepping import by_eager, kind_of, or_by_eager
 
@@ -40,7 +39,7 @@ class Vmapped:
     @pf.hookimpl
     def train(self, job: pf.TrainJob) -> dict[str, float]:
         """A single client is trained in the reference way."""
-        return Eager().train(job)
+        return by_eager([job])[0]
 
     @pf.hookimpl
     def train_group(self, jobs: list[pf.TrainJob]) -> list[dict[str, float]]:

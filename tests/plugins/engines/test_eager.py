@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import protofl as pf
 import pytest
 import torch
+from protofl_plugins.engines import fused
 from protofl_plugins.engines.eager import Eager, make_update
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -59,8 +60,14 @@ def make_job(net, groups, loss, kind="sgd", dtype=torch.float32, **options):
         "batches": lambda: batches(dtype),
         "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled),
         "lap": lambda phase: None,
+        "whole": lambda: net,
+        "precision": "bf16" if enabled else "fp32",
     }
     return SimpleNamespace(**given | OPTIMISERS[kind][0] | options)
+
+
+def train(job, **config):
+    return Eager().train(job, Eager.Config(**config))
 
 
 def plain_loss(batch, output, step):
@@ -128,13 +135,23 @@ def test_updates_equal_torch(kind, dtype):
     assert not torch.equal(own.head.weight, Net(dtype).head.weight)
 
 
+@pytest.fixture
+def small_too(monkeypatch):
+    """Layers of any size are fused."""
+    monkeypatch.setattr(fused, "SMALLEST", 0)
+
+
+@pytest.mark.usefixtures("small_too")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("kind", OPTIMISERS)
 def test_training_equals_torch(kind, dtype):
     own, reference, start = Net(dtype), Net(dtype), Net(dtype)
-    Eager().train(make_job(own, groups_of(own), plain_loss, kind, dtype))
+    train(make_job(own, groups_of(own), plain_loss, kind, dtype))
     train_with_torch(reference, groups_of(reference), plain_loss, kind, dtype)
     close(own, reference, 1e-5 if dtype == torch.float32 else 1e-12)
+    stored = Net(dtype)
+    train(make_job(stored, groups_of(stored), plain_loss, kind, dtype), fused=False)
+    close(own, stored, 1e-5 if dtype == torch.float32 else 1e-12)
     assert torch.equal(own.spare.weight, start.spare.weight), "no loss reaches it"
     assert not torch.equal(own.extractor[0].weight, start.extractor[0].weight)
     assert all(p.grad is None for p in own.parameters())
@@ -144,7 +161,7 @@ def test_training_equals_torch(kind, dtype):
 def test_optimisers_are_fresh_in_every_phase(kind):
     own, reference = Net(), Net()
     for _ in range(2):
-        Eager().train(make_job(own, groups_of(own), plain_loss, kind))
+        train(make_job(own, groups_of(own), plain_loss, kind))
         train_with_torch(reference, groups_of(reference), plain_loss, kind)
     close(own, reference, 1e-5)
 
@@ -153,7 +170,7 @@ def test_a_loss_that_reaches_nothing_of_a_group():
     net, start = Net(), Net()
     groups = [(list(net.spare.parameters()), 0.1), (list(net.head.parameters()), 0.1)]
     for kind in OPTIMISERS:
-        Eager().train(make_job(net, groups, plain_loss, kind))
+        train(make_job(net, groups, plain_loss, kind))
     assert torch.equal(net.spare.weight, start.spare.weight)
     assert torch.equal(net.extractor[0].weight, start.extractor[0].weight)
     assert not torch.equal(net.head.weight, start.head.weight)
@@ -170,7 +187,7 @@ def test_sums_are_weighted_by_samples():
             expected[label] = expected.get(label, 0.0) + value.item() * len(batch.x)
         return terms
 
-    sums = Eager().train(make_job(net, groups_of(net), loss))
+    sums = train(make_job(net, groups_of(net), loss))
     assert sums == pytest.approx(expected)
     assert sums.keys() == {"ce", "sometimes"}
     assert all(type(value) is float for value in sums.values())
@@ -188,7 +205,7 @@ def test_after_batch_sees_the_weights_before_the_step():
             assert torch.equal(net.features(batch.x), output.features)
         seen.append(output.features.detach().clone())
 
-    Eager().train(make_job(net, groups_of(net), loss, after_batch=after))
+    train(make_job(net, groups_of(net), loss, after_batch=after))
     assert all(torch.equal(a, b) for a, b in zip(seen, steps, strict=True))
     assert len(seen) == 6
 
@@ -202,8 +219,8 @@ def test_bf16(kind):
         types.append((output.features.dtype, output.logits.dtype))
         return plain_loss(batch, output, step)
 
-    sums = Eager().train(make_job(own, groups_of(own), loss, kind, precision="bf16"))
-    exact = Eager().train(make_job(reference, groups_of(reference), plain_loss, kind))
+    sums = train(make_job(own, groups_of(own), loss, kind, precision="bf16"))
+    exact = train(make_job(reference, groups_of(reference), plain_loss, kind))
     assert set(types) == {(torch.float32, torch.float32)}
     assert {p.dtype for p in own.parameters()} == {torch.float32}
     assert sums == pytest.approx(exact, rel=0.05)
@@ -211,13 +228,93 @@ def test_bf16(kind):
     close(own, reference, 0.1)
 
 
+class Odd(Net):
+    """Layers used twice, on constants, in more dimensions, before work in place; a frozen bias."""
+
+    def __init__(self, dtype):
+        super().__init__(dtype)
+        self.extractor[1] = nn.ReLU(inplace=True)
+        self.spare = nn.Linear(4, 4, bias=False).to(dtype)
+        self.head.bias.requires_grad_(False)
+        with torch.no_grad():
+            self.spare.weight.copy_(torch.arange(16.0).view(4, 4) / 20)
+
+    def features(self, x):
+        z = self.extractor(x)
+        return self.spare(self.spare(z)) + z
+
+
+def odd_loss(net):
+    anchors = torch.linspace(-1, 1, 12, dtype=torch.float64).view(3, 4)
+
+    def loss(batch, output, step):
+        scores = net.head(anchors).relu_()
+        cubes = net.head(output.features.unsqueeze(0).expand(2, -1, -1))
+        with torch.no_grad():
+            net.head(anchors)  # not trained by
+        return plain_loss(batch, output, step) | {
+            "anchors": cross_entropy(scores, torch.arange(3)),
+            "weights": 0.01 * net.head.weight.square().sum(),
+            "twice": cubes.tanh().mean(),
+        }
+
+    return loss
+
+
+@pytest.mark.usefixtures("small_too")
+def test_fused_layers_in_odd_places():
+    own, reference = Odd(torch.float64), Odd(torch.float64)
+
+    def after(batch, output):
+        own.features(batch.x)  # no part of any step
+
+    def groups(net):
+        rest = [net.head.weight, net.spare.weight]
+        return [(list(net.extractor.parameters()), 0.05), (rest, 0.02)]
+
+    train(make_job(own, groups(own), odd_loss(own), dtype=torch.float64, after_batch=after))
+    train_with_torch(reference, groups(reference), odd_loss(reference), "sgd", torch.float64)
+    close(own, reference, 1e-12)
+    assert not any("forward" in vars(m) for m in own.modules())
+
+
+@pytest.mark.usefixtures("small_too")
+@pytest.mark.parametrize("options, taken", [({}, 4), ({"clip": 1.0}, 0), ({"momentum": 0.5}, 0)])
+def test_layers_are_fused_where_the_update_is_plain(options, taken):
+    net = Net()
+    job = make_job(net, groups_of(net), plain_loss, **options)
+    x = torch.randn(3, 5)
+    with fused.FusedLinears(job) as layers:
+        parameters = list(net.parameters())
+        total = net.spare(net.features(x)).sum() + net.head(net.features(x)).sum()
+        found = layers.gradients(total, parameters)
+    assert [g is None for g in found].count(True) == 2 * taken
+
+
+def test_a_loss_that_differentiates_itself_is_told_so():
+    """Not a wrong step, but an error; ``fused=false`` trains it."""
+    net = Net()
+
+    def penalty(batch, output, step):
+        weights = [net.head.weight]
+        scores = cross_entropy(output.logits, batch.y)
+        (slope,) = torch.autograd.grad(scores, weights, create_graph=True)
+        return {"ce": scores, "penalty": slope.square().sum()}
+
+    train(make_job(net, groups_of(net), penalty), fused=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "SMALLEST", 0)
+        with pytest.raises(RuntimeError, match="not have been used"):
+            train(make_job(net, groups_of(net), penalty))
+
+
 def test_clip_is_torchs_for_each_group():
     ours, theirs = Net(torch.float64), Net(torch.float64)
-    Eager().train(make_job(ours, groups_of(ours), plain_loss, dtype=torch.float64, clip=0.3))
+    train(make_job(ours, groups_of(ours), plain_loss, dtype=torch.float64, clip=0.3))
     norms = train_with_torch_clipped(theirs, groups_of(theirs), plain_loss, 0.3)
     assert max(norms) > 0.3  # it takes effect
     close(ours, theirs, 1e-12)
     free = Net(torch.float64)
-    Eager().train(make_job(free, groups_of(free), plain_loss, dtype=torch.float64, clip=1e6))
+    train(make_job(free, groups_of(free), plain_loss, dtype=torch.float64, clip=1e6))
     with pytest.raises(AssertionError):
         close(ours, free, 1e-3)
