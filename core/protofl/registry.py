@@ -114,7 +114,7 @@ class Registry:
             if plugin.loaded is None:
                 error.what += f" ({plugin.distribution} {plugin.version})"
             raise
-        return loaded  # type: ignore[no-any-return]  # check_class has seen that it is a class
+        return loaded
 
     def status(self, plugin: Plugin) -> tuple[str, list[str]]:
         """``ok`` or what is wrong in one line, and the hooks that the plugin implements."""

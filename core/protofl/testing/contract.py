@@ -195,9 +195,10 @@ class Contract:
         again = type(values).model_validate_json(values.model_dump_json())
         expect(again == values, "its options are others after a way through JSON")
         if issubclass(config, VariantConfig):
+            deviations = config.deviations
             for variant in ("paper", "official"):
-                filled = config(variant=variant)  # type: ignore[arg-type]  # pydantic checks it
-                for name, deviation in config.deviations.items():
+                filled = parse_config(config, {"variant": variant}, self.label)
+                for name, deviation in deviations.items():
                     expect(name in config.model_fields, f"deviation {name!r} is no option")
                     expect(
                         getattr(filled, name) == getattr(deviation, variant),

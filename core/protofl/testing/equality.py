@@ -80,7 +80,7 @@ def double_precision() -> Iterator[None]:
 
     try:
         Pixels.__call__ = wide  # type: ignore[method-assign]
-        torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign, assignment]
+        torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
         torch.set_default_dtype(torch.float64)
         yield
     finally:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from protofl.drystep import dry_step
 from protofl.models import Architecture, SplitModel, unset_model
@@ -150,20 +150,18 @@ class ModelGroupContract(Contract):
             model = self._drawn(member, 0).train()
             x = torch.randn(4, self.channels[0], self.least, self.least, generator=_generator())
             target = torch.arange(4) % CLASSES
-            nn.functional.cross_entropy(model(x), target).backward()
-            for name, parameter in model.named_parameters():
-                gradient = parameter.grad
+            loss = nn.functional.cross_entropy(model(x), target)
+            gradients = torch.autograd.grad(loss, [*model.parameters()], allow_unused=True)
+            for (name, parameter), gradient in zip(
+                model.named_parameters(), gradients, strict=True
+            ):
                 expect(gradient is not None, f"{member.name}: no gradient reaches {name}")
                 assert gradient is not None
                 expect(bool(gradient.isfinite().all()), f"{member.name}: gradient of {name} is NaN")
-                expect(
-                    bool(gradient.any()) or self._may_be_zero(name, parameter),
+                expect(  # a bias before BatchNorm gets none, nor a unit that ReLU has shut
+                    bool(gradient.any()) or parameter.dim() <= 1,
                     f"{member.name}: the gradient of {name} is zero",
                 )
-
-    def _may_be_zero(self, name: str, parameter: Tensor) -> bool:
-        """A bias before BatchNorm, or one unit of a few that ReLU has shut."""
-        return parameter.dim() <= 1
 
     def test_initial_weights(self) -> None:
         """Weights are drawn from torch's global generator, which the runtime seeds, alone."""

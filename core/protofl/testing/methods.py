@@ -31,8 +31,8 @@ from protofl.testing.equality import (
 
 MIXED = toy.group(toy.CNN, toy.NORM)
 WITH_NORM = toy.group(toy.NORM)
-LONELY = [[8, 0, 0, 0], [3, 4, 2, 0], [0, 5, 0, 6], [4, 4, 4, 0]]
-"""Client 0 has one class, client 2 one that nobody else has."""
+LONELY = [[8, 0, 0, 0, 0], [3, 4, 2, 0, 0], [0, 5, 0, 6, 0], [4, 4, 4, 0, 0]]
+"""Client 0 has one class, client 2 one that nobody else has; the last class nobody has."""
 
 Line = Mapping[str, Any]
 
@@ -167,9 +167,14 @@ class MethodContract(Contract):
                     expect(bad is None, f"{direction} {bad!r} holds NaN or infinity")
 
     def test_few_and_lonely_classes(self) -> None:
-        """A client with one class, and one with a class that nobody else has."""
+        """A client with one class, one with a class of its own, and a class that nobody has."""
         found = self.fed(images=toy.make_images(LONELY))
-        expect_finite(found.rounds(3))
+        lines = found.rounds(3)
+        for direction in ("upload", "download"):
+            for blob in getattr(found.pool, f"{direction}s")(2).values():
+                bad = Payload.from_bytes(blob).nonfinite()
+                expect(bad is None, f"{direction} {bad!r} holds NaN or infinity")
+        expect_finite(lines)
         for client, counts in enumerate(LONELY):
             own = [c for c, n in enumerate(counts) if n]
             upload = Payload.from_bytes(found.pool.uploads(2)[client])
@@ -290,34 +295,40 @@ class MethodContract(Contract):
 
     def test_terms_are_scalars_with_gradients(self) -> None:
         """In the second round each loss term is a finite scalar whose gradient moves something."""
+        for name, term in self._terms(self.fed(), 0)[0].items():
+            expect(term.shape == (), f"term {name} has shape {tuple(term.shape)}, it is no scalar")
         found = self.fed()
         found.rounds(1)
         composition = found.plan.composition
-        server = found.server.view(self.label)
-        received = found.call("download_payload", server=server, client_id=0)
-        record = found.client(0)
-        record.round, record.steps = 1, 1
-        record = found.prepare(0, received, double=False)
-        draws = found.lifecycle("before_training", client=record.view(self.label))
-        nudge = torch.Generator().manual_seed(1)
-        with torch.no_grad():  # a step away, so that a term at its minimum has a slope too
-            for parameter in record.model.parameters():
-                parameter += 0.1 * torch.randn(parameter.shape, generator=nudge)
-        x, y = record.train.images(slice(5)), record.train.y[:5]
-        record.model.train()
-        features = record.model.features(x)
-        batch, output = Batch(x, y, torch.arange(len(y))), None
-        output = Output(features, record.model.head(features))
-        terms = composition.loss(record.view, draws)(batch, output, 0)
+        terms, parameters = self._terms(found, 1)
         declared = composition.declared_terms(self.label)
         stray = sorted({*terms} - {*declared})
         expect(not stray, f"local_loss returns {', '.join(stray)}, which terms does not declare")
         if [phase.name for phase in composition.phases(found.plan.info)] == ["private"]:
             missing = sorted({*declared} - {*terms})
             expect(not missing, f"local_loss does not return {', '.join(missing)} in round 1")
-        parameters = [p for group, _ in record.parameter_groups(0.1) for p in group]
         for name, term in terms.items():
             expect_gradient(name, term, parameters)
+
+    def _terms(self, found: toy.Toy, round: int) -> tuple[Mapping[str, Tensor], list[Tensor]]:
+        """The loss terms of client 0's first samples, and the parameters that it trains."""
+        server = found.server.view(self.label)
+        received = found.call("download_payload", server=server, client_id=0)
+        record = found.client(0)
+        record.round, record.steps = round, 1
+        record = found.prepare(0, received, double=False)
+        draws = found.lifecycle("before_training", client=record.view(self.label))
+        nudge = torch.Generator().manual_seed(1)
+        with torch.no_grad():  # a step away, so that a term at its minimum has a slope too
+            for parameter in record.model.parameters():
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=nudge))
+        x, y = record.train.images(slice(5)), record.train.y[:5]
+        record.model.train()
+        features = record.model.features(x)
+        batch = Batch(x, y, torch.arange(len(y)))
+        output = Output(features, record.model.head(features))
+        terms = found.plan.composition.loss(record.view, draws)(batch, output, 0)
+        return terms, [p for group, _ in record.parameter_groups(0.1) for p in group]
 
     def test_the_loss_is_the_sum_of_its_terms(self) -> None:
         """The training loss is the sum of the terms, and all are finite."""
@@ -390,7 +401,6 @@ def expect_finite(lines: Iterable[Line]) -> None:
 
 def expect_gradient(name: str, term: Tensor, parameters: Sequence[Tensor]) -> None:
     """A loss term is a finite scalar, and its gradient is finite and not zero."""
-    expect(term.shape == (), f"term {name} has shape {tuple(term.shape)}, not that of a scalar")
     expect(bool(term.isfinite()), f"term {name} is {term.item()}")
     expect(term.requires_grad, f"term {name} has no gradient: it was detached or is a constant")
     found = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)

@@ -47,10 +47,9 @@ def contract_for(
         raise UsageError(f"there are no checks for a {kind}", f"there are: {', '.join(CONTRACTS)}")
     if data_dir is not None and hasattr(CONTRACTS[kind], "data_dir"):
         values["data_dir"] = data_dir
-    made = type("Chosen", (CONTRACTS[kind],), values)
-    found = made()
+    made: type[Contract] = type("Chosen", (CONTRACTS[kind],), values)
     if options:
-        made.options = {**found.chosen, **options}
+        made.options = {**made().chosen, **options}
     found = made()
     found.part() if kind not in ("method", "wrapper") else found.cls
     return made
