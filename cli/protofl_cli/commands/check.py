@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,9 @@ from protofl_cli.options import DataDir, Debug
 
 if TYPE_CHECKING:
     from protofl.testing import Contract, Finding
+
+LONGEST = 300
+"""Characters of a reason in the table; --json has all of it."""
 
 
 def check(
@@ -114,7 +118,7 @@ def _print(owner: dict[str, str], findings: list[Finding], counts: dict[str, int
     origin = f"{owner['distribution']} {owner['version']}" if installed else "not installed"
     render.heading(owner["plugin"], f"{origin} · {owner['target']}")
     render.text()
-    rows = [(finding.words, finding.outcome, finding.why) for finding in findings]
+    rows = [(f.words, f.outcome, shorten(f.why, LONGEST, placeholder=" …")) for f in findings]
     render.table(("checked", "result", "why"), rows, keep=("result",), wrap=True)
     seconds = sum(finding.seconds for finding in findings)
     told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
