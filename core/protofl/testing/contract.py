@@ -187,7 +187,7 @@ class Contract:
 
     def test_options(self) -> None:
         """Its options have defaults that their own ranges allow, and can be recorded as JSON."""
-        config = getattr(self.cls, "Config", Config)
+        config: Any = getattr(self.cls, "Config", Config)
         given = {self.cls.argument: "x"} if getattr(self.cls, "argument", None) else {}
         missing = [n for n, f in config.model_fields.items() if f.is_required() and n not in given]
         expect(not missing, f"option {', '.join(missing)} has no default")
@@ -195,10 +195,9 @@ class Contract:
         again = type(values).model_validate_json(values.model_dump_json())
         expect(again == values, "its options are others after a way through JSON")
         if issubclass(config, VariantConfig):
-            deviations = config.deviations
             for variant in ("paper", "official"):
                 filled = parse_config(config, {"variant": variant}, self.label)
-                for name, deviation in deviations.items():
+                for name, deviation in config.deviations.items():
                     expect(name in config.model_fields, f"deviation {name!r} is no option")
                     expect(
                         getattr(filled, name) == getattr(deviation, variant),
