@@ -94,8 +94,8 @@ def test_it_runs(installed, cli, kind, data_dir):
     assert result.exit_code == 0, result.output
     record = Path("run/metrics.jsonl").read_text().splitlines()
     assert len(record) == 2
-    config = json.loads(Path("run/config.json").read_text())
-    assert f"protofl-my-{kind}" in json.dumps(config)
+    if kind != "backend":  # results do not depend on it, so it is not recorded
+        assert f"protofl-my-{kind}" in Path("run/config.json").read_text()
 
 
 @pytest.mark.parametrize("kind", ["partitioner", "dataset", "generator"])
