@@ -140,7 +140,7 @@ def test_it_is_clean(written):
                     "--line-length=100",
                     "--no-cache",
                 ]
-                + (["--ignore", "RUF012,D105,D107,RUF002"] if words[0] == "check" else [])
+                + (["--ignore", "RUF001,RUF002,RUF003,RUF012,D105,D107"] if words[0] == "check" else [])
                 + [str(folder / "src")],
                 capture_output=True,
                 text=True,
