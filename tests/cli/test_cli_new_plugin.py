@@ -1,0 +1,200 @@
+"""``protofl new-plugin``: every kind installs, is listed, runs, and passes its own tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from protofl.registry import KINDS
+from protofl_cli.app import app
+from protofl_cli.commands import new_plugin
+from typer.testing import CliRunner
+
+RUN = {
+    "method": ["run", "my-method", "--models", "cnn4"],
+    "model-group": ["run", "fedproto", "--models", "my-model-group"],
+    "partitioner": ["run", "fedproto", "--models", "cnn4", "--partition", "my-partitioner"],
+    "dataset": ["run", "fedproto", "--models", "cnn4", "--dataset", "my-dataset"],
+    "generator": ["run", "fedktl", "--models", "cnn4", "--generator", "my-generator"],
+    "wrapper": ["run", "fedproto", "--models", "cnn4", "--with", "my-wrapper"],
+    "engine": ["run", "fedproto", "--models", "cnn4", "--engine", "my-engine"],
+    "backend": ["run", "fedproto", "--models", "cnn4", "--backend", "my-backend"],
+}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """{kind: folder} of a new plugin of every kind, installed as pip would leave it."""
+    root = tmp_path_factory.mktemp("plugins")
+    folders = {}
+    for kind in KINDS:
+        folder = root / kind
+        words = ["new-plugin", f"my-{kind}", "--kind", kind, "--out", str(folder)]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        install(folder)
+        folders[kind] = folder
+    return folders
+
+
+def install(folder):
+    """Write the ``.dist-info`` that installing would write, from the folder's pyproject.toml."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    about = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    info = folder / "src" / f"{about['name'].replace('-', '_')}-{about['version']}.dist-info"
+    info.mkdir()
+    head = f"Metadata-Version: 2.1\nName: {about['name']}\nVersion: {about['version']}\n"
+    (info / "METADATA").write_text(head)
+    lines = [
+        f"[{group}]\n" + "\n".join(f"{name} = {target}" for name, target in entries.items())
+        for group, entries in about["entry-points"].items()
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+
+
+@pytest.fixture
+def installed(written, monkeypatch):
+    for folder in written.values():
+        monkeypatch.syspath_prepend(str(folder / "src"))
+    return written
+
+
+def test_there_is_a_template_for_every_kind():
+    assert {*new_plugin.KINDS} <= {*KINDS}
+    assert {*RUN} == {*new_plugin.KINDS}
+
+
+@pytest.mark.parametrize("kind", RUN)
+def test_it_is_listed_and_shown(installed, cli, kind):
+    found = json.loads(cli("list-plugins", "--kind", kind, "--json").stdout)
+    mine = next(p for p in found if p["name"] == f"my-{kind}")
+    assert mine["status"] == "ok" and mine["hooks"]
+    assert (mine["distribution"], mine["version"]) == (f"protofl-my-{kind}", "0.1.0")
+    shown = cli("show", f"{kind}/my-{kind}")
+    assert shown.exit_code == 0, shown.output
+
+
+@pytest.mark.parametrize("kind", RUN)
+def test_it_runs(installed, cli, kind, data_dir):
+    words = "--clients 3 --rounds 2 --batch-size 64 --feature-dim 16 --out run".split()
+    words += ["--data-dir", str(data_dir)]
+    if kind == "dataset":
+        words += ["--set", "dataset.samples=200"]
+    if kind != "backend":
+        words += ["--backend", "local"]
+    result = cli(*RUN[kind], *words)
+    assert result.exit_code == 0, result.output
+    record = Path("run/metrics.jsonl").read_text().splitlines()
+    assert len(record) == 2
+    if kind != "backend":  # results do not depend on it, so it is not recorded
+        assert f"protofl-my-{kind}" in Path("run/config.json").read_text()
+
+
+@pytest.mark.parametrize("kind", ["partitioner", "dataset", "generator"])
+def test_it_passes_the_check(installed, cli, kind, data_dir):
+    result = cli("check", f"my-{kind}", "--data-dir", data_dir)
+    assert result.exit_code == 0, result.output
+    assert f"protofl-my-{kind} 0.1.0" in result.stdout
+
+
+def test_they_pass_their_own_tests(installed):
+    """Each file beside the plugin, as `pytest` finds it in the folder."""
+    folders = [*installed.values()]
+    paths = os.pathsep.join([*(str(folder / "src") for folder in folders), *sys.path])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "-W", "error::pytest.PytestWarning", *(str(f / "tests") for f in folders)],
+        env=os.environ | {"PYTHONPATH": paths},
+        cwd=folders[0].parent,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert int(done.stdout.rsplit(" passed", 1)[0].split()[-1].strip("\x1b[m32")) > 80
+
+
+def test_it_is_clean(written):
+    """As ruff sees it, with the rules of an author who keeps all of them."""
+    pytest.importorskip("ruff")
+    rules = "E,F,W,I,UP,B,ANN,D,RUF"
+    for folder in written.values():
+        for words in (
+            ["check", "--select", rules, "--config", 'lint.pydocstyle.convention="google"'],
+            ["format", "--check"],
+        ):
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "ruff",
+                    *words,
+                    "--isolated",
+                    "--line-length=100",
+                    "--no-cache",
+                ]
+                + (["--ignore", "RUF001,RUF002,RUF003,RUF012,D105,D107"] if words[0] == "check" else [])
+                + [str(folder / "src")],
+                capture_output=True,
+                text=True,
+            )
+            assert done.returncode == 0, done.stdout
+
+
+def test_names_that_the_module_uses_are_left_to_it(cli):
+    """A class is not called as something that its module imports."""
+    for name, kind in (("tensor", "method"), ("none", "method"), ("path", "dataset")):
+        assert cli("new-plugin", name, "--kind", kind).exit_code == 0
+        source = Path(f"protofl-{name}/src/protofl_{name}/__init__.py").read_text()
+        expected = name.title() + kind.title()
+        assert f"class {expected}:" in source
+        compile(source, name, "exec")
+
+
+def test_an_underscore(cli):
+    assert cli("new-plugin", "fed_x-2", "--kind", "dataset").exit_code == 0
+    source = Path("protofl-fed_x-2/src/protofl_fed_x_2/__init__.py").read_text()
+    assert "class FedX2:" in source and 'f"fed-x-2-{' in source
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["Fed X"], "try: protofl new-plugin fed-x"),
+        (["9lives"], "names are lower-case letters"),
+        (["fed-"], "try: protofl new-plugin fed"),
+        (["protofl-mine"], "leave it out: protofl new-plugin mine"),
+        (["fedsa"], "method 'fedsa' is taken: protofl 0.1.0 provides it"),
+        (["digits", "--kind", "dataset"], "dataset 'digits' is taken"),
+        (["mine", "--kind", "metod"], "did you mean 'method'?"),
+        (["mine", "--out", "used"], "used exists already"),
+        (["mine", "--out", "used/file.txt"], "used/file.txt exists already"),
+    ],
+)
+def test_refusals(cli, words, said):
+    Path("used").mkdir()
+    Path("used/file.txt").write_text("mine")
+    result = cli("new-plugin", *words)
+    assert result.exit_code == 2, result.output
+    assert said in " ".join(result.stderr.split())
+    assert [*Path().rglob("*.toml")] == []
+
+
+def test_a_distribution_of_that_name(installed, cli):
+    result = cli("new-plugin", "my-method", "--kind", "wrapper")
+    assert result.exit_code == 2
+    assert "a distribution protofl-my-method is installed" in result.stderr
+
+
+def test_an_empty_folder_will_do(cli):
+    Path("mine").mkdir()
+    assert cli("new-plugin", "mine", "--out", "mine").exit_code == 0
+    assert Path("mine/pyproject.toml").is_file()
+    shutil.rmtree("mine")

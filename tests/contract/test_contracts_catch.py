@@ -1,0 +1,476 @@
+"""Every promise broken once: the check that looks at it fails, and says what is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import protofl as pf
+import pytest
+import torch
+from protofl.testing import (
+    BackendContract,
+    DatasetContract,
+    EngineContract,
+    GeneratorContract,
+    MethodContract,
+    ModelGroupContract,
+    PartitionerContract,
+    WrapperContract,
+    checks_of,
+    run_checks,
+)
+from protofl.testing import toy as toyfed
+from protofl.testing.toy_methods import Prototypes
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+
+def failures(contract, plugin, only):
+    """{check: why} of the failed ones among some checks of a plugin."""
+    names = {f"test_{name}" for name in only.split()}
+    assert names <= {*checks_of(contract)}
+    others = dict.fromkeys({*checks_of(contract)} - names)
+    found = run_checks(type("Chosen", (contract,), {"plugin": plugin, **others}))
+    assert len(found) == len(names)
+    return {f.check: f.why for f in found if f.outcome == "failed"}
+
+
+# --- methods ------------------------------------------------------------------------------------
+
+
+class Counting(Prototypes):
+    """Counts on itself."""
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        self.count = getattr(self, "count", 0) + 1
+        return client.class_prototypes().select("prototypes")
+
+
+class OnTheClass(Prototypes):
+    """Counts on its class."""
+
+    seen = {}
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        self.seen[client.id] = client.round
+        return client.class_prototypes().select("prototypes")
+
+
+class Leaking(Prototypes):
+    """Sends its counts, which it does not declare."""
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        return client.class_prototypes()
+
+
+class Global(Prototypes):
+    """Draws from torch's global generator."""
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        found = client.class_prototypes().select("prototypes")
+        found["prototypes"] += torch.rand(())
+        return found
+
+
+class InOrder(Prototypes):
+    """What it sends depends on who came before."""
+
+    turn = [0.0]
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        found = client.class_prototypes().select("prototypes")
+        found["prototypes"] += self.turn[0]
+        self.turn[0] = float(client.id)
+        return found
+
+
+class Detached(Prototypes):
+    """A term without a gradient."""
+
+    @pf.hookimpl
+    def local_loss(self, client, batch, output):
+        ce = cross_entropy(output.logits, batch.y)
+        return {"ce": ce, "align": ce.detach()}
+
+
+class PerSample(Prototypes):
+    """A term that is no scalar."""
+
+    @pf.hookimpl
+    def local_loss(self, client, batch, output):
+        ce = cross_entropy(output.logits, batch.y)
+        return {"ce": ce, "align": ce.expand(2)}
+
+
+class Missing(Prototypes):
+    """A declared term that never comes."""
+
+    @pf.hookimpl
+    def local_loss(self, client, batch, output):
+        return {"ce": cross_entropy(output.logits, batch.y)}
+
+
+class Infinite(Prototypes):
+    """NaN for a class that nobody has."""
+
+    @pf.hookimpl
+    def server_aggregate(self, server, uploads):
+        P, present = pf.stack_rows(uploads, "prototypes", server.num_classes)
+        mean = P.sum(0) / present.sum(0).unsqueeze(1)
+        return {"prototypes": mean, "classes": torch.arange(server.num_classes)}
+
+
+class Remembering(Prototypes):
+    """Writes while it scores."""
+
+    @pf.hookimpl
+    def inference(self, client, x):
+        client.state["seen"] = client.state.get("seen", 0) + len(x)
+        return client.head(client.features(x))
+
+
+class Narrow(Prototypes):
+    """Scores of too few classes."""
+
+    @pf.hookimpl
+    def inference(self, client, x):
+        return client.head(client.features(x))[:, :2]
+
+
+class Alone(Prototypes):
+    """Fails where few clients take part."""
+
+    @pf.hookimpl
+    def server_aggregate(self, server, uploads):
+        assert len(uploads) > 1, "one client is not enough"
+        return {}
+
+
+class Untold(Prototypes):
+    """An option without a word."""
+
+    class Config(pf.Config):
+        x: int = 3
+
+
+class Misspelt(Prototypes):
+    """A hook that nobody calls."""
+
+    def upload_paylod(self, client):
+        return pf.Payload()
+
+
+class Contrary(Prototypes):
+    """Learns to be wrong."""
+
+    @pf.hookimpl
+    def local_loss(self, client, batch, output):
+        return {"ce": -cross_entropy(output.logits, batch.y).clamp(max=5)}
+
+
+class Odd(Prototypes):
+    """Its loss is another one under another engine: it looks at how it is called."""
+
+    @pf.hookimpl
+    def local_loss(self, client, batch, output):
+        scale = 1.0 if output.features.requires_grad and type(client.state) is dict else 2.0
+        return {"ce": scale * cross_entropy(output.logits, batch.y)}
+
+
+@pytest.mark.parametrize(
+    ("plugin", "check", "why"),
+    [
+        (Counting, "it_keeps_nothing_on_itself", "self holds count"),
+        (OnTheClass, "it_keeps_nothing_on_itself", "class attribute seen"),
+        (Leaking, "nothing_undeclared_leaves_a_client", "uploads does not list 'counts'"),
+        (Global, "equal_runs_are_equal", "two runs of seed 0 differ"),
+        (InOrder, "the_order_of_clients_does_not_matter", "the order of clients shows"),
+        (Detached, "terms_are_scalars_with_gradients", "term align has no gradient"),
+        (PerSample, "terms_are_scalars_with_gradients", "shape (2,)"),
+        (Missing, "terms_are_scalars_with_gradients", "does not return align"),
+        (Infinite, "few_and_lonely_classes", "NaN"),
+        (Remembering, "download_and_inference_write_nothing", "inference writes"),
+        (Narrow, "download_and_inference_write_nothing", "inference gives"),
+        (Alone, "a_tenth_of_ten_clients", "one client is not enough"),
+        (Untold, "words", "option x has no description"),
+        (Misspelt, "name_and_hooks", "did you mean upload_payload?"),
+        (Contrary, "it_learns", "a guess gets 0.25"),
+        (Odd, "every_engine_equals_eager", "vmapped: "),
+    ],
+)
+def test_a_method(plugin, check, why):
+    assert why in failures(MethodContract, plugin, check)[check]
+
+
+def test_a_good_method():
+    assert not failures(
+        MethodContract,
+        Prototypes,
+        "name_and_hooks words declarations few_and_lonely_classes a_last_batch_of_one it_learns",
+    )
+
+
+# --- model groups -------------------------------------------------------------------------------
+
+
+def _group(build):
+    class Group:
+        """One net."""
+
+        feature_dim, min_side, channels = 8, 6, None
+
+        @pf.hookimpl
+        def architectures(self, config):
+            return [pf.Architecture("net", build, False)]
+
+    return Group
+
+
+class _Idle(nn.Linear):
+    """A layer with a parameter that nothing uses."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.idle = nn.Parameter(torch.zeros(3))
+
+
+def _idle(channels, num_classes, feature_dim, side):
+    extractor = nn.Sequential(nn.Flatten(), nn.Linear(channels * side**2, feature_dim))
+    return pf.SplitModel(extractor, _Idle(feature_dim, num_classes), feature_dim)
+
+
+def _ten(channels, num_classes, feature_dim, side):
+    extractor = nn.Sequential(nn.Flatten(), nn.Linear(channels * side**2, feature_dim))
+    return pf.SplitModel(extractor, nn.Linear(feature_dim, 10), feature_dim)
+
+
+def _fixed(channels, num_classes, feature_dim, side):
+    torch.manual_seed(3)
+    return toyfed.CNN.build(channels, num_classes, feature_dim, side)
+
+
+def _grey(channels, num_classes, feature_dim, side):
+    return toyfed.CNN.build(1, num_classes, feature_dim, side)
+
+
+class _Across(nn.Module):
+    def forward(self, x):
+        return x - x.mean(0)
+
+
+def _across(channels, num_classes, feature_dim, side):
+    layers = [nn.Flatten(), _Across(), nn.Linear(channels * side**2, feature_dim)]
+    return pf.SplitModel(nn.Sequential(*layers), nn.Linear(feature_dim, num_classes), feature_dim)
+
+
+@pytest.mark.parametrize(
+    ("build", "check", "why"),
+    [
+        (_idle, "gradients", "no gradient reaches head.idle"),
+        (_ten, "feature_width_and_scores", "scores (2, 10)"),
+        (_grey, "feature_width_and_scores", "channels"),
+        (_fixed, "initial_weights", "two seeds give the same weights"),
+        (_across, "images_are_scored_alone", "alone and in a batch"),
+    ],
+)
+def test_a_model_group(build, check, why):
+    assert why in failures(ModelGroupContract, _group(build), check)[check]
+
+
+# --- partitioners -------------------------------------------------------------------------------
+
+
+def _partitioner(function):
+    class Splits:
+        """A partitioner."""
+
+        @pf.hookimpl
+        def partition(self, labels, num_clients, generator):
+            return function(labels, num_clients, generator)
+
+    return Splits
+
+
+def _overlapping(labels, M, generator):
+    return [np.arange(len(labels))] * M
+
+
+def _losing(labels, M, generator):
+    return np.array_split(generator.permutation(len(labels))[: len(labels) * 9 // 10], M)
+
+
+def _lists(labels, M, generator):
+    return [[0]] * M
+
+
+def _global_draw(labels, M, generator):
+    return np.array_split(np.random.permutation(len(labels)), M)
+
+
+def _sorting(labels, M, generator):
+    labels.sort()
+    return np.array_split(np.arange(len(labels)), M)
+
+
+@pytest.mark.parametrize(
+    ("function", "check", "why"),
+    [
+        (_overlapping, "every_sample_at_most_once", "rows are given twice"),
+        (_losing, "no_sample_is_lost", "leaves_out"),
+        (_lists, "every_sample_at_most_once", "no array"),
+        (_global_draw, "seeds", "equal generators give other splits"),
+        (_sorting, "labels_are_only_read", "read-only"),
+        (_sorting, "seeds", "every seed gives the same split"),
+    ],
+)
+def test_a_partitioner(function, check, why):
+    assert why in failures(PartitionerContract, _partitioner(function), check)[check]
+
+
+# --- data sets, generators, wrappers ------------------------------------------------------------
+
+
+class Chance:
+    """Other images every time."""
+
+    @pf.hookimpl
+    def cache_key(self, data_dir):
+        return f"chance-{data_dir.name.lower()}"
+
+    @pf.hookimpl
+    def decode(self):
+        return pf.Images(torch.rand(20, 1, 8, 9), torch.arange(20) % 4, 20, [*"abcde"])
+
+
+def test_a_dataset():
+    found = failures(DatasetContract, Chance, "cache_key images square decoding_again")
+    assert "depends on the folder" in found["cache_key"]
+    assert "no sample of class e" in found["images"]
+    assert "8×9" in found["square"]
+    assert "a second decoding differs" in found["decoding_again"]
+
+
+class Loud:
+    """Images out of range, from a net that is not frozen."""
+
+    class Opened(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3 * 8 * 8)
+            self.outline = pf.Outline(4, 16, 3, 0)
+
+        def sample_latents(self, count, generator, labels=None):
+            return torch.randn(count, 4)
+
+        def images(self, latents):
+            return 100 * self(latents).reshape(-1, 3, 8, 8)
+
+    @pf.hookimpl
+    def outline(self):
+        return pf.Outline(5, 16, 3, 0)
+
+    @pf.hookimpl
+    def open_generator(self):
+        return Loud.Opened()
+
+
+def test_a_generator():
+    found = failures(GeneratorContract, Loud, "outline latents images it_is_frozen")
+    assert "latent_dim: 5 told, 4 opened" in found["outline"]
+    assert "equal generators give other latents" in found["latents"]
+    assert "not (3, 3, 16, 16)" in found["images"]
+    assert "train mode" in found["it_is_frozen"]
+
+
+class InPlace:
+    """Writes into what it wraps."""
+
+    @pf.hookimpl(wrapper=True)
+    def download_payload(self, server):
+        payload = yield
+        for tensor in payload.values():
+            tensor += tensor.is_floating_point()
+        return payload
+
+    @pf.hookimpl(wrapper=True)
+    def upload_payload(self, client):
+        payload = yield
+        assert payload, "it is empty"
+        return payload
+
+
+class NoWrapper:
+    """Takes the place of what it should wrap."""
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        return pf.Payload()
+
+
+def test_a_wrapper():
+    found = failures(WrapperContract, InPlace, "the_sender_keeps_what_it_has an_empty_payload")
+    assert "a download writes" in found["the_sender_keeps_what_it_has"]
+    assert "it is empty" in found["an_empty_payload"]
+    found = failures(WrapperContract, NoWrapper, "its_hooks_are_wrappers")
+    assert "upload_payload is no wrapper" in found["its_hooks_are_wrappers"]
+
+
+# --- engines and backends -----------------------------------------------------------------------
+
+
+class Plain:
+    """Forgets momentum, and what a client's stream of chance is."""
+
+    @pf.hookimpl
+    def train(self, job):
+        sums = {}
+        for step, batch in enumerate(job.batches()):
+            features = job.model.features(batch.x)
+            terms = job.loss(batch, pf.Output(features, job.model.head(features)), step)
+            for parameters, lr in job.groups:
+                total = sum(terms.values())
+                slopes = torch.autograd.grad(
+                    total, parameters, retain_graph=True, allow_unused=True
+                )
+                with torch.no_grad():
+                    for parameter, slope in zip(parameters, slopes, strict=True):
+                        parameter -= 0 if slope is None else lr * slope
+            for label, term in terms.items():
+                sums[label] = sums.get(label, 0.0) + term.item() * len(batch.x)
+        return sums
+
+
+def test_an_engine():
+    found = failures(EngineContract, Plain, "it_equals_eager several_rounds")
+    assert found.keys() == {"it_equals_eager"}
+    assert found["it_equals_eager"].startswith("momentum: weights differ by")
+
+
+class Forgetful:
+    """Leaves the last job out."""
+
+    class Pool:
+        def __init__(self, plan):
+            self._host = pf.Host(plan)
+
+        def run(self, jobs):
+            yield from self._host.handle_many(jobs[:-1])
+
+        def broadcast(self, job):
+            self._host.handle(job)
+
+        def close(self):
+            del self._host
+
+    @pf.hookimpl
+    def open_pool(self, plan):
+        return Forgetful.Pool(plan)
+
+
+def test_a_backend():
+    found = failures(BackendContract, Forgetful, "every_job_is_answered_once closing")
+    assert "not 0, 1 and 2" in found["every_job_is_answered_once"]
+    assert "_host" in found["closing"]
