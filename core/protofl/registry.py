@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pluggy
@@ -136,14 +137,8 @@ class Registry:
         if kind not in KINDS:
             raise unknown("kind", kind, KINDS)
         found = {
-            Plugin(
-                kind,
-                entry.name,
-                entry.dist.version if entry.dist else "?",
-                entry.dist.name if entry.dist else "?",
-                entry.value,
-            )
-            for entry in importlib.metadata.entry_points(group=KINDS[kind][0])
+            Plugin(kind, entry.name, *_origin(entry), entry.value)
+            for entry in self._installed.select(group=KINDS[kind][0])
         }
         found |= {
             Plugin(kind, name, "?", "this program", f"{c.__module__}:{c.__qualname__}", c)
@@ -152,12 +147,25 @@ class Registry:
         }
         return sorted(found, key=lambda p: (p.name, p.distribution))
 
+    @cached_property
+    def _installed(self) -> importlib.metadata.EntryPoints:
+        """All entry points; every distribution's file is read once for all kinds."""
+        return importlib.metadata.entry_points()
+
     def _is_blocked(self, plugin: Plugin) -> bool:
         for pattern in self.block:
             name, _, distribution = pattern.partition("@")
             if name in (plugin.name, plugin.label) and distribution in ("", plugin.distribution):
                 return True
         return False
+
+
+def _origin(entry: importlib.metadata.EntryPoint) -> tuple[str, str]:
+    """Version and name of the distribution that has an entry point."""
+    if entry.dist is None:
+        return "?", "?"
+    about = entry.dist.metadata  # read once: each of the two would read the file again
+    return about["Version"], about["Name"]
 
 
 def spec_of(kind: str) -> type:
