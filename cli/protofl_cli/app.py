@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from protofl_cli import render
-from protofl_cli.commands import bench, data, generator, list_plugins, partition, run, show
+from protofl_cli.commands import bench, data, generator, list_plugins, matrix, partition, run, show
 
 # What a mistake on the command line raises. Newer versions of Typer bring these classes along,
 # older ones take Click's; BadParameter is public in both.
@@ -124,6 +124,7 @@ app.command("run")(run.with_options(run.run))
 app.command("bench")(bench.bench)
 app.command("list-plugins")(list_plugins.list_plugins)
 app.command("show")(show.show)
+app.command("matrix")(matrix.matrix)
 
 partition_app = typer.Typer(help="Look at how data are split over clients.")
 partition_app.command("show")(partition.show)

@@ -1,0 +1,408 @@
+"""A tiny federation for tests: data whose split is chosen, small models, a pool that is watched.
+
+Everything goes in through the public way: plugins that are not installed are given to
+`protofl.Plan` as ``extra``.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import protofl as pf
+from protofl.federation import Federation
+from protofl.parties import ClientRecord, ServerRecord
+
+SIDE, CHANNELS = 6, 1
+
+
+# --- data -------------------------------------------------------------------------------------
+
+
+Counts = Sequence[Sequence[int]]
+"""Numbers of samples, clients × classes."""
+
+
+def make_images(
+    train: Counts,
+    test: Counts | None = None,
+    *,
+    seed: int = 0,
+    side: int = SIDE,
+    noise: float = 0.5,
+    given_split: bool = True,
+) -> pf.Images:
+    """Float images of C patterns under noise.
+
+    Args:
+        train: Per client its numbers of training samples of each class.
+        test: The same of test samples; a third of the training samples, at least one, by default.
+        seed: Seed of the patterns and the noise.
+        side: Side of the images.
+        noise: Its standard deviation; the patterns' is 1.
+        given_split: Whether the data come split as said; else a partitioner splits them.
+    """
+    test = test or [[(n + 2) // 3 for n in counts] for counts in train]
+    generator = torch.Generator().manual_seed(seed)
+    num_classes = len(train[0])
+    patterns = torch.randn(num_classes, CHANNELS, side, side, generator=generator)
+    labels: list[int] = []
+    split: list[tuple[Tensor, Tensor]] = []
+    start = 0
+    for pair in zip(train, test, strict=True):
+        rows = []
+        for counts in pair:
+            own = [c for c, n in enumerate(counts) for _ in range(n)]
+            order = torch.randperm(len(own), generator=generator).tolist()
+            labels += [own[i] for i in order]
+            rows.append(torch.arange(start, start + len(own)))
+            start += len(own)
+        split.append((rows[0], rows[1]))
+    y = torch.tensor(labels)
+    x = patterns[y] + noise * torch.randn(len(y), CHANNELS, side, side, generator=generator)
+    names = [f"class {c}" for c in range(num_classes)]
+    return pf.Images(x, y, len(y), names, split if given_split else None)
+
+
+def dataset(images: pf.Images) -> type:
+    """A data set plugin with these images."""
+
+    class Toy:
+        """Toy images."""
+
+        @pf.hookimpl
+        def cache_key(self, config: pf.Config, data_dir: Path) -> str:
+            """Named by the images."""
+            return "toy-" + images.compute_digest()[:20]
+
+        @pf.hookimpl
+        def decode(self, config: pf.Config, data_dir: Path) -> pf.Images:
+            """As they were given."""
+            return images
+
+    return Toy
+
+
+MIXED = [[6, 5, 4, 0], [0, 7, 0, 6], [9, 0, 3, 2], [4, 4, 4, 4]]
+"""Four clients, four classes, two of the clients without some."""
+
+
+class Deal:
+    """A partitioner that deals samples out one by one, after shuffling them."""
+
+    @pf.hookimpl
+    def partition(
+        self, labels: np.ndarray, num_clients: int, generator: np.random.Generator
+    ) -> list[np.ndarray]:
+        """Every client the n-th of a permutation."""
+        rows = generator.permutation(len(labels)).astype(np.int64)
+        return [rows[first::num_clients] for first in range(num_clients)]
+
+
+# --- models -----------------------------------------------------------------------------------
+
+
+Extractor = Callable[[int, int, int], nn.Module]
+"""Channels, side, K → a module from images to K features."""
+Head = Callable[[int, int], nn.Module]
+"""K, C → a module from features to scores."""
+
+
+def _cnn(channels: int, side: int, K: int) -> nn.Module:
+    width = 4 * ((side - 2) // 2) ** 2
+    convolution = [nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    return nn.Sequential(*convolution, nn.Linear(width, K), nn.Tanh())
+
+
+def _norm(channels: int, side: int, K: int) -> nn.Module:
+    flat = [nn.Flatten(), nn.Linear(channels * side**2, K)]
+    return nn.Sequential(*flat, nn.BatchNorm1d(K), nn.Tanh())
+
+
+def _pixels(channels: int, side: int, K: int) -> nn.Module:
+    return nn.Flatten()
+
+
+def _linear(K: int, C: int) -> nn.Module:
+    return nn.Linear(K, C)
+
+
+def _two_layers(K: int, C: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(K, 5), nn.ReLU(), nn.Linear(5, C))
+
+
+def _build(
+    extractor: Extractor, head: Head, channels: int, num_classes: int, feature_dim: int, side: int
+) -> pf.SplitModel:
+    f = extractor(channels, side, feature_dim)
+    return pf.SplitModel(f, head(feature_dim, num_classes), feature_dim)
+
+
+def architecture(
+    name: str, extractor: Extractor, head: Head = _linear, words: str = "linear"
+) -> pf.Architecture:
+    """An architecture; its evaluation batch is small, so that several are needed."""
+    return pf.Architecture(name, partial(_build, extractor, head), False, 7, words)
+
+
+CNN = architecture("cnn", _cnn)
+NORM = architecture("norm", _norm)
+PIXELS = architecture("pixels", _pixels)
+TWO_LAYERS = architecture("cnn-mlp", _cnn, _two_layers, "5")
+
+
+def group(*members: pf.Architecture, K: int = 8, side: int = SIDE) -> type:
+    """A model group plugin of these architectures."""
+
+    class Group:
+        """Toy models."""
+
+        feature_dim: int = K
+        min_side: int = side
+        channels: int | None = None
+
+        @pf.hookimpl
+        def architectures(self, config: pf.Config) -> list[pf.Architecture]:
+            """As they were given."""
+            return [*members]
+
+        @pf.hookimpl
+        def server_architectures(self, config: pf.Config) -> list[pf.Architecture]:
+            """A small one under the name that servers ask for."""
+            return [architecture("resnet56", _norm)]
+
+    return Group
+
+
+# --- a run ------------------------------------------------------------------------------------
+
+
+def make_plan(
+    method: str,
+    folder: Path,
+    images: pf.Images | None = None,
+    models: type | str | None = None,
+    extra: Mapping[tuple[str, str], type] | None = None,
+    **options: Any,  # noqa: ANN401 - the options of a run
+) -> pf.Plan:
+    """A plan with toy data and models; ``options`` as `protofl.Plan.make` takes them.
+
+    Args:
+        method: A method's name.
+        folder: Where decoded data are cached.
+        images: The data; four clients and classes by default.
+        models: A model group's class, or the name of an installed one; toy models by default.
+        extra: Further plugins that are not installed, {(kind, name): class}.
+        **options: Options of the run.
+    """
+    images = images if images is not None else make_images(MIXED)
+    given: dict[str, Any] = {
+        "method": method,
+        "models": models if isinstance(models, str) else "toy",
+        "dataset": "toy",
+        "data_dir": folder,
+        "device": "cpu",
+        "batch_size": 5,
+        "lr": 0.05,
+        "rounds": 3,
+        "participation": 1.0,
+        **options,
+    }
+    if images.split is None:
+        given.setdefault("clients", 4)
+    parts = {
+        ("dataset", "toy"): dataset(images),
+        ("model-group", "toy"): models if isinstance(models, type) else group(CNN, NORM),
+        **(extra or {}),
+    }
+    return pf.Plan.make(given, parts)
+
+
+class WatchedPool:
+    """One host in this process, of which every job and reply is kept."""
+
+    def __init__(self, plan: pf.Plan, *, backwards: bool = False) -> None:
+        self.host = pf.Host(plan)
+        self.backwards = backwards
+        self.trained: list[tuple[pf.Job, pf.Reply]] = []
+
+    def run(self, jobs: list[pf.Job]) -> Iterator[tuple[pf.Job, pf.Reply]]:
+        """Do one job after the other, in order or backwards."""
+        for job, reply in self.host.handle_many(jobs[::-1] if self.backwards else jobs):
+            if job.op == "train":
+                self.trained.append((job, reply))
+            yield job, reply
+
+    def broadcast(self, job: pf.Job) -> None:
+        """Do a job."""
+        self.host.handle(job)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def client(self, number: int) -> ClientRecord:
+        """A client's record, kept as if it had trained, so that what a test sets on it stays."""
+        with self.host._store.lent(number, trains=True) as record:
+            return record
+
+    def uploads(self, round: int) -> dict[int, bytes]:
+        """{client id: its upload's bytes} of a round."""
+        sent = [(j, r) for j, r in self._of(round) if j.values["when"] == "before_upload"]
+        return {job.client or 0: reply.blob for job, reply in sent}
+
+    def downloads(self, round: int) -> dict[int, bytes]:
+        """{client id: its download's bytes} of a round; a phase after the server's step comes last.
+
+        What such a phase brought is not sent again, so one of the two is empty.
+        """
+        found: dict[int, bytes] = {}
+        for job, _ in self._of(round):
+            client = job.client or 0
+            assert not (found.get(client) and job.blob)
+            found[client] = found.get(client) or job.blob
+        return found
+
+    def _of(self, round: int) -> list[tuple[pf.Job, pf.Reply]]:
+        return [(j, r) for j, r in self.trained if j.values["round"] == round]
+
+
+class Toy:
+    """A federation and its pool.
+
+    Attributes:
+        lines: The record of its rounds.
+    """
+
+    def __init__(self, plan: pf.Plan, *, trial: int = 0, backwards: bool = False) -> None:
+        self.plan = plan
+        self.pool = WatchedPool(plan, backwards=backwards)
+        self.federation = Federation(plan, self.pool)
+        self.federation.start_trial(trial)
+        self.lines: list[dict[str, Any]] = []
+
+    def rounds(self, count: int) -> list[dict[str, Any]]:
+        """Run rounds; their lines without what may differ between equal runs."""
+        for number in range(len(self.lines), len(self.lines) + count):
+            line, _ = self.federation.round(number)
+            line.pop("seconds")
+            line["clients"] = dict(self.federation.client_accuracy)
+            self.lines.append(line)
+        return self.lines
+
+    @property
+    def server(self) -> ServerRecord:
+        """The server's record."""
+        return self.federation.server
+
+    def client(self, number: int) -> ClientRecord:
+        """A client's record; what is set on it stays."""
+        return self.pool.client(number)
+
+    def views(self, number: int = 0) -> tuple[pf.Client, pf.Server]:
+        """The main method's views of a client and the server."""
+        main = self.plan.composition.main
+        return self.client(number).view(main), self.server.view(main)
+
+    def call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
+        """Call one of the six hooks of a round, through pluggy."""
+        return self.plan.composition.call(hook, **arguments)
+
+    def lifecycle(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
+        """Call a lifecycle hook."""
+        return self.plan.composition.lifecycle(hook, **arguments)
+
+    def prepare(
+        self, number: int = 0, received: Mapping[str, Tensor] | None = None, *, double: bool = True
+    ) -> ClientRecord:
+        """A client at the start of a phase of training with what it received."""
+        record = self.client(number)
+        if double:
+            record.model.double()
+        record.scratch = {}
+        record.received = pf.Payload(received or {})
+        view = record.view(self.plan.composition.main)
+        self.lifecycle("receive", client=view)
+        with torch.no_grad():
+            self.lifecycle("before_training", client=view)
+        return record
+
+    def terms(self, record: ClientRecord, features: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
+        """The loss terms of a batch with these features; scores are the head's."""
+        batch = pf.Batch(torch.empty(len(labels), 0), labels, torch.arange(len(labels)))
+        output = pf.Output(features, record.model.head(features))
+        return self.plan.composition.loss(record.view, {})(batch, output, 0)
+
+
+# --- what is compared -------------------------------------------------------------------------
+
+
+def client_state(record: ClientRecord) -> Any:  # noqa: ANN401 - a nested value
+    """All that a client keeps, as one nested value that later changes don't reach."""
+    modules = {name: slot.module.state_dict() for name, slot in record.slots()}
+    kept = (record.model.state_dict(), modules, record.state, dict(record.received), record.round)
+    scratch = {owner: values for owner, values in record.scratch.items() if values}
+    return copy.deepcopy((*kept, scratch))
+
+
+def server_state(record: ServerRecord) -> Any:  # noqa: ANN401 - a nested value
+    """All that the server keeps."""
+    modules = {
+        f"{owner}/{name}": module.state_dict()
+        for owner, found in record.modules.items()
+        for name, module in found.items()
+    }
+    state = {owner: values for owner, values in record.state.items() if values}
+    return copy.deepcopy((dict(record.knowledge), modules, state, record.round))
+
+
+def same(a: Any, b: Any) -> bool:  # noqa: ANN401 - nested values
+    """Whether two nested values are equal, tensors bit for bit."""
+    if isinstance(a, torch.Tensor):
+        return (
+            isinstance(b, torch.Tensor)
+            and a.dtype == b.dtype
+            and a.shape == b.shape
+            and a.detach().numpy().tobytes() == b.detach().numpy().tobytes()
+        )
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b) or (a != a and b != b)
+
+
+def fingerprint(toy: Toy) -> Any:  # noqa: ANN401 - a nested value
+    """Everything that a run leaves, of the server and all clients."""
+    clients = [client_state(toy.client(i)) for i in range(toy.plan.info.num_clients)]
+    return toy.lines, server_state(toy.server), clients
+
+
+def header(blob: bytes) -> dict[str, Any]:
+    """The header of safetensors bytes, read by hand: {name: {dtype, shape, …}}."""
+    if not blob:
+        return {}
+    (length,) = struct.unpack("<Q", blob[:8])
+    found: dict[str, Any] = json.loads(blob[8 : 8 + length])
+    found.pop("__metadata__", None)
+    return found
+
+
+def count_floats(blob: bytes) -> int:
+    """Elements of floating-point tensors that are no buffers, counted in the header."""
+    total = 0
+    for name, entry in header(blob).items():
+        if entry["dtype"] in ("F64", "F32", "F16", "BF16") and "/buffer/" not in name:
+            elements = 1
+            for size in entry["shape"]:
+                elements *= size
+            total += elements
+    return total
