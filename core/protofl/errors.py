@@ -41,6 +41,10 @@ class HostFailure(RunFailure):
     """A host ended in the middle of a job (a worker process was killed, say)."""
 
 
+class Clash(UsageError):
+    """A name has two owners."""
+
+
 class Refused(UsageError):
     """A composition or run that can't work, as it lacks something that has a name.
 

@@ -347,6 +347,8 @@ class Plan:
             for m in self.composition.members.values()
         ] + [self.registry.find(kind, p.caller.name) for kind, p in self.parts.items()]
         values["options"] = {k: v for k, v in values["options"].items() if k not in UNRECORDED}
+        if not values["recipe"]:
+            del values["recipe"]
         record: dict[str, Any] = values | {
             "plugins": [
                 {k: getattr(p, k) for k in ("kind", "name", "version", "distribution")}

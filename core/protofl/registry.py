@@ -14,10 +14,11 @@ from typing import Any
 
 import pluggy
 
-from protofl.errors import ProtoflError, UsageError, unknown
+from protofl.errors import Clash, ProtoflError, UsageError, unknown
 
 KINDS = {
     "method": ("protofl.methods", "protofl.hookspecs.method:MethodSpec"),
+    "recipe": ("protofl.recipes", "protofl.hookspecs.parts:RecipeSpec"),
     "model-group": ("protofl.model_groups", "protofl.hookspecs.parts:ModelGroupSpec"),
     "partitioner": ("protofl.partitioners", "protofl.hookspecs.parts:PartitionerSpec"),
     "dataset": ("protofl.datasets", "protofl.hookspecs.parts:DatasetSpec"),
@@ -86,15 +87,32 @@ class Registry:
                     f"{kind} {name!r} is blocked",
                     do="take it out of --block and of the environment variable PROTOFL_BLOCK",
                 )
-            names = {p.name for p in self._of_kind(kind)}
+            names = {p.name for p in self._of_kind(kind) + self._rivals(kind)}
             raise unknown(kind, name, names, f"see: protofl list-plugins --kind {kind}")
         if len(plugins) > 1:
             owners = [p.distribution for p in plugins]
-            raise UsageError(
+            raise Clash(
                 f"{kind} {name!r} is provided by two distributions: {' and '.join(owners)}",
                 do=f"block one: --block {name}@{owners[-1]}, or PROTOFL_BLOCK={name}@{owners[-1]}",
             )
+        self._check_rivals(plugins[0])
         return plugins[0]
+
+    def _rivals(self, kind: str) -> list[Plugin]:
+        """Plugins of the kind with which names are shared: ``protofl run`` takes either."""
+        other = {"method": "recipe", "recipe": "method"}.get(kind)
+        return self._of_kind(other) if other else []
+
+    def _check_rivals(self, plugin: Plugin) -> None:
+        for rival in self._rivals(plugin.kind):
+            if rival.name == plugin.name:
+                one, two = sorted((plugin, rival), key=lambda p: p.kind)
+                raise Clash(
+                    f"{plugin.name!r} is a {one.kind} of {one.distribution} and a {two.kind} of "
+                    f"{two.distribution}",
+                    do=f"block one: --block {two.label}@{two.distribution}, or "
+                    f"PROTOFL_BLOCK={two.label}@{two.distribution}",
+                )
 
     def load(self, kind: str, name: str) -> type:
         """The plugin's class, checked against its kind's hook specification.
@@ -107,8 +125,7 @@ class Registry:
             check_class(kind, plugin.name, plugin.loaded)
             return plugin.loaded
         try:
-            module, _, attribute = plugin.target.partition(":")
-            loaded = getattr(importlib.import_module(module), attribute)
+            loaded = _imported(plugin)
         except (Exception, SystemExit) as error:
             raise UsageError(
                 f"{plugin.label} of {plugin.distribution} {plugin.version} is broken: "
@@ -124,7 +141,7 @@ class Registry:
         try:
             found = self.load(plugin.kind, plugin.name)
         except ProtoflError as error:
-            word = "clash" if "two distributions" in error.what else "broken"
+            word = "clash" if isinstance(error, Clash) else "broken"
             return f"{word}: {error.what}", []
         return "ok", hooks_of(plugin.kind, found)
 
@@ -158,6 +175,15 @@ class Registry:
             if name in (plugin.name, plugin.label) and distribution in ("", plugin.distribution):
                 return True
         return False
+
+
+def _imported(plugin: Plugin) -> Any:  # noqa: ANN401 - it may be anything
+    if plugin.kind == "recipe":
+        from protofl.recipes import load_recipe
+
+        return load_recipe(plugin)
+    module, _, attribute = plugin.target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _origin(entry: importlib.metadata.EntryPoint) -> tuple[str, str]:

@@ -27,7 +27,7 @@ from protofl.data.images import Images
 from protofl.errors import HostFailure, UsageError
 from protofl.federation import finite
 from protofl.jobs import error_from_values
-from protofl.running import merge_options
+from protofl.spelling import merge_options
 
 Progress = Callable[[str, dict[str, Any]], None]
 
