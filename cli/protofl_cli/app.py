@@ -10,7 +10,18 @@ import typer
 from typer.core import TyperGroup
 
 from protofl_cli import render
-from protofl_cli.commands import bench, data, generator, list_plugins, matrix, partition, run, show
+from protofl_cli.commands import (
+    bench,
+    check,
+    data,
+    generator,
+    list_plugins,
+    matrix,
+    new_plugin,
+    partition,
+    run,
+    show,
+)
 
 # What a mistake on the command line raises. Newer versions of Typer bring these classes along,
 # older ones take Click's; BadParameter is public in both.
@@ -125,6 +136,8 @@ app.command("bench")(bench.bench)
 app.command("list-plugins")(list_plugins.list_plugins)
 app.command("show")(show.show)
 app.command("matrix")(matrix.matrix)
+app.command("check")(check.check)
+app.command("new-plugin")(new_plugin.new_plugin)
 
 partition_app = typer.Typer(help="Look at how data are split over clients.")
 partition_app.command("show")(partition.show)

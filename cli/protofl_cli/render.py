@@ -81,6 +81,7 @@ def table(
     right: Iterable[str] = (),
     keep: Iterable[str] = (),
     sections: bool = False,
+    wrap: bool = False,
 ) -> None:
     """A table.
 
@@ -92,8 +93,9 @@ def table(
         keep: Columns that are never wrapped.
         sections: Whether a rule separates rows whose first cells differ; equal ones are shown
             once.
+        wrap: Whether the first column is text that may be wrapped, rather than a name.
     """
-    made = _table(columns, right, keep)
+    made = _table(columns, right, keep if wrap else (columns[0], *keep))
     last = None
     for row in rows:
         cells = list(row)
@@ -122,7 +124,7 @@ def _table(columns: Row, right: Iterable[str], keep: Iterable[str]) -> Table:
         made.add_column(
             column,
             justify="right" if column in set(right) else "left",
-            no_wrap=column in {columns[0], *keep},
+            no_wrap=column in {*keep},
             style="cyan" if number == 0 else "",
             overflow="fold",
         )
@@ -134,6 +136,7 @@ def _cell(value: str) -> Any:  # noqa: ANN401 - a string or rich's Text
     from rich.text import Text
 
     styles = {"ok": "green", "broken": "red", "clash": "red", "unusable": "red", "·": "dim"}
+    styles |= {"passed": "green", "failed": "bold red", "skipped": "yellow"}
     return Text(value, style=styles.get(value, ""))
 
 
@@ -151,6 +154,12 @@ def error(what: str, near: str = "", do: str = "") -> None:
 def trace(problem: BaseException) -> None:
     """The whole traceback, causes and a worker's included."""
     traceback.print_exception(problem, file=sys.stderr)
+
+
+def passage(texts: Iterable[str]) -> None:
+    """Texts on standard error, as they are."""
+    for content in texts:
+        print(content, file=sys.stderr)
 
 
 @contextmanager

@@ -45,16 +45,10 @@ if TYPE_CHECKING:
     from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
     from protofl.generators import Generator, Outline
     from protofl.hookspecs.markers import hookimpl
+    from protofl.hookspecs.version import HOOKSPEC_VERSION
     from protofl.host import Host
     from protofl.info import Phase, RunInfo
-    from protofl.jobs import (
-        Job,
-        Pool,
-        Reply,
-        TrainJob,
-        error_from_values,
-        error_to_values,
-    )
+    from protofl.jobs import Job, Pool, Reply, TrainJob
     from protofl.models import Architecture, SplitModel
     from protofl.payload import Payload, class_rows, stack_rows
     from protofl.plan import Plan
@@ -69,6 +63,7 @@ __version__ = "0.1.0"
 _HOME = {
     # plugins
     "hookimpl": "protofl.hookspecs.markers",
+    "HOOKSPEC_VERSION": "protofl.hookspecs.version",
     "Config": "protofl.config",
     "VariantConfig": "protofl.config",
     "Deviation": "protofl.config",
@@ -103,8 +98,6 @@ _HOME = {
     "Reply": "protofl.jobs",
     "Pool": "protofl.jobs",
     "Dispatcher": "protofl.dispatch",
-    "error_to_values": "protofl.jobs",
-    "error_from_values": "protofl.jobs",
     "TrainJob": "protofl.jobs",
     "StandIn": "protofl.standin",
     "Plan": "protofl.plan",
@@ -121,6 +114,7 @@ _HOME = {
 }
 
 __all__ = [
+    "HOOKSPEC_VERSION",
     "Architecture",
     "Batch",
     "Client",
@@ -154,8 +148,6 @@ __all__ = [
     "average_weights",
     "class_rows",
     "download",
-    "error_from_values",
-    "error_to_values",
     "files_key",
     "functional",
     "hookimpl",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class ProtoflError(Exception):
@@ -25,6 +27,30 @@ class ProtoflError(Exception):
 
     def __str__(self) -> str:
         return "\n".join(line for line in (self.what, self.near, self.do) if line)
+
+    @staticmethod
+    def to_values(error: Exception) -> dict[str, Any]:
+        """Any error as plain values that can cross to another process; see `from_values`."""
+        if isinstance(error, ProtoflError):
+            what, near, do = error.what, error.near, error.do
+        else:
+            what, near, do = f"{type(error).__name__}: {error}", "", "--debug shows where"
+        return {
+            "error": type(error).__name__,
+            "what": what,
+            "near": near,
+            "do": do,
+            "trace": "".join(traceback.format_exception(error)),
+        }
+
+    @staticmethod
+    def from_values(values: Mapping[str, Any]) -> ProtoflError:
+        """The error that `to_values` wrote down, with its traceback as the cause."""
+        known = {"UsageError": UsageError, "HostFailure": HostFailure}
+        kind = known.get(str(values["error"]), RunFailure)
+        error: ProtoflError = kind(values["what"], values["near"], values["do"])
+        error.__cause__ = RuntimeError(values["trace"])
+        return error
 
 
 class UsageError(ProtoflError):

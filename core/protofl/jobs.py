@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,10 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 
-from protofl import errors
 from protofl.client import Batch
 from protofl.data.batches import Samples, training_batches
-from protofl.errors import ProtoflError, RunFailure
 from protofl.info import Phase
 from protofl.loss import Loss
 from protofl.randomness import global_stream
@@ -166,28 +163,3 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any
     if precision == "bf16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return nullcontext()
-
-
-def error_to_values(error: Exception) -> dict[str, Any]:
-    """An error as it crosses to another process."""
-    if isinstance(error, ProtoflError):
-        what, near, do = error.what, error.near, error.do
-    else:
-        what, near, do = f"{type(error).__name__}: {error}", "", "--debug shows where"
-    return {
-        "error": type(error).__name__,
-        "what": what,
-        "near": near,
-        "do": do,
-        "trace": "".join(traceback.format_exception(error)),
-    }
-
-
-def error_from_values(values: Mapping[str, Any]) -> ProtoflError:
-    """The error that `error_to_values` wrote down, with its trace as a note."""
-    found = getattr(errors, str(values["error"]), RunFailure)
-    if found not in (errors.UsageError, errors.HostFailure):
-        found = RunFailure
-    error: ProtoflError = found(values["what"], values["near"], values["do"])
-    error.__cause__ = RuntimeError(values["trace"])
-    return error

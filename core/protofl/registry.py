@@ -7,14 +7,17 @@ import importlib.metadata
 import inspect
 import os
 import re
+import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pluggy
 
 from protofl.errors import Clash, ProtoflError, UsageError, unknown
+from protofl.hookspecs.version import HOOKSPEC_VERSION, parse_version, serves
 
 KINDS = {
     "method": ("protofl.methods", "protofl.hookspecs.method:MethodSpec"),
@@ -93,6 +96,7 @@ class Registry:
             owners = [p.distribution for p in plugins]
             raise Clash(
                 f"{kind} {name!r} is provided by two distributions: {' and '.join(owners)}",
+                "; ".join(f"{p.distribution} {p.version} has {p.target}" for p in plugins),
                 do=f"block one: --block {name}@{owners[-1]}, or PROTOFL_BLOCK={name}@{owners[-1]}",
             )
         self._check_rivals(plugins[0])
@@ -121,19 +125,14 @@ class Registry:
             UsageError: It does not exist, can't be imported, or breaks the hooks' rules.
         """
         plugin = self.find(kind, name)
-        if plugin.loaded is not None:
-            check_class(kind, plugin.name, plugin.loaded)
-            return plugin.loaded
+        loaded = _imported(plugin) if plugin.loaded is None else plugin.loaded
+        check_version(plugin, loaded)
         try:
-            loaded = _imported(plugin)
-        except (Exception, SystemExit) as error:
-            raise UsageError(
-                f"{plugin.label} of {plugin.distribution} {plugin.version} is broken: "
-                f"{type(error).__name__}: {error}",
-                do=f"mend or remove {plugin.distribution}, or run without {name!r}; "
-                "--debug shows where it fails",
-            ) from error
-        check_class(kind, name, loaded)
+            check_class(kind, name, loaded)
+        except UsageError as error:
+            if plugin.loaded is None:
+                error.what += f" ({plugin.distribution} {plugin.version})"
+            raise
         return loaded  # type: ignore[no-any-return]  # check_class has seen that it is a class
 
     def status(self, plugin: Plugin) -> tuple[str, list[str]]:
@@ -178,12 +177,67 @@ class Registry:
 
 
 def _imported(plugin: Plugin) -> Any:  # noqa: ANN401 - it may be anything
-    if plugin.kind == "recipe":
-        from protofl.recipes import load_recipe
+    """What a plugin's entry point names.
 
-        return load_recipe(plugin)
-    module, _, attribute = plugin.target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    Raises:
+        UsageError: It can't be imported.
+    """
+    try:
+        if plugin.kind == "recipe":
+            from protofl.recipes import load_recipe
+
+            return load_recipe(plugin)
+        module, _, attributes = plugin.target.partition(":")
+        found = importlib.import_module(module)
+        for attribute in attributes.split("."):
+            found = getattr(found, attribute)
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"{plugin.label} of {plugin.distribution} {plugin.version} is broken: "
+            f"{type(error).__name__}: {error}",
+            f"raised at {last_place(error)}, while {plugin.target} was imported",
+            f"mend or remove {plugin.distribution}, or run without {plugin.name!r}; "
+            "--debug shows where it fails",
+        ) from error
+    return found
+
+
+def last_place(error: BaseException) -> str:
+    """``FILE:LINE`` where an error came up."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).name}:{last.lineno}"
+
+
+def check_version(plugin: Plugin, loaded: Any) -> None:  # noqa: ANN401 - it may be anything
+    """Whether the hooks of this protofl do for a plugin.
+
+    Raises:
+        UsageError: It requires others, or says so in a form that nobody reads.
+    """
+    required = getattr(loaded, "requires_hookspec", None)
+    if required is None:
+        return
+    owner = f"{plugin.distribution} {plugin.version}"
+    wanted, have = parse_version(required), parse_version(HOOKSPEC_VERSION) or (0, 0)
+    if wanted is None:
+        raise UsageError(
+            f"{plugin.label} of {owner}: requires_hookspec is {required!r}",
+            "a version of the hooks is MAJOR.MINOR in quotes",
+            f'write requires_hookspec = "{HOOKSPEC_VERSION}"',
+        )
+    if serves(wanted, have):
+        return
+    newer = wanted > have
+    release = importlib.metadata.version("protofl")
+    raise UsageError(
+        f"{plugin.label} of {owner} needs version {required} of the hooks",
+        f"protofl {release} has version {HOOKSPEC_VERSION}",
+        f"update protofl (pip install -U protofl), or install an older {plugin.distribution}"
+        if newer
+        else f"update {plugin.distribution}: it was written for an older protofl",
+    )
 
 
 def _origin(entry: importlib.metadata.EntryPoint) -> tuple[str, str]:
@@ -243,25 +297,37 @@ def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it
                 do=f"write @pf.hookimpl and def {hook}, or choose another name",
             )
     for attribute, function in inspect.getmembers(plugin, inspect.isroutine):
-        marked = hasattr(function, "protofl_impl")
+        marked, place = hasattr(function, "protofl_impl"), _place_of(function)
         if attribute in specs and not marked:
             raise UsageError(
                 f"{label}: {attribute} lacks @hookimpl and would be ignored",
-                do=f"write @pf.hookimpl above def {attribute}",
+                f"it is defined at {place}",
+                f"write @pf.hookimpl above def {attribute}",
             )
         if marked and attribute not in specs:
-            raise unknown(f"hook of {label}:", attribute, specs)
+            raise unknown(f"hook of {label}:", attribute, specs, f"rename it at {place}")
         if marked:
-            for argument, parameter in inspect.signature(function).parameters.items():
-                if argument == "self":
-                    continue
-                if argument not in specs[attribute]:
-                    raise unknown(f"argument of {label}.{attribute}:", argument, specs[attribute])
-                if parameter.default is not parameter.empty:
-                    raise UsageError(
-                        f"{label}.{attribute}: {argument} has a default and would never be given",
-                        do=f"leave the default out: {argument}",
-                    )
+            _check_arguments(f"{label}.{attribute}", function, specs[attribute], place)
+
+
+def _check_arguments(label: str, function: Any, known: list[str], place: str) -> None:  # noqa: ANN401
+    for argument, parameter in inspect.signature(function).parameters.items():
+        if argument == "self":
+            continue
+        if argument not in known:
+            raise unknown(f"argument of {label}:", argument, known, f"rename it at {place}")
+        if parameter.default is not parameter.empty:
+            raise UsageError(
+                f"{label}: {argument} has a default and would never be given",
+                f"it is defined at {place}",
+                f"leave the default out: {argument}",
+            )
+
+
+def _place_of(function: Any) -> str:  # noqa: ANN401 - a function or a descriptor of one
+    """``FILE:LINE`` of a function."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else "a place unknown"
 
 
 class Caller:
@@ -269,9 +335,10 @@ class Caller:
 
     def __init__(self, kind: str, name: str, plugin: type) -> None:
         self.kind, self.name, self.plugin = kind, name, plugin
+        self.instance = plugin()
         self._manager = pluggy.PluginManager("protofl")
         self._manager.add_hookspecs(spec_of(kind))
-        self._manager.register(plugin(), name=name)
+        self._manager.register(self.instance, name=name)
         self._manager.check_pending()
         self.hooks = hooks_of(kind, plugin)
 

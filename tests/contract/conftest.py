@@ -1,14 +1,9 @@
-"""The toy federation lies beside these tests."""
+"""What the tests of contracts share."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import toyfed
 from protofl.drystep import dry_step
 from protofl.recipes import with_recipe
 from protofl.registry import Registry
+from protofl.testing import toy as toyfed
 
 RECIPES = [p.name for p in Registry().plugins("recipe") if p.distribution == "protofl"]
 

@@ -1,9 +1,8 @@
-"""The toy federation lies beside the contract tests."""
+"""The runs that are stored lie beside these tests."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "contract"), str(TESTS / "golden")]
+sys.path.insert(0, str(Path(__file__).parent))

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import protofl as pf
 import torch
-import toyfed
 from protofl.registry import Registry
+from protofl.testing import toy as toyfed
 from torch import Tensor
 
 FOLDER = Path(__file__).parent

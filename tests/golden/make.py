@@ -13,13 +13,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS / "contract"), str(TESTS / "golden")]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import golden_runs  # noqa: E402 - the path comes first
-import protofl  # noqa: E402
-import torch  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
+import golden_runs
+import protofl
+import torch
+from safetensors.torch import save_file
 
 
 def main() -> None:

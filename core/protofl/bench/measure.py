@@ -24,9 +24,8 @@ from protofl.bench import subset
 from protofl.bench.cases import Case
 from protofl.bench.compare import TOLERANCE, compare
 from protofl.data.images import Images
-from protofl.errors import HostFailure, UsageError
+from protofl.errors import HostFailure, ProtoflError, UsageError
 from protofl.federation import finite
-from protofl.jobs import error_from_values
 from protofl.spelling import merge_options
 
 Progress = Callable[[str, dict[str, Any]], None]
@@ -318,7 +317,7 @@ class Side:
             )
         answer: dict[str, Any] = json.loads(line)
         if "failure" in answer:
-            raise error_from_values(answer["failure"])
+            raise ProtoflError.from_values(answer["failure"])
         return answer
 
     def close(self) -> None:

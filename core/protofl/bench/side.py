@@ -21,7 +21,7 @@ import torch
 from protofl.bench.compare import write_state
 from protofl.bench.loops import Loop, double_precision, open_loop
 from protofl.data.batches import batch_bounds
-from protofl.jobs import error_to_values
+from protofl.errors import ProtoflError
 from protofl.plan import Plan
 
 
@@ -48,7 +48,7 @@ def main() -> None:
                 answer(OPERATIONS[wanted.pop("op")](loop, **wanted))
             loop.close()
     except Exception as error:
-        answer({"failure": error_to_values(error)})
+        answer({"failure": ProtoflError.to_values(error)})
 
 
 def about(plan: Plan) -> dict[str, Any]:

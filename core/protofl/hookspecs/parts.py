@@ -4,6 +4,10 @@ Every plugin is a class with a docstring (its first line is shown in ``list-plug
 optional nested ``Config`` and no state on ``self``. A plugin that takes an argument behind its
 name (``npz:PATH``, ``torchvision:resnet18,vgg11``) names the Config field that receives it in
 ``argument``.
+
+Every plugin, methods and wrappers too, may declare ``requires_hookspec`` (the oldest version of
+these hooks that it runs with, see `protofl.HOOKSPEC_VERSION`), and ``check_options`` and
+``check_argument``, the options and the argument under which ``protofl check`` runs it.
 """
 
 from __future__ import annotations
@@ -49,7 +53,12 @@ class ModelGroupSpec:
 
 
 class PartitionerSpec:
-    """A partitioner splits the samples of a data set over clients."""
+    """A partitioner splits the samples of a data set over clients.
+
+    Attributes that a partitioner may declare beside its hook: ``leaves_out`` (which samples nobody
+    gets, in words; without it every sample goes to a client) and ``deterministic`` (True where
+    every seed gives the same split).
+    """
 
     @hookspec(firstresult=True)
     def partition(

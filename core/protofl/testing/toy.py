@@ -224,7 +224,7 @@ def make_plan(
         ("model-group", "toy"): models if isinstance(models, type) else group(CNN, NORM),
         **(extra or {}),
     }
-    return pf.Plan.make(given, parts)
+    return pf.Plan.make(given, parts, report=lambda line: None)
 
 
 class WatchedPool:
@@ -351,6 +351,12 @@ def client_state(record: ClientRecord) -> Any:  # noqa: ANN401 - a nested value
     kept = (record.model.state_dict(), modules, record.state, dict(record.received), record.round)
     scratch = {owner: values for owner, values in record.scratch.items() if values}
     return copy.deepcopy((*kept, scratch))
+
+
+def own_state(record: ClientRecord) -> Any:  # noqa: ANN401 - a nested value
+    """What a client is between its jobs: all but its download and its frozen modules."""
+    modules = {name: slot.module.state_dict() for name, slot in record.slots() if slot.train}
+    return copy.deepcopy((record.model.state_dict(), modules, record.state))
 
 
 def server_state(record: ServerRecord) -> Any:  # noqa: ANN401 - a nested value

@@ -55,7 +55,7 @@ def answer(host: pf.Host, header: dict[str, Any], blob: bytes) -> tuple[dict[str
 
 def failure(error: Exception) -> dict[str, Any]:
     """The header of a reply that is an error."""
-    return {"failure": pf.error_to_values(error)}
+    return {"failure": pf.ProtoflError.to_values(error)}
 
 
 def reply_of(header: dict[str, Any], blob: bytes) -> pf.Reply:
@@ -65,7 +65,7 @@ def reply_of(header: dict[str, Any], blob: bytes) -> pf.Reply:
         ProtoflError: It was an error.
     """
     if "failure" in header:
-        raise pf.error_from_values(header["failure"])
+        raise pf.ProtoflError.from_values(header["failure"])
     return pf.Reply(header["values"], blob)
 
 

@@ -51,6 +51,7 @@ class FedET(D.ModelPerArchitecture):
             "uniform", description="weights n_i/n of w_g, or 1/M"
         )
 
+    check_options = {"aggregate": "weighted"}  # with the sample counts that only it sends
     uploads = {
         "model/…": "the whole model after local training; gradients can be inverted from it",
         "samples": "n_i, the number of training samples (only with aggregate=weighted)",

@@ -90,6 +90,7 @@ class FedGen:
             0.0, ge=0, description="d of the diversity loss; 0 leaves it out, the original's code 1"
         )
 
+    check_options = {"b": 1.0, "epochs": 5}  # all terms from the first round, few server epochs
     terms = {
         "ce": "cross-entropy",
         "gen": "a·ℓ(h(G(ỹ)), ỹ): the head on generated features",

@@ -68,6 +68,7 @@ class FedTGP(Guided):
         processor: bool = pf.Field(True, description="F; false trains the vectors alone (w/o F)")
         send_initial: bool | None = pf.Field(None, description="send P̂ down in round 0 already")
 
+    check_options = {"S": 5}  # server epochs, of which a hundred are the default
     terms = {
         "ce": "cross-entropy, the first part of Eq. 11",
         "align": "λ·E_c φ(P_i^c, P̂^c), the second part of Eq. 11",

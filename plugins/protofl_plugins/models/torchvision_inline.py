@@ -23,6 +23,7 @@ class TorchvisionGroup(ModelGroup):
     """
 
     argument = "names"
+    check_argument = "resnet18,shufflenet_v2_x0_5"
 
     class Config(pf.Config):
         """The nets."""

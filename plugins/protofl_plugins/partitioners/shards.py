@@ -21,6 +21,9 @@ import protofl as pf
 class Shards:
     """A fixed number of one-class shards per client, from k classes (FedPKD)."""
 
+    leaves_out = "the shards that nobody is dealt, and what is left of a class over its last shard"
+    check_options = {"shard_size": 2, "shards_per_client": 2, "classes_per_client": 2}
+
     class Config(pf.Config):
         """Options of the shards partitioner."""
 

@@ -226,7 +226,7 @@ def test_an_actor_takes_and_gives_bytes(plan, tmp_path):
 
     parked = tmp_path / "nowhere" / "parked"
     answer, blob = actor.do(header("start_trial", trial=0, files={}, parked=str(parked)), b"")
-    error = pf.error_from_values(json.loads(answer)["failure"])
+    error = pf.ProtoflError.from_values(json.loads(answer)["failure"])
     assert isinstance(error, pf.UsageError)
     assert str(parked.parent) in error.what
     assert "--out" in error.do
@@ -246,7 +246,7 @@ def test_an_actor_takes_and_gives_bytes(plan, tmp_path):
 def test_machines_that_differ(plan, what):
     expected = fingerprint(plan) | {what: "other"}
     built = HostActor().build(plan.to_json().encode(), json.dumps(expected).encode())
-    error = pf.error_from_values(json.loads(built)["failure"])
+    error = pf.ProtoflError.from_values(json.loads(built)["failure"])
     assert isinstance(error, pf.UsageError)
     assert what in error.what
     assert socket.gethostname() in error.what

@@ -1,14 +1,9 @@
-"""The toy federation lies beside the contract tests."""
+"""What the tests of engines share."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "contract"))
 
 
 @pytest.fixture(autouse=True)

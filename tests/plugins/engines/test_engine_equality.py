@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
-import toyfed
-from engine_toys import (
-    METHODS,
-    RESIDUAL,
-    Run,
-    assert_equal_runs,
-    make_plan,
-    use_double,
-    worst,
-)
+from engine_toys import METHODS, make_plan
+from protofl.testing import toy as toyfed
+from protofl.testing.equality import RESIDUAL, Run, assert_equal_runs, double_precision, worst
 
 ENGINES = {
     "vmapped": {"engine": "vmapped"},
@@ -30,10 +22,9 @@ def engine(request):
 
 
 @pytest.fixture
-def double(monkeypatch):
-    use_double(monkeypatch)
-    yield
-    torch.set_default_dtype(torch.float32)
+def double():
+    with double_precision():
+        yield
 
 
 def pair(engine, method, folder, members, *, set=None, **options):

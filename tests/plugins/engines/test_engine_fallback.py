@@ -7,10 +7,11 @@ import shutil
 import protofl as pf
 import pytest
 import torch
-import toyfed
-from engine_toys import DROPOUT, RESIDUAL, Run, assert_equal_runs, make_plan
+from engine_toys import make_plan
 from protofl import together
 from protofl.registry import check_class
+from protofl.testing import toy as toyfed
+from protofl.testing.equality import DROPOUT, RESIDUAL, Run, assert_equal_runs
 from torch.nn.functional import cross_entropy
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-import toyfed
-from engine_toys import Run, assert_equal_runs, use_double
+from protofl.testing import toy as toyfed
+from protofl.testing.equality import Run, assert_equal_runs, double_precision
 from protofl_plugins.models.cnn import CNN4, HTCNN8
 from protofl_plugins.models.group import ModelGroup
 from protofl_plugins.models.imagenet import MOBILENET_V2, RESNET4
@@ -36,14 +36,11 @@ def make_plan(net, folder, **options):
 
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_in_float64(engine, net, tmp_path, monkeypatch):
-    use_double(monkeypatch)
-    try:
+def test_in_float64(engine, net, tmp_path):
+    with double_precision():
         wanted, found = (
             Run(make_plan(NETS[net], tmp_path, batch_size=BATCH.get(net, 5), **own), start=1)
             for own in ({}, ENGINES[engine])
         )
-    finally:
-        torch.set_default_dtype(torch.float32)
     assert not found.notes
     assert_equal_runs(found, wanted, 1e-9)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-import toyfed
-from engine_toys import METHODS, RESIDUAL, Run, make_plan
+from engine_toys import METHODS, make_plan
 from protofl.registry import Caller
+from protofl.testing import toy as toyfed
+from protofl.testing.equality import RESIDUAL, Run
 from torch.utils._python_dispatch import TorchDispatchMode
 
 WAITING = {

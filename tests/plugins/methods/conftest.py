@@ -8,11 +8,9 @@ from pathlib import Path
 import protofl as pf
 import pytest
 import torch
+from protofl.testing import toy as toyfed
 
-TESTS = Path(__file__).parents[2]
-sys.path[:0] = [str(TESTS / "contract"), str(TESTS / "plugins" / "methods")]
-
-import toyfed  # noqa: E402 - the path comes first
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)

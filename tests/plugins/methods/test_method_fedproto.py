@@ -5,8 +5,8 @@ from __future__ import annotations
 import protofl as pf
 import pytest
 import torch
-import toyfed
 from protofl.data.batches import training_batches
+from protofl.testing import toy as toyfed
 from slow_equations import (
     affine,
     aggregated,

@@ -7,8 +7,8 @@ import math
 import protofl as pf
 import pytest
 import torch
-import toyfed
 from protofl.randomness import global_stream, random_stream
+from protofl.testing import toy as toyfed
 from slow_equations import (
     affine,
     aggregated,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import protofl as pf
 import pytest
 import torch
-import toyfed
+from protofl.testing import toy as toyfed
 from slow_equations import numbers
 
 METHODS = ["fedavg", "fedprox", "lg-fedavg"]

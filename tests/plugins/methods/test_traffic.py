@@ -11,9 +11,9 @@ import functools
 import protofl as pf
 import pytest
 import torch
-import toyfed
 from protofl.parts import choose_part
 from protofl.registry import Registry
+from protofl.testing import toy as toyfed
 
 C, K, M = 100, 512, 20
 HEAD = 51_300

@@ -7,7 +7,7 @@ from collections.abc import Generator
 import protofl as pf
 import pytest
 import torch
-import toyfed
+from protofl.testing import toy as toyfed
 
 NOISE = "gaussian-noise"
 K = 128

@@ -1,0 +1,121 @@
+"""``protofl check``: hold a plugin against the contract of its kind."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from protofl_cli import render
+from protofl_cli.options import DataDir, Debug
+
+if TYPE_CHECKING:
+    from protofl.testing import Contract, Finding
+
+
+def check(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLUGIN",
+            help="[KIND/]NAME of an installed plugin, perhaps with its argument "
+            "(model-group/torchvision:resnet18); MODULE:CLASS or FILE.py:CLASS of one that need "
+            "not be installed.",
+        ),
+    ],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="An option of the plugin in all checks; repeatable. Others are those of its "
+            "check_options, or their defaults.",
+        ),
+    ] = None,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print an object with plugin, target, distribution, version, passed, failed, "
+            "skipped and the list checks.",
+        ),
+    ] = False,
+    data_dir: DataDir = None,
+    debug: Debug = False,
+) -> None:
+    """Check a plugin: what every plugin of its kind promises, tried on a toy.
+
+    Prints what was checked, what passed, what failed and why. Exit code 0 when nothing failed, 1
+    when something did, 2 when the plugin can't be loaded. The same checks for your own tests are
+    in protofl.testing.
+    """
+    from protofl.spelling import assignments
+
+    given = assignments("--set", set_ or (), "KEY=VALUE")
+    # What the plugin prints must not get among the output.
+    with contextlib.redirect_stdout(sys.stderr):
+        contract, owner = _load(name, given, data_dir)
+        findings = _run(contract)
+    counts = {w: sum(f.outcome == w for f in findings) for w in ("passed", "failed", "skipped")}
+    if json:
+        from json import dumps
+
+        checks = [finding.to_json() for finding in findings]
+        render.plain([dumps({**owner, **counts, "checks": checks}, indent=1, ensure_ascii=False)])
+    else:
+        _print(owner, findings, counts)
+    if debug:
+        render.passage(finding.trace for finding in findings if finding.trace)
+    if counts["failed"]:
+        raise typer.Exit(1)
+
+
+def _load(
+    name: str, given: dict[str, Any], data_dir: Path | None
+) -> tuple[type[Contract], dict[str, str]]:
+    """The contract, and whose plugin it holds."""
+    from protofl.settings import DEFAULT_DATA_DIR
+    from protofl.testing.target import contract_for
+
+    folder = (data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
+    with render.waiting(f"loading {name}"):
+        contract = contract_for(name, given, folder)
+    found = contract()
+    plugin = found.registry.find(contract.kind, found.label)
+    return contract, {
+        "plugin": plugin.label,
+        "target": plugin.target,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+    }
+
+
+def _run(contract: type[Contract]) -> list[Finding]:
+    from protofl.testing import checks_of, run_checks
+
+    bar, count, done = render.Bar(), len(checks_of(contract)), 0
+
+    def report(words: str) -> None:
+        nonlocal done
+        bar.show("checking", words, done / count)
+        done += 1
+
+    try:
+        return run_checks(contract, report)
+    finally:
+        bar.stop()
+
+
+def _print(owner: dict[str, str], findings: list[Finding], counts: dict[str, int]) -> None:
+    installed = owner["version"] != "?"
+    origin = f"{owner['distribution']} {owner['version']}" if installed else "not installed"
+    render.heading(owner["plugin"], f"{origin} · {owner['target']}")
+    render.text()
+    rows = [(finding.words, finding.outcome, finding.why) for finding in findings]
+    render.table(("checked", "result", "why"), rows, keep=("result",), wrap=True)
+    seconds = sum(finding.seconds for finding in findings)
+    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    render.line(f"{told} in {seconds:.1f} s", "bold red" if counts["failed"] else "bold green")

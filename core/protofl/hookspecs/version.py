@@ -1,0 +1,26 @@
+"""The version of the hook specifications, and what a plugin may require of it."""
+
+from __future__ import annotations
+
+import re
+
+HOOKSPEC_VERSION = "1.0"
+"""The version MAJOR.MINOR of the hooks that this protofl calls.
+
+MINOR grows when a hook, an argument of one, a kind or a public name is added: older plugins run on.
+MAJOR grows when something is taken away or means something else (docs/compatibility.md). A plugin
+that uses what a version brought says so: ``requires_hookspec = "1.2"``.
+"""
+
+_FORM = re.compile(r"(\d+)\.(\d+)")
+
+
+def parse_version(text: object) -> tuple[int, int] | None:
+    """``MAJOR.MINOR`` as two numbers; None where it is not of that form."""
+    found = _FORM.fullmatch(text) if isinstance(text, str) else None
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def serves(required: tuple[int, int], have: tuple[int, int]) -> bool:
+    """Whether hooks of version ``have`` do for a plugin that requires ``required``."""
+    return required[0] == have[0] and required[1] <= have[1]

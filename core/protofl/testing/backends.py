@@ -1,0 +1,130 @@
+"""What every backend promises: the results of hosts in this process, wherever its hosts are."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any, ClassVar
+
+import numpy as np
+
+from protofl.errors import ProtoflError, UsageError
+from protofl.federation import Federation
+from protofl.jobs import Job, Pool
+from protofl.plan import Plan
+from protofl.testing import toy
+from protofl.testing.contract import Contract, expect, refusal, skip
+
+
+class BackendContract(Contract):
+    """The checks of a backend.
+
+    Hosts in other processes make the plan again from its JSON, so the run consists of installed
+    plugins alone, and so does the backend where it starts such hosts.
+
+    Attributes:
+        method: The method that is run.
+        models: Its model group.
+        workers: Numbers of hosts to try.
+    """
+
+    kind = "backend"
+    method: ClassVar[str] = "fedproto"
+    models: ClassVar[str] = "cnn4"
+    workers: ClassVar[tuple[int, ...]] = (1, 2)
+
+    def plan(self, **options: Any) -> Plan:  # noqa: ANN401 - the options of a run
+        """A small run on data in a file; hosts elsewhere find it there."""
+        path = self.folder / "data.npz"
+        if not path.exists():
+            generator = np.random.default_rng(0)
+            y = np.arange(48) % 4
+            x = generator.integers(0, 60, (48, 28, 28)) + 40 * y[:, None, None]
+            np.savez(path, x_train=x.astype(np.uint8), y_train=y)
+        given = {
+            "method": self.method,
+            "models": self.models,
+            "dataset": f"npz:{path}",
+            "partition": "iid",
+            "clients": 3,
+            "rounds": 2,
+            "feature_dim": 16,
+            "data_dir": self.folder / "cache",
+            "device": "cpu",
+            "backend": "local",
+            "block": self.block,
+        }
+        return Plan.make({**given, **options})
+
+    def opened(self, plan: Plan, workers: int) -> Pool:
+        """The backend's pool."""
+        part = self.part()
+        try:
+            pool: Pool | None = part.caller(
+                "open_pool", plan=plan, config=part.config, workers=workers
+            )
+        except UsageError as error:
+            skip(f"it can't be opened here: {refusal(error)}")
+            raise
+        expect(pool is not None, "open_pool returns None")
+        assert pool is not None
+        for name in ("run", "broadcast", "close"):
+            expect(callable(getattr(pool, name, None)), f"its pool has no {name}()")
+        return pool
+
+    def lines(self, plan: Plan, pool: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - a pool
+        """The record of two rounds, without what may differ between equal runs."""
+        federation = Federation(plan, pool)
+        federation.start_trial(0)
+        found = []
+        for number in range(2):
+            line, _ = federation.round(number)
+            line.pop("seconds")
+            found.append({**line, "clients": dict(federation.client_accuracy)})
+        return found
+
+    def test_it_gives_the_same_results(self) -> None:
+        """Rounds are those of one host in this process, to the last bit, with 1 and 2 workers."""
+        plan = self.plan()
+        wanted = self.lines(plan, toy.WatchedPool(plan))
+        for workers in self.workers:
+            with closing(self.opened(plan, workers)) as pool:
+                found = self.lines(plan, pool)
+            for number, (line, other) in enumerate(zip(wanted, found, strict=True)):
+                wrong = [key for key in line if not toy.same(line[key], other[key])]
+                place = f"{workers} workers, round {number}"
+                expect(not wrong, f"{place}: {', '.join(wrong)} differs")
+
+    def test_every_job_is_answered_once(self) -> None:
+        """Each job comes back once with its reply; no jobs at all are no trouble."""
+        plan = self.plan()
+        with closing(self.opened(plan, 2)) as pool:
+            pool.broadcast(Job("start_trial", None, {"trial": 0, "files": {}}))
+            expect([*pool.run([])] == [], "no jobs, and something came back")
+            jobs = [Job("evaluate", client, {"round": 0}) for client in (2, 0, 1)]
+            replies = [*pool.run(jobs)]
+            clients = sorted(job.client or 0 for job, _ in replies)
+            expect(clients == [0, 1, 2], f"replies came for clients {clients}, not 0, 1 and 2")
+            counts = [reply.values["count"] for _, reply in replies]
+            expect(all(counts), f"samples evaluated: {counts}")
+
+    def test_an_error_in_a_host(self) -> None:
+        """What goes wrong in a host arrives as an error of protofl that names the client."""
+        plan = self.plan()
+        with closing(self.opened(plan, 1)) as pool:
+            pool.broadcast(Job("start_trial", None, {"trial": 0, "files": {}}))
+            values = {"round": 0, "when": "before_upload"}
+            try:
+                list(pool.run([Job("train", 1, values, b"no payload")]))
+            except ProtoflError as error:
+                self.remarks.append(f"said: {error.what}"[:120])
+            except Exception as error:
+                kind = type(error).__name__
+                raise AssertionError(f"a {kind} arrived, which is no ProtoflError") from error
+            else:
+                raise AssertionError("a damaged download went unnoticed")
+
+    def test_closing(self) -> None:
+        """A pool can be closed twice, and without having worked."""
+        pool = self.opened(self.plan(), 1)
+        pool.close()
+        pool.close()

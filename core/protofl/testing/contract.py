@@ -1,0 +1,319 @@
+"""A contract: what every plugin of a kind promises, as checks that pytest and `protofl check` run.
+
+A check is a method ``test_…``; the first line of its docstring says what it looks at. It fails by
+`AssertionError` or by what the plugin raises, and is left out by `unittest.SkipTest`, which pytest
+understands too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest import SkipTest
+
+import torch
+
+from protofl.config import Config, VariantConfig, parse_config
+from protofl.errors import ProtoflError, UsageError
+from protofl.parts import Part, choose_part
+from protofl.registry import KINDS, Registry, check_class, spec_hooks
+
+
+def expect(kept: bool, broken: str) -> None:
+    """Fail a check, with a sentence, unless a promise was kept."""
+    if not kept:
+        raise AssertionError(broken)
+
+
+def skip(why: str) -> None:
+    """Leave a check out, with a reason.
+
+    Raises:
+        SkipTest: Always.
+    """
+    raise SkipTest(why)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        check: The check's name, without ``test_``.
+        words: What it looks at, in a sentence.
+        outcome: ``passed``, ``failed`` or ``skipped``.
+        why: What was broken, why it was left out, or a remark.
+        seconds: How long it took.
+        trace: The traceback of a failure.
+    """
+
+    check: str
+    words: str
+    outcome: str
+    why: str = ""
+    seconds: float = 0.0
+    trace: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it but the traceback."""
+        return {key: value for key, value in asdict(self).items() if key != "trace"}
+
+
+class Contract:
+    """The checks that plugins of every kind pass.
+
+    Attributes:
+        plugin: The plugin: its class, or the name of an installed one.
+        name: The name under which a class is checked; by default that of its entry point, or the
+            class's name in lower case with hyphens.
+        argument: What follows the plugin's name, where it takes an argument.
+        options: The plugin's options in the checks; the plugin's own ``check_options`` where not
+            given.
+        kind: The plugin's kind.
+    """
+
+    plugin: ClassVar[type | str]
+    name: ClassVar[str] = ""
+    argument: ClassVar[str] = ""
+    options: ClassVar[Mapping[str, Any] | None] = None
+    kind: ClassVar[str] = ""
+
+    # --- around a check -------------------------------------------------------------------------
+
+    def setup_method(self) -> None:
+        """Compute with one thread, as rounding depends on their number; have a folder."""
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        self.folder = Path(tempfile.mkdtemp(prefix="protofl-check-"))
+        self.remarks: list[str] = []
+
+    def teardown_method(self) -> None:
+        """Leave nothing behind."""
+        torch.set_num_threads(self._threads)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # --- the plugin -----------------------------------------------------------------------------
+
+    @cached_property
+    def label(self) -> str:
+        """The plugin's name."""
+        if isinstance(self.plugin, str):
+            return self.plugin
+        if self.name:
+            return self.name
+        return installed_name(self.kind, self.plugin) or plain_name(self.plugin)
+
+    @cached_property
+    def extra(self) -> dict[tuple[str, str], type]:
+        """The plugin as a class given in the program; nothing where it is an installed one."""
+        return {} if isinstance(self.plugin, str) else {(self.kind, self.label): self.plugin}
+
+    @cached_property
+    def block(self) -> list[str]:
+        """Installed plugins that have the name of the class under check."""
+        if isinstance(self.plugin, str):
+            return []
+        same = [p for p in Registry().plugins(self.kind) if p.name == self.label]
+        return [f"{p.label}@{p.distribution}" for p in same]
+
+    @cached_property
+    def registry(self) -> Registry:
+        """Where the plugin is found, and all others."""
+        return Registry(self.block, self.extra)
+
+    @cached_property
+    def cls(self) -> Any:  # noqa: ANN401 - its attributes are those of its kind
+        """The plugin's class."""
+        return self.registry.load(self.kind, self.label)
+
+    @cached_property
+    def chosen(self) -> Mapping[str, Any]:
+        """The plugin's options in the checks."""
+        return getattr(self.cls, "check_options", {}) if self.options is None else self.options
+
+    @cached_property
+    def text(self) -> str:
+        """``NAME`` or ``NAME:ARGUMENT``."""
+        argument = self.argument or getattr(self.cls, "check_argument", "")
+        return f"{self.label}:{argument}" if argument else self.label
+
+    def part(self, kind: str = "", text: str = "") -> Part:
+        """The plugin with its options, or another one with its defaults."""
+        if kind:
+            return choose_part(self.registry, kind, text)
+        return choose_part(self.registry, self.kind, self.text, self.chosen)
+
+    # --- checks of every kind -------------------------------------------------------------------
+
+    def test_name_and_hooks(self) -> None:
+        """Its name, its Config and the signatures of its hooks keep the rules."""
+        check_class(self.kind, self.label, self.cls)
+        hooks = spec_hooks(self.kind)
+        for name, value in inspect.getmembers(self.cls, inspect.isroutine):
+            near = get_close_matches(name, hooks, n=1, cutoff=0.85)
+            if near and name not in hooks and not name.startswith("_"):
+                expect(False, f"{name} is no hook and is never called; did you mean {near[0]}?")
+            expect(
+                not inspect.iscoroutinefunction(value),
+                f"{name} is a coroutine, which nobody waits for",
+            )
+
+    def test_words(self) -> None:
+        """It says what it is, and what each of its options does."""
+        own = (self.cls.__doc__ or "").strip().splitlines()
+        expect(bool(own), "the class has no docstring; its first line is shown in list-plugins")
+        expect(len(own[0]) <= 100, f"its docstring's first line is {len(own[0])} characters long")
+        config = getattr(self.cls, "Config", Config)
+        for name, field in config.model_fields.items():
+            expect(bool(field.description), f"option {name} has no description: pf.Field(…)")
+        for name, value in self.chosen.items():
+            known = {*config.model_fields, *(f.alias for f in config.model_fields.values())}
+            expect(name in known, f"check_options has {name!r}, which is no option: {value!r}")
+        argument = getattr(self.cls, "argument", None)
+        expect(
+            argument is None or argument in config.model_fields,
+            f"argument = {argument!r} is no option of its Config",
+        )
+
+    def test_options(self) -> None:
+        """Its options have defaults that their own ranges allow, and can be recorded as JSON."""
+        config = getattr(self.cls, "Config", Config)
+        given = {self.cls.argument: "x"} if getattr(self.cls, "argument", None) else {}
+        missing = [n for n, f in config.model_fields.items() if f.is_required() and n not in given]
+        expect(not missing, f"option {', '.join(missing)} has no default")
+        values = parse_config(config, dict(given), self.label)
+        again = type(values).model_validate_json(values.model_dump_json())
+        expect(again == values, "its options are others after a way through JSON")
+        if issubclass(config, VariantConfig):
+            for variant in ("paper", "official"):
+                filled = config(variant=variant)  # type: ignore[arg-type]  # pydantic checks it
+                for name, deviation in config.deviations.items():
+                    expect(name in config.model_fields, f"deviation {name!r} is no option")
+                    expect(
+                        getattr(filled, name) == getattr(deviation, variant),
+                        f"variant={variant} does not set {name} to {getattr(deviation, variant)!r}",
+                    )
+
+    def test_one_of_its_name(self) -> None:
+        """No other installed distribution provides a plugin of this kind and name."""
+        if not isinstance(self.plugin, str):
+            target = f"{self.plugin.__module__}:{self.plugin.__qualname__}"
+            others = [
+                p.distribution
+                for p in Registry().plugins(self.kind)
+                if p.name == self.label and p.target != target
+            ]
+            expect(
+                not others, f"{self.label!r} is the name of a {self.kind} of {' and '.join(others)}"
+            )
+        else:
+            self.registry.find(self.kind, self.label)
+
+
+def installed_name(kind: str, plugin: type) -> str:
+    """The name under which a class is installed; empty where it is not."""
+    target = f"{plugin.__module__}:{plugin.__qualname__}"
+    return next((p.name for p in Registry().plugins(kind) if p.target == target), "")
+
+
+def plain_name(plugin: type) -> str:
+    """A class's name as a plugin's: ``PrototypeMean`` as ``prototype-mean``."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", plugin.__name__)
+    return words.lower().strip("_-")
+
+
+# --- running it without pytest --------------------------------------------------------------------
+
+
+def checks_of(contract: type[Contract]) -> dict[str, str]:
+    """{name of a check: what it looks at}, those of every kind first, then in their order."""
+    classes = [c for c in reversed(contract.__mro__) if c is not object]
+    names = dict.fromkeys(n for c in classes for n in vars(c) if n.startswith("test_"))
+    return {
+        name: (inspect.getdoc(getattr(contract, name)) or name).splitlines()[0].rstrip(".")
+        for name in names
+        if callable(getattr(contract, name))
+    }
+
+
+def run_checks(
+    contract: type[Contract], report: Callable[[str], None] = lambda words: None
+) -> list[Finding]:
+    """Run all checks of a contract, one after the other.
+
+    Args:
+        contract: A contract whose ``plugin`` is set.
+        report: Called with what each check looks at, before it starts.
+    """
+    findings = []
+    for name, words in checks_of(contract).items():
+        report(words)
+        findings.append(_run_check(contract, name, words))
+    return findings
+
+
+def _run_check(contract: type[Contract], name: str, words: str) -> Finding:
+    start, found = time.perf_counter(), contract()
+    outcome, why, trace = "passed", "", ""
+    found.setup_method()
+    try:
+        getattr(found, name)()
+        why = "; ".join(dict.fromkeys(found.remarks))
+    except SkipTest as reason:
+        outcome, why = "skipped", str(reason)
+    except Exception as error:
+        outcome, why, trace = "failed", _reason(error), traceback.format_exc()
+    finally:
+        found.teardown_method()
+    return Finding(
+        name.removeprefix("test_"), words, outcome, why, time.perf_counter() - start, trace
+    )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ProtoflError):
+        return " · ".join(str(error).splitlines())
+    if isinstance(error, AssertionError) and str(error):
+        return str(error)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(last.filename).name}:{last.lineno}"
+    return f"{type(error).__name__}: {error} ({place})"
+
+
+def refusal(error: UsageError) -> str:
+    """A refusal in one line."""
+    return " ".join(str(error).split())
+
+
+def kind_of(plugin: type) -> str:
+    """The kind whose hooks a class implements.
+
+    Raises:
+        UsageError: It implements hooks of none, or of several.
+    """
+    marked = {
+        n: function.protofl_impl
+        for n, function in inspect.getmembers(plugin, inspect.isroutine)
+        if hasattr(function, "protofl_impl")
+    }
+    wraps = any(options.get("wrapper") for options in marked.values())
+    if wraps and {*marked} <= {*spec_hooks("wrapper")}:
+        return "wrapper"
+    kinds = [k for k in KINDS if k != "wrapper" and {*marked} & {*spec_hooks(k)}]
+    if len(kinds) != 1:
+        what = "no hook" if not kinds else f"hooks of several kinds: {', '.join(kinds)}"
+        raise UsageError(
+            f"{plugin.__name__} has {what}",
+            do="say which kind it is: protofl check KIND/MODULE:CLASS",
+        )
+    return kinds[0]

@@ -1,0 +1,158 @@
+"""What every engine promises: `eager`'s results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any, ClassVar
+
+import torch
+
+from protofl.models import Architecture
+from protofl.plan import Plan
+from protofl.registry import Plugin
+from protofl.testing import toy
+from protofl.testing.contract import Contract, expect, skip
+from protofl.testing.equality import (
+    DROPOUT,
+    EXACT,
+    ONE_STEP,
+    RESIDUAL,
+    Run,
+    assert_equal_runs,
+    double_precision,
+    ragged_images,
+)
+from protofl.testing.methods import MethodContract
+from protofl.testing.toy_methods import Prototypes, Weights
+from protofl.together import chunks, trains_groups
+
+
+class EngineContract(Contract):
+    """The checks of an engine: rounds of toy federations, held against `eager`'s.
+
+    Attributes:
+        runs: {words: options of a run}: what is trained in float64.
+    """
+
+    kind = "engine"
+    runs: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "SGD": {},
+        "momentum": {"momentum": 0.9},
+        "Adam": {"optimizer": "adam", "lr": 0.003},
+        "clipped gradients": {"clip": 0.1},
+        "three epochs": {"local_epochs": 3, "momentum": 0.5},
+        "without the last batch": {"drop_last": True, "local_epochs": 2},
+        "half of the clients": {"participation": 0.5},
+    }
+
+    def plan(
+        self,
+        engine: str = "",
+        method: type = Prototypes,
+        *members: Architecture,
+        **options: Any,  # noqa: ANN401 - the options of a run
+    ) -> Plan:
+        """A toy run under the engine, or under another one."""
+        if not engine and self.chosen:
+            options["options"] = {"engine": self.chosen}
+        extra = {("method", "toy"): method, **self.extra}
+        images = options.pop("images", None) or ragged_images()
+        return toy.make_plan(
+            "toy",
+            self.folder,
+            images,
+            toy.group(*(members or (toy.CNN, RESIDUAL))),
+            extra,
+            block=self.block,
+            backend="local",
+            engine=engine or self.label,
+            **options,
+        )
+
+    def compare(
+        self,
+        method: type,
+        *members: Architecture,
+        double: bool = True,
+        rounds: int = 1,
+        start: int = 0,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        """The same rounds under `eager` and under the engine."""
+        with double_precision() if double else nullcontext():
+            wanted = Run(self.plan("eager", method, *members, **options), rounds, start)
+            found = Run(self.plan("", method, *members, **options), rounds, start)
+            self.remarks += found.notes
+            assert_equal_runs(found, wanted, EXACT if double else ONE_STEP)
+
+    def test_it_equals_eager(self) -> None:
+        """Weights, buffers and loss terms are eager's in float64, under every optimiser."""
+        for words, options in self.runs.items():
+            try:
+                self.compare(Prototypes, rounds=2, start=1, **options)
+            except AssertionError as error:
+                raise AssertionError(f"{words}: {error}") from error
+
+    def test_several_rounds(self) -> None:
+        """What it keeps from round to round serves the next one."""
+        self.compare(Weights, RESIDUAL, rounds=3)
+
+    def test_the_first_step_in_float32(self) -> None:
+        """In float32 one step of training is eager's but for rounding."""
+        self.compare(Prototypes, double=False, rounds=2, start=1, batch_size=20)
+
+    def test_dropout(self) -> None:
+        """Draws of torch's global generators are those of the client's stream."""
+        self.compare(Prototypes, DROPOUT)
+
+    def test_equal_runs_are_equal(self) -> None:
+        """Two runs under it are equal to the last bit, and leave torch's generator as it was."""
+        before = torch.get_rng_state()
+        runs = [Run(self.plan("", Prototypes, DROPOUT, toy.CNN), 2) for _ in range(2)]
+        first, again = (run.tensors() for run in runs)
+        expect(toy.same(first, again), "two runs of one seed differ")
+        expect(torch.equal(before, torch.get_rng_state()), "torch's generator was drawn from")
+
+    def test_few_samples(self) -> None:
+        """A last batch of one sample, and a client with one sample, under BatchNorm."""
+        images = toy.make_images([[3, 3, 0], [4, 4, 3], [1, 0, 0], [2, 2, 2]])
+        for drop_last in (False, True):
+            self.compare(
+                Prototypes, toy.NORM, images=images, drop_last=drop_last, rounds=2, start=1
+            )
+
+    def test_groups(self) -> None:
+        """An engine that trains several clients at once puts each of them into one group."""
+        part = self.part()
+        if not trains_groups(part):
+            skip("it trains one client at a time")
+        expect("choose_groups" in part.caller.hooks, "train_group needs choose_groups beside it")
+        for names in (["a", "b", "a", "b", "c"], ["a"] * 7, ["a"], []):
+            chunks(part, names)
+
+    def test_every_method(self) -> None:
+        """Every installed method trains under it as under eager, in float64."""
+        failures = []
+        for plugin in self.registry.plugins("method"):
+            if self.registry.status(plugin)[0] != "ok":
+                continue
+            try:
+                self._method(plugin)
+            except AssertionError as error:
+                failures.append(f"{plugin.name}: {error}")
+        expect(not failures, "; ".join(failures))
+
+    def _method(self, plugin: Plugin) -> None:
+        contract = type("Method", (MethodContract,), {"plugin": plugin.name})()
+        contract.__dict__["extra"], contract.__dict__["block"] = self.extra, self.block
+        contract.folder, contract.remarks = self.folder, []
+        models = [toy.group(toy.CNN, RESIDUAL), toy.group(RESIDUAL)]
+        given = {"images": ragged_images(), "backend": "local"}
+        with double_precision():
+            wanted = Run(contract.plan(models, **given), start=1)
+            parts = {"engine": self.chosen}
+            plan = contract.plan(models, engine=self.label, parts=parts, **given)
+            found = Run(plan, start=1)
+            self.remarks += [f"{plugin.name}: {note}" for note in found.notes]
+            assert_equal_runs(found, wanted, EXACT)

@@ -1,0 +1,212 @@
+"""What every model group promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from protofl.drystep import dry_step
+from protofl.models import Architecture, SplitModel, unset_model
+from protofl.randomness import global_stream
+from protofl.testing import toy
+from protofl.testing.contract import Contract, expect
+from protofl.testing.toy_methods import Prototypes, Weights
+
+CLASSES = 5
+
+
+class ModelGroupContract(Contract):
+    """The checks of a model group.
+
+    Attributes:
+        sides: Sides of images in pixels; those below the group's ``min_side`` are brought to it by
+            the runtime and left out here.
+        widths: Feature widths K beside the group's own; None for that.
+    """
+
+    kind = "model-group"
+    sides: ClassVar[tuple[int, ...]] = (28, 32, 64)
+    widths: ClassVar[tuple[int | None, ...]] = (None, 24)
+
+    # --- what it has ----------------------------------------------------------------------------
+
+    def members(self) -> list[Architecture]:
+        """The clients' architectures."""
+        part = self.part()
+        found = part.caller("architectures", config=part.config)
+        expect(isinstance(found, list) and bool(found), f"architectures returns {found!r}")
+        return list(found)
+
+    def server_members(self) -> list[Architecture]:
+        """The further architectures of a server."""
+        part = self.part()
+        return list(part.caller("server_architectures", config=part.config) or [])
+
+    @property
+    def width(self) -> int:
+        """The group's own K."""
+        return int(getattr(self.cls, "feature_dim", 512))
+
+    @property
+    def least(self) -> int:
+        """The smallest side that its models see."""
+        return int(getattr(self.cls, "min_side", 32))
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """The channels that its models may be given."""
+        own = getattr(self.cls, "channels", None)
+        return (1, 3) if own is None else (int(own),)
+
+    # --- declarations ---------------------------------------------------------------------------
+
+    def test_declarations(self) -> None:
+        """Its feature_dim, min_side, channels and server_architecture are what they may be."""
+        expect(self.width >= 1, f"feature_dim is {self.width}")
+        expect(
+            1 <= self.least <= 64, f"min_side is {self.least}; it is a number of pixels up to 64"
+        )
+        own = getattr(self.cls, "channels", None)
+        expect(own in (None, 1, 3), f"channels is {own!r}; it is 1, 3, or None for the data's own")
+        server = getattr(self.cls, "server_architecture", None)
+        if server is not None:
+            names = [a.name for a in (*self.server_members(), *self.members())]
+            expect(server in names, f"server_architecture {server!r} is none of {', '.join(names)}")
+
+    def test_architectures(self) -> None:
+        """Its architectures have names of their own, and heads that tell themselves apart."""
+        members = self.members()
+        for group in (members, self.server_members()):
+            for member in group:
+                expect(isinstance(member, Architecture), f"{member!r} is no pf.Architecture")
+            names = [a.name for a in group]
+            twice = sorted({n for n in names if names.count(n) > 1})
+            expect(not twice, f"two architectures are named {', '.join(twice)}")
+        expect(
+            [a.name for a in self.members()] == [a.name for a in members],
+            "a second call returns other architectures, or another order",
+        )
+        shapes: dict[str, Any] = {}
+        for member in members:
+            head = self._unset(member).head.state_dict()
+            shape = {name: tuple(t.shape) for name, t in head.items()}
+            other = shapes.setdefault(member.head, shape)
+            expect(other == shape, f"{member.name}: a head of other shapes is called {member.head}")
+
+    def test_it_keeps_nothing_on_itself(self) -> None:
+        """It keeps nothing on self."""
+        part = self.part()
+        part.caller("architectures", config=part.config)
+        held = vars(part.caller.instance)
+        expect(not held, f"self holds {', '.join(held)}")
+
+    # --- shapes ---------------------------------------------------------------------------------
+
+    def test_feature_width_and_scores(self) -> None:
+        """Features are B×K and scores B×C, for every channel count, side and width it may get."""
+        taken = [side for side in self.sides if side >= self.least] or [self.least]
+        left_out = [str(side) for side in self.sides if side < self.least]
+        if left_out:
+            self.remarks.append(
+                f"{', '.join(left_out)} px: brought to {self.least} px by the runtime"
+            )
+        if len(self.channels) == 1:
+            self.remarks.append(f"{self.channels[0]} channels only, as it declares")
+        for member, side, channels in self._cases(taken):
+            for width in self.widths if side == taken[0] else (None,):
+                K = width or self.width
+                model = self._unset(member, channels, side, K).eval()
+                place = f"{member.name} with {channels}×{side}×{side} pixels and K={K}"
+                with torch.no_grad():
+                    features = model.features(torch.zeros(2, channels, side, side))
+                    scores = model.head(torch.zeros(2, K))
+                expect(features.shape == (2, K), f"{place}: features {tuple(features.shape)}")
+                expect(scores.shape == (2, CLASSES), f"{place}: scores {tuple(scores.shape)}")
+
+    def _cases(self, sides: list[int]) -> Iterator[tuple[Architecture, int, int]]:
+        for member in (*self.members(), *self.server_members()):
+            for side in sides:
+                for channels in self.channels if side == sides[0] else self.channels[-1:]:
+                    yield member, side, channels
+
+    def _unset(
+        self, member: Architecture, channels: int = 0, side: int = 0, width: int = 0
+    ) -> SplitModel:
+        """A model with unset weights; quick to build."""
+        made = unset_model(
+            member, channels or self.channels[0], CLASSES, width or self.width, side or self.least
+        )
+        expect(isinstance(made, SplitModel), f"{member.name} builds no pf.SplitModel")
+        return made
+
+    # --- training -------------------------------------------------------------------------------
+
+    def test_gradients(self) -> None:
+        """A gradient reaches every parameter, and is finite."""
+        for member in self.members():
+            model = self._drawn(member, 0).train()
+            x = torch.randn(4, self.channels[0], self.least, self.least, generator=_generator())
+            target = torch.arange(4) % CLASSES
+            nn.functional.cross_entropy(model(x), target).backward()
+            for name, parameter in model.named_parameters():
+                gradient = parameter.grad
+                expect(gradient is not None, f"{member.name}: no gradient reaches {name}")
+                assert gradient is not None
+                expect(bool(gradient.isfinite().all()), f"{member.name}: gradient of {name} is NaN")
+                expect(
+                    bool(gradient.any()) or self._may_be_zero(name, parameter),
+                    f"{member.name}: the gradient of {name} is zero",
+                )
+
+    def _may_be_zero(self, name: str, parameter: Tensor) -> bool:
+        """A bias before BatchNorm, or one unit of a few that ReLU has shut."""
+        return parameter.dim() <= 1
+
+    def test_initial_weights(self) -> None:
+        """Weights are drawn from torch's global generator, which the runtime seeds, alone."""
+        for member in self.members():
+            first, again, other = (self._drawn(member, seed).state_dict() for seed in (0, 0, 1))
+            expect(toy.same(first, again), f"{member.name}: one seed gives two sets of weights")
+            expect(not toy.same(first, other), f"{member.name}: two seeds give the same weights")
+            bad = [n for n, t in first.items() if t.is_floating_point() and not t.isfinite().all()]
+            expect(not bad, f"{member.name}: {', '.join(bad)} is not finite at the start")
+
+    def _drawn(self, member: Architecture, seed: int) -> SplitModel:
+        with global_stream(seed, "contract", member.name):
+            return member.build(self.channels[0], CLASSES, self.width, self.least)
+
+    def test_images_are_scored_alone(self) -> None:
+        """In evaluation the scores of an image do not depend on the others of its batch."""
+        for member in self.members():
+            model = self._drawn(member, 0).eval()
+            x = torch.randn(3, self.channels[0], self.least, self.least, generator=_generator())
+            with torch.no_grad():
+                whole, single = model(x), torch.cat([model(image[None]) for image in x])
+            apart = float((whole - single).abs().max() / whole.abs().max().clamp(min=1e-6))
+            expect(
+                apart < 1e-3, f"{member.name}: scores differ by {apart:.0e} alone and in a batch"
+            )
+
+    def test_it_runs(self) -> None:
+        """Two clients train with it, exchange prototypes or weights, and are evaluated."""
+        images = toy.make_images(toy.MIXED, side=max(self.least, toy.SIDE))
+        options = {"models": self.chosen} if self.chosen else {}
+        methods = [Prototypes] + [Weights] * (len(self.members()) == 1)
+        for method in methods:
+            plan = toy.make_plan(
+                "toy",
+                self.folder,
+                images,
+                extra={("method", "toy"): method, **self.extra},
+                models=self.text,
+                options=options,
+                block=self.block,
+            )
+            dry_step(plan)
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)

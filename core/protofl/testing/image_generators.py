@@ -1,0 +1,147 @@
+"""What every image generator promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from protofl.errors import UsageError
+from protofl.generators import Generator, ImageSource, Outline
+from protofl.testing import toy
+from protofl.testing.contract import Contract, expect, refusal, skip
+
+COUNT = 3
+
+
+class GeneratorContract(Contract):
+    """The checks of an image generator, on the CPU.
+
+    A generator whose files are not here is left out where it has to be opened.
+
+    Attributes:
+        data_dir: Where downloads are kept; by default a folder that is empty.
+    """
+
+    kind = "generator"
+    data_dir: ClassVar[Path | None] = None
+
+    @property
+    def cache(self) -> Path:
+        """The folder of downloads."""
+        return self.folder / "data" if self.data_dir is None else self.data_dir
+
+    def opened(self) -> Generator:
+        """The generator."""
+        part = self.part()
+        try:
+            found: Generator | None = part.caller(
+                "open_generator",
+                config=part.config,
+                device=torch.device("cpu"),
+                data_dir=self.cache,
+            )
+        except UsageError as error:
+            skip(f"it can't be opened here: {refusal(error)}")
+            raise
+        expect(found is not None, "open_generator returns None")
+        assert found is not None
+        return found
+
+    def latents(self, found: Generator, seed: int = 0) -> Tensor:
+        """Some latent vectors."""
+        labels = None
+        if found.outline.num_classes:
+            labels = torch.arange(COUNT) % found.outline.num_classes
+        return found.sample_latents(COUNT, torch.Generator().manual_seed(seed), labels)
+
+    def test_outline(self) -> None:
+        """outline, asked before it is loaded, tells the sizes of the opened generator."""
+        part = self.part()
+        try:
+            told = part.caller("outline", config=part.config, data_dir=self.cache)
+        except UsageError as error:
+            skip(f"it can't be opened here: {refusal(error)}")
+            raise
+        found = self.opened()
+        expect(isinstance(found.outline, Outline), f"its outline is {found.outline!r}")
+        if told is None:
+            skip("it has no outline hook; the dry step assumes the usual sizes")
+        for size in ("latent_dim", "side", "channels", "num_classes"):
+            before, after = getattr(told, size), getattr(found.outline, size)
+            open_question = size == "num_classes" and before is None
+            expect(open_question or before == after, f"{size}: {before} told, {after} opened")
+
+    def test_latents(self) -> None:
+        """sample_latents gives finite vectors n×H, from the generator that it is given alone."""
+        found, before = self.opened(), torch.get_rng_state()
+        first, again, other = (self.latents(found, seed) for seed in (0, 0, 1))
+        shape = (COUNT, found.outline.latent_dim)
+        expect(tuple(first.shape) == shape, f"latents are {tuple(first.shape)}, n×H is {shape}")
+        expect(bool(first.isfinite().all()), "a latent vector holds NaN or infinity")
+        expect(torch.equal(first, again), "equal generators give other latents")
+        expect(not torch.equal(first, other), "every seed gives the same latents")
+        expect(torch.equal(before, torch.get_rng_state()), "torch's global generator is drawn from")
+        if found.outline.num_classes:
+            chance = found.sample_latents(COUNT, torch.Generator().manual_seed(0), None)
+            expect(tuple(chance.shape) == shape, "without labels the latents have another shape")
+
+    def test_images(self) -> None:
+        """Images have the outline's shape, lie in −1…1, and follow from the latents."""
+        found = self.opened()
+        latents = self.latents(found)
+        with torch.no_grad():
+            first, again = found.images(latents), found.images(latents)
+            other = found.images(self.latents(found, 1))
+        outline = found.outline
+        shape = (COUNT, outline.channels, outline.side, outline.side)
+        expect(tuple(first.shape) == shape, f"images are {tuple(first.shape)}, not {shape}")
+        expect(bool(first.isfinite().all()), "an image holds NaN or infinity")
+        most = float(first.abs().max())
+        expect(most <= 1.05, f"a pixel is {most:.2f}; images lie in −1…1")
+        expect(torch.equal(first, again), "the same latents give other images")
+        expect(not torch.equal(first, other), "all latents give the same images")
+
+    def test_it_is_frozen(self) -> None:
+        """What it opens is frozen: in eval mode, and no parameter asks for a gradient."""
+        found = self.opened()
+        parts = [v for v in vars(found).values() if isinstance(v, nn.Module)]
+        if isinstance(found, nn.Module):
+            parts.append(found)
+        for module in parts:
+            name = type(module).__name__
+            expect(not module.training, f"{name} is in train mode; call .eval()")
+            wants = [n for n, p in module.named_parameters() if p.requires_grad]
+            expect(
+                not wants, f"{name}: {wants[:1]} asks for a gradient; call .requires_grad_(False)"
+            )
+
+    def test_it_keeps_nothing_on_itself(self) -> None:
+        """It keeps nothing on self; a run opens its own."""
+        part = self.part()
+        try:
+            part.caller(
+                "open_generator",
+                config=part.config,
+                device=torch.device("cpu"),
+                data_dir=self.cache,
+            )
+        except UsageError as error:
+            skip(f"it can't be opened here: {refusal(error)}")
+        held = vars(part.caller.instance)
+        expect(not held, f"self holds {', '.join(held)}")
+
+    def test_in_the_data_s_channels_and_size(self) -> None:
+        """A run gets its images in the channels, size and range of its data."""
+        self.opened()
+        data = toy.make_images(toy.MIXED)
+        source = ImageSource(self.part(), data, torch.device("cpu"), self.cache)
+        outline = source.outline
+        labels = torch.arange(COUNT) % outline.num_classes if outline.num_classes else None
+        latents = source.sample_latents(COUNT, torch.Generator().manual_seed(0), labels)
+        images = source.images(latents)
+        expect(images.shape[1:] == data.x.shape[1:], f"a run would get {tuple(images.shape[1:])}")
+        low, high = float(data.x.min()) - 1e-4, float(data.x.max()) + 1e-4
+        expect(low <= float(images.min()) <= float(images.max()) <= high, "out of the data's range")

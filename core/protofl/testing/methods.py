@@ -1,0 +1,407 @@
+"""What every method promises."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from protofl.client import Batch, Output
+from protofl.config import Config, VariantConfig
+from protofl.drystep import dry_step
+from protofl.errors import UsageError
+from protofl.jobs import Job
+from protofl.payload import Payload
+from protofl.plan import Plan
+from protofl.testing import toy
+from protofl.testing.contract import Contract, expect, skip
+from protofl.testing.equality import (
+    EXACT,
+    RESIDUAL,
+    Run,
+    assert_equal_runs,
+    double_precision,
+    ragged_images,
+)
+
+MIXED = toy.group(toy.CNN, toy.NORM)
+WITH_NORM = toy.group(toy.NORM)
+LONELY = [[8, 0, 0, 0], [3, 4, 2, 0], [0, 5, 0, 6], [4, 4, 4, 0]]
+"""Client 0 has one class, client 2 one that nobody else has."""
+
+Line = Mapping[str, Any]
+
+
+class MethodContract(Contract):
+    """The checks of a method, each on a toy federation of four clients.
+
+    Attributes:
+        models: Model groups to try in order, until the method refuses none; by default two
+            architectures, one of them with BatchNorm, then one for all.
+        run: Further options of the runs, where the method needs some.
+    """
+
+    kind = "method"
+    models: ClassVar[Sequence[type]] = (MIXED, WITH_NORM)
+    run: ClassVar[Mapping[str, Any]] = {}
+
+    # --- toy federations ------------------------------------------------------------------------
+
+    def plan(
+        self,
+        models: Sequence[type] = (),
+        set: Mapping[str, Any] | None = None,
+        parts: Mapping[str, Any] | None = None,
+        **options: Any,  # noqa: ANN401 - the options of a run
+    ) -> Plan:
+        """A toy run of the method, on the first model group that it takes.
+
+        Args:
+            models: Model groups to try.
+            set: Options of the method, over those of the contract.
+            parts: Options of other plugins, by kind.
+            **options: Options of the run.
+        """
+        given = {**self.run, **options, "block": self.block}
+        if getattr(self.cls, "needs_public", False):
+            given.setdefault("public", self._public())
+        given["options"] = {self.label: {**self.chosen, **(set or {})}, **(parts or {})}
+        given["options"] = {name: values for name, values in given["options"].items() if values}
+        refused: UsageError | None = None
+        for group in models or self.models:
+            try:
+                return toy.make_plan(
+                    self.label, self.folder, models=group, extra=self.extra, **given
+                )
+            except UsageError as error:
+                if "can't run with" not in error.what:
+                    raise
+                refused = refused or error
+        assert refused is not None
+        raise refused
+
+    def _public(self) -> str:
+        path = self.folder / "public.npz"
+        shape = (12, toy.SIDE, toy.SIDE)
+        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        np.savez(path, x_train=x, y_train=np.arange(12) % 4)
+        return f"npz:{path}"
+
+    def fed(self, *, trial: int = 0, backwards: bool = False, **options: Any) -> toy.Toy:  # noqa: ANN401
+        """A toy federation of the method; ``options`` as `plan` takes them."""
+        return toy.Toy(self.plan(**options), trial=trial, backwards=backwards)
+
+    # --- declarations ---------------------------------------------------------------------------
+
+    def test_declarations(self) -> None:
+        """It declares its loss terms, uploads and downloads, and says what each is."""
+        for attribute in ("terms", "uploads", "downloads"):
+            found = getattr(self.cls, attribute, {})
+            expect(isinstance(found, Mapping), f"{attribute} is no mapping of names to words")
+            for name, words in found.items():
+                expect(
+                    isinstance(words, str) and bool(words.strip()),
+                    f"{attribute} does not say what {name!r} is",
+                )
+        if "local_loss" in vars(self.cls):
+            expect(bool(getattr(self.cls, "terms", {})), "local_loss is written, terms is not")
+
+    def test_nothing_undeclared_leaves_a_client(self) -> None:
+        """Nothing leaves a client that uploads doesn't list, nor the server beside downloads."""
+        config = getattr(self.cls, "Config", Config)
+        variants = ("paper", "official") if issubclass(config, VariantConfig) else ("",)
+        sent: dict[str, set[str]] = {"uploads": set(), "downloads": set()}
+        for variant in variants:
+            found = self.fed(set={"variant": variant} if variant else {})
+            found.rounds(2)
+            for number in range(2):
+                for blob in found.pool.uploads(number).values():
+                    sent["uploads"] |= {*toy.header(blob)}
+                for blob in found.pool.downloads(number).values():
+                    sent["downloads"] |= {*toy.header(blob)}
+        for direction, keys in sent.items():
+            declared = {*getattr(self.cls, direction, {})}
+            names = declared_names(keys, declared)
+            if direction == "downloads":  # whose the rows are goes without saying
+                names -= {"classes", *(f"{name}.classes" for name in declared)} - declared
+            extra = sorted(names - declared)
+            expect(not extra, f"{direction} does not list {', '.join(map(repr, extra))}")
+            unseen = sorted(d for d in declared - names if not d.endswith("/buffer/…"))
+            if unseen:
+                self.remarks.append(f"not seen in two rounds: {', '.join(unseen)} ({direction})")
+
+    def test_it_keeps_nothing_on_itself(self) -> None:
+        """It keeps nothing on self or on its class; state and scratch are the places for it."""
+        before = {n: deepcopy(v) for n, v in vars(self.cls).items() if isinstance(v, dict | list)}
+        found = self.fed()
+        found.rounds(2)
+        instance = found.plan.composition.members[self.label].instance
+        kept = ", ".join(vars(instance))
+        expect(not kept, f"self holds {kept} after two rounds; use client.state or server.state")
+        changed = [n for n, value in before.items() if not toy.same(value, vars(self.cls)[n])]
+        expect(not changed, f"the class attribute {', '.join(changed)} was changed by a run")
+
+    # --- payloads -------------------------------------------------------------------------------
+
+    def test_payloads_survive_the_wire(self) -> None:
+        """Payloads survive the wire, hold finite values, and their bytes are counted."""
+        found = self.fed()
+        for number, line in enumerate(found.rounds(2)):
+            for direction in ("upload", "download"):
+                blobs = getattr(found.pool, f"{direction}s")(number)
+                expect(len(blobs) == 4, f"{len(blobs)} of 4 clients had an {direction}")
+                size = sum(len(b) for b in blobs.values())
+                floats = sum(map(toy.count_floats, blobs.values()))
+                expect(line[f"{direction}_bytes"] == size, f"{direction} bytes are counted wrongly")
+                expect(line[f"{direction}_floats"] == floats, f"{direction} floats: {floats} sent")
+                for blob in blobs.values():
+                    payload = Payload.from_bytes(blob)
+                    again = Payload.from_bytes(payload.to_bytes())
+                    expect(toy.same(dict(payload), dict(again)), f"the {direction} has changed")
+                    bad = payload.nonfinite()
+                    expect(bad is None, f"{direction} {bad!r} holds NaN or infinity")
+
+    def test_few_and_lonely_classes(self) -> None:
+        """A client with one class, and one with a class that nobody else has."""
+        found = self.fed(images=toy.make_images(LONELY))
+        expect_finite(found.rounds(3))
+        for client, counts in enumerate(LONELY):
+            own = [c for c, n in enumerate(counts) if n]
+            upload = Payload.from_bytes(found.pool.uploads(2)[client])
+            if "prototypes" in upload:
+                rows = upload.classes_of("prototypes").tolist()
+                expect(rows == own, f"client {client} has classes {own}, its prototypes {rows}")
+
+    def test_a_last_batch_of_one(self) -> None:
+        """A last batch of one sample, and a client with one sample, under BatchNorm."""
+        images = toy.make_images([[3, 3, 0], [4, 4, 3], [1, 0, 0], [2, 2, 2]])
+        for drop_last in (False, True):
+            found = self.fed(images=images, models=[WITH_NORM], drop_last=drop_last)
+            expect_finite(found.rounds(2))
+
+    def test_a_tenth_of_ten_clients(self) -> None:
+        """One client in ten takes part in a round; all are evaluated."""
+        shares = [[3 + i % 3, 2, 2, i % 4] for i in range(10)]
+        found = self.fed(images=toy.make_images(shares), participation=0.1, seed=1)
+        lines = found.rounds(4)
+        expect_finite(lines)
+        for number, line in enumerate(lines):
+            expect(len(found.pool.uploads(number)) == 1, f"round {number} had other participants")
+            expect(len(line["clients"]) == 10, f"{len(line['clients'])} of 10 were evaluated")
+
+    # --- equal runs -----------------------------------------------------------------------------
+
+    def test_equal_runs_are_equal(self) -> None:
+        """The same seed gives the same run, to the last bit; another seed another one."""
+        runs = [self.fed(), self.fed(), self.fed(seed=1)]
+        for found in runs:
+            found.rounds(3)
+        first, again, other = map(toy.fingerprint, runs)
+        expect(toy.same(first, again), f"two runs of seed 0 differ: {_difference(first, again)}")
+        expect(not toy.same(first, other), "seeds 0 and 1 give the same run")
+
+    def test_the_order_of_clients_does_not_matter(self) -> None:
+        """Clients that train in the opposite order give the same run."""
+        runs = [self.fed(), self.fed(backwards=True)]
+        for found in runs:
+            found.rounds(3)
+        first, other = map(toy.fingerprint, runs)
+        expect(toy.same(first, other), f"the order of clients shows: {_difference(first, other)}")
+
+    def test_evaluating_less_often(self) -> None:
+        """Evaluating every second round changes nothing but the rounds that are evaluated."""
+        often, seldom = self.fed(rounds=4), self.fed(rounds=4, eval_every=2)
+        for number, (one, two) in enumerate(zip(often.rounds(4), seldom.rounds(4), strict=True)):
+            for key in ("train_loss", "loss_terms", *(["test_accuracy"] if number % 2 else [])):
+                expect(toy.same(one[key], two[key]), f"{key} of round {number} differs")
+        first, other = (toy.fingerprint(f)[1:] for f in (often, seldom))
+        expect(toy.same(first, other), "evaluation has changed the server or a client")
+
+    def test_state_survives_a_file(self) -> None:
+        """What it keeps of a client survives a file, as after an interruption."""
+        runs = [self.fed(rounds=4, participation=0.5, client_store=s) for s in ("memory", "disk")]
+        for found in runs:
+            found.rounds(4)
+        first, other = (toy.fingerprint(found)[:2] for found in runs)
+        expect(toy.same(first, other), "the record or the server differs")
+        for client in sorted({job.client or 0 for job, _ in runs[0].pool.trained}):
+            live, stored = (toy.own_state(found.client(client)) for found in runs)
+            wrong = [
+                word
+                for word, a, b in zip(("weights", "modules", "state"), live, stored, strict=True)
+                if not toy.same(a, b)
+            ]
+            expect(not wrong, f"{' and '.join(wrong)} of client {client} are others in a file")
+
+    # --- what may not be changed ----------------------------------------------------------------
+
+    def test_evaluation_changes_nothing(self) -> None:
+        """Evaluation changes nothing of a client, and draws from no global generator."""
+        found = self.fed(participation=0.5, rounds=10, eval_every=10)
+        found.rounds(2)  # none of them evaluated: the first evaluation is the one below
+        server, everything = found.server.view(self.label), torch.get_rng_state()
+        for client in range(4):  # two of which have just trained
+            record = found.client(client)
+            payload = found.call("download_payload", server=server, client_id=client)
+            job = Job("evaluate", client, {"round": 7}, payload.to_bytes())
+            before = toy.client_state(record)
+            first, again = (found.pool.host.handle(job).values for _ in range(2))
+            expect(toy.same(before, toy.client_state(record)), "evaluation has changed a client")
+            expect(first["correct"] == again["correct"], "two evaluations differ")
+        expect(torch.equal(everything, torch.get_rng_state()), "torch's generator was drawn from")
+
+    def test_download_and_inference_write_nothing(self) -> None:
+        """download_payload and inference write nothing, and give scores B×C without NaN."""
+        found = self.fed()
+        for rounds in (0, 2):
+            found.rounds(rounds)
+            server = found.server.view(self.label)
+            before = toy.server_state(found.server)
+            downloads = [
+                dict(found.call("download_payload", server=server, client_id=client))
+                for client in (0, 1, 2, 3, 1)
+            ]
+            expect(toy.same(downloads[1], downloads[4]), "a second download_payload is another")
+            expect(toy.same(before, toy.server_state(found.server)), "download_payload writes")
+            for client in range(4):
+                self._score_twice(found, client, downloads[client])
+
+    def _score_twice(self, found: toy.Toy, client: int, received: Mapping[str, Tensor]) -> None:
+        record = found.client(client)
+        record.received = Payload(received)
+        view = record.view(self.label)
+        found.lifecycle("receive", client=view)
+        record.model.eval()
+        before, x = toy.client_state(record), record.test.images()
+        with torch.no_grad():
+            first, again = (found.call("inference", client=view, x=x) for _ in range(2))
+        shape = (len(x), found.plan.info.num_classes)
+        expect(first.shape == shape, f"inference gives {tuple(first.shape)}, B×C is {shape}")
+        expect(not bool(first.isnan().any()), "inference gives NaN")
+        expect(torch.equal(first, again), "a second inference gives other scores")
+        expect(toy.same(before, toy.client_state(record)), "inference writes")
+
+    # --- the loss -------------------------------------------------------------------------------
+
+    def test_terms_are_scalars_with_gradients(self) -> None:
+        """In the second round each loss term is a finite scalar whose gradient moves something."""
+        found = self.fed()
+        found.rounds(1)
+        composition = found.plan.composition
+        server = found.server.view(self.label)
+        received = found.call("download_payload", server=server, client_id=0)
+        record = found.client(0)
+        record.round, record.steps = 1, 1
+        record = found.prepare(0, received, double=False)
+        draws = found.lifecycle("before_training", client=record.view(self.label))
+        nudge = torch.Generator().manual_seed(1)
+        with torch.no_grad():  # a step away, so that a term at its minimum has a slope too
+            for parameter in record.model.parameters():
+                parameter += 0.1 * torch.randn(parameter.shape, generator=nudge)
+        x, y = record.train.images(slice(5)), record.train.y[:5]
+        record.model.train()
+        features = record.model.features(x)
+        batch, output = Batch(x, y, torch.arange(len(y))), None
+        output = Output(features, record.model.head(features))
+        terms = composition.loss(record.view, draws)(batch, output, 0)
+        declared = composition.declared_terms(self.label)
+        stray = sorted({*terms} - {*declared})
+        expect(not stray, f"local_loss returns {', '.join(stray)}, which terms does not declare")
+        if [phase.name for phase in composition.phases(found.plan.info)] == ["private"]:
+            missing = sorted({*declared} - {*terms})
+            expect(not missing, f"local_loss does not return {', '.join(missing)} in round 1")
+        parameters = [p for group, _ in record.parameter_groups(0.1) for p in group]
+        for name, term in terms.items():
+            expect_gradient(name, term, parameters)
+
+    def test_the_loss_is_the_sum_of_its_terms(self) -> None:
+        """The training loss is the sum of the terms, and all are finite."""
+        lines = self.fed().rounds(2)
+        expect_finite(lines)
+        for line in lines:
+            whole, parts = line["train_loss"], sum(line["loss_terms"].values())
+            expect(math.isclose(whole, parts, rel_tol=1e-6), f"train_loss {whole}, terms {parts}")
+
+    def test_the_dry_step_leaves_no_trace(self) -> None:
+        """It passes the dry step, which leaves no trace."""
+        clean, after = self.fed(), self.fed()
+        clean.rounds(2)
+        generator = torch.get_rng_state()
+        dry_step(after.plan)
+        expect(torch.equal(generator, torch.get_rng_state()), "torch's generator was drawn from")
+        after.rounds(2)
+        first, other = map(toy.fingerprint, (clean, after))
+        expect(toy.same(first, other), f"the dry step shows: {_difference(first, other)}")
+
+    def test_it_learns(self) -> None:
+        """In eight rounds on easy data it learns twice as much as a guess gets."""
+        images = toy.make_images([[12, 12, 12, 12]] * 4, [[6, 6, 6, 6]] * 4)
+        found = self.fed(images=images, rounds=8, lr=0.1)
+        accuracy = found.rounds(8)[-1]["test_accuracy"]
+        expect(accuracy > 0.5, f"accuracy {accuracy:.2f} of four classes; a guess gets 0.25")
+
+    # --- engines --------------------------------------------------------------------------------
+
+    def test_every_engine_equals_eager(self) -> None:
+        """Every installed engine gives eager's weights and losses in float64."""
+        engines = [p for p in self.registry.plugins("engine") if p.name != "eager"]
+        usable = [p.name for p in engines if self.registry.status(p)[0] == "ok"]
+        if not usable:
+            skip("no other engine is installed")
+        members = [toy.group(toy.CNN, RESIDUAL), toy.group(RESIDUAL)]
+        images = ragged_images()
+        failures = []
+        with double_precision():
+            wanted = Run(self.plan(members, images=images, backend="local"), start=1)
+            for name in usable:
+                options = getattr(self.registry.load("engine", name), "check_options", {})
+                parts = {"engine": options}
+                plan = self.plan(members, images=images, backend="local", engine=name, parts=parts)
+                found = Run(plan, start=1)
+                self.remarks += [f"{name}: {note}" for note in found.notes]
+                try:
+                    assert_equal_runs(found, wanted, EXACT)
+                except AssertionError as error:
+                    failures.append(f"{name}: {error}")
+        expect(not failures, "; ".join(failures))
+
+
+def declared_names(keys: Iterable[str], declared: Iterable[str]) -> set[str]:
+    """Keys as a declaration names them: those under a declared ``PART/…`` by that name."""
+    parts = {d.removesuffix("…") for d in declared if d.endswith("/…")}
+    ordered = sorted(parts, key=len, reverse=True)  # the longest first
+    return {next((f"{p}…" for p in ordered if key.startswith(p)), key) for key in keys}
+
+
+def expect_finite(lines: Iterable[Line]) -> None:
+    """Losses, terms and further scalars are finite, and accuracies fractions."""
+    for line in lines:
+        values = {"train_loss": line["train_loss"], **line["loss_terms"], **line["extra"]}
+        for name, value in values.items():
+            expect(math.isfinite(value), f"{name} is {value} in round {line['round']}")
+        accuracy = line["test_accuracy"]
+        expect(accuracy is None or 0 <= accuracy <= 1, f"test_accuracy is {accuracy}")
+
+
+def expect_gradient(name: str, term: Tensor, parameters: Sequence[Tensor]) -> None:
+    """A loss term is a finite scalar, and its gradient is finite and not zero."""
+    expect(term.shape == (), f"term {name} has shape {tuple(term.shape)}, not that of a scalar")
+    expect(bool(term.isfinite()), f"term {name} is {term.item()}")
+    expect(term.requires_grad, f"term {name} has no gradient: it was detached or is a constant")
+    found = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
+    reached = [g for g in found if g is not None]
+    expect(bool(reached), f"term {name} reaches no parameter that the client trains")
+    expect(all(bool(g.isfinite().all()) for g in reached), f"term {name}: NaN in a gradient")
+    expect(any(float(g.abs().max()) > 0 for g in reached), f"term {name}: its gradient is zero")
+
+
+def _difference(first: Any, other: Any) -> str:  # noqa: ANN401 - fingerprints
+    """Which part of two fingerprints differs."""
+    parts = ("the record", "the server", "a client")
+    found = [word for word, a, b in zip(parts, first, other, strict=True) if not toy.same(a, b)]
+    return " and ".join(found)

@@ -1,0 +1,181 @@
+"""What every partitioner promises."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from protofl.data.split import make_split
+from protofl.errors import UsageError
+from protofl.inputs import partition_with
+from protofl.testing import toy
+from protofl.testing.contract import Contract, expect, refusal, skip
+
+LEAST = 3
+"""Samples that every client is asked to get."""
+
+
+def labels_of(sizes: list[int]) -> np.ndarray:
+    """Labels of classes of these sizes, in a random order."""
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    return np.random.default_rng(1).permutation(labels)
+
+
+class PartitionerContract(Contract):
+    """The checks of a partitioner, on labels alone.
+
+    A case that the partitioner refuses with a `protofl.UsageError` is left out, and said so; not
+    all may be refused.
+
+    Attributes:
+        sizes: {words: sizes of the classes, clients}: the cases.
+    """
+
+    kind = "partitioner"
+    sizes: ClassVar[dict[str, tuple[list[int], int]]] = {
+        "balanced classes": ([120] * 10, 4),
+        "skewed classes": ([20, 40, 80, 160, 320, 640], 5),
+        "more clients than samples of a class": ([5, 200, 200, 200], 8),
+        "a class without samples": ([90, 0, 90, 90], 3),
+        "one client": ([30, 30], 1),
+        "as many clients as samples allow": ([30, 30], 60 // LEAST),
+    }
+
+    def split(
+        self, sizes: list[int], clients: int, seed: int = 0, notes: list[str] | None = None
+    ) -> list[np.ndarray]:
+        """The partitioner's answer to classes of these sizes."""
+        found = partition_with(self.part())(
+            labels_of(sizes),
+            len(sizes),
+            clients,
+            LEAST,
+            np.random.default_rng(seed),
+            [] if notes is None else notes,
+        )
+        expect(isinstance(found, list), f"partition returns a {type(found).__name__}, not a list")
+        return found
+
+    def taken(self) -> dict[str, tuple[list[int], int]]:
+        """The cases that it does not refuse."""
+        found, refused = {}, []
+        for words, (sizes, clients) in self.sizes.items():
+            try:
+                self.split(sizes, clients)
+            except UsageError as error:
+                refused.append(f"{words}: refused ({refusal(error)})")
+            else:
+                found[words] = (sizes, clients)
+        expect(bool(found), f"it refuses every case: {'; '.join(refused)}")
+        self.remarks += refused
+        return found
+
+    def test_every_sample_at_most_once(self) -> None:
+        """Every client gets row numbers, int64 and within range, and no row goes to two."""
+        for words, (sizes, clients) in self.taken().items():
+            parts, count = self.split(sizes, clients), sum(sizes)
+            expect(len(parts) == clients, f"{words}: {len(parts)} parts for {clients} clients")
+            for part in parts:
+                expect(isinstance(part, np.ndarray), f"{words}: a part is no array")
+                expect(
+                    part.dtype == np.int64 and part.ndim == 1,
+                    f"{words}: a part is {part.dtype} of {part.ndim} dimensions, not int64 of one",
+                )
+            rows = np.concatenate(parts)
+            expect(
+                not len(rows) or 0 <= rows.min() <= rows.max() < count,
+                f"{words}: a row number leaves 0…{count - 1}",
+            )
+            twice = len(rows) - len(np.unique(rows))
+            expect(not twice, f"{words}: {twice} rows are given twice")
+
+    def test_no_sample_is_lost(self) -> None:
+        """No sample is lost, unless leaves_out says which and why."""
+        words_of = str(getattr(self.cls, "leaves_out", ""))
+        lost = {}
+        for words, (sizes, clients) in self.taken().items():
+            missing = sum(sizes) - sum(len(part) for part in self.split(sizes, clients))
+            if missing:
+                lost[words] = missing
+        if words_of:
+            self.remarks.append(f"it leaves out {words_of}")
+        told = "; ".join(f"{words}: {missing} samples" for words, missing in lost.items())
+        expect(not lost or bool(words_of), f"nobody gets {told}; say so: leaves_out = '…'")
+
+    def test_every_client_gets_enough(self) -> None:
+        """Every client gets at least the samples asked for, or a note says who does not."""
+        for words, (sizes, clients) in self.taken().items():
+            notes: list[str] = []
+            parts = self.split(sizes, clients, notes=notes)
+            fewest = min(len(part) for part in parts)
+            expect(
+                fewest >= LEAST or bool(notes),
+                f"{words}: a client gets {fewest} samples, {LEAST} were asked for; add a note",
+            )
+
+    def test_seeds(self) -> None:
+        """Its generator is its only source of chance: equal ones give equal splits."""
+        cases = self.taken()
+        before = np.random.get_state()[1]  # type: ignore[index]
+        unlike = False
+        for words, (sizes, clients) in cases.items():
+            first, again, other = (self.split(sizes, clients, seed) for seed in (3, 3, 4))
+            expect(same_split(first, again), f"{words}: equal generators give other splits")
+            unlike |= not same_split(first, other)
+        after = np.random.get_state()[1]  # type: ignore[index]
+        expect(np.array_equal(before, after), "it draws from NumPy's global generator")
+        if not unlike:
+            expect(
+                bool(getattr(self.cls, "deterministic", False)),
+                "every seed gives the same split; where that is meant: deterministic = True",
+            )
+
+    def test_labels_are_only_read(self) -> None:
+        """It writes nothing into the labels, and takes them read-only."""
+        for words, (sizes, clients) in self.taken().items():
+            labels = labels_of(sizes)
+            labels.setflags(write=False)
+            part = partition_with(self.part())
+            try:
+                part(labels, len(sizes), clients, LEAST, np.random.default_rng(0), [])
+            except ValueError as error:
+                raise AssertionError(f"{words}: {error}") from error
+
+    def test_refusals(self) -> None:
+        """Too few samples are refused with a pf.UsageError that says what to do."""
+        try:
+            parts = self.split([2, 2], 4)
+        except UsageError as error:
+            expect(bool(error.do or error.near), f"the refusal says no way out: {error.what}")
+        else:
+            few = min(len(part) for part in parts)
+            skip(f"4 samples for 4 clients are not refused; the smallest part has {few}")
+
+    def test_it_runs(self) -> None:
+        """A data set is split with it, and every client has training and test samples."""
+        images = toy.make_images([[30] * 6], given_split=False)
+        part = self.part()
+        splits = [
+            make_split(images, partition_with(part), 3, 5, seed, partitioner=self.label)
+            for seed in (0, 0)
+        ]
+        expect(splits[0].hash == splits[1].hash, "equal seeds give other splits")
+        for client in range(3):
+            sizes = len(splits[0].train(client)), len(splits[0].test(client))
+            expect(all(sizes), f"client {client} has {sizes[0]} training, {sizes[1]} test samples")
+
+    def test_it_keeps_nothing_on_itself(self) -> None:
+        """It keeps nothing on self."""
+        part = self.part()
+        instance = part.caller.instance
+        for sizes, clients in self.taken().values():
+            partition_with(part)(
+                labels_of(sizes), len(sizes), clients, LEAST, np.random.default_rng(0), []
+            )
+        expect(not vars(instance), f"self holds {', '.join(vars(instance))} after a split")
+
+
+def same_split(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
+    """Whether two splits are equal."""
+    return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))

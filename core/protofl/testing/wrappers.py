@@ -1,0 +1,130 @@
+"""What every wrapper promises."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from protofl.drystep import dry_step
+from protofl.payload import Payload
+from protofl.testing import toy
+from protofl.testing.contract import Contract, expect
+from protofl.testing.methods import expect_finite
+from protofl.testing.toy_methods import Prototypes, Weights
+
+
+class Silent:
+    """Sends nothing either way."""
+
+
+CARRIED = {"prototypes": Prototypes, "weights": Weights, "nothing": Silent}
+"""Methods whose payloads are wrapped, by what they carry."""
+
+
+class WrapperContract(Contract):
+    """The checks of a wrapper, around methods that send prototypes, all weights, and nothing."""
+
+    kind = "wrapper"
+
+    def fed(self, carried: str, *, wrapped: bool = True, **options: Any) -> toy.Toy:  # noqa: ANN401
+        """A toy federation of a method that sends ``carried``."""
+        backwards = options.pop("backwards", False)
+        extra = {("method", "carrier"): CARRIED[carried], **self.extra}
+        models = toy.group(toy.NORM) if carried == "weights" else None
+        if wrapped:
+            options["wrappers"] = [self.label]
+            options["options"] = {self.label: self.chosen} if self.chosen else {}
+        plan = toy.make_plan(
+            "carrier", self.folder, models=models, extra=extra, block=self.block, **options
+        )
+        return toy.Toy(plan, backwards=backwards)
+
+    def test_its_hooks_are_wrappers(self) -> None:
+        """Its hooks are generators marked with @pf.hookimpl(wrapper=True)."""
+        hooks = [h for h in ("upload_payload", "download_payload") if hasattr(self.cls, h)]
+        expect(bool(hooks), "it has neither upload_payload nor download_payload")
+        for hook in hooks:
+            function = getattr(self.cls, hook)
+            marked = getattr(function, "protofl_impl", {})
+            expect(
+                bool(marked.get("wrapper")) and inspect.isgeneratorfunction(function),
+                f"{hook} is no wrapper: @pf.hookimpl(wrapper=True), one yield, return a payload",
+            )
+
+    def test_what_it_sends(self) -> None:
+        """Runs go on with what it makes of prototypes and of weights; all values are finite."""
+        for carried in ("prototypes", "weights"):
+            found = self.fed(carried)
+            lines = found.rounds(3)
+            expect_finite(lines)
+            for number, line in enumerate(lines):
+                for direction in ("upload", "download"):
+                    blobs = getattr(found.pool, f"{direction}s")(number)
+                    size = sum(len(b) for b in blobs.values())
+                    expect(line[f"{direction}_bytes"] == size, f"{direction} bytes miscounted")
+                    for blob in blobs.values():
+                        bad = Payload.from_bytes(blob).nonfinite()
+                        expect(bad is None, f"{direction} {bad!r} holds NaN or infinity")
+
+    def test_an_empty_payload(self) -> None:
+        """It lets an empty payload pass."""
+        found = self.fed("nothing")
+        lines = found.rounds(2)
+        expect_finite(lines)
+        sent = sum(line["upload_bytes"] + line["download_bytes"] for line in lines)
+        if sent:
+            self.remarks.append(f"it adds {sent} bytes to payloads that were empty")
+
+    def test_it_does_something(self) -> None:
+        """It changes what is sent, or a remark says that with these options it does not."""
+        changed = False
+        for carried in ("prototypes", "weights"):
+            plain, wrapped = self.fed(carried, wrapped=False), self.fed(carried)
+            for found in (plain, wrapped):
+                found.rounds(2)
+            first, other = (toy.fingerprint(f)[0] for f in (plain, wrapped))
+            changed |= not toy.same(first, other)
+        if not changed:
+            self.remarks.append("with these options it changes neither prototypes nor weights")
+
+    def test_equal_runs_are_equal(self) -> None:
+        """The same seed gives the same run, whatever the order of the clients."""
+        for carried in ("prototypes", "weights"):
+            runs = [self.fed(carried), self.fed(carried), self.fed(carried, backwards=True)]
+            for found in runs:
+                found.rounds(3)
+            first, again, other = map(toy.fingerprint, runs)
+            expect(toy.same(first, again), f"{carried}: two runs of one seed differ")
+            expect(toy.same(first, other), f"{carried}: the order of clients shows")
+
+    def test_the_sender_keeps_what_it_has(self) -> None:
+        """It writes nothing into the sender's tensors, and may be called any number of times."""
+        for carried in ("prototypes", "weights"):
+            found = self.fed(carried)
+            found.rounds(2)
+            server = found.server.view("carrier")
+            before = toy.server_state(found.server)
+            first, again = (
+                dict(found.call("download_payload", server=server, client_id=1)) for _ in range(2)
+            )
+            expect(toy.same(first, again), f"{carried}: a second download is another")
+            expect(toy.same(before, toy.server_state(found.server)), "a download writes")
+            record = found.client(0)
+            held = toy.client_state(record)[0]
+            with torch.no_grad():
+                found.call("upload_payload", client=record.view("carrier"))
+            expect(toy.same(held, toy.client_state(record)[0]), "an upload changes the model")
+
+    def test_it_keeps_nothing_on_itself(self) -> None:
+        """It keeps nothing on self."""
+        found = self.fed("prototypes")
+        found.rounds(2)
+        held = vars(found.plan.composition.members[self.label].instance)
+        expect(not held, f"self holds {', '.join(held)} after two rounds")
+
+    def test_the_dry_step(self) -> None:
+        """It passes the dry step."""
+        for carried in CARRIED:
+            dry_step(self.fed(carried).plan)

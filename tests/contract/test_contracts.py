@@ -1,0 +1,49 @@
+"""Every installed plugin under the contract of its kind, as `protofl check` runs it.
+
+Left out here are what the tests of the kind look at in a quicker way, and what has to be
+downloaded.
+"""
+
+from __future__ import annotations
+
+import pytest
+from protofl.registry import Registry
+from protofl.testing import CONTRACTS
+
+# Each of these takes most of a minute; what they share with their kin is checked there.
+LARGE = {"htfe3", "htfe4", "htfe5", "htfe8", "htfe9", "htm10", "htfe8-htc4", "res34-htc4"}
+LARGE |= {"resnet18", "resnet34", "fedpkd-het"}
+ELSEWHERE = {
+    "dataset": {"npz", "folder", "pfllib"},  # need files; their tests make them
+    "backend": {"process", "ray"},  # start processes; see tests/plugins/backends
+    "model-group": LARGE,
+    "engine": {"vmapped", "compiled", "captured"},  # see tests/plugins/engines
+}
+# Each method under each engine in float64: tests/plugins/engines/test_engine_equality.py.
+TWICE = ("test_every_engine_equals_eager", "test_every_method")
+
+
+def contract_of(plugin):
+    name = f"Test_{plugin.kind}_{plugin.name}".replace("-", "_")
+    left_out = dict.fromkeys(TWICE) if plugin.kind in ("method", "engine") else {}
+    return name, type(name, (CONTRACTS[plugin.kind],), {"plugin": plugin.name, **left_out})
+
+
+globals().update(
+    contract_of(plugin)
+    for plugin in Registry().plugins()
+    if plugin.kind in CONTRACTS
+    and plugin.distribution == "protofl"
+    and plugin.name not in ELSEWHERE.get(plugin.kind, ())
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_downloads(monkeypatch):
+    """A data set that would be downloaded is refused at once, as on a machine without internet."""
+    import urllib.request
+
+    def refuse(*_, **__):
+        raise OSError("no internet in tests")
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
