@@ -124,7 +124,7 @@ class Mixer:
         found = partial(Cell, cell.main, cell.place, cell.donor)
         for alike, registry in enumerate(self._registries):
             try:
-                given = self._given | options | {"method": cell.main}
+                given = {**self._given, **options, "method": cell.main}
                 dry_step(Plan.make(given, report=lambda line: None, registry=registry))
             except Refused as error:
                 if error.lacks == "requirement" and not alike:

@@ -133,7 +133,7 @@ class Registry:
             if plugin.loaded is None:
                 error.what += f" ({plugin.distribution} {plugin.version})"
             raise
-        return loaded  # type: ignore[no-any-return]  # check_class has seen that it is a class
+        return loaded
 
     def status(self, plugin: Plugin) -> tuple[str, list[str]]:
         """``ok`` or what is wrong in one line, and the hooks that the plugin implements."""
@@ -164,7 +164,7 @@ class Registry:
         return sorted(found, key=lambda p: (p.name, p.distribution))
 
     @cached_property
-    def _installed(self) -> importlib.metadata.EntryPoints:
+    def _installed(self) -> Any:  # noqa: ANN401 - Python 3.10 has a class of its own for them
         """All entry points; every distribution's file is read once for all kinds."""
         return importlib.metadata.entry_points()
 

@@ -126,7 +126,8 @@ def parse_toml(text: str) -> dict[str, Any]:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
         import tomli as tomllib
-    return tomllib.loads(text)
+    values: dict[str, Any] = tomllib.loads(text)
+    return values
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
