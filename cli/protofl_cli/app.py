@@ -16,6 +16,7 @@ from protofl_cli.commands import (
     data,
     generator,
     list_plugins,
+    matrix,
     new_plugin,
     partition,
     run,
@@ -134,6 +135,7 @@ app.command("run")(run.with_options(run.run))
 app.command("bench")(bench.bench)
 app.command("list-plugins")(list_plugins.list_plugins)
 app.command("show")(show.show)
+app.command("matrix")(matrix.matrix)
 app.command("check")(check.check)
 app.command("new-plugin")(new_plugin.new_plugin)
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from protofl_cli import render
 from protofl_cli.profile_tables import profile_tables, start_line
-from protofl_cli.tables import clock, composition_rows, result_rows, run_rows, shown_path
+from protofl_cli.tables import (
+    clock,
+    composition_rows,
+    result_rows,
+    run_name,
+    run_rows,
+    shown_path,
+)
 
 if TYPE_CHECKING:
     from protofl.plan import Plan
@@ -93,7 +100,7 @@ class Screen:
         if self.quiet:
             return
         s = plan.settings
-        render.heading(f"{s.method} · {s.models} · {s.dataset}")
+        render.heading(f"{run_name(plan)} · {s.models} · {s.dataset}")
         render.pairs(composition_rows(plan, folder))
         for note in dict.fromkeys([*plan.notes, *plan.split(0).notes]):
             render.text(f"  note: {note}", "yellow")
@@ -154,7 +161,7 @@ class Screen:
         s = plan.settings
         if not self.quiet:
             render.text()
-        name, others = f"{s.method} · {s.models} · {s.dataset}", run_rows(result)
+        name, others = f"{run_name(plan)} · {s.models} · {s.dataset}", run_rows(result)
         others.append(("run folder", shown_path(result.folder)))
         if columns:
             render.table((name, *columns), rows, right=columns)

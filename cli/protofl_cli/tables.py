@@ -18,10 +18,18 @@ if TYPE_CHECKING:
 TRIALS_SHOWN = 5
 
 
+def run_name(plan: Plan) -> str:
+    """The recipe with which the run began, otherwise the method."""
+    return plan.settings.recipe.get("name", plan.settings.method)
+
+
 def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
     """Who provides what, on which data, how and where."""
     s, info, composition = plan.settings, plan.info, plan.composition
     rows = list(composition.describe().items())
+    if s.recipe:
+        origin = "{name} of {distribution} {version}".format(**s.recipe)
+        rows.insert(0, ("recipe", f"{origin}: {s.method} with what differs below"))
     wrappers = [m.name for m in composition.members.values() if m.role == "wrapper"]
     if wrappers:
         rows.append(("wrappers", ", then ".join(wrappers)))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from protofl import functional
+from protofl.errors import MissingModule
 from protofl.info import build_model
 from protofl.models import SplitModel
 from protofl.payload import Payload, class_rows
@@ -118,10 +119,19 @@ class Client:
         return scores
 
     def module(self, name: str) -> nn.Module:
-        """``model``, ``head`` or ``extractor`` of the client, or a module of this method."""
+        """``model``, ``head`` or ``extractor`` of the client, or a module of this method.
+
+        Raises:
+            MissingModule: The method has given the client no such module.
+        """
         model = self._record.model
         parts = {"model": model, "head": model.head, "extractor": model.extractor}
-        return parts[name] if name in parts else self.modules[name]
+        if name in parts:
+            return parts[name]
+        own = self.modules
+        if name not in own:
+            raise MissingModule(name, f"the client of {self._owner}", [*parts, *own])
+        return own[name]
 
     def parameters(self) -> list[nn.Parameter]:
         """The parameters of the client's model, in a fixed order."""

@@ -17,7 +17,7 @@ import pluggy
 from protofl.baseline import Baseline
 from protofl.client import Client
 from protofl.config import Config, parse_config
-from protofl.errors import ProtoflError, RunFailure, UsageError, unknown
+from protofl.errors import ProtoflError, Refused, RunFailure, UsageError, unknown
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS, MethodSpec
 from protofl.info import Phase, RunInfo
 from protofl.loss import Loss, LossSource
@@ -209,6 +209,7 @@ class Composition:
         for view in _VIEWS:
             if view in arguments and provider == BASELINE:
                 arguments[view] = arguments[view].bound_to(self.owner(hook))
+        _note_reader(arguments, self.owner(hook), hook)
         result = self._callers[hook, provider](**arguments)
         if result is None:
             raise RunFailure(
@@ -220,11 +221,12 @@ class Composition:
     def lifecycle(self, hook: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
         """Call a lifecycle hook of every method on its side; {method: what it returned}."""
         side = LIFECYCLE_HOOKS[hook]
-        return {
-            m.name: self._callers[hook, m.name](**arguments)
-            for m in self.members.values()
-            if m.role != "wrapper" and side in m.sides and m.writes(hook)
-        }
+        results = {}
+        for m in self.members.values():
+            if m.role != "wrapper" and side in m.sides and m.writes(hook):
+                _note_reader(arguments, m.name, hook)
+                results[m.name] = self._callers[hook, m.name](**arguments)
+        return results
 
     def has(self, hook: str) -> bool:
         """Whether any method implements a lifecycle hook on its side."""
@@ -246,6 +248,27 @@ class Composition:
                 found = caller(run=run, config=member.config) or []
                 reasons += [f"{member.name}: {reason}" for reason in found]
         return reasons
+
+    def check_phases(self, run: RunInfo) -> None:
+        """Find terms of donors for which the main method has no phase.
+
+        Raises:
+            Refused: A term belongs to a phase of its method's own, and phases are the main
+                method's.
+        """
+        for term in self.terms:
+            caller = self._callers["phases", term.method]
+            phases = caller(config=self.configs[term.method], run=run) or []
+            own = [p for p in phases if term.name in p.terms and p.data != "private"]
+            if term.method != self.main and own:
+                raise Refused(
+                    f"the loss term {term.label!r} belongs to the phase {own[0].name!r} of "
+                    f"{term.method}, which {self.main} does not have",
+                    "phases of training are those of the main method alone",
+                    f"drop it: --drop local_loss.{term.label}",
+                    lacks="phase",
+                    name=own[0].name,
+                )
 
     def resolve(self, run: RunInfo) -> None:
         """Fill in options whose default depends on the run."""
@@ -327,6 +350,13 @@ class Composition:
         return lines
 
 
+def _note_reader(arguments: Mapping[str, Any], method: str, hook: str) -> None:
+    """Tell the client's download who reads it now, for `Payload.asked`."""
+    client = arguments.get("client")
+    if client is not None:
+        client.received.reader = f"{method}.{hook}"
+
+
 def _bind(manager: pluggy.PluginManager, instance: object, name: str) -> None:
     """Have every hook of a registered plugin see the client or server bound to that plugin."""
     for caller in manager.get_hookcallers(instance) or ():
@@ -359,6 +389,9 @@ class naming:
         if isinstance(error, ProtoflError):
             if self._place not in error.what:
                 error.what = f"{self._place}: {error.what}"
+                error.place = error.place or self._place
         elif isinstance(error, Exception):
             what = f"{self._place}: {type(error).__name__}: {error}"
-            raise RunFailure(what, do="--debug shows where") from error
+            failure = RunFailure(what, do="--debug shows where")
+            failure.place = self._place
+            raise failure from error

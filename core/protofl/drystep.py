@@ -6,28 +6,44 @@ a key that a hook reads and nobody sends, shapes that do not fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
 
-from protofl.errors import MissingKey, ProtoflError, UsageError
+from protofl.composition import Composition, Term
+from protofl.errors import (
+    MissingKey,
+    MissingModule,
+    ProtoflError,
+    Refused,
+    UsageError,
+    WrongShape,
+    part_of,
+)
 from protofl.federation import Federation
 from protofl.host import Host
 from protofl.jobs import Job, Reply
+from protofl.payload import Payload
 from protofl.plan import Plan
 from protofl.registry import Registry
 
 
 class _DryPool:
-    """A host here, whose clients train on client 0's first batch."""
+    """A host here, whose clients train on client 0's first batch; what crosses last is kept."""
 
     def __init__(self, plan: Plan) -> None:
         self.host = Host(plan, dry=True)
+        self.down, self.up = b"", b""
 
     def run(self, jobs: list[Job]) -> Iterator[tuple[Job, Reply]]:
         for job in jobs:
-            yield job, self.host.handle(job)
+            if not job.values.get("keep_received"):
+                self.down = job.blob
+            reply = self.host.handle(job)
+            if job.op == "train" and job.values["when"] == "before_upload":
+                self.up = reply.blob
+            yield job, reply
 
     def broadcast(self, job: Job) -> None:
         self.host.handle(job)
@@ -40,7 +56,8 @@ def dry_step(plan: Plan) -> None:
     """Run two rounds of two clients with one batch each; leave no trace.
 
     Raises:
-        UsageError: A term or key is missing in the second round, or a hook failed.
+        Refused: A term or key is missing in the second round, or a tensor has the wrong shape.
+        UsageError: A hook failed.
     """
     two = min(2, plan.info.num_clients)
     # The composition is shared: methods keep no state on themselves, so nothing is left behind.
@@ -58,49 +75,93 @@ def dry_step(plan: Plan) -> None:
             federation.round(0)
             line, _ = federation.round(1)
     except ProtoflError as error:
-        raise _explained(error, plan.registry) from error
-    labels = [term.label for term in plan.composition.terms]
-    missing = [label for label in labels if label not in line["loss_terms"]]
-    missed = sorted(pool.host.missed)
-    if missed and not missing:
-        raise UsageError(
-            f"inference looks for {missed[0]!r}, which no download brings in two rounds",
-            do="; ".join(_senders(key, "downloads", plan.registry) for key in missed),
-        )
+        raise _explained(error, plan, pool) from error
+    missing = [term for term in plan.composition.terms if term.label not in line["loss_terms"]]
     if missing:
-        asked = sorted(pool.host.asked)
-        keys = ", ".join(repr(key) for key in asked) or "nothing that was looked for in vain"
-        raise UsageError(
-            f"the loss term {missing[0]!r} did not come into being in two rounds",
-            f"its method looked in the download for: {keys}",
-            "; ".join(_senders(key, "downloads", plan.registry) for key in asked)
-            or f"drop it: --drop local_loss.{missing[0]}",
-        )
+        raise _without_term(missing[0], pool.host.asked, plan.registry)
+    if pool.host.missed:
+        raise _without_key(pool.host.missed, plan.registry)
 
 
-def _explained(error: ProtoflError, registry: Registry) -> ProtoflError:
+def _without_term(term: Term, asked: dict[str, str], registry: Registry) -> UsageError:
+    """The error for a loss term that did not come into being."""
+    what = f"the loss term {term.label!r} did not come into being in two rounds"
+    drop = f"drop it: --drop local_loss.{term.label}"
+    # What its own method looked for, or its loss, which is not told apart from others' losses.
+    own = [key for key, reader in asked.items() if reader.partition(".")[0] in ("", term.method)]
+    keys = sorted(own or asked)
+    if not keys:
+        near = "its method looked for nothing in the download that is not there"
+        return UsageError(what, near, drop)
+    near = f"its method looked in the download for: {', '.join(map(repr, keys))}"
+    do = "; ".join(_senders(key, "downloads", registry) for key in keys)
+    return Refused(what, near, do, lacks="key", name=keys[0])
+
+
+def _without_key(missed: dict[str, str], registry: Registry) -> Refused:
+    """The error for keys that evaluation looks for."""
+    key = min(missed)
+    method, _, hook = missed[key].rpartition(".")
+    return Refused(
+        f"{hook} of {method} looks for {key!r}, which no download brings in two rounds",
+        do="; ".join(_senders(key, "downloads", registry) for key in sorted(missed)),
+        lacks="key",
+        name=key,
+    )
+
+
+def _explained(error: ProtoflError, plan: Plan, pool: _DryPool) -> UsageError:
     """An error of the dry step, found before training: exit code 2."""
+    what, composition = f"the dry step failed: {error.what}", plan.composition
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, MissingKey):
+    while cause is not None and not isinstance(cause, (MissingKey, WrongShape, MissingModule)):
         cause = cause.__cause__
-    do = error.do
-    if isinstance(cause, MissingKey):
-        side = "uploads" if "server_" in error.what else "downloads"
-        do = _senders(cause.key, side, registry)
-    found = UsageError(f"the dry step failed: {error.what}", error.near, do)
-    return found
+    hook = error.place.partition(",")[0].partition(" ")[0]
+    on_server = hook.startswith("server_")
+    sender = "upload_payload" if on_server else "download_payload"
+    sent = Payload.from_bytes(pool.up if on_server else pool.down)
+    came = f"{sender} of {composition.owner(sender)} sends: {_shapes(sent)}"
+    if cause is None:
+        return UsageError(what, error.near or came, error.do)
+    known = {"lacks": cause.lacks, "name": part_of(cause.key)}
+    if isinstance(cause, MissingModule):
+        return Refused(what, error.near, error.do, **known)
+    method, read_by = _reader(hook, cause, composition)
+    near = f"{read_by} of {method} reads it; {came}" if method else came
+    if isinstance(cause, WrongShape) and method:
+        do = f"take it from the method that reads it: --use {sender}={method}"
+    else:
+        do = _senders(cause.key, "uploads" if on_server else "downloads", plan.registry)
+    return Refused(what, near, do, **known)
+
+
+def _reader(hook: str, cause: ProtoflError, composition: Composition) -> tuple[str, str]:
+    """The method and the hook that read a key; empty where that is not known."""
+    if hook in composition.providers and hook != "local_loss":
+        return composition.owner(hook), hook
+    method, _, hook = getattr(cause, "reader", "").rpartition(".")
+    return method, hook
+
+
+def _shapes(sent: Payload) -> str:
+    """What a payload holds, with the shapes of what is no part of many tensors."""
+    words: Iterable[str] = (
+        part_of(key) if "/" in key else f"{key} {list(tensor.shape)}"
+        for key, tensor in sent.items()
+    )
+    return ", ".join(dict.fromkeys(words)) or "nothing"
 
 
 def _senders(key: str, direction: str, registry: Registry) -> str:
     """Which methods could send a key."""
-    plain = key.split("/")[0]
+    plain = part_of(key)
     names = []
     for plugin in registry.plugins("method"):
         try:
             declared = getattr(registry.load("method", plugin.name), direction, {})
         except ProtoflError:
             continue
-        if any(sent.split("/")[0] == plain for sent in declared):
+        if any(part_of(sent) == plain for sent in declared):
             names.append(plugin.name)
     hook = "download_payload" if direction == "downloads" else "upload_payload"
     if not names:

@@ -18,6 +18,8 @@ class ProtoflError(Exception):
     """
 
     exit_code = 1
+    place = ""
+    """The hook in which it came up, with round and client."""
 
     def __init__(self, what: str, near: str = "", do: str = "") -> None:
         super().__init__(what)
@@ -65,17 +67,77 @@ class HostFailure(RunFailure):
     """A host ended in the middle of a job (a worker process was killed, say)."""
 
 
+class Clash(UsageError):
+    """A name has two owners."""
+
+
+class Refused(UsageError):
+    """A composition or run that can't work, as it lacks something that has a name.
+
+    Attributes:
+        lacks: What is lacking: a ``key`` of a payload, another ``shape`` of one, a ``module``, a
+            ``phase`` of training, or a ``requirement`` of a method.
+        name: Its name: the key, the module, the phase, or the requirement in words.
+    """
+
+    def __init__(self, what: str, near: str = "", do: str = "", *, lacks: str, name: str) -> None:
+        super().__init__(what, near, do)
+        self.lacks, self.name = lacks, name
+
+
 class MissingKey(ProtoflError, KeyError):
     """A payload or the server's knowledge lacks a key that a hook reads.
 
     Attributes:
         key: The missing key.
+        holder: What lacks it.
+        reader: The hook that reads it, ``METHOD.HOOK``, where that is known.
     """
 
-    def __init__(self, key: str, holder: str, present: Iterable[str]) -> None:
-        has = ", ".join(sorted(present)) or "nothing"
+    lacks = "key"
+
+    def __init__(self, key: str, holder: str, present: Iterable[str], reader: str = "") -> None:
+        has = ", ".join(dict.fromkeys(map(part_of, sorted(present)))) or "nothing"
         ProtoflError.__init__(self, f"{holder} has no {key!r}", f"it holds: {has}")
+        self.key, self.holder, self.reader = key, holder, reader
+
+
+class WrongShape(ProtoflError, ValueError):
+    """A tensor of a payload has another shape than a hook can read.
+
+    Attributes:
+        key: The tensor's name.
+        reader: The hook that reads it, ``METHOD.HOOK``, where that is known.
+    """
+
+    lacks = "shape"
+
+    def __init__(self, key: str, shape: Iterable[int], wanted: str, reader: str = "") -> None:
+        came = ", ".join(map(str, shape))
+        ProtoflError.__init__(self, f"{key!r} came in shape [{came}], {wanted}")
+        self.key, self.reader = key, reader
+
+
+class MissingModule(ProtoflError, KeyError):
+    """A hook reads a module of its method that nobody has made.
+
+    Attributes:
+        key: The module's name.
+    """
+
+    lacks = "module"
+
+    def __init__(self, key: str, holder: str, present: Iterable[str]) -> None:
+        has = ", ".join(sorted(present)) or "none"
+        do = "make it in the set-up hook of the same side"
+        ProtoflError.__init__(self, f"{holder} has no module {key!r}", f"it has: {has}", do)
         self.key = key
+
+
+def part_of(key: str) -> str:
+    """A key as one names it: of a part's many tensors ``PART/…``."""
+    part, slash, _ = key.partition("/")
+    return f"{part}/…" if slash else key
 
 
 def unknown(noun: str, name: str, known: Iterable[str], do: str = "") -> UsageError:

@@ -37,10 +37,11 @@ class Host:
     def __init__(self, plan: Plan, *, dry: bool = False) -> None:
         self.plan = plan
         self.dry = dry
-        self.asked: set[str] = set()
-        """Keys that hooks looked for in the last client's download and did not find."""
-        self.missed: set[str] = set()
-        """The same in its evaluation."""
+        self.asked: dict[str, str] = {}
+        """Keys that hooks looked for in this round's downloads and did not find, with the hook."""
+        self.missed: dict[str, str] = {}
+        """The same in the evaluation of the last client."""
+        self._asked_in = -1
         self._trial = 0
         self._phases = plan.composition.phases(plan.info)
         self._profile = HostProfile(plan.settings.profile and not dry, plan.device)
@@ -238,7 +239,7 @@ class Host:
             with upload, naming(f"upload_payload, {place}"), torch.no_grad():
                 payload = Payload(composition.call("upload_payload", client=view))
         data = payload.to_bytes()
-        self.asked = record.received.asked
+        self._note_asked(record)
         record.forget_scratch()
         record.weights_changed()
         record.steps = 0
@@ -256,6 +257,11 @@ class Host:
             },
             data,
         )
+
+    def _note_asked(self, record: ClientRecord) -> None:
+        if record.round != self._asked_in:
+            self.asked, self._asked_in = {}, record.round
+        self.asked |= record.received.asked
 
     def _score(self, record: ClientRecord, blob: bytes, round: int) -> int:
         """Correct predictions; the client stays what it was."""
@@ -331,6 +337,7 @@ class Host:
             record=record,
         )
         record.set_mode(True)
+        record.received.reader = ""  # from here on local_loss reads, of whichever method
         clock.lap("train")
         laps = self._profile.phases(record.steps)
         title = f"{phase.name} steps"

@@ -12,28 +12,33 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from protofl.errors import MissingKey
+from protofl.errors import MissingKey, WrongShape
 
 
 class Payload(dict[str, Tensor]):
     """A flat mapping from the wire's names to tensors.
 
     Attributes:
-        asked: Keys that were looked for and not found; the dry step reports them.
+        asked: Keys that were looked for and not found, with the `reader` of that time; the dry
+            step reports them.
+        reader: The hook that reads at the moment, ``METHOD.HOOK``.
     """
+
+    holder = "the payload"
 
     def __init__(self, tensors: Mapping[str, Tensor] | None = None, **named: Tensor) -> None:
         super().__init__({**(tensors or {}), **named})
-        self.asked: set[str] = set()
+        self.asked: dict[str, str] = {}
+        self.reader = ""
 
     def __missing__(self, key: str) -> Tensor:
-        self.asked.add(key)
-        raise MissingKey(key, "the payload", self)
+        self.asked.setdefault(key, self.reader)
+        raise MissingKey(key, self.holder, self, self.reader)
 
     def __contains__(self, key: object) -> bool:
         found = super().__contains__(key)
         if not found and isinstance(key, str):
-            self.asked.add(key)
+            self.asked.setdefault(key, self.reader)
         return found
 
     def classes_of(self, name: str) -> Tensor:
@@ -41,20 +46,42 @@ class Payload(dict[str, Tensor]):
         own = f"{name}.classes"
         return self[own] if super().__contains__(own) else self["classes"]
 
-    def table(self, name: str, num_classes: int) -> tuple[Tensor, Tensor]:
+    def rows(self, name: str, width: int | None = None) -> tuple[Tensor, Tensor]:
+        """A class-indexed tensor as it was sent.
+
+        Args:
+            name: A tensor [n, …] whose rows belong to ``classes_of(name)``.
+            width: Take rows of this width alone, [n, width]; None takes any.
+
+        Returns:
+            The rows [n, …], and the class of each, [n].
+
+        Raises:
+            MissingKey: The payload has no such tensor.
+            WrongShape: Its rows are of another width.
+        """
+        rows = self[name]
+        if width is not None and rows.shape[1:] != (width,):
+            wanted = f"rows of width {width} are wanted"
+            raise WrongShape(name, rows.shape, wanted, self.reader)
+        return rows, self.classes_of(name)
+
+    def table(self, name: str, num_classes: int, width: int | None = None) -> tuple[Tensor, Tensor]:
         """A class-indexed tensor with a row for every class.
 
         Args:
             name: A tensor [n, …] whose rows belong to ``classes_of(name)``.
             num_classes: C.
+            width: Take rows of this width alone; None takes any.
 
         Returns:
             The dense tensor [C, …], zero where no row was sent, and the mask ``known`` [C].
 
         Raises:
             MissingKey: The payload has no such tensor.
+            WrongShape: Its rows are of another width.
         """
-        rows, classes = self[name], self.classes_of(name)
+        rows, classes = self.rows(name, width)
         dense = rows.new_zeros((num_classes, *rows.shape[1:]))
         known = torch.zeros(num_classes, dtype=torch.bool, device=rows.device)
         return dense.index_copy(0, classes, rows), known.index_fill(0, classes, True)
@@ -73,7 +100,7 @@ class Payload(dict[str, Tensor]):
         start = prefix + "/"
         found = {key[len(start) :]: value for key, value in self.items() if key.startswith(start)}
         if not found:
-            self.asked.add(start + "…")
+            self.asked.setdefault(start + "…", self.reader)
         return found
 
     @property
@@ -138,7 +165,7 @@ def class_rows(known: Tensor, **tables: Tensor) -> Payload:
 
 
 def stack_rows(
-    uploads: Mapping[int, Payload], name: str, num_classes: int
+    uploads: Mapping[int, Payload], name: str, num_classes: int, width: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """A class-indexed tensor of all uploads, with a row for every client and class.
 
@@ -146,6 +173,7 @@ def stack_rows(
         uploads: {client id: payload} of M clients.
         name: The tensor's name on the wire.
         num_classes: C.
+        width: Take rows of this width alone; None takes any.
 
     Returns:
         The stacked tensor [M, C, …], zero where a client sent no row, and the mask of sent
@@ -153,13 +181,16 @@ def stack_rows(
 
     Raises:
         MissingKey: An upload has no such tensor.
+        WrongShape: Its rows are of another width.
     """
-    tables = [upload.table(name, num_classes) for upload in uploads.values()]
+    tables = [upload.table(name, num_classes, width) for upload in uploads.values()]
     return torch.stack([t for t, _ in tables]), torch.stack([known for _, known in tables])
 
 
 class Knowledge(Payload):
     """What the server knows, in the wire's names; server hooks' results are merged into it."""
+
+    holder = "the server's knowledge"
 
     def __init__(self, tensors: Mapping[str, Tensor] | None = None) -> None:
         super().__init__(tensors)

@@ -21,7 +21,7 @@ from protofl.config import Config
 from protofl.data import split
 from protofl.data.batches import Pixels, Samples
 from protofl.data.images import Images
-from protofl.errors import UsageError
+from protofl.errors import Refused, UsageError
 from protofl.generators import ImageSource
 from protofl.info import RunInfo
 from protofl.inputs import load_images, partition_with, pixels_for, public_data
@@ -70,6 +70,7 @@ class Plan:
         given: Mapping[str, Any],
         extra: Extra | None = None,
         report: Any = None,  # noqa: ANN401 - a callable or None
+        registry: Registry | None = None,
     ) -> Plan:
         """Resolve what was given with the defaults of the method, the data set and the list.
 
@@ -77,6 +78,8 @@ class Plan:
             given: Options by their long names; what is None counts as not given.
             extra: Plugin classes that are not installed, {(kind, name): class}.
             report: Called with a line when something takes long (a download).
+            registry: Where plugins are found, instead of a registry of the plan's own; then
+                ``extra`` and blocked plugins are those of this one.
 
         Raises:
             UsageError: Anything is unknown, out of range, or does not fit together.
@@ -87,7 +90,8 @@ class Plan:
             build({k: v for k, v in given.items() if k != "method"})
         if not given.get("models"):
             build({k: v for k, v in given.items() if k != "models"})
-        registry = Registry(early.block, extra)
+        registry = registry or Registry(early.block, extra)
+        extra = registry.extra
         options = {k: dict(v) for k, v in early.options.items()}
         composition = Composition(
             registry,
@@ -179,11 +183,14 @@ class Plan:
         )
         reasons = composition.reasons_against(info)
         if reasons:
-            raise UsageError(
+            raise Refused(
                 f"{early.method} can't run with {settings.models} on {settings.dataset}",
                 *("; ".join(reasons).partition("\n")[::2]),
+                lacks="requirement",
+                name="; ".join(reasons),
             )
         composition.resolve(info)
+        composition.check_phases(info)
         resolved = {name: _dump(config) for name, config in composition.configs.items()}
         words = {kind: word for word, kind in KINDS_BY_PART.items()}
         resolved |= {
@@ -340,6 +347,8 @@ class Plan:
             for m in self.composition.members.values()
         ] + [self.registry.find(kind, p.caller.name) for kind, p in self.parts.items()]
         values["options"] = {k: v for k, v in values["options"].items() if k not in UNRECORDED}
+        if not values["recipe"]:
+            del values["recipe"]
         record: dict[str, Any] = values | {
             "plugins": [
                 {k: getattr(p, k) for k in ("kind", "name", "version", "distribution")}

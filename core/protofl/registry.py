@@ -10,16 +10,18 @@ import re
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pluggy
 
-from protofl.errors import ProtoflError, UsageError, unknown
+from protofl.errors import Clash, ProtoflError, UsageError, unknown
 from protofl.hookspecs.version import HOOKSPEC_VERSION, parse_version, serves
 
 KINDS = {
     "method": ("protofl.methods", "protofl.hookspecs.method:MethodSpec"),
+    "recipe": ("protofl.recipes", "protofl.hookspecs.parts:RecipeSpec"),
     "model-group": ("protofl.model_groups", "protofl.hookspecs.parts:ModelGroupSpec"),
     "partitioner": ("protofl.partitioners", "protofl.hookspecs.parts:PartitionerSpec"),
     "dataset": ("protofl.datasets", "protofl.hookspecs.parts:DatasetSpec"),
@@ -88,16 +90,33 @@ class Registry:
                     f"{kind} {name!r} is blocked",
                     do="take it out of --block and of the environment variable PROTOFL_BLOCK",
                 )
-            names = {p.name for p in self._of_kind(kind)}
+            names = {p.name for p in self._of_kind(kind) + self._rivals(kind)}
             raise unknown(kind, name, names, f"see: protofl list-plugins --kind {kind}")
         if len(plugins) > 1:
             owners = [p.distribution for p in plugins]
-            raise UsageError(
+            raise Clash(
                 f"{kind} {name!r} is provided by two distributions: {' and '.join(owners)}",
                 "; ".join(f"{p.distribution} {p.version} has {p.target}" for p in plugins),
                 do=f"block one: --block {name}@{owners[-1]}, or PROTOFL_BLOCK={name}@{owners[-1]}",
             )
+        self._check_rivals(plugins[0])
         return plugins[0]
+
+    def _rivals(self, kind: str) -> list[Plugin]:
+        """Plugins of the kind with which names are shared: ``protofl run`` takes either."""
+        other = {"method": "recipe", "recipe": "method"}.get(kind)
+        return self._of_kind(other) if other else []
+
+    def _check_rivals(self, plugin: Plugin) -> None:
+        for rival in self._rivals(plugin.kind):
+            if rival.name == plugin.name:
+                one, two = sorted((plugin, rival), key=lambda p: p.kind)
+                raise Clash(
+                    f"{plugin.name!r} is a {one.kind} of {one.distribution} and a {two.kind} of "
+                    f"{two.distribution}",
+                    do=f"block one: --block {two.label}@{two.distribution}, or "
+                    f"PROTOFL_BLOCK={two.label}@{two.distribution}",
+                )
 
     def load(self, kind: str, name: str) -> type:
         """The plugin's class, checked against its kind's hook specification.
@@ -121,7 +140,7 @@ class Registry:
         try:
             found = self.load(plugin.kind, plugin.name)
         except ProtoflError as error:
-            word = "clash" if "two distributions" in error.what else "broken"
+            word = "clash" if isinstance(error, Clash) else "broken"
             return f"{word}: {error.what}", []
         return "ok", hooks_of(plugin.kind, found)
 
@@ -134,14 +153,8 @@ class Registry:
         if kind not in KINDS:
             raise unknown("kind", kind, KINDS)
         found = {
-            Plugin(
-                kind,
-                entry.name,
-                entry.dist.version if entry.dist else "?",
-                entry.dist.name if entry.dist else "?",
-                entry.value,
-            )
-            for entry in importlib.metadata.entry_points(group=KINDS[kind][0])
+            Plugin(kind, entry.name, *_origin(entry), entry.value)
+            for entry in self._installed.select(group=KINDS[kind][0])
         }
         found |= {
             Plugin(kind, name, "?", "this program", f"{c.__module__}:{c.__qualname__}", c)
@@ -149,6 +162,11 @@ class Registry:
             if k == kind
         }
         return sorted(found, key=lambda p: (p.name, p.distribution))
+
+    @cached_property
+    def _installed(self) -> Any:  # noqa: ANN401 - Python 3.10 has a class of its own for them
+        """All entry points; every distribution's file is read once for all kinds."""
+        return importlib.metadata.entry_points()
 
     def _is_blocked(self, plugin: Plugin) -> bool:
         for pattern in self.block:
@@ -165,6 +183,10 @@ def _imported(plugin: Plugin) -> Any:  # noqa: ANN401 - it may be anything
         UsageError: It can't be imported.
     """
     try:
+        if plugin.kind == "recipe":
+            from protofl.recipes import load_recipe
+
+            return load_recipe(plugin)
         module, _, attributes = plugin.target.partition(":")
         found = importlib.import_module(module)
         for attribute in attributes.split("."):
@@ -216,6 +238,14 @@ def check_version(plugin: Plugin, loaded: Any) -> None:  # noqa: ANN401 - it may
         if newer
         else f"update {plugin.distribution}: it was written for an older protofl",
     )
+
+
+def _origin(entry: importlib.metadata.EntryPoint) -> tuple[str, str]:
+    """Version and name of the distribution that has an entry point."""
+    if entry.dist is None:
+        return "?", "?"
+    about = entry.dist.metadata  # read once: each of the two would read the file again
+    return about["Version"], about["Name"]
 
 
 def spec_of(kind: str) -> type:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,9 +20,10 @@ from protofl.errors import UsageError
 from protofl.federation import Federation, Progress
 from protofl.jobs import Pool
 from protofl.plan import Plan
+from protofl.recipes import check_recipe_path, of_method, with_file, with_recipe, write_recipe
 from protofl.record import RunFolder, check_free, read_config, write_json
-from protofl.settings import FREE, RECORD_ONLY, read_config_file
-from protofl.spelling import settings_from
+from protofl.settings import FREE, RECORD_ONLY
+from protofl.spelling import expand_set, merge_nested, settings_from
 from protofl.timeline import Timeline, spans_of
 
 
@@ -56,19 +57,21 @@ def run(
     config: str | Path | None = None,
     set: dict[str, Any] | None = None,
     progress: Progress | None = None,
+    save_recipe: str | Path | None = None,
     **options: Any,  # noqa: ANN401 - the options of a run
 ) -> Result:
     """Train a federation of heterogeneous clients.
 
     Args:
-        method: A method's name, or a method class that is not installed (it runs in this
-            process).
+        method: A method's or a recipe's name, or a method class that is not installed (it runs in
+            this process).
         models: A model group.
         out: The run folder; by default ``runs/METHOD-MODELS-DATA-sSEED-TIME``.
         resume: Continue the run in ``out``.
         config: A TOML or JSON file with options; arguments win over it.
         set: Options of plugins as ``--set`` takes them: ``{"lambda": 1, "dataset.side": 32}``.
         progress: Called with every event's name and values.
+        save_recipe: A new file, .toml or .json, for the options given: a recipe of this run.
         **options: All other options of ``protofl run`` by their long names (`protofl.settings`).
 
     Raises:
@@ -88,21 +91,25 @@ def run(
     set_: dict[str, Any] = {}
     given = settings_from({"method": method, "models": models, **options}, set_, file=True)
     set_ |= set or {}
+    if save_recipe is not None:
+        check_recipe_path(Path(save_recipe))
     if resume:
+        if save_recipe is not None:
+            raise UsageError("--resume continues the run as it was; leave --save-recipe out")
         if out is None:
             raise UsageError("--resume needs --out: the folder of the interrupted run")
         given = _resumed(Path(out), given, set_, config)
     else:
         if config is not None:
             given, out, _ = with_file(Path(config), given, Path(out) if out is not None else None)
+        given = given if extra else with_recipe(given)
         if set_:
-            name = str(given.get("method", ""))
-            given["options"] = merge_nested(given.get("options", {}), expand_set(set_, name))
+            given["options"] = merge_nested(given.get("options", {}), _own_options(given, set_))
         if out is not None:
             check_free(Path(out).expanduser().absolute())
     strict = torch.are_deterministic_algorithms_enabled()
     try:
-        return _run(given, extra, out, resume, progress)
+        return _run(given, extra, out, resume, progress, save_recipe)
     finally:
         # --deterministic may have switched it. Setting it again as it is would import torch's
         # compiler, which takes more than a second.
@@ -116,6 +123,7 @@ def _run(
     out: str | Path | None,
     resume: bool,
     progress: Progress,
+    save_recipe: str | Path | None,
 ) -> Result:
     start = time.perf_counter_ns()
     report = lambda line: progress("note", {"text": line})  # noqa: E731
@@ -132,60 +140,40 @@ def _run(
     timeline = Timeline(plan) if plan.settings.profile else None
     if timeline is not None:
         timeline.spans.add("plan", "start", start, time.perf_counter_ns())
+
+    def tried() -> None:
+        """Behind the dry step: what was given is known to work."""
+        if save_recipe is not None:
+            found = plan.settings.options  # as numbers, where the command line has words
+            typed = {
+                name: {key: found.get(name, {}).get(key, value) for key, value in values.items()}
+                for name, values in given.get("options", {}).items()
+            }
+            write_recipe(Path(save_recipe), given | {"options": typed})
+            progress("note", {"text": f"the recipe of this run is in {save_recipe}"})
+
     try:
-        return _train(plan, folder, progress, timeline, resume=resume)
+        return _train(plan, folder, progress, timeline, tried, resume=resume)
     finally:
         if timeline is not None and timeline.folder is not None:
             timeline.write(timeline.folder / "profile")
 
 
-def with_file(
-    path: Path, options: dict[str, Any], out: Path | None
-) -> tuple[dict[str, Any], Path | None, bool]:
-    """The options with those of a --config file below them; its ``out`` and ``quiet``."""
-    set_: dict[str, Any] = {}
-    values = read_config_file(path)
-    file_out, quiet = values.pop("out", None), bool(values.pop("quiet", False))
-    values = settings_from(values, set_, file=True)
-    if set_:
-        name = str(options.get("method") or values.get("method", ""))
-        values["options"] = merge_nested(values.get("options", {}), expand_set(set_, name))
-    if out is None and file_out:
-        out = Path(str(file_out))
-    return merge_options(values, options), out, quiet
-
-
-def expand_set(values: dict[str, Any], method: str) -> dict[str, dict[str, Any]]:
-    """``[NAME.]KEY`` entries of --set as {plugin: {key: value}}."""
-    nested: dict[str, dict[str, Any]] = {}
-    for key, value in values.items():
-        owner, dot, option = key.rpartition(".")
-        if (dot and not owner) or not option:
-            raise UsageError(f"--set {key}={value}: no option", do="write [NAME.]KEY=VALUE")
-        nested.setdefault(owner or method, {})[option] = value
-    return nested
-
-
-def merge_nested(
-    base: dict[str, dict[str, Any]], over: dict[str, dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """Options of plugins, the second's winning key by key."""
-    return {k: {**base.get(k, {}), **over.get(k, {})} for k in (*base, *over)}
-
-
-def merge_options(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Options of a run, the second's winning."""
-    merged = {**base, **over}
-    if "options" in base and "options" in over:
-        merged["options"] = merge_nested(base["options"], over["options"])
-    return merged
+def _own_options(given: dict[str, Any], set_: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What --set holds, by plugin; a recipe's name stands for its method."""
+    method = str(given.get("method", ""))
+    return of_method(expand_set(set_, method), given.get("recipe", {}).get("name", ""), method)
 
 
 def default_folder(plan: Plan) -> Path:
     """``runs/METHOD-MODELS-DATA-sSEED-TIME``."""
     s = plan.settings
     data = s.dataset.partition(":")
-    parts = [s.method, s.models, data[0] + ("-" + Path(data[2]).stem if data[2] else "")]
+    parts = [
+        s.recipe.get("name", s.method),
+        s.models,
+        data[0] + ("-" + Path(data[2]).stem if data[2] else ""),
+    ]
     parts += [f"s{s.seed}", datetime.now().strftime("%Y%m%d-%H%M%S")]
     path = Path("runs") / re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts))
     number, chosen = 1, path
@@ -204,6 +192,8 @@ def _resumed(
         raise UsageError("--resume continues the run as it was; leave --config and --set out")
     for key, value in given.items():
         if key in FREE or key not in values or (key, value) == ("device", "auto"):
+            continue
+        if key == "method" and value == values.get("recipe", {}).get("name"):
             continue
         if str(values[key]) != _as_recorded(key, str(value)):
             raise UsageError(
@@ -235,7 +225,13 @@ def _same_data(folder: RunFolder, plan: Plan) -> None:
 
 
 def _train(
-    plan: Plan, folder: RunFolder, progress: Progress, timeline: Timeline | None, *, resume: bool
+    plan: Plan,
+    folder: RunFolder,
+    progress: Progress,
+    timeline: Timeline | None,
+    tried: Callable[[], None],
+    *,
+    resume: bool,
 ) -> Result:
     spans = spans_of(timeline)
     settings = plan.settings
@@ -249,6 +245,7 @@ def _train(
             progress("dry", {})
             with spans.span("dry step", "start"):
                 dry_step(plan)
+        tried()
         with spans.span("costs", "start"):
             plan.costs()  # the hosts are still starting
         if not resume:

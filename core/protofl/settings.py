@@ -73,6 +73,9 @@ class Settings(BaseModel):
     checkpoint_every: int = Field(1, ge=0, description="rounds between checkpoints; 0 for never")
     on_bad_upload: Literal["stop", "skip"] = Field("stop", description="NaN in an upload")
     dry_step: bool = Field(True, description="try two short rounds before the first")
+    recipe: dict[str, str] = Field(
+        default_factory=dict, description="name, version and distribution of the recipe, if any"
+    )
     profile: bool = Field(False, description="time every stage; write profile/trace.json")
     data_dir: Path = Field(DEFAULT_DATA_DIR, description="where decoded data are cached")
 
@@ -117,6 +120,16 @@ def build(values: dict[str, Any]) -> Settings:
         ) from None
 
 
+def parse_toml(text: str) -> dict[str, Any]:
+    """TOML as a mapping; ValueError where it is none."""
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib
+    values: dict[str, Any] = tomllib.loads(text)
+    return values
+
+
 def read_config_file(path: Path) -> dict[str, Any]:
     """Options from a TOML or JSON file, by their long names (``-`` and ``_`` alike).
 
@@ -128,14 +141,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--config {path} can't be read: {error}") from None
     try:
-        if path.suffix == ".json":
-            values = json.loads(text)
-        else:
-            try:
-                import tomllib
-            except ModuleNotFoundError:  # Python 3.10
-                import tomli as tomllib
-            values = tomllib.loads(text)
+        values = json.loads(text) if path.suffix == ".json" else parse_toml(text)
     except ValueError as error:
         raise UsageError(
             f"--config {path} is no valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}"
@@ -146,5 +152,5 @@ def read_config_file(path: Path) -> dict[str, Any]:
     return {k: v for k, v in values.items() if k not in RECORD_ONLY}
 
 
-RECORD_ONLY = {"plugins", "versions", "data", "layout", "protofl"}
-"""Entries of a run's config.json that record the run and are no options."""
+RECORD_ONLY = {"plugins", "versions", "data", "layout", "protofl", "description"}
+"""Entries of a run's config.json that record the run and are no options, and a recipe's text."""

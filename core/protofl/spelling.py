@@ -7,6 +7,9 @@ from typing import Any
 
 from protofl.errors import UsageError
 
+SPELLED = {"set", "with"}
+"""Long names that `protofl.settings` has under another."""
+
 
 def settings_from(
     values: Mapping[str, Any], set_: dict[str, Any], *, file: bool = False
@@ -38,6 +41,34 @@ def settings_from(
     if "checkpoint_every" in found:
         found["checkpoint_every"] = _every(found["checkpoint_every"])
     return found
+
+
+def expand_set(values: dict[str, Any], method: str) -> dict[str, dict[str, Any]]:
+    """``[NAME.]KEY`` entries of --set as {plugin: {key: value}}."""
+    nested: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        owner, dot, option = key.rpartition(".")
+        if (dot and not owner) or not option:
+            raise UsageError(f"--set {key}={value}: no option", do="write [NAME.]KEY=VALUE")
+        nested.setdefault(owner or method, {})[option] = value
+    return nested
+
+
+def merge_nested(
+    base: dict[str, dict[str, Any]], over: dict[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Options of plugins, the second's winning key by key."""
+    return {k: {**base.get(k, {}), **over.get(k, {})} for k in (*base, *over)}
+
+
+def merge_options(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Options of a run, the second's winning; of --use hook by hook."""
+    merged = {**base, **over}
+    if "options" in base and "options" in over:
+        merged["options"] = merge_nested(base["options"], over["options"])
+    if "use" in base and "use" in over:
+        merged["use"] = {**base["use"], **over["use"]}
+    return merged
 
 
 def assignments(flag: str, given: Mapping[str, Any] | Iterable[str], form: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from protofl.errors import MissingKey
+from protofl.errors import MissingKey, WrongShape
 from protofl.payload import Payload
 
 
@@ -31,7 +31,7 @@ def load_weights(module: nn.Module, payload: Mapping[str, Tensor], prefix: str) 
 
     Raises:
         MissingKey: A parameter was not sent.
-        ValueError: A parameter was sent in another shape.
+        WrongShape: A parameter was sent in another shape.
     """
     own: list[tuple[str, Tensor, bool]] = [
         (f"{prefix}/{name}", p, True) for name, p in module.named_parameters()
@@ -43,10 +43,7 @@ def load_weights(module: nn.Module, payload: Mapping[str, Tensor], prefix: str) 
                 raise MissingKey(key, "the payload", payload)
             continue
         if payload[key].shape != target.shape:
-            raise ValueError(
-                f"{key} was sent in shape {tuple(payload[key].shape)}, "
-                f"the model has {tuple(target.shape)}"
-            )
+            raise WrongShape(key, payload[key].shape, f"the model has {list(target.shape)}")
         target.copy_(payload[key])
 
 
@@ -64,7 +61,7 @@ def average_weights(
 
     Raises:
         MissingKey: An upload lacks a tensor that another has.
-        ValueError: Shapes differ between uploads.
+        WrongShape: Shapes differ between uploads.
     """
     count = len(uploads)
     share = torch.ones(count, dtype=torch.float64) if weights is None else weights.double()
@@ -77,8 +74,9 @@ def average_weights(
     for name in names:
         tensors = [upload[name] for upload in uploads]
         if any(t.shape != tensors[0].shape for t in tensors):
-            shapes = sorted({tuple(t.shape) for t in tensors})
-            raise ValueError(f"{name} can't be averaged: the clients sent shapes {shapes}")
+            first, other = list(dict.fromkeys(tuple(t.shape) for t in tensors))[:2]
+            wanted = f"which can't be averaged with another client's {list(other)}"
+            raise WrongShape(name, first, wanted)
         if tensors[0].is_floating_point():
             total = torch.zeros_like(tensors[0])
             for tensor, part in zip(tensors, shares, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import protofl as pf
@@ -95,6 +96,20 @@ def guide(
     return weight * term
 
 
+def received_prototypes(client: pf.Client, name: str = "prototypes") -> tuple[Tensor, Tensor]:
+    """The downloaded prototypes as a table C×K in the space of features, and the known ones, [C].
+
+    Those of another space (FedKTL's) are of another width and raise `protofl.ProtoflError`.
+    """
+    return client.received.table(name, client.num_classes, client.feature_dim)
+
+
+def sent_rows(uploads: Mapping[int, pf.Payload], name: str, width: int) -> tuple[Tensor, Tensor]:
+    """The rows of all uploads below each other, [n, width], and the class of each, [n]."""
+    sent = [upload.rows(name, width) for upload in uploads.values()]
+    return torch.cat([rows for rows, _ in sent]), torch.cat([classes for _, classes in sent])
+
+
 def nearest_prototype(client: pf.Client, x: Tensor, name: str = "prototypes") -> Tensor:
     """Minus the distance to every prototype, B×C; a class without one can't be predicted.
 
@@ -103,5 +118,5 @@ def nearest_prototype(client: pf.Client, x: Tensor, name: str = "prototypes") ->
     features = client.features(x)
     if name not in client.received:
         return client.head(features)
-    table, known = client.received.table(name, client.num_classes)
+    table, known = received_prototypes(client, name)
     return -F.prototype_distance(features.float(), table).masked_fill(~known, torch.inf)

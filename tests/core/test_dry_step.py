@@ -9,6 +9,7 @@ import protofl as pf
 import pytest
 import torch
 from protofl.drystep import dry_step
+from protofl.errors import Refused
 from runtime_toys import install, make_plan, train, without_times
 from torch.nn.functional import cross_entropy
 
@@ -239,3 +240,109 @@ def test_an_error_of_protofl_in_a_server_hook_ends_the_dry_step(tmp_path):
         assert id(error) not in seen
         seen.add(id(error))
         error = error.__cause__
+
+
+# --- refusals that name what is lacking -----------------------------------------------------------
+
+
+def lacking(*arguments, **options):
+    error = failing(*arguments, **options)
+    assert isinstance(error, Refused)
+    return error
+
+
+class Narrow:
+    """Sends rows of width 3 and takes those alone."""
+
+    uploads = {"prototypes": "three numbers"}
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        every = torch.ones(client.num_classes, dtype=torch.bool)
+        return pf.class_rows(every, prototypes=torch.zeros(client.num_classes, 3))
+
+    @pf.hookimpl
+    def server_train(self, server, uploads):
+        pf.stack_rows(uploads, "prototypes", server.num_classes, 3)
+        return {}
+
+
+def test_rows_of_another_width():
+    methods = {"narrow": Narrow, "proto": Prototypes}
+    error = lacking("proto", methods, use={"server_train": "narrow"})
+    assert (error.lacks, error.name) == ("shape", "prototypes")
+    assert "[4, 6]" in error.what and "width 3" in error.what
+    assert "server_train of narrow reads it; upload_payload of proto sends" in error.near
+    assert error.do.endswith("--use upload_payload=narrow")
+    dry_step(make_plan("narrow", methods))
+
+
+def test_a_download_of_another_width():
+    class Reader(Prototypes):
+        @pf.hookimpl
+        def receive(self, client):
+            if "prototypes" in client.received:
+                client.received.table("prototypes", client.num_classes, 7)
+
+    error = lacking(Reader)
+    assert (error.lacks, error.name) == ("shape", "prototypes")
+    assert error.near.startswith("receive of main reads it; download_payload of main sends: ")
+
+
+def test_a_module_that_nobody_made():
+    class Reader:
+        @pf.hookimpl
+        def before_training(self, client):
+            client.module("projection")
+
+    error = lacking(Reader)
+    assert (error.lacks, error.name) == ("module", "projection")
+    assert "head, model" in error.near and "set-up" in error.do
+
+
+def test_a_key_that_the_knowledge_lacks():
+    class Reader:
+        @pf.hookimpl
+        def download_payload(self, server):
+            return {"x": server.knowledge["anchors"]}
+
+    error = lacking(Reader)
+    assert (error.lacks, error.name) == ("key", "anchors")
+    assert "the server's knowledge has no 'anchors'" in error.what
+
+
+def test_a_term_of_a_phase_that_the_main_method_lacks():
+    # fedmd's digest is trained on public data, in a phase of its own.
+    for options in ({"add": ["fedmd.digest"]}, {"use": {"local_loss": "fedmd"}}):
+        with pytest.raises(Refused) as caught:
+            make_plan("local", public=8, **options)
+        assert (caught.value.lacks, caught.value.name) == ("phase", "digest")
+        assert "'fedmd.digest' belongs to the phase 'digest' of fedmd" in caught.value.what
+        assert "--drop local_loss.fedmd.digest" in caught.value.do
+    make_plan("local", public=8, use={"local_loss": "fedmd"}, drop=["fedmd.digest"])
+
+
+def test_a_key_is_told_though_a_later_phase_looks_for_others():
+    """A round's second download, for the phase behind the server's step, once hid the first's."""
+    error = lacking("ds-fl", {"proto": Prototypes}, add=["proto.align"], public=8)
+    assert (error.lacks, error.name) == ("key", "prototypes")
+
+
+def test_who_looks_in_vain():
+    error = lacking("local", {"proto": Prototypes}, use={"inference": "proto"})
+    assert error.what.startswith("inference of proto looks for 'prototypes'")
+    error = lacking("local", use={"local_loss": "lg-fedavg"})
+    assert error.what.startswith("receive of lg-fedavg looks for 'head/…'")
+
+
+def test_another_error_says_what_came():
+    class Careless:
+        @pf.hookimpl
+        def server_train(self, server, uploads):
+            return {"x": uploads[0]["prototypes"] @ torch.zeros(7)}
+
+    error = failing("fedproto", {"careless": Careless}, use={"server_train": "careless"})
+    assert not isinstance(error, Refused)
+    assert (
+        "upload_payload of fedproto sends: classes [4], counts [4], prototypes [4, 6]" in error.near
+    )

@@ -184,7 +184,7 @@ def _plugin_options(set_: list[str], methods: set[str]) -> dict[str, Any]:
         )
     if not values:
         return {}
-    from protofl.running import expand_set
+    from protofl.spelling import expand_set
 
     return {"options": expand_set(values, min(methods))}
 

@@ -206,7 +206,9 @@ def _aside(name: str, kind: type) -> str:
 def run(
     method: Annotated[
         str | None,
-        typer.Argument(metavar="METHOD", help="The method; it may come from --config."),
+        typer.Argument(
+            metavar="METHOD", help="The method, or a recipe; it may come from --config."
+        ),
     ] = None,
     config: Annotated[
         Path | None,
@@ -224,6 +226,16 @@ def run(
             "--out",
             metavar="DIR",
             help="The run folder (default: runs/METHOD-MODELS-DATA-sSEED-TIME)",
+            rich_help_panel="Record and screen",
+        ),
+    ] = None,
+    save_recipe: Annotated[
+        Path | None,
+        typer.Option(
+            "--save-recipe",
+            metavar="FILE",
+            help="Write the options given as a recipe, .toml or .json, once the dry step has "
+            "passed.",
             rich_help_panel="Record and screen",
         ),
     ] = None,
@@ -251,7 +263,7 @@ def run(
     data set's, and those below. Exit code 2: found before training; 1: the run failed; 130:
     interrupted (finished rounds are saved).
     """
-    from protofl.running import with_file
+    from protofl.recipes import with_file, with_recipe
 
     from protofl_cli.screen import Screen
 
@@ -263,6 +275,7 @@ def run(
                 options, out, quiet_ = with_file(config, options, out)
                 screen.quiet = quiet or quiet_
             if not resume:
+                options = with_recipe(options)
                 _check_named(options)
             screen.loading()
             from protofl.running import run as start
@@ -273,6 +286,7 @@ def run(
                 resume=resume,
                 set=set_,
                 progress=screen,
+                save_recipe=save_recipe,
                 **options,
             )
     except KeyboardInterrupt:

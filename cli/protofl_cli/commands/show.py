@@ -55,7 +55,10 @@ def show(
         render.line(paragraph)
     render.text()
 
-    _options(kind, short, found)
+    if kind == "recipe":
+        _recipe(short, found)
+    else:
+        _options(kind, short, found)
     if kind == "method":
         _method(registry, plugin, found)
     elif kind == "model-group":
@@ -97,6 +100,8 @@ def resolve(registry: Registry, text: str) -> tuple[str, str, list[str]]:
 def _about(registry: Registry, plugin: Plugin, found: type) -> list[str]:
     """The paper: the module's docstring, below the class's where the module holds several."""
     module = plugin.target.partition(":")[0]
+    if plugin.kind == "recipe":
+        return inspect.cleandoc(found.__doc__ or "").splitlines()
     shared = sum(p.target.partition(":")[0] == module for p in registry.plugins(plugin.kind)) > 1
     own = inspect.cleandoc(found.__doc__ or "")
     whole = inspect.cleandoc(sys.modules[found.__module__].__doc__ or "")
@@ -137,6 +142,19 @@ def _options(kind: str, plugin: str, found: type) -> None:
         )
     else:
         render.text("It has no options of its own.\n")
+
+
+def _recipe(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
+    """What a recipe's file holds, and how to run and change it."""
+    values = found.values
+    rows = [("run it", f"protofl run {name}{'' if 'models' in values else ' --models GROUP'}")]
+    rows.append(("change it", "any option of protofl run; the command line wins"))
+    rows.append(("its method", f"protofl show {values['method']}"))
+    render.pairs(rows)
+    render.text(f"\n{name}.toml")
+    for row in found.text.rstrip().splitlines():
+        render.line(f"  {row}")
+    render.text()
 
 
 def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: ANN401 - a plugin

@@ -26,7 +26,7 @@ from protofl.bench.compare import TOLERANCE, compare
 from protofl.data.images import Images
 from protofl.errors import HostFailure, ProtoflError, UsageError
 from protofl.federation import finite
-from protofl.running import merge_options
+from protofl.spelling import merge_options
 
 Progress = Callable[[str, dict[str, Any]], None]
 

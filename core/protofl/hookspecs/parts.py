@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from protofl.plan import Plan
 
 
+class RecipeSpec:
+    """A recipe has no hooks: it is a file of options, see `protofl.recipes`."""
+
+
 class ModelGroupSpec:
     """A model group.
 

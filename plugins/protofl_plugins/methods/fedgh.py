@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from protofl_plugins.heads import needs_one_head
+from protofl_plugins.prototyping import sent_rows
 
 
 class FedGH:
@@ -80,8 +81,7 @@ class FedGH:
     @pf.hookimpl
     def server_train(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
         """SGD on the received pairs (P_i^c, c), in mini-batches of the clients' size."""
-        prototypes = torch.cat([upload["prototypes"] for upload in uploads.values()])
-        labels = torch.cat([upload.classes_of("prototypes") for upload in uploads.values()])
+        prototypes, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         head = server.modules["head"]
         weights: list[Tensor] = list(head.parameters())
         generator = server.generator("shuffle")

@@ -32,6 +32,8 @@ from protofl import functional as F
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, normalize
 
+from protofl_plugins.prototyping import sent_rows
+
 LEAST = 4
 """Images on which BatchNorm is trained; fewer pairs are seen together with the batch."""
 
@@ -225,8 +227,8 @@ class FedKTL:
         """F by Eq. 2 and 3; then Q̄, and one image per class."""
         if server.config.conditional:
             return pf.Payload()
-        P = torch.cat([upload["prototypes"] for upload in uploads.values()])
-        labels = torch.cat([upload.classes_of("prototypes") for upload in uploads.values()])
+        width = server.config.K if server.config.etf else server.feature_dim
+        P, labels = sent_rows(uploads, "prototypes", width)
         transformer = server.modules["F"]
         self._align(server, transformer, P, labels)
         with torch.no_grad():

@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from protofl_plugins import distilling as D
+from protofl_plugins.prototyping import received_prototypes
 
 
 class FedPKD:
@@ -120,7 +121,7 @@ class FedPKD:
     def before_training(self, client: pf.Client) -> None:
         """P as a table N×K with the mask of known classes."""
         if "prototypes" in client.received:
-            client.scratch["P"] = client.received.table("prototypes", client.num_classes)
+            client.scratch["P"] = received_prototypes(client)
 
     @pf.hookimpl
     def local_loss(

@@ -25,7 +25,14 @@ from protofl import functional as F
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from protofl_plugins.prototyping import DEVIATIONS, Guided, GuidedConfig, guide, nearest_prototype
+from protofl_plugins.prototyping import (
+    DEVIATIONS,
+    Guided,
+    GuidedConfig,
+    guide,
+    nearest_prototype,
+    received_prototypes,
+)
 
 
 class FedProto(Guided):
@@ -72,8 +79,7 @@ class FedProto(Guided):
     def before_training(self, client: pf.Client) -> None:
         """P̄ as a table C×K with the mask of known classes."""
         if "prototypes" in client.received:
-            table = client.received.table("prototypes", client.num_classes)
-            client.scratch["prototypes"] = table
+            client.scratch["prototypes"] = received_prototypes(client)
 
     @pf.hookimpl
     def local_loss(

@@ -32,7 +32,12 @@ from protofl import functional as F
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
-from protofl_plugins.prototyping import class_guide, guide_weight, nearest_prototype
+from protofl_plugins.prototyping import (
+    class_guide,
+    guide_weight,
+    nearest_prototype,
+    received_prototypes,
+)
 
 
 class FedSA:
@@ -158,7 +163,7 @@ class FedSA:
     def before_training(self, client: pf.Client) -> None:
         """Ā as a table C×K, and d_i* = max(d_global, d_i)."""
         if "prototypes" in client.received:
-            anchors, known = client.received.table("prototypes", client.num_classes)
+            anchors, known = received_prototypes(client)
             margin = _margin(client.config)(anchors, known)
             if "margin" in client.state:
                 margin = torch.maximum(margin, client.state["margin"])
@@ -218,7 +223,8 @@ class FedSA:
     def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
         """P̄ (Eq. 3), then the moving average of the anchors (Eq. 10)."""
         config, state = server.config, server.state
-        P, present = pf.stack_rows(uploads, "prototypes", server.num_classes)
+        K = server.feature_dim
+        P, present = pf.stack_rows(uploads, "prototypes", server.num_classes, K)
         weights = present
         if config.aggregate != "uniform":
             weights, _ = pf.stack_rows(uploads, "counts", server.num_classes)

@@ -28,7 +28,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from protofl_plugins.embeddings import Embeddings
-from protofl_plugins.prototyping import DEVIATIONS, Guided, GuidedConfig, guide, nearest_prototype
+from protofl_plugins.prototyping import (
+    DEVIATIONS,
+    Guided,
+    GuidedConfig,
+    guide,
+    nearest_prototype,
+    received_prototypes,
+    sent_rows,
+)
 
 
 class FedTGP(Guided):
@@ -96,8 +104,7 @@ class FedTGP(Guided):
     def before_training(self, client: pf.Client) -> None:
         """P̂ as a table C×K."""
         if "prototypes" in client.received:
-            table = client.received.table("prototypes", client.num_classes)
-            client.scratch["prototypes"] = table
+            client.scratch["prototypes"] = received_prototypes(client)
 
     @pf.hookimpl
     def local_loss(
@@ -123,9 +130,8 @@ class FedTGP(Guided):
     @pf.hookimpl
     def server_train(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
         """δ(t) by Eq. 9, then P̂ by Eq. 10 (Alg. 1, lines 8 and 9)."""
+        anchored, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         delta = self._margin(server, uploads)
-        anchored = torch.cat([upload["prototypes"] for upload in uploads.values()])
-        labels = torch.cat([upload.classes_of("prototypes") for upload in uploads.values()])
         generator = server.generator("shuffle")
         orders: list[Tensor] = []
         for _ in server.epochs(server.config.S):

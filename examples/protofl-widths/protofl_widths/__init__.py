@@ -1,0 +1,1 @@
+"""A model group of one net at five widths, and a partitioner that skews quantities alone."""

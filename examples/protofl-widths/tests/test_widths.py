@@ -1,0 +1,45 @@
+"""The checks that every model group and every partitioner passes, and what is ours of both."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from protofl.testing import ModelGroupContract, PartitionerContract
+from protofl_widths.models import Widths5
+from protofl_widths.partition import Quantity
+
+
+class TestWidths5(ModelGroupContract):
+    plugin = Widths5
+
+
+class TestQuantity(PartitionerContract):
+    plugin = Quantity
+
+
+def test_a_level_has_about_a_quarter_of_the_last_one_s_parameters():
+    sizes = [
+        sum(p.numel() for p in a.build(1, 10, 128, 28).extractor.parameters())
+        for a in Widths5().architectures()
+    ]
+    for wide, narrow in pairwise(sizes):
+        assert 1.9 < wide / narrow < 4.1
+
+
+def split(beta, least=10):
+    labels = np.arange(1000) % 10
+    config = Quantity.Config(beta=beta)
+    return Quantity().partition(labels, 5, least, np.random.default_rng(1), config)
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.5, 100.0])
+def test_every_row_is_given_once_and_everybody_has_the_least(beta):
+    parts = split(beta)
+    assert sorted(np.concatenate(parts)) == list(range(1000))
+    assert min(map(len, parts)) >= 10
+
+
+def test_a_small_beta_skews_the_quantities():
+    assert np.std([len(part) for part in split(0.1)]) > 5 * np.std([len(p) for p in split(100.0)])

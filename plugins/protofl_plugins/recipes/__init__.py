@@ -1,0 +1,1 @@
+"""Published recipes: ``NAME.toml`` for every entry point ``NAME`` that names this package."""

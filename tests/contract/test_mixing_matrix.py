@@ -1,0 +1,86 @@
+"""Any hook and loss term in any other method: it runs or is refused with a name, as docs say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from protofl.hookspecs.method import ROUND_HOOKS
+from protofl.mixing import ADD, REFUSED, RUNS, mixer
+from protofl.registry import Registry
+from protofl_cli.mixing_page import page, read
+
+TEXT = (Path(__file__).parents[2] / "docs/mixing.md").read_text(encoding="utf-8")
+METHODS = [p.name for p in Registry().plugins("method") if p.distribution == "protofl"]
+LACKS = {"key", "shape", "module", "phase", "requirement"}
+
+
+def as_written(cell):
+    """A cell as the page tells of it."""
+    return replace(cell, message="", alike=cell.alike and cell.outcome == RUNS)
+
+
+def in_order(cells):
+    return sorted(cells, key=lambda cell: (cell.place, cell.donor))
+
+
+@pytest.mark.parametrize("main", METHODS)
+def test_every_combination_runs_or_is_refused_as_the_page_says(main):
+    with mixer() as made:
+        assert made.alone(main).outcome == RUNS
+        cells = made.row(main, METHODS)
+    assert len([cell for cell in cells if cell.place != ADD]) == len(ROUND_HOOKS) * 17
+    for cell in cells:
+        assert cell.outcome in (RUNS, REFUSED), cell
+        if cell.outcome == REFUSED:
+            assert cell.lacks in LACKS, cell
+            assert f"'{cell.name.removesuffix('…')}" in cell.message, cell
+    written = [cell for cell in read(TEXT) if cell.main == main]
+    assert in_order(map(as_written, cells)) == in_order(written), (
+        "write the page anew: protofl matrix --out docs/mixing.md"
+    )
+
+
+def test_the_page_is_the_command_s():
+    cells = read(TEXT)
+    assert page(cells) == TEXT
+    assert {cell.main for cell in cells} == set(METHODS)
+    pairs = len(METHODS) * (len(METHODS) - 1)
+    assert len([cell for cell in cells if cell.place != ADD]) == len(ROUND_HOOKS) * pairs
+
+
+def test_an_unclear_outcome_is_seen():
+    import protofl as pf
+
+    class Careless:
+        """Reads a payload without looking whether it fits."""
+
+        @pf.hookimpl
+        def server_train(self, server, uploads):
+            first, second = (upload["prototypes"] for upload in uploads.values())
+            return {"product": first @ second}
+
+    class Wanting:
+        """Refuses every run."""
+
+        @pf.hookimpl
+        def requires(self, run):
+            return ["it needs the moon"]
+
+    extra = {("method", "careless"): Careless, ("method", "wanting"): Wanting}
+    with mixer(Registry(extra=extra)) as made:
+        unclear = made.use("fedproto", "server_train", "careless")
+        assert unclear.outcome == "unclear"
+        assert "RuntimeError" in unclear.message and "upload_payload of fedproto" in unclear.message
+        refused = made.use("local", "server_train", "careless")
+        assert (refused.outcome, refused.lacks, refused.name) == (REFUSED, "key", "prototypes")
+        refused = made.use("local", "inference", "wanting")
+        assert (refused.lacks, refused.name) == ("requirement", "wanting: it needs the moon")
+        text = page([unclear, refused])
+        assert [as_written(unclear), as_written(refused)] == [
+            replace(cell, message=cell.message)
+            if cell.outcome == REFUSED
+            else replace(cell, message=as_written(unclear).message)
+            for cell in read(text)
+        ]

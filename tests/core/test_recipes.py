@@ -1,0 +1,226 @@
+"""Recipes: published under a name, written to a file, and who wins over them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+
+import protofl as pf
+import pytest
+from protofl.recipes import to_toml, with_recipe, write_recipe
+from protofl.registry import Registry
+from protofl.settings import parse_toml, read_config_file
+from runtime_toys import install, train, without_times
+
+MIX = """
+description = "FedProto with a term of FedSA"
+method = "fedproto"
+local-epochs = 2
+add = ["local_loss=fedsa.mcl"]
+[use]
+inference = "local"
+[set]
+lambda = 0.5
+fedsa.lambda_2 = 0.25
+"""
+
+
+@pytest.fixture
+def publish(tmp_path, monkeypatch):
+    """Install a distribution with recipes: ``publish("cook", stew=TEXT)``."""
+
+    def make(name, group="recipes", **recipes):
+        site = tmp_path / name
+        package = site / f"{name}_recipes"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("class M:\n    'A method.'\n")
+        info = site / f"{name}-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+        lines = [f"[protofl.{group}]"]
+        for recipe, text in recipes.items():
+            target = f"{name}_recipes" + (":M" if group == "methods" else "")
+            lines.append(f"{recipe} = {target}")
+            (package / f"{recipe}.toml").write_text(text)
+        (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+        monkeypatch.syspath_prepend(site)
+        return package
+
+    yield make
+    for name in [name for name in sys.modules if name.endswith("_recipes")]:
+        del sys.modules[name]
+
+
+def error_of(call, *given, **options):
+    with pytest.raises(pf.UsageError) as caught:
+        call(*given, **options)
+    return caught.value
+
+
+def test_a_recipe_stands_below_what_is_given(publish):
+    publish("cook", stew=MIX)
+    found = with_recipe({"method": "stew", "lr": 0.5})
+    assert (found["method"], found["lr"], found["local_epochs"]) == ("fedproto", 0.5, 2)
+    assert found["add"] == ["fedsa.mcl"] and found["use"] == {"inference": "local"}
+    assert found["options"] == {"fedproto": {"lambda": 0.5}, "fedsa": {"lambda_2": 0.25}}
+    assert found["recipe"] == {"name": "stew", "version": "1.2", "distribution": "cook"}
+    given = {
+        "method": "stew",
+        "local_epochs": 1,
+        "use": {"server_train": "fedtgp"},
+        "add": [],
+        "options": {"stew": {"lambda": 2}, "fedsa": {"alpha": 0.5}},
+    }
+    found = with_recipe(given)
+    assert found["local_epochs"] == 1 and found["add"] == []
+    assert found["use"] == {"inference": "local", "server_train": "fedtgp"}
+    assert found["options"]["fedproto"] == {"lambda": 2}
+    assert found["options"]["fedsa"] == {"alpha": 0.5, "lambda_2": 0.25}
+    assert with_recipe(found) == found  # what is resolved stays
+
+
+def test_a_run_of_a_recipe_and_its_record(publish, tmp_path, monkeypatch):
+    install(monkeypatch)
+    package = publish("cook", stew=MIX)
+    first = train("stew", tmp_path / "first", set={"lambda": 0.75})
+    config = json.loads((tmp_path / "first/config.json").read_text())
+    assert config["recipe"] == {"name": "stew", "version": "1.2", "distribution": "cook"}
+    assert config["method"] == "fedproto" and config["local_epochs"] == 2
+    assert config["options"]["fedproto"]["lambda"] == 0.75
+    assert set(first.record[-1]["loss_terms"]) == {"ce", "align", "fedsa.mcl"}
+    by_hand = train(
+        "fedproto",
+        tmp_path / "hand",
+        local_epochs=2,
+        add=["fedsa.mcl"],
+        use={"inference": "local"},
+        set={"lambda": 0.75, "fedsa.lambda_2": 0.25},
+    )
+    assert without_times(by_hand.record) == without_times(first.record)
+    # It is repeated and continued from its own record, though the recipe has changed since.
+    shutil.copy(tmp_path / "first/config.json", tmp_path / "copy.json")
+    (package / "stew.toml").write_text(MIX.replace("fedsa.lambda_2", "fedsa.lambda_1"))
+    again = pf.run(config=tmp_path / "copy.json", out=tmp_path / "again", backend="local")
+    assert without_times(again.record) == without_times(first.record)
+    record = json.loads((tmp_path / "again/config.json").read_text())
+    assert record == config
+    done = pf.run("stew", resume=True, out=tmp_path / "first", backend="local")
+    assert done.summary == first.summary
+
+
+def test_the_run_folder_has_the_recipe_s_name(publish, tmp_path, monkeypatch):
+    install(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    publish("cook", stew=MIX)
+    result = train("stew", None, rounds=1, dry_step=False)
+    assert result.folder.name.startswith("stew-toy-tiny-s0")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("method = ", ["TOMLDecodeError"]),
+        ("models = 'cnn4'", ["it names no method"]),
+        ("method = 'local'\nlocal-epoch = 2", ["'local_epoch'", "did you mean 'local_epochs'"]),
+        ("method = 'local'\nuse = ['inference']", ["--use", "HOOK=METHOD"]),
+    ],
+)
+def test_a_broken_recipe_hurts_only_those_who_ask_for_it(publish, text, words):
+    publish("cook", stew=text)
+    error = error_of(with_recipe, {"method": "stew"})
+    for word in ["recipe/stew of cook 1.2 is broken", *words]:
+        assert word in str(error)
+    registry = Registry()
+    assert registry.status(registry.find("recipe", "stew"))[0].startswith("broken")
+    assert with_recipe({"method": "fedsa"}) == {"method": "fedsa"}
+
+
+def test_a_recipe_without_its_file(publish):
+    package = publish("cook", stew=MIX)
+    (package / "stew.toml").unlink()
+    assert "FileNotFoundError" in error_of(with_recipe, {"method": "stew"}).what
+
+
+def test_a_recipe_and_a_method_of_one_name(publish):
+    publish("cook", stew=MIX)
+    publish("rival", "methods", stew="")
+    error = error_of(with_recipe, {"method": "stew"})
+    assert error.what == "'stew' is a method of rival and a recipe of cook"
+    assert "--block recipe/stew@cook" in error.do
+    assert error_of(Registry().load, "method", "stew").what == error.what
+    registry = Registry()
+    for plugin in [*registry.plugins("method"), *registry.plugins("recipe")]:
+        clash = registry.status(plugin)[0].startswith("clash")
+        assert clash == (plugin.name == "stew")
+    assert with_recipe({"method": "stew", "block": ["recipe/stew"]})["method"] == "stew"
+    assert with_recipe({"method": "stew", "block": ["method/stew"]})["method"] == "fedproto"
+
+
+def test_near_misses_of_methods_know_recipes():
+    assert "'fedsa-tgp'" in error_of(Registry().find, "method", "fedsa-tpg").near
+
+
+def test_what_is_saved_can_be_run_and_published(publish, tmp_path, monkeypatch):
+    install(monkeypatch)
+    path = tmp_path / "mine.toml"
+    given = {
+        "use": {"inference": "local"},
+        "add": ["fedsa.mcl"],
+        "drop": ["align"],
+        "wrappers": ["gaussian-noise"],
+        "set": {"fedsa.lambda_2": "0.5", "gaussian-noise.s": "0"},
+    }
+    first = train("fedproto", tmp_path / "first", save_recipe=path, seed=3, **given)
+    text = path.read_text()
+    saved = parse_toml(text)
+    assert saved["method"] == "fedproto" and saved["use"] == {"inference": "local"}
+    assert saved["add"] == ["local_loss=fedsa.mcl"] and saved["drop"] == ["local_loss.align"]
+    assert saved["with"] == ["gaussian-noise"]
+    assert saved["set"] == {"fedsa.lambda_2": 0.5, "gaussian-noise.s": 0.0}
+    assert not saved.keys() & {"seed", "backend", "data_dir", "device"}
+    options = {"seed": 3, "backend": "local", "device": "cpu", "data_dir": first.folder.parent}
+    again = pf.run(config=path, out=tmp_path / "again", **options)
+    assert without_times(again.record) == without_times(first.record)
+    publish("cook", mine=text)
+    third = pf.run("mine", out=tmp_path / "third", **options)
+    assert without_times(third.record) == without_times(first.record)
+
+
+def test_json_is_as_good_as_toml(tmp_path):
+    options = {"method": "fedsa", "lr": 0.5, "drop": ["mcl"], "options": {"fedsa": {"alpha": 1}}}
+    for name in ("r.toml", "r.json"):
+        write_recipe(tmp_path / name, options)
+    one, two = (read_config_file(tmp_path / name) for name in ("r.toml", "r.json"))
+    assert one == two
+
+
+def test_where_a_recipe_is_not_written(tmp_path, monkeypatch):
+    install(monkeypatch)
+    (tmp_path / "there.toml").write_text("x = 1\n")
+    for name in ("there.toml", "recipe.txt", "no/folder.toml"):
+        error = error_of(train, "local", tmp_path / "run", save_recipe=tmp_path / name)
+        assert "--save-recipe" in error.what
+        assert not (tmp_path / "run").exists()
+    assert (tmp_path / "there.toml").read_text() == "x = 1\n"
+    bad = {"use": {"inference": "fedproto"}, "save_recipe": tmp_path / "bad.toml"}
+    with pytest.raises(pf.UsageError, match="'prototypes'"):
+        train("local", tmp_path / "run", **bad)
+    assert not (tmp_path / "bad.toml").exists()  # the dry step has found that it can't work
+
+
+def test_toml_is_written_as_it_is_read():
+    values = {
+        "text": 'a "quoted" \\ word\nλ',
+        "numbers": [1, 2.5, -3],
+        "yes": True,
+        "table": {"plain": 1, "with.dot": "x", "umläut": []},
+    }
+    assert parse_toml(to_toml(values)) == values
+
+
+def test_a_file_with_a_key_that_is_none(tmp_path):
+    (tmp_path / "r.toml").write_text("method = 'local'\nmodles = 'cnn4'\n")
+    error = error_of(pf.run, config=tmp_path / "r.toml")
+    assert "r.toml" in error.what and "'modles'" in error.what
+    assert "did you mean 'models'" in error.near

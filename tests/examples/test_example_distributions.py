@@ -1,0 +1,110 @@
+"""The examples as strangers have them: built, installed, and used as their READMEs say."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/pyproject.toml"))
+PROTOFL = [sys.executable, "-c", "from protofl_cli.app import main; main()"]
+LONGEST = 30
+"""Lines of Python that a method may take."""
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory):
+    """A folder into which pip has put both distributions, built from copies of their sources."""
+    site = tmp_path_factory.mktemp("site")
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(site)]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", *options]
+    done = run([*pip, *(str(EXAMPLES / name) for name in NAMES)], cwd=site)
+    assert done.returncode == 0, done.stderr
+    return site
+
+
+def run(words, cwd, site=None):
+    path = os.pathsep.join(filter(None, [str(site or ""), os.environ.get("PYTHONPATH", "")]))
+    home = {"HOME": str(cwd), "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | home
+    return subprocess.run(
+        words, cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def commands(name):
+    """The lines of the README's shell blocks."""
+    text = (EXAMPLES / name / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [shlex.split(line) for block in blocks for line in block.splitlines()]
+
+
+def test_there_are_two():
+    assert NAMES == ["protofl-proto-nce", "protofl-widths"]
+    for name in NAMES:
+        found = commands(name)
+        assert found[0] == ["pip", "install", "."] and found[-1] == ["pytest", "tests"]
+        assert [words for words in found if words[:2] == ["protofl", "run"]]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [words for name in NAMES for words in commands(name) if words[0] == "protofl"],
+    ids=lambda words: " ".join(words[1:3]),
+)
+def test_the_readme_s_commands(installed, tmp_path, words):
+    done = run([*PROTOFL, *words[1:]], tmp_path, installed)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_their_own_tests_pass(installed, tmp_path, name):
+    tests = str(EXAMPLES / name / "tests")
+    options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-W", "error"]
+    done = run([sys.executable, "-m", "pytest", *options, tests], tmp_path, installed)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_plugins_are_listed_with_their_distributions(installed, tmp_path):
+    done = run([*PROTOFL, "list-plugins", "--json"], tmp_path, installed)
+    import json
+
+    found = {(p["kind"], p["name"]): p for p in json.loads(done.stdout)}
+    owners = {
+        ("method", "proto-nce"): "protofl-proto-nce",
+        ("model-group", "widths5"): "protofl-widths",
+        ("partitioner", "quantity"): "protofl-widths",
+    }
+    for plugin, owner in owners.items():
+        assert (found[plugin]["distribution"], found[plugin]["status"]) == (owner, "ok")
+
+
+def code_lines(text):
+    """Lines of code of a module behind its imports: no blank line, comment or docstring."""
+    tree = ast.parse(text)
+    skipped = set()
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+            if isinstance(getattr(body[0], "value", None), ast.Constant):
+                skipped |= {*range(body[0].lineno, body[0].end_lineno + 1)}
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            skipped |= {*range(node.lineno, node.end_lineno + 1)}
+    lines = enumerate(text.splitlines(), start=1)
+    return [
+        line for n, line in lines if line.strip() and line.strip()[0] != "#" and n not in skipped
+    ]
+
+
+def test_a_method_is_thirty_lines():
+    text = (EXAMPLES / "protofl-proto-nce/protofl_proto_nce.py").read_text(encoding="utf-8")
+    found = code_lines(text)
+    hooks = [line for line in found if line.strip() != "@pf.hookimpl"]
+    assert len(hooks) <= LONGEST, "\n".join(hooks)
