@@ -214,7 +214,8 @@ class Host:
         place = f"client {record.id}, round {round}"
         record.round = round
         if not keep_received:
-            record.received = Payload.from_bytes(blob, self.plan.device)
+            with naming(f"download, {place}"):
+                record.received = Payload.from_bytes(blob, self.plan.device)
         clock.lap("payload")
         record.forget_scratch()
         record.weights_changed()

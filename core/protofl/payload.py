@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from protofl.errors import MissingKey, WrongShape
+from protofl.errors import MissingKey, RunFailure, WrongShape
 
 
 class Payload(dict[str, Tensor]):
@@ -130,10 +131,18 @@ class Payload(dict[str, Tensor]):
 
     @classmethod
     def from_bytes(cls, data: bytes, device: torch.device | str = "cpu") -> Payload:
-        """Read what `to_bytes` wrote."""
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            RunFailure: The bytes are damaged.
+        """
         if not data:
             return cls()
-        return cls({k: v.to(device) for k, v in sorted(safetensors.torch.load(data).items())})
+        try:
+            tensors = safetensors.torch.load(data)
+        except safetensors.SafetensorError as error:
+            raise RunFailure(f"{len(data)} bytes are no payload: {error}") from error
+        return cls({k: v.to(device) for k, v in sorted(tensors.items())})
 
 
 def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

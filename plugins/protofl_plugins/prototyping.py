@@ -63,23 +63,19 @@ DEVIATIONS = {
 
 
 def class_guide(
-    client: pf.Client,
-    features: Tensor,
-    labels: Tensor,
+    means: Tensor,
+    present: Tensor,
     table: Tensor,
     known: Tensor,
     distance: Literal["l2", "mse"],
-) -> tuple[Tensor, Tensor]:
-    """Σ_c φ(P_i^c, P̄^c) over the batch's known classes, and the number of its classes.
+) -> Tensor:
+    """Σ_c φ(P_i^c, P̄^c) over the batch's known classes.
 
     A class's mean over the whole client has no gradient within a step, so P_i^c is the mean of
-    the batch's samples of class c.
+    the batch's samples of class c, C×K, of the classes that are present in the batch.
     """
-    means, counts = F.class_means(features, labels, client.num_classes)
-    every = torch.arange(client.num_classes, device=labels.device)
-    present = counts > 0
-    mean = F.prototype_alignment(means, every, table, known & present, distance)
-    return mean * client.num_classes, present.sum()
+    every = torch.arange(len(means), device=means.device)
+    return F.prototype_alignment(means, every, table, known & present, distance) * len(means)
 
 
 def guide(
@@ -90,8 +86,9 @@ def guide(
     if config.align == "sample":
         term = F.prototype_alignment(output.features, batch.y, table, known, distance)
     else:
-        total, classes = class_guide(client, output.features, batch.y, table, known, distance)
-        term = total / classes
+        means, counts = F.class_means(output.features, batch.y, client.num_classes)
+        present = counts > 0
+        term = class_guide(means, present, table, known, distance) / present.sum()
     weight: float = config.lambda_
     return weight * term
 

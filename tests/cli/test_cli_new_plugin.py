@@ -32,7 +32,7 @@ def written(tmp_path_factory):
     """{kind: folder} of a new plugin of every kind, installed as pip would leave it."""
     root = tmp_path_factory.mktemp("plugins")
     folders = {}
-    for kind in KINDS:
+    for kind in new_plugin.KINDS:
         folder = root / kind
         words = ["new-plugin", f"my-{kind}", "--kind", kind, "--out", str(folder)]
         result = CliRunner().invoke(app, words)
@@ -125,26 +125,14 @@ def test_it_is_clean(written):
     """As ruff sees it, with the rules of an author who keeps all of them."""
     pytest.importorskip("ruff")
     rules = "E,F,W,I,UP,B,ANN,D,RUF"
+    style = ["--config", 'lint.pydocstyle.convention="google"', "--select", rules]
+    style += ["--ignore", "RUF001,RUF002,RUF003,RUF012,D105,D107"]
+    ruff = [sys.executable, "-m", "ruff"]
+    common = ["--isolated", "--line-length=100", "--no-cache"]
     for folder in written.values():
-        for words in (
-            ["check", "--select", rules, "--config", 'lint.pydocstyle.convention="google"'],
-            ["format", "--check"],
-        ):
-            done = subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "ruff",
-                    *words,
-                    "--isolated",
-                    "--line-length=100",
-                    "--no-cache",
-                ]
-                + (["--ignore", "RUF001,RUF002,RUF003,RUF012,D105,D107"] if words[0] == "check" else [])
-                + [str(folder / "src")],
-                capture_output=True,
-                text=True,
-            )
+        for words in (["check", *style], ["format", "--check"]):
+            command = [*ruff, *words, *common, str(folder / "src")]
+            done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0, done.stdout
 
 

@@ -15,6 +15,7 @@ LARGE = {"htfe3", "htfe4", "htfe5", "htfe8", "htfe9", "htm10", "htfe8-htc4", "re
 LARGE |= {"resnet18", "resnet34", "fedpkd-het"}
 ELSEWHERE = {
     "dataset": {"npz", "folder", "pfllib"},  # need files; their tests make them
+    "generator": {"stable-diffusion"},  # needs a pipeline; its tests make one
     "backend": {"process", "ray"},  # start processes; see tests/plugins/backends
     "model-group": LARGE,
     "engine": {"vmapped", "compiled", "captured"},  # see tests/plugins/engines

@@ -102,7 +102,7 @@ class _Layer(torch.autograd.Function):
         return _product(x, weight, bias)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         (x,) = ctx.saved_tensors
         weight = ctx.layer.weight
@@ -118,5 +118,5 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 ONEDNN: Any = None
-if torch.backends.mkldnn.is_available():
+if torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
     ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)

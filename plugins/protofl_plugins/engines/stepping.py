@@ -62,7 +62,7 @@ def by_eager(jobs: Sequence[pf.TrainJob], why: str = "") -> list[dict[str, float
     found = []
     for job in jobs:
         with job.stream():
-            found.append(Eager().train(job, Eager.Config()))
+            found.append(Eager().train(job, Eager.Config.model_validate({})))
         if why:
             job.notes.append(why)
     return found

@@ -180,16 +180,17 @@ class FedSA:
         config, z, y = client.config, output.features, batch.y
         anchors, known, margin = client.scratch["anchors"]
         every = torch.arange(client.num_classes, device=y.device)
+        if "class" in (config.align, config.contrast):
+            means, counts = F.class_means(z, y, client.num_classes)
+            present = counts > 0
         if config.align == "sample":
             L_R = F.prototype_alignment(z, y, anchors, known, config.distance)
         else:
-            L_R, _ = class_guide(client, z, y, anchors, known, config.distance)
+            L_R = class_guide(means, present, anchors, known, config.distance)
         if config.contrast == "sample":
             L_MCL = F.margin_contrastive_loss(z, y, anchors, margin, known)
         else:
-            means, counts = F.class_means(z, y, client.num_classes)
             rows = F.margin_contrastive_rows(means, every, anchors, margin, known)
-            present = counts > 0
             L_MCL = (rows * present).sum() / present.sum()
         rows = cross_entropy(_without_bias(client, anchors), every, reduction="none")
         L_CC = (rows * known).sum() / known.sum()
