@@ -81,7 +81,7 @@ class FusedLinears:
 
 
 def _forward(layer: nn.Linear, factors: list[Any], x: Tensor) -> Tensor:
-    found: Tensor = _Layer.apply(x, layer.weight, layer.bias, layer, factors)  # type: ignore[no-untyped-call]
+    found: Tensor = _Layer.apply(x, layer.weight, layer.bias, layer, factors)
     return found
 
 
