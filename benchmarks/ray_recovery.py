@@ -1,0 +1,160 @@
+"""Ray actors and nodes that end in the middle of a round: the same run as on one machine, or not.
+
+    pip install 'protofl[ray]'
+    python benchmarks/ray_recovery.py
+    python benchmarks/ray_recovery.py --method fedsa --models htcnn8 --rounds 4
+
+Each case is a run with two actors. Its record, summary and checkpoint files are compared, byte for
+byte, with those of the backend `local`. Nodes are processes on this machine, made by Ray's own
+``cluster_utils``: a head and one that is removed. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import protofl as pf
+
+MIDDLE = 1
+"""The round in which something ends, after the first client of it is done."""
+
+Blow = Callable[[], str]
+"""Ends something; says what."""
+
+
+def main() -> None:
+    """Run all cases and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--method", default="fedsa")
+    parser.add_argument("--models", default="htcnn8")
+    parser.add_argument("--dataset", default="digits")
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=4)
+    given = vars(parser.parse_args())
+    with tempfile.TemporaryDirectory() as folder:
+        reference = run(given, Path(folder) / "local", {"backend": "local"})
+        print(f"local: {reference[1]:.1f} s")
+        for name, case in {"undisturbed": calm, "an actor is killed": actor_killed}.items():
+            with case() as (options, blow):
+                report(name, run(given, Path(folder) / name, options, blow), reference)
+        for name, cpus in {"a node is removed": 2, "… and no other has room": 1}.items():
+            with node_removed(cpus) as (options, blow):
+                report(name, run(given, Path(folder) / name, options, blow), reference)
+
+
+# --- what ends --------------------------------------------------------------------------------
+
+
+@contextmanager
+def calm() -> Iterator[tuple[dict[str, Any], Blow | None]]:
+    """Nothing ends."""
+    yield {}, None
+
+
+@contextmanager
+def actor_killed() -> Iterator[tuple[dict[str, Any], Blow]]:
+    """One of the two actors' processes."""
+
+    def blow() -> str:
+        process = next(actors())
+        os.kill(process, signal.SIGKILL)
+        return f"process {process}"
+
+    yield {}, blow
+
+
+@contextmanager
+def node_removed(cpus: int) -> Iterator[tuple[dict[str, Any], Blow]]:
+    """The second of two nodes; the head has room for so many actors."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus})
+    try:
+        node = cluster.add_node(num_cpus=1)
+        options = {"backend.address": cluster.address, "backend.patience": 20}
+
+        def blow() -> str:
+            cluster.remove_node(node, allow_graceful=False)
+            return f"node {node.node_ip_address}"
+
+        yield {"set": options}, blow
+    finally:
+        cluster.shutdown()
+
+
+def actors() -> Iterator[int]:
+    """The processes of this machine's actors."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"HostActor" in path.read_bytes():
+                yield int(path.parent.name)
+        except OSError:
+            continue
+
+
+# --- runs -------------------------------------------------------------------------------------
+
+
+def run(
+    given: dict[str, Any], out: Path, options: dict[str, Any], blow: Blow | None = None
+) -> tuple[dict[str, Any], float, list[str]]:
+    """What a run leaves, its seconds, and what it said."""
+    state: dict[str, Any] = {"round": -1, "said": []}
+
+    def progress(event: str, values: dict[str, Any]) -> None:
+        if event == "round":
+            state["round"] = values["round"]
+        if event == "note":
+            state["said"].append(values["text"])
+        if event == "client" and state["round"] == MIDDLE - 1 and blow and "ended" not in state:
+            state["ended"] = blow()
+
+    options = {"backend": "ray", "workers": 2} | options
+    if options["backend"] == "local":
+        del options["workers"]
+    start = time.perf_counter()
+    result = pf.run(
+        given["method"],
+        models=given["models"],
+        dataset=given["dataset"],
+        clients=given["clients"],
+        rounds=given["rounds"],
+        out=out,
+        progress=progress,
+        **options,
+    )
+    seconds = time.perf_counter() - start
+    if blow and "ended" not in state:
+        raise SystemExit("nothing was ended; are there enough rounds?")
+    kept = {p.name: p.read_bytes() for p in (result.folder / "checkpoint").glob("*.safetensors")}
+    lines = [
+        {k: v for k, v in line.items() if k not in ("seconds", "time")} for line in result.record
+    ]
+    left = {"record": lines, "summary": result.summary, "checkpoint": kept}
+    said = [line for line in state["said"] if "replaced" in line or "worker" in line]
+    return left, seconds, ["ended: " + state["ended"], *said] if blow else []
+
+
+def report(
+    name: str,
+    found: tuple[dict[str, Any], float, list[str]],
+    reference: tuple[dict[str, Any], float, list[str]],
+) -> None:
+    """One case, compared."""
+    same = {what: found[0][what] == reference[0][what] for what in reference[0]}
+    print(f"{name}: {found[1]:.1f} s, equal to local: {json.dumps(same)}")
+    for line in found[2]:
+        print(f"    {line}")
+
+
+if __name__ == "__main__":
+    main()
