@@ -115,7 +115,7 @@ def run(
             state["round"] = values["round"]
         if event == "note":
             state["said"].append(values["text"])
-        if event == "client" and state["round"] == MIDDLE - 1 and blow and "ended" not in state:
+        if event == "client" and state["round"] == MIDDLE and blow and "ended" not in state:
             state["ended"] = blow()
 
     options = {"backend": "ray", "workers": 2} | options

@@ -21,8 +21,8 @@ def test_a_published_recipe_runs(cli, tiny, tmp_path):
 
 
 def test_a_recipe_may_bring_everything(cli, tiny, strangers, tmp_path):
-    strangers("cook", {"recipe": {"stew": "cook_recipes"}})
-    package = tmp_path / "site-cook/cook_recipes"
+    strangers("cook", {"recipe": {"stew": "kitchen_recipes"}})
+    package = tmp_path / "site-cook/kitchen_recipes"
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "stew.toml").write_text("method = 'local'\nmodels = 'cnn4'\nlr = 0.25\n")

@@ -91,7 +91,7 @@ def new_plugin(
         typer.Option(
             "--out",
             metavar="DIR",
-            help="The folder to write (default: protofl-NAME here); it must be empty or new.",
+            help="The folder to write, empty or new; protofl-NAME here unless given.",
             show_default=False,
         ),
     ] = None,
