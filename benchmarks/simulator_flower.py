@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -19,28 +18,22 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from simulator_task import CNN4, Task, read_task
+from simulator_task import CNN4, read_task
 
 PATH, ROUNDS, OUT = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 
 client_app, server_app = ClientApp(), ServerApp()
 
 
-@lru_cache(maxsize=1)
-def task() -> Task:
-    """The data, read once in every process."""
-    return read_task(PATH)
-
-
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     """Local training of a client."""
     torch.set_num_threads(1)
-    x, y = task().clients[int(context.node_config["partition-id"])]
+    x, y = read_task(PATH).clients[int(context.node_config["partition-id"])]
     model = CNN4()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    optimizer = torch.optim.SGD(model.parameters(), lr=task().lr)
-    for rows in torch.randperm(len(y)).split(task().batch_size):
+    optimizer = torch.optim.SGD(model.parameters(), lr=read_task(PATH).lr)
+    for rows in torch.randperm(len(y)).split(read_task(PATH).batch_size):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
         optimizer.step()
@@ -62,7 +55,7 @@ def serve(grid: Grid, context: Context) -> None:
         nonlocal accuracy
         model = CNN4()
         model.load_state_dict(arrays.to_torch_state_dict())
-        x, y = task().test
+        x, y = read_task(PATH).test
         hits = sum(
             int((model(a).argmax(1) == b).sum())
             for a, b in zip(x.split(500), y.split(500), strict=True)
@@ -87,7 +80,7 @@ if __name__ == "__main__":
     run_simulation(
         server_app,
         client_app,
-        num_supernodes=len(task().clients),
+        num_supernodes=len(read_task(PATH).clients),
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
             "init_args": {"num_cpus": 2, "include_dashboard": False},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ class Task:
     lr: float
 
 
+@lru_cache(maxsize=1)
 def read_task(path: str) -> Task:
     """What `other_simulators` wrote."""
     with np.load(path, allow_pickle=False) as file:
