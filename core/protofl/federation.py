@@ -143,7 +143,7 @@ class Federation:
             dry=self.dry,
         )
         view = self.server.view(plan.composition.main)
-        threads, stream = _server_threads(plan), global_stream(plan.seed(trial), "setup-server")
+        threads, stream = server_threads(plan), global_stream(plan.seed(trial), "setup-server")
         with threads, stream, naming("setup_server"):
             started = plan.composition.lifecycle("setup_server", server=view)
         for knowledge in started.values():
@@ -181,7 +181,7 @@ class Federation:
         """
         # Payloads are read and written with as few threads as the server has: others would only
         # wait for the cores on which clients train.
-        with _server_threads(self.plan):
+        with server_threads(self.plan):
             return self._round(number)
 
     def _round(self, number: int) -> tuple[dict[str, Any], list[int]]:
@@ -395,7 +395,7 @@ class _Encoder:
         return self._last[2]
 
 
-class _server_threads:
+class server_threads:
     """Compute with the run's number of server threads inside."""
 
     def __init__(self, plan: Plan) -> None:

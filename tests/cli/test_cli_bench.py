@@ -11,6 +11,7 @@ import pytest
 
 NAIVE = Path(__file__).parents[2] / "benchmarks/naive.py"
 SPREAD = {"min", "median", "max"}
+SPREAD_OF_NOTHING = dict.fromkeys(("min", "median", "max"), 0.0)
 
 
 @pytest.fixture
@@ -71,6 +72,16 @@ def test_alone(cli, small, tmp_path):
     (case,) = json.loads((tmp_path / "b.json").read_text())["cases"]
     assert case["against"] is None and case["ratio"] is None and case["equality"] is None
     assert len(case["protofl"]["repeats"]) == 2
+
+
+def test_the_server_s_step_alone(cli, small, tmp_path):
+    words = ("--dataset", "mnist=digits", "--json", "b.json", "--against", NAIVE)
+    result = cli("bench", "mnist-server", *small, *words)
+    assert result.exit_code == 0, result.output
+    (case,) = json.loads((tmp_path / "b.json").read_text())["cases"]
+    assert case["part"] == "server" and case["equality"]["equal"]
+    assert case["protofl"]["seconds"]["server"]["min"] > 0
+    assert case["protofl"]["seconds"].get("train", SPREAD_OF_NOTHING) == SPREAD_OF_NOTHING
 
 
 OTHER = """

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from protofl.data.batches import Pixels
 from protofl.errors import UsageError
-from protofl.federation import Federation, Tally
+from protofl.federation import Federation, Tally, server_threads
 from protofl.jobs import Pool
 from protofl.payload import Payload
 from protofl.plan import Plan
@@ -92,21 +92,25 @@ class ProtoflLoop:
         """Local training and uploads."""
         federation, tally = self._federation, Tally()
         federation.server.round = number
-        self._uploads = federation._local_training(federation.participants(number), number, tally)
+        with server_threads(federation.plan):
+            chosen = federation.participants(number)
+            self._uploads = federation._local_training(chosen, number, tally)
         return tally.seconds
 
     def serve(self, number: int) -> dict[str, float]:
         """The server's hooks."""
         tally = Tally()
         self._federation.server.round = number
-        self._federation._server_step(self._uploads, tally)
+        with server_threads(self._federation.plan):
+            self._federation._server_step(self._uploads, tally)
         return tally.seconds
 
     def evaluate(self, number: int) -> dict[str, float]:
         """Downloads and evaluation."""
         tally = Tally()
         everyone = range(self._federation.plan.info.num_clients)
-        self._federation._evaluate(everyone, number, tally)
+        with server_threads(self._federation.plan):
+            self._federation._evaluate(everyone, number, tally)
         self._accuracies = {c: right / n for c, (right, n) in tally.accuracy.items()}
         return tally.seconds
 

@@ -206,7 +206,7 @@ class _Measurement:
                     self._say(f"float64: {name}")
                     self._prepare(side)
                     for number in range(1, self.request.check):
-                        side.ask("work", part=self.case.part, number=number)
+                        side.ask("work", part=FIRST[self.case.part][-1], number=number)
                 double = self._compared(sides, "float64")
         equal = None
         if double is not None:
@@ -240,7 +240,7 @@ class _Measurement:
     def _measured(self, side: Side, first: int) -> dict[str, float]:
         """One measure: the mean of some rounds."""
         found = [
-            side.ask("work", part=self.case.part, number=number)["seconds"]
+            side.ask("work", part=FIRST[self.case.part][-1], number=number)["seconds"]
             for number in range(first, first + self.request.rounds)
         ]
         stages = [s for s in STAGES if any(s in seconds for seconds in found)]
