@@ -23,6 +23,9 @@ from protofl.profiling import OFF, Event, Spans
 LIMIT = 100_000
 """Spans that a trace keeps, operators aside; the sums are over all."""
 
+CLOCKS = 1_000
+"""Nanoseconds by which torch's profiler and this process may disagree about a moment."""
+
 TRAINING = ("data", "forward", "loss", "backward", "update")
 PARTS = {"train": ("train",), "upload": ("prototypes", "payload"), "evaluate": ("evaluate",)}
 """The stages for which each sample of operators stands."""
@@ -244,7 +247,7 @@ class Timeline:
             yield _about("process_name", pid, 0, {"name": name})
             yield _about("process_sort_index", pid, 0, {"sort_index": pid})
             tracks = {"": 0}
-            for event in sorted(events, key=lambda e: (e[2], -e[3])):
+            for event in _nested(events):
                 if event[4] not in tracks:
                     tracks[event[4]] = len(tracks)
                 yield _complete(event, pid, tracks[event[4]], shift - zero)
@@ -252,6 +255,25 @@ class Timeline:
                 label = track or ("rounds" if pid == 0 else "clients")
                 yield _about("thread_name", pid, tid, {"name": label})
                 yield _about("thread_sort_index", pid, tid, {"sort_index": tid})
+
+
+def _nested(events: Iterable[Any]) -> Iterator[Any]:
+    """Events by their start, without what an operator is too long for the span around it.
+
+    Operators are timed by torch's profiler, spans by this process: their clocks agree to less
+    than ``CLOCKS`` nanoseconds. An event that is longer by more is left as it is.
+    """
+    ends: dict[str, list[int]] = {}
+    for event in sorted(events, key=lambda e: (e[2], -e[3])):
+        name, category, start, length, track, args = event
+        around = ends.setdefault(track, [])
+        while around and around[-1] <= start:
+            around.pop()
+        over = start + length - around[-1] if around else 0
+        if 0 < over < CLOCKS:
+            length -= over
+        around.append(start + length)
+        yield name, category, start, length, track, args
 
 
 def _complete(event: Event, pid: int, tid: int, shift: int) -> dict[str, Any]:

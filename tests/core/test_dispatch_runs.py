@@ -86,7 +86,9 @@ def test_hosts_that_end_change_nothing(tmp_path, case, every):
                 federation.save_clients(clients, paths)
         assert without_times(found) == without_times(rows)
         assert saved(federation, folder / "end") == weights
-        # Whether clients are moved from the slow host is a matter of seconds: see test_dispatch.py.
+        # Of few none need be on the slow host, and where a phase follows the server's step its
+        # real seconds count too; test_dispatch.py shows each kind of move for itself.
+        assert "load" in log or case.startswith(("few", "after the server"))
         assert len(notes) >= 2 if life else not notes
         pool.close()
 

@@ -16,7 +16,7 @@ from protofl.host import Host
 from protofl.jobs import Job, Reply, _unprofiled
 from protofl.operators import Operators
 from protofl.profiling import OFF, HostProfile
-from protofl.timeline import Timeline
+from protofl.timeline import Timeline, _nested
 from runtime_toys import install, make_plan, train, without_times
 
 CPU = torch.device("cpu")
@@ -95,10 +95,19 @@ def test_spans_of_a_track_lie_within_each_other(profiled):
         for start, stop in sorted(spans, key=lambda s: (s[0], -s[1])):
             while around and around[-1] <= start:
                 around.pop()
-            # Clocks of two resolutions are mixed: some nanoseconds over are none.
-            assert not around or stop <= around[-1] + 1_000
-            stop = min([stop, *around[-1:]])
+            assert not around or stop <= around[-1]
             around.append(stop)
+
+
+def test_what_an_operator_is_too_long_for_the_span_around_it_is_cut():
+    def event(start, length, track=""):
+        return ("x", "op", start, length, track, {})
+
+    events = [event(100, 60_000), event(50_000, 10_109), event(50_100, 10_400), event(0, 9, "b")]
+    cut = [(e[2], e[3]) for e in _nested(events) if not e[4]]
+    assert cut == [(100, 60_000), (50_000, 10_100), (50_100, 10_000)]
+    wrong = [event(0, 10_000), event(5_000, 7_000)]  # more than clocks disagree about
+    assert [e[3] for e in _nested(wrong)] == [10_000, 7_000]
 
 
 def test_every_process_has_a_name_and_its_spans(runs):
