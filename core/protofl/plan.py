@@ -25,6 +25,7 @@ from protofl.errors import Refused, UsageError
 from protofl.generators import ImageSource
 from protofl.info import RunInfo
 from protofl.inputs import load_images, partition_with, pixels_for, public_data
+from protofl.machine import usable_cores
 from protofl.models import Architecture, SplitModel, cost, profile
 from protofl.parts import Part, choose_part
 from protofl.randomness import global_stream
@@ -134,7 +135,7 @@ class Plan:
             torch.use_deterministic_algorithms(True)
         if settings.backend == "auto":
             grouped = trains_groups(parts["engine"])  # a worker trains one client at a time
-            alone = device.type != "cpu" or _cores() == 1 or bool(extra) or grouped
+            alone = device.type != "cpu" or len(usable_cores()) == 1 or bool(extra) or grouped
             settings = settings.model_copy(update={"backend": "local" if alone else "process"})
         elif extra and settings.backend != "local":
             raise UsageError(
@@ -378,10 +379,6 @@ def _dump(config: Config, skip: str | None = None) -> dict[str, Any]:
     values = config.model_dump(mode="json", by_alias=True)
     values.pop(skip or "", None)
     return values
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _device(text: str) -> torch.device:

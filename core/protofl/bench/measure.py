@@ -26,6 +26,7 @@ from protofl.bench.compare import TOLERANCE, compare
 from protofl.data.images import Images
 from protofl.errors import HostFailure, ProtoflError, UsageError
 from protofl.federation import finite
+from protofl.machine import usable_cores
 from protofl.spelling import merge_options
 
 Progress = Callable[[str, dict[str, Any]], None]
@@ -361,7 +362,6 @@ def _ratio(measures: dict[str, list[dict[str, float]]]) -> dict[str, float] | No
 
 def machine() -> dict[str, Any]:
     """What a figure depends on beside the code."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
@@ -370,7 +370,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "processor": _processor(),
-        "cores": cores,
+        "cores": len(usable_cores()),
         "gpu": gpu,
         "load_before": load,
     }

@@ -14,9 +14,15 @@ from protofl_plugins.backends import wire
 
 
 class Worker:
-    """A worker process and the pipes to it."""
+    """A worker process and the pipes to it.
 
-    def __init__(self, number: int, plan: str) -> None:
+    Args:
+        number: Its number.
+        plan: The plan, as JSON.
+        core: The one core that it keeps to; None for any.
+    """
+
+    def __init__(self, number: int, plan: str, core: int | None) -> None:
         self.number = number
         environment = {
             # Keep freed memory: every step frees and takes the same activations, and giving them
@@ -35,6 +41,9 @@ class Worker:
             stdout=subprocess.PIPE,
             env=environment,
         )
+        if core is not None:
+            with suppress(OSError):  # before it starts threads of its own, which follow it
+                os.sched_setaffinity(self._process.pid, {core})
         self._in = cast(BinaryIO, self._process.stdin)
         self._out = cast(BinaryIO, self._process.stdout)
         self._ready = False
@@ -84,10 +93,24 @@ class Worker:
 class Process:
     """Worker processes on this machine, one thread each, one per core unless told otherwise."""
 
+    class Config(pf.Config):
+        """Options."""
+
+        pin: bool = pf.Field(
+            True,
+            description="keep each worker on a core of its own, where there are as many workers as "
+            "cores and the system can (Linux)",
+        )
+
     @pf.hookimpl
-    def open_pool(self, plan: pf.Plan, workers: int) -> pf.Dispatcher:
+    def open_pool(self, plan: pf.Plan, config: Config, workers: int) -> pf.Dispatcher:
         """Start the workers; they load while the run prepares itself."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        text = plan.to_json()
-        count = min(workers or cores or 1, plan.info.num_clients)
-        return pf.Dispatcher(lambda number: Worker(number, text), count)
+        text, cores = plan.to_json(), pf.usable_cores()
+        count = min(workers or len(cores), plan.info.num_clients)
+        # Fewer than all would meet those of a second run on the same cores.
+        pinned = config.pin and count == len(cores) and hasattr(os, "sched_setaffinity")
+
+        def start(number: int) -> Worker:
+            return Worker(number, text, cores[number] if pinned else None)
+
+        return pf.Dispatcher(start, count)

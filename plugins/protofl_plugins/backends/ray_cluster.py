@@ -104,10 +104,9 @@ def connect(config: Config, workers: int) -> tuple[Any, Leave]:
         return ray, lambda: None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if config.address is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         wanted = math.ceil(workers * config.num_cpus)
         options |= {"address": "local", "include_dashboard": False}
-        options["num_cpus"] = max(cores or 1, wanted, math.ceil(config.num_cpus))
+        options["num_cpus"] = max(len(pf.usable_cores()), wanted, math.ceil(config.num_cpus))
     else:
         options["address"] = config.address
         _answers(config.address)

@@ -75,6 +75,37 @@ def test_backends_agree_to_the_last_bit(run, method, options, workers):
     assert children(os.getpid()) == []
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system can't pin")
+@pytest.mark.parametrize(
+    ("workers", "options", "pinned"),
+    [(0, {}, True), (1, {}, False), (0, {"backend.pin": False}, False)],
+)
+def test_workers_keep_to_a_core_each_where_they_take_them_all(run, workers, options, pinned):
+    before = os.sched_getaffinity(0)
+    cores = set(pf.usable_cores()[:2])
+    seen = []
+
+    def progress(name, values):
+        if name == "round":
+            seen.extend(os.sched_getaffinity(child) for child in children(os.getpid()))
+
+    os.sched_setaffinity(0, cores)  # as many as there may be here; not 64 workers
+    try:
+        run(
+            "local",
+            "run",
+            backend="process",
+            workers=workers,
+            progress=progress,
+            rounds=1,
+            set=options,
+        )
+    finally:
+        os.sched_setaffinity(0, before)
+    expected = [{core} for core in cores] if pinned else [cores] * (workers or len(cores))
+    assert sorted(map(sorted, seen)) == sorted(map(sorted, expected))
+
+
 def kill_once(event, round):
     """A progress function that kills a worker when an event of a round comes."""
     state = {"round": -1, "killed": [], "notes": []}
