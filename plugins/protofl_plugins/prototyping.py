@@ -74,8 +74,7 @@ def class_guide(
     A class's mean over the whole client has no gradient within a step, so P_i^c is the mean of
     the batch's samples of class c, C×K, of the classes that are present in the batch.
     """
-    every = torch.arange(len(means), device=means.device)
-    return F.prototype_alignment(means, every, table, known & present, distance) * len(means)
+    return F.prototype_alignment(means, None, table, known & present, distance) * len(means)
 
 
 def guide(

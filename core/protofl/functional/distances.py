@@ -7,7 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from protofl.functional._checks import check_classes, check_labels, check_mask, result_dtype
+from protofl.functional._checks import (
+    check_classes,
+    check_labels,
+    check_mask,
+    check_shape,
+    result_dtype,
+)
 
 Distance = Literal["l2", "mse"]
 
@@ -85,7 +91,7 @@ def prototype_distance(features: Tensor, prototypes: Tensor, distance: Distance 
 
 def prototype_alignment(
     features: Tensor,
-    labels: Tensor,
+    labels: Tensor | None,
     prototypes: Tensor,
     known: Tensor,
     distance: Distance = "l2",
@@ -93,12 +99,12 @@ def prototype_alignment(
     """The mean distance of features to the prototypes of their own classes.
 
     FedTGP Eq. 4 and 11, FedSA Eq. 5, FedPKD Eq. 12 and 16, with the rows given here in the place
-    of the sum over classes: pass a batch's features to align every sample, or class means and
-    their classes to align those. The gradient is 0 where the distance is 0.
+    of the sum over classes: pass a batch's features to align every sample, or class means to
+    align those. The gradient is 0 where the distance is 0.
 
     Args:
         features: [N, K].
-        labels: [N] integers in 0…C−1.
+        labels: [N] integers in 0…C−1; None where row c is of class c, as of class means.
         prototypes: [C, K]; the rows of unknown classes are not looked at.
         known: [C] bool, the classes that have a prototype.
         distance: ``l2`` (Euclidean) or ``mse`` (squared, divided by K).
@@ -110,14 +116,18 @@ def prototype_alignment(
         ValueError: A shape, dtype or ``distance`` is wrong.
     """
     check_classes(features, prototypes)
-    check_labels("labels", labels, features.shape[0])
     check_mask("known", known, prototypes.shape[0])
     check_distance(distance)
-    labels = labels.long()
     dtype = result_dtype(features, prototypes)
+    prototypes = prototypes.to(dtype)
+    if labels is None:
+        check_shape("features", features, "C K", C=prototypes.shape[0])
+    else:
+        check_labels("labels", labels, features.shape[0])
+        labels = labels.long()
+        prototypes, known = prototypes[labels], known[labels]
     # One row each, so the difference itself is affordable, and exact for near points.
-    difference = features.to(dtype) - prototypes.to(dtype)[labels]
-    difference = difference.masked_fill(~known[labels].unsqueeze(1), 0.0)
+    difference = (features.to(dtype) - prototypes).masked_fill(~known.unsqueeze(1), 0.0)
     if distance == "mse":
         return difference.square().sum() / max(difference.numel(), 1)
     # torch's norm has the gradient 0 at 0.

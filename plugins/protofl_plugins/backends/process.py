@@ -31,6 +31,7 @@ class Worker:
             "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
             "MALLOC_TOP_PAD_": str(64 << 20),
             **os.environ,
+            "GLIBC_TUNABLES": _tunables(),
             "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
@@ -88,6 +89,15 @@ class Worker:
         for stream in (self._in, self._out):
             with suppress(OSError):  # what was not sent to an ended process can't be flushed
                 stream.close()
+
+
+def _tunables() -> str:
+    """Settings of a worker's glibc; what the user has set comes later, and wins.
+
+    Memory in huge pages: a step reads tens of megabytes of weights from end to end.
+    """
+    given = os.environ.get("GLIBC_TUNABLES")
+    return ":".join(["glibc.malloc.hugetlb=1", *([given] if given else [])])
 
 
 class Process:

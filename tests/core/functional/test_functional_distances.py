@@ -156,6 +156,16 @@ def test_alignment_gradient_is_0_at_the_prototype_and_for_unknown_classes(distan
     assert gradient[2].abs().min() > 0.1 / 3
 
 
+@pytest.mark.parametrize("distance", ["l2", "mse"])
+def test_without_labels_row_c_is_of_class_c(distance):
+    means, prototypes = points(4, 4, 6)
+    known = torch.tensor([True, False, True, True])
+    prototypes[1] = math.nan
+    expected = naive_alignment(means, torch.arange(4), prototypes, known.tolist(), distance)
+    got = prototype_alignment(means, None, prototypes, known, distance)
+    assert got.item() == pytest.approx(expected, rel=1e-12, abs=0)
+
+
 def test_labels_of_32_bits_do():
     features, prototypes = points(2, 3, 4)
     labels, known = torch.tensor([2, 0]), torch.tensor([True] * 3)
@@ -178,6 +188,8 @@ def test_errors_name_the_value():
         prototype_alignment(features, labels[:3], prototypes, known)
     with pytest.raises(ValueError, match=r"labels must be integers: got torch\.float32"):
         prototype_alignment(features, labels.float(), prototypes, known)
+    with pytest.raises(ValueError, match=r"features must be \[C=3, K\]: got shape \[4, 5\]"):
+        prototype_alignment(features, None, prototypes, known)
     with pytest.raises(ValueError, match=r"known must be \[C=3\]: got shape \[2\]"):
         prototype_alignment(features, labels, prototypes, known[:2])
     with pytest.raises(ValueError, match=r"known must be bool: got torch\.int64"):

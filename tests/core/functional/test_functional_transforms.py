@@ -28,6 +28,7 @@ FUNCTIONS = {
     "distance mse": lambda f, y, p, k, m: F.prototype_distance(f, p, "mse"),
     "alignment": lambda f, y, p, k, m: F.prototype_alignment(f, y, p, k),
     "alignment mse": lambda f, y, p, k, m: F.prototype_alignment(f, y, p, k, "mse"),
+    "alignment of means": lambda f, y, p, k, m: F.prototype_alignment(f[: len(p)], None, p, k),
     "pair": lambda f, y, p, k, m: F.pair_margin(p, k),
     "nearest": lambda f, y, p, k, m: F.nearest_margin(p, k),
     "mean": lambda f, y, p, k, m: F.mean_margin(p, k),
