@@ -107,9 +107,9 @@ class Process:
         """Options."""
 
         pin: bool = pf.Field(
-            True,
+            False,
             description="keep each worker on a core of its own, where there are as many workers as "
-            "cores and the system can (Linux)",
+            "cores and the system can (Linux); on shared machines slower than to let it move",
         )
 
     @pf.hookimpl

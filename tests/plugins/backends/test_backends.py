@@ -77,10 +77,9 @@ def test_backends_agree_to_the_last_bit(run, method, options, workers):
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system can't pin")
 @pytest.mark.parametrize(
-    ("workers", "options", "pinned"),
-    [(0, {}, True), (1, {}, False), (0, {"backend.pin": False}, False)],
+    ("workers", "pin", "pinned"), [(0, True, True), (1, True, False), (0, False, False)]
 )
-def test_workers_keep_to_a_core_each_where_they_take_them_all(run, workers, options, pinned):
+def test_pinned_workers_keep_to_a_core_each_where_they_take_them_all(run, workers, pin, pinned):
     before = os.sched_getaffinity(0)
     cores = set(pf.usable_cores()[:2])
     seen = []
@@ -98,7 +97,7 @@ def test_workers_keep_to_a_core_each_where_they_take_them_all(run, workers, opti
             workers=workers,
             progress=progress,
             rounds=1,
-            set=options,
+            set={"backend.pin": pin},
         )
     finally:
         os.sched_setaffinity(0, before)
