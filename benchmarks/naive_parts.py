@@ -91,7 +91,11 @@ class Client:
         order = torch.randperm(count, generator=stream).tolist()
         bounds = batch_bounds(count, settings.batch_size, settings.drop_last)
         return self._on_device(
-            DataLoader(self.train_data, batch_sampler=[order[a:b] for a, b in bounds])
+            DataLoader(
+                self.train_data,
+                batch_sampler=[order[a:b] for a, b in bounds],
+                generator=torch.Generator(),  # it draws a seed, by default from dropout's stream
+            )
         )
 
     def in_order(self, data: list[tuple[Tensor, Tensor]]) -> Batches:

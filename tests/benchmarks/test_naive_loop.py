@@ -88,6 +88,15 @@ def test_both_reach_the_same(data, tmp_path, method):
     assert torch.get_default_dtype() == torch.float32
 
 
+def test_dropout_draws_the_same(data, tmp_path):
+    """The second client's net has dropout; one small step: BatchNorm is chaotic."""
+    plan = plan_of(data, "fedproto", models="htfe4", batch_size=15, lr=1e-4)
+    kinds = {type(m).__name__ for m in plan.initial_model(1, 0).modules()}
+    assert "Dropout" in kinds
+    found = both(plan, plan, tmp_path)
+    assert found["largest"] <= TOLERANCE, found
+
+
 DIFFERENT = {
     "the weight of the guide": ("fedproto", {"options": {"fedproto": {"lambda": 0.1001}}}),
     "the margin's weight": ("fedsa", {"options": {"fedsa": {"lambda_2": 0.999}}}),

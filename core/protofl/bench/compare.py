@@ -16,6 +16,10 @@ from protofl.payload import apart
 TOLERANCE = 1e-9
 """Largest relative difference after some rounds in float64."""
 
+LEAST = 1e-3
+"""A tensor whose entries are all smaller is measured by this: a bias between two BatchNorms has the
+gradient 0, and holds nothing but rounding."""
+
 
 def write_state(loop: Loop, path: Path) -> dict[str, Any]:
     """Write all clients' weights and the server's knowledge; accuracies by client."""
@@ -39,8 +43,9 @@ def compare(
 
     Returns:
         ``largest``: over all tensors, the largest difference of two entries relative to the
-        tensor's largest entry (infinite where a tensor is missing, has another shape, or holds
-        NaN on one side alone); ``where``: that tensor's name; ``tensors``: how many were compared;
+        tensor's largest entry, or to `LEAST` (infinite where a tensor is missing, has another
+        shape, or holds NaN on one side alone); ``where``: that tensor's name; ``tensors``: how many
+        were compared;
         ``accuracies_apart``: clients whose accuracies differ, and ``accuracy``: the largest such
         difference.
     """
@@ -62,14 +67,14 @@ def compare(
 
 
 def difference(a: Tensor | None, b: Tensor | None) -> float:
-    """The largest |a − b| over the largest |b|; infinity where nothing can be compared."""
+    """The largest |a − b| over the largest |b|, `LEAST` at least; infinity where there is none."""
     if a is None or b is None or a.shape != b.shape:
         return float("inf")
     if a.numel() == 0 or torch.equal(a, b):
         return 0.0
     a, b = a.double(), b.double()
     apart_by = float((a - b).abs().max())
-    scale = float(b.abs().max())
+    scale = max(float(b.abs().max()), LEAST)
     if not apart_by < float("inf"):  # NaN too
         return float("inf")
-    return apart_by / scale if scale > 0 else float("inf")
+    return apart_by / scale

@@ -217,6 +217,7 @@ class _Measurement:
             "equal": equal,
             "unchecked": why,
             "rounds": self.request.check,
+            "options": self.case.check,
             "float64": double,
             "float32": single,
         }
@@ -249,7 +250,9 @@ class _Measurement:
 
     @contextmanager
     def _sides(self, *, double: bool) -> Iterator[dict[str, Side]]:
-        options = {**self.options, **({"backend": "local"} if double else {})}
+        options = dict(self.options)
+        if double:
+            options |= {"backend": "local", **self.case.check}
         sides: dict[str, Side] = {}
         try:
             for name in self.names[::-1]:  # what is wrong with a file is found first
