@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from protofl.host import Host
     from protofl.info import Phase, RunInfo
     from protofl.jobs import Job, Pool, Reply, TrainJob
-    from protofl.machine import usable_cores
     from protofl.models import Architecture, SplitModel
     from protofl.payload import Payload, class_rows, stack_rows
     from protofl.plan import Plan
@@ -102,7 +101,6 @@ _HOME = {
     "TrainJob": "protofl.jobs",
     "StandIn": "protofl.standin",
     "Plan": "protofl.plan",
-    "usable_cores": "protofl.machine",
     # running
     "run": "protofl.running",
     "Result": "protofl.running",
@@ -161,7 +159,6 @@ __all__ = [
     "read_npz",
     "run",
     "stack_rows",
-    "usable_cores",
 ]
 
 

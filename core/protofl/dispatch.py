@@ -17,6 +17,7 @@ from typing import Protocol
 
 from protofl.errors import HostFailure
 from protofl.jobs import Job, Reply
+from protofl.machine import usable_cores
 from protofl.placement import Seconds, place
 from protofl.recovery import JOURNAL, Memory, Slot
 
@@ -52,6 +53,9 @@ class Dispatcher:
     Attributes:
         report: Takes a line for the user, in the thread that runs the jobs.
     """
+
+    cores = staticmethod(usable_cores)
+    """The numbers of the cores on which this process, and hosts that it starts, may run."""
 
     def __init__(
         self, start: Callable[[int], _Host], count: int, *, journal: int = JOURNAL

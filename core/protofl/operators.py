@@ -89,7 +89,8 @@ def _read(
         if category not in ON_CPU | ON_GPU:
             continue
         start = moment + round((event["ts"] - zero - half) * 1000)
-        end = start + round(event["dur"] * 1000)
+        # The processor's counter, which torch reads, can differ between cores of a virtual machine.
+        end = start + max(0, round(event["dur"] * 1000))
         if category in ON_GPU:  # what was launched within runs later
             stream = event.get("args", {}).get("stream", event["tid"])
             tracks["gpu", f"GPU stream {stream}"].append([start, end, event["name"], category])

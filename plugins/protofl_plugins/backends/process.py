@@ -115,7 +115,7 @@ class Process:
     @pf.hookimpl
     def open_pool(self, plan: pf.Plan, config: Config, workers: int) -> pf.Dispatcher:
         """Start the workers; they load while the run prepares itself."""
-        text, cores = plan.to_json(), pf.usable_cores()
+        text, cores = plan.to_json(), pf.Dispatcher.cores()
         count = min(workers or len(cores), plan.info.num_clients)
         # Fewer than all would meet those of a second run on the same cores.
         pinned = config.pin and count == len(cores) and hasattr(os, "sched_setaffinity")

@@ -106,7 +106,7 @@ def connect(config: Config, workers: int) -> tuple[Any, Leave]:
     if config.address is None:
         wanted = math.ceil(workers * config.num_cpus)
         options |= {"address": "local", "include_dashboard": False}
-        options["num_cpus"] = max(len(pf.usable_cores()), wanted, math.ceil(config.num_cpus))
+        options["num_cpus"] = max(len(pf.Dispatcher.cores()), wanted, math.ceil(config.num_cpus))
     else:
         options["address"] = config.address
         _answers(config.address)

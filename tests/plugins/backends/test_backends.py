@@ -81,7 +81,7 @@ def test_backends_agree_to_the_last_bit(run, method, options, workers):
 )
 def test_pinned_workers_keep_to_a_core_each_where_they_take_them_all(run, workers, pin, pinned):
     before = os.sched_getaffinity(0)
-    cores = set(pf.usable_cores()[:2])
+    cores = set(pf.Dispatcher.cores()[:2])
     seen = []
 
     def progress(name, values):
