@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -30,6 +31,16 @@ def numpy_stream(seed: int, *keys: Key) -> np.random.Generator:
 @contextmanager
 def global_stream(seed: int, *keys: Key) -> Iterator[None]:
     """Seed torch's global generators for a block (initial weights, dropout) and restore them."""
+    value = _digest(seed, keys)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(_digest(seed, keys))
+        if _accelerated():
+            torch.manual_seed(value)
+        else:  # the CPU's alone: the other takes three stack traces, one for each kind of device
+            torch.default_generator.manual_seed(value)
         yield
+
+
+@lru_cache
+def _accelerated() -> bool:
+    """Whether this machine has a device with a generator of its own."""
+    return torch.accelerator.is_available()

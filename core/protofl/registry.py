@@ -10,8 +10,9 @@ import re
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pluggy
@@ -254,13 +255,15 @@ def spec_of(kind: str) -> type:
     return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 
-def spec_hooks(kind: str) -> dict[str, list[str]]:
+@lru_cache
+def spec_hooks(kind: str) -> Mapping[str, list[str]]:
     """The hooks of a kind and their arguments."""
-    return {
+    found = {
         name: [a for a in inspect.signature(function).parameters if a != "self"]
         for name, function in vars(spec_of(kind)).items()
         if hasattr(function, "protofl_spec")
     }
+    return MappingProxyType(found)
 
 
 def hooks_of(kind: str, plugin: type) -> list[str]:
