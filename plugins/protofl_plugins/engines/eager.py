@@ -1,8 +1,9 @@
 """The reference engine: one step after the other, as PyTorch runs them.
 
 Parameters are updated group by group in a few operations. Fully connected layers can be updated
-without their gradient being stored (`protofl_plugins.engines.fused`): the same sums, rounded
-differently in the last place.
+without their gradient being stored (`protofl_plugins.engines.fused`), and 1×1 convolutions of few
+images are one product (`protofl_plugins.engines.pointwise`): the same sums, rounded differently in
+the last place.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from protofl_plugins.engines.fused import FusedLinears
+from protofl_plugins.engines.pointwise import PointwiseConvolutions
 
 Gradients = Sequence[Tensor | None]
 
@@ -41,7 +43,7 @@ class Eager:
         update = make_update(job)
         history: dict[str, list[Tensor]] = {}
         sizes: dict[str, list[int]] = {}
-        with FusedLinears(job if config.fused else None) as fused:
+        with FusedLinears(job if config.fused else None) as fused, PointwiseConvolutions(job):
             for step, batch in enumerate(job.batches()):
                 job.lap("data")
                 with job.autocast():

@@ -62,6 +62,7 @@ def make_job(net, groups, loss, kind="sgd", dtype=torch.float32, **options):
         "lap": lambda phase: None,
         "whole": lambda: net,
         "precision": "bf16" if enabled else "fp32",
+        "device": torch.device("cpu"),
     }
     return SimpleNamespace(**given | OPTIMISERS[kind][0] | options)
 
