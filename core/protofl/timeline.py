@@ -153,7 +153,8 @@ class Timeline:
         own = {OWN[part]: value for part, value in found["profiler"].items()}
         self._own += sum(own.values())
         for stage, value in reply.values["seconds"].items():
-            seconds = value - own.get(stage, 0) / 1e9
+            # The profiler may work in what a stage leaves to another one (features in an upload).
+            seconds = max(0.0, value - own.get(stage, 0) / 1e9)
             self._stages[stage] += seconds
             self._by_stage[name, stage] += seconds
         for phase, value in found["phases"].items():
