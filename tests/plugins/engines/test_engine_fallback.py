@@ -147,6 +147,7 @@ def test_without_a_compiler(tmp_path):
     assert_equal_runs(found, wanted, 0.0)
 
 
+@pytest.mark.filterwarnings("ignore:Skipping serialization")  # torch 2.6's own
 def test_inductor(tmp_path):
     wanted, found = pair("compiled", "local", tmp_path, [toyfed.CNN])
     assert not found.notes or not shutil.which("g++")
