@@ -13,6 +13,7 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `nearest_margin`         maximum of the distance to the nearest class: FedTGP Fig. 1
 `mean_margin`            average margin: FedSA Eq. 6
 `margin_contrastive_…`   ``rows`` and their mean, ``loss``: FedTGP Eq. 10, FedSA Eq. 7
+`margin_penalty`         what both add to the distances
 `simplex_etf`            the fixed classifier V: FedKTL section 3.3.2
 `arcface_loss`           FedKTL Eq. 1
 `mmd_rbf`                maximum mean discrepancy: FedKTL Eq. 3
@@ -47,6 +48,7 @@ from protofl.functional.kernels import mmd_rbf
 from protofl.functional.margins import (
     margin_contrastive_loss,
     margin_contrastive_rows,
+    margin_penalty,
     mean_margin,
     mean_nearest_margin,
     nearest_margin,
@@ -65,6 +67,7 @@ __all__ = [
     "kl_divergence",
     "margin_contrastive_loss",
     "margin_contrastive_rows",
+    "margin_penalty",
     "mean_margin",
     "mean_nearest_margin",
     "mmd_rbf",

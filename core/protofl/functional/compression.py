@@ -34,9 +34,13 @@ def truncated_svd(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor
     if not 0.0 <= energy <= 1.0:
         raise ValueError(f"energy must be between 0 and 1: got {energy}")
     if matrix.dtype == torch.float32 and matrix.device.type != "mps":
-        found = _by_eigenvalues(matrix, energy)
-        if found is not None:
-            return _signed(*found)
+        wide = matrix.shape[0] <= matrix.shape[1]
+        A = (matrix if wide else matrix.T).double()
+        found = _by_lanczos(A, energy) or _by_eigenvalues(A, energy)
+        # Below float32's resolution of the largest, a singular value's vectors would be noise.
+        if found is not None and found[1][-1] > torch.finfo(torch.float32).eps * found[1][0]:
+            left, s, right = (part.to(matrix.dtype) for part in found)
+            return _signed(*((left, s, right) if wide else (right.T, s, left.T)))
     u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
     # On the CPU, where every backend has float64: squares of small float32 values underflow.
     rank = _rank(s.detach().cpu().double().square(), energy)
@@ -58,21 +62,62 @@ def _rank(squares: Tensor, energy: float) -> int:
     return min(below + 1, len(squares)) if held[-1] > 0 else 1
 
 
-def _by_eigenvalues(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The same by the eigenvalues of A·Aᵀ in float64, some six times faster for a wide matrix.
+BLOCK = 12
+"""Rows by which Lanczos' basis grows; a multiple of four is fastest for matrix products."""
 
-    Squaring costs half the digits, and float64 has twice those of float32. None where a singular
-    value that is kept is below float32's resolution of the largest, as its vectors would be noise.
+
+def _by_lanczos(A: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The same by block Lanczos, for the few leading triplets of a large matrix A [P, Q], P ≤ Q.
+
+    Updates of a round have low rank: 8 of 512 triplets hold 95 % of the energy of a layer's, and
+    are found some seven times faster than all of them. The basis, of rows in float64, is
+    orthogonalised anew against all its rows (Golub and Van Loan, Matrix Computations, 10.3.6 and
+    10.4). It is done when what is left of ‖A·Aᵀ·u − σ²·u‖/σ is below float32's resolution of the
+    largest σ for each triplet.
+
+    Returns:
+        The triplets in float64, or None where A is small or too much of its rank is wanted.
     """
-    wide = matrix.shape[0] <= matrix.shape[1]
-    A = (matrix if wide else matrix.T).double()
+    most = A.shape[0] // 4
+    if most < 2 * BLOCK or energy >= 1.0:
+        return None
+    wanted = energy * torch.linalg.vector_norm(A).square()
+    # The start must have a part of every triplet: random, and the same each time.
+    start = torch.randn(
+        BLOCK, A.shape[1], generator=torch.Generator().manual_seed(0), dtype=A.dtype
+    )
+    Q, P = A.new_empty(0, A.shape[0]), A.new_empty(0, A.shape[1])  # P = Q·A
+    rest, held = start.to(A.device) @ A.T, 0.0
+    while len(Q) + BLOCK <= most:
+        fresh = rest
+        for _ in range(2):  # what is little but rounding still holds much of Q after the first
+            fresh = torch.linalg.qr((fresh - (fresh @ Q.T) @ Q).T).Q.T.contiguous()
+        Q, P = torch.cat((Q, fresh)), torch.cat((P, fresh @ A))
+        rest = P[-BLOCK:] @ A.T
+        rest = rest - (rest @ Q.T) @ Q
+        squares, W = (part.flip(-1) for part in torch.linalg.eigh(P @ P.T))
+        before, held = held, float(squares.detach().sum())
+        if held <= wanted:
+            grows = (held - before) * ((most - len(Q)) // BLOCK)
+            if before and held + grows < wanted:
+                return None
+            continue
+        rank = int((squares.cumsum(0) <= wanted).sum()) + 1
+        s, W = squares[:rank].sqrt(), W[:, :rank].T.contiguous()
+        left_over = torch.linalg.vector_norm(W[:, -BLOCK:] @ rest, dim=1) / s
+        if bool((left_over <= torch.finfo(torch.float32).eps * s[0]).all()):
+            return (W @ Q).T, s, (W @ P) / s.unsqueeze(1)
+    return None
+
+
+def _by_eigenvalues(A: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The same by the eigenvalues of A·Aᵀ, some six times faster than the SVD of a wide matrix.
+
+    Squaring costs half the digits, and float64 has twice those of float32. None where no vector
+    can be had of a singular value.
+    """
     values, vectors = torch.linalg.eigh(A @ A.T)
     squares = values.flip(0).clamp_min(0)
-    rank = _rank(squares.detach().cpu(), energy)
-    s = squares[:rank].sqrt()
-    if not bool(s[-1] > torch.finfo(torch.float32).eps * s[0]):
-        return None
-    left = vectors.flip(1)[:, :rank]
-    right = (left.T @ A) / s.unsqueeze(1)
-    u, vh = (left, right) if wide else (right.T, left.T)
-    return u.to(matrix.dtype), s.to(matrix.dtype), vh.to(matrix.dtype)
+    s = squares[: _rank(squares.detach().cpu(), energy)].sqrt()
+    left = vectors.flip(1)[:, : len(s)]
+    return (left, s, (left.T @ A) / s.unsqueeze(1)) if bool(s[-1] > 0) else None

@@ -88,6 +88,47 @@ def mean_margin(prototypes: Tensor, known: Tensor) -> Tensor:
     return (total / (known.sum() - 1).clamp_min(1).square()).to(result_dtype(prototypes))
 
 
+def margin_penalty(
+    labels: Tensor,
+    num_classes: int,
+    margin: float | Tensor,
+    known: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """What FedTGP Eq. 10 and FedSA Eq. 7 add to the distances d of rows to classes.
+
+    The cross-entropy of −(d + penalty) is their loss, see `margin_contrastive_rows`. Where labels
+    and margin stay, as for class means within a round, the penalty can be kept.
+
+    Args:
+        labels: [N] integers in 0…C−1.
+        num_classes: C.
+        margin: δ or d*, a number or a 0-d tensor, in the unit of the distances.
+        known: [C] bool, the classes in the denominator; all of them where ``None``.
+        dtype: Of the result, where ``margin`` is a number.
+
+    Returns:
+        [N, C]: the margin at a row's own class, even where that is unknown; elsewhere 0, or
+        infinity for unknown classes.
+
+    Raises:
+        ValueError: A shape or dtype is wrong.
+    """
+    check_shape("labels", labels, "N")
+    check_labels("labels", labels, labels.shape[0])
+    if isinstance(margin, Tensor) and margin.ndim != 0:
+        raise ValueError(f"margin must be a number or a 0-d tensor: got shape {[*margin.shape]}")
+    own = labels.unsqueeze(1) == torch.arange(num_classes, device=labels.device)
+    # The cast first: a bool times a Python number would be rounded to float32.
+    penalty = own.to(dtype) * margin
+    if known is None:
+        return penalty
+    check_mask("known", known, num_classes)
+    # The row's own class stays in even where it is unknown: a softmax over no class at all has
+    # the gradient NaN, which no mask after it takes away.
+    return penalty.masked_fill(~(known | own), torch.inf)
+
+
 def margin_contrastive_rows(
     anchored: Tensor,
     labels: Tensor,
@@ -115,19 +156,10 @@ def margin_contrastive_rows(
     """
     check_classes(anchored, prototypes, "anchored")
     check_labels("labels", labels, anchored.shape[0])
-    if isinstance(margin, Tensor) and margin.ndim != 0:
-        raise ValueError(f"margin must be a number or a 0-d tensor: got shape {[*margin.shape]}")
+    labels, dtype = labels.long(), result_dtype(anchored, prototypes)
+    penalty = margin_penalty(labels, prototypes.shape[0], margin, known, dtype)
     if known is not None:
-        check_mask("known", known, prototypes.shape[0])
         prototypes = prototypes.masked_fill(~known.unsqueeze(1), 0.0)
-    labels = labels.long()
-    own = labels.unsqueeze(1) == torch.arange(prototypes.shape[0], device=labels.device)
-    # The cast first: a bool times a Python number would be rounded to float32.
-    penalty = own.to(result_dtype(anchored, prototypes)) * margin
-    if known is not None:
-        # The row's own class stays in even where it is unknown: a softmax over no class at all
-        # has the gradient NaN, which no mask after it takes away.
-        penalty = penalty.masked_fill(~(known | own), torch.inf)
     scores = -(prototype_distance(anchored, prototypes) + penalty)
     rows = F.cross_entropy(scores, labels, reduction="none")
     return rows if known is None else rows.masked_fill(~known[labels], 0.0)

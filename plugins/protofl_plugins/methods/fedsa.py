@@ -33,7 +33,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from protofl_plugins.prototyping import (
-    class_guide,
     guide_weight,
     nearest_prototype,
     received_prototypes,
@@ -161,13 +160,15 @@ class FedSA:
 
     @pf.hookimpl
     def before_training(self, client: pf.Client) -> None:
-        """Ā as a table C×K, and d_i* = max(d_global, d_i)."""
+        """Ā as a table C×K, d_i* = max(d_global, d_i), and all that a round's steps share."""
         if "prototypes" in client.received:
             anchors, known = received_prototypes(client)
             margin = _margin(client.config)(anchors, known)
             if "margin" in client.state:
                 margin = torch.maximum(margin, client.state["margin"])
-            client.scratch["anchors"] = anchors, known, margin
+            every = torch.arange(client.num_classes, device=anchors.device)
+            penalty = F.margin_penalty(every, client.num_classes, margin, known, anchors.dtype)
+            client.scratch["anchors"] = anchors, known, margin, penalty, every
 
     @pf.hookimpl
     def local_loss(
@@ -178,22 +179,23 @@ class FedSA:
         if "anchors" not in client.scratch:
             return terms
         config, z, y = client.config, output.features, batch.y
-        anchors, known, margin = client.scratch["anchors"]
-        every = torch.arange(client.num_classes, device=y.device)
+        anchors, known, margin, penalty, every = client.scratch["anchors"]
         if "class" in (config.align, config.contrast):
             means, counts = F.class_means(z, y, client.num_classes)
-            present = counts > 0
+            d = F.prototype_distance(means, anchors)  # d(P_i^c, Ā^c') of Eq. 5 and of Eq. 7
+            mine = (known & (counts > 0)).to(d.dtype)
         if config.align == "sample":
             L_R = F.prototype_alignment(z, y, anchors, known, config.distance)
         else:
-            L_R = class_guide(means, present, anchors, known, config.distance)
+            own = d.diagonal()
+            L_R = mine @ (own if config.distance == "l2" else own.square() / z.shape[1])
         if config.contrast == "sample":
             L_MCL = F.margin_contrastive_loss(z, y, anchors, margin, known)
         else:
-            rows = F.margin_contrastive_rows(means, every, anchors, margin, known)
-            L_MCL = (rows * present).sum() / present.sum()
-        rows = cross_entropy(_without_bias(client, anchors), every, reduction="none")
-        L_CC = (rows * known).sum() / known.sum()
+            mean = mine / (counts > 0).sum()
+            L_MCL = cross_entropy(-(d + penalty), every, mean, reduction="sum")
+        heads = _without_bias(client, anchors)
+        L_CC = cross_entropy(heads, every, known.to(heads.dtype))
         return terms | {
             "align": config.lambda_1 * L_R,
             "mcl": config.lambda_2 * L_MCL,

@@ -11,7 +11,6 @@ from protofl.functional import (
     filter_by_prototype,
     kl_divergence,
     mmd_rbf,
-    truncated_svd,
     variance_weights,
 )
 from torch.autograd import gradcheck
@@ -193,58 +192,6 @@ def test_mmd_gradients():
     assert gradcheck(lambda x, y: mmd_rbf(x, y, (1.0, 3.0)), inputs)
 
 
-def naive_rank(singular, energy):
-    total, held = sum(s * s for s in singular), 0.0
-    if total == 0:
-        return 1
-    for r, s in enumerate(singular, start=1):
-        held += s * s
-        if held / total > energy:
-            return r
-    return len(singular)
-
-
-@pytest.mark.parametrize("energy", [0.0, 0.5, 0.9, 0.95, 0.999, 1.0])
-@pytest.mark.parametrize("shape", [(6, 4), (3, 8), (1, 5)])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["f64", "f32"])
-def test_svd_is_the_smallest_rank_with_the_energy(shape, energy, dtype):
-    matrix = randn(*shape).to(dtype)
-    found = truncated_svd(matrix, energy)
-    assert all(factor.dtype == dtype for factor in found)
-    assert bool((found[0].gather(0, found[0].abs().argmax(0, keepdim=True)) > 0).all())
-    if dtype == torch.float32:
-        exact = truncated_svd(matrix.double(), energy)
-        for one, other in zip(found, exact, strict=True):
-            torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
-        return
-    u, s, vh = found
-    # The singular values by another road: the eigenvalues of the Gram matrix.
-    small = matrix @ matrix.T if shape[0] < shape[1] else matrix.T @ matrix
-    singular = torch.linalg.eigvalsh(small).clamp_min(0).sqrt().flip(0)
-    rank = naive_rank(singular.tolist(), energy)
-    assert u.shape == (shape[0], rank) and s.shape == (rank,) and vh.shape == (rank, shape[1])
-    torch.testing.assert_close(s, singular[:rank])
-    lost = (matrix - u @ s.diag() @ vh).square().sum()
-    torch.testing.assert_close(lost, singular[rank:].square().sum())
-
-
-@pytest.mark.parametrize(
-    ("values", "energy", "rank"),
-    [
-        ([2.0, 1.0, 1.0, 0.0], 4 / 6, 2),  # the share of one triplet is the energy: not above it
-        ([2.0, 1.0, 1.0, 0.0], 0.66, 1),
-        ([2.0, 1.0, 1.0, 0.0], 1.0, 4),  # no share is above 1: full rank
-        ([2.0, 1.0, 1.0, 0.0], 0.0, 1),
-        ([0.0, 0.0, 0.0, 0.0], 0.95, 1),
-        ([0.0, 0.0, 0.0, 0.0], 1.0, 1),
-        ([1e-30, 1e-30, 0.0, 0.0], 0.95, 2),  # the squares underflow in float32
-    ],
-)
-def test_svd_at_the_edges(values, energy, rank):
-    u, s, vh = truncated_svd(torch.tensor(values).diag(), energy)
-    assert (u.shape[1], s.shape[0], vh.shape[0]) == (rank, rank, rank)
-
-
 def test_errors_name_the_value():
     logits = randn(2, 3, 4)
     for function in (variance_weights, ensemble_logits):
@@ -273,9 +220,3 @@ def test_errors_name_the_value():
     for bandwidths in ((), (10, 0)):
         with pytest.raises(ValueError, match=r"bandwidths must be positive .* got \("):
             mmd_rbf(features, features, bandwidths)
-    with pytest.raises(ValueError, match=r"energy must be between 0 and 1: got 1\.1"):
-        truncated_svd(features, 1.1)
-    with pytest.raises(ValueError, match=r"matrix must be \[P, Q\]: got shape \[3\]"):
-        truncated_svd(features[0], 0.9)
-    with pytest.raises(ValueError, match=r"matrix must not be empty: got shape \[0, 3\]"):
-        truncated_svd(features[:0], 0.9)

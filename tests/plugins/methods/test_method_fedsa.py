@@ -191,7 +191,7 @@ def test_the_margin_is_the_larger_of_global_and_local(toy, rows, margin, own):
     if own is not None:
         found.client(0).state["fedsa"] = {"margin": torch.tensor(own, dtype=torch.float64)}
     record = found.prepare(0, payload)
-    _, _, used = record.scratch["fedsa"]["anchors"]
+    used = record.scratch["fedsa"]["anchors"][2]
     assert float(used) == approx(max(slow_margin(anchors, margin), own or 0.0))
 
 
@@ -216,7 +216,7 @@ def test_a_client_with_one_class_takes_the_global_margin(toy):
     assert float(record.state["fedsa"]["margin"]) == 0
     record = found.prepare(0, found.server.knowledge, double=False)
     anchors = dict(enumerate(numbers(found.server.knowledge["prototypes"])))
-    _, _, used = record.scratch["fedsa"]["anchors"]
+    used = record.scratch["fedsa"]["anchors"][2]
     assert float(used) == pytest.approx(slow_margin(anchors, "mean"), rel=1e-5)
 
 

@@ -1,0 +1,123 @@
+"""The truncated SVD against the whole one, by every road it takes."""
+
+import pytest
+import torch
+from protofl.functional import truncated_svd
+from protofl.functional.compression import _by_lanczos
+
+
+def randn(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def naive_rank(singular, energy):
+    total, held = sum(s * s for s in singular), 0.0
+    if total == 0:
+        return 1
+    for r, s in enumerate(singular, start=1):
+        held += s * s
+        if held / total > energy:
+            return r
+    return len(singular)
+
+
+@pytest.mark.parametrize("energy", [0.0, 0.5, 0.9, 0.95, 0.999, 1.0])
+@pytest.mark.parametrize("shape", [(6, 4), (3, 8), (1, 5)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["f64", "f32"])
+def test_svd_is_the_smallest_rank_with_the_energy(shape, energy, dtype):
+    matrix = randn(*shape).to(dtype)
+    found = truncated_svd(matrix, energy)
+    assert all(factor.dtype == dtype for factor in found)
+    assert bool((found[0].gather(0, found[0].abs().argmax(0, keepdim=True)) > 0).all())
+    if dtype == torch.float32:
+        exact = truncated_svd(matrix.double(), energy)
+        for one, other in zip(found, exact, strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6)
+        return
+    u, s, vh = found
+    # The singular values by another road: the eigenvalues of the Gram matrix.
+    small = matrix @ matrix.T if shape[0] < shape[1] else matrix.T @ matrix
+    singular = torch.linalg.eigvalsh(small).clamp_min(0).sqrt().flip(0)
+    rank = naive_rank(singular.tolist(), energy)
+    assert u.shape == (shape[0], rank) and s.shape == (rank,) and vh.shape == (rank, shape[1])
+    torch.testing.assert_close(s, singular[:rank])
+    lost = (matrix - u @ s.diag() @ vh).square().sum()
+    torch.testing.assert_close(lost, singular[rank:].square().sum())
+
+
+@pytest.mark.parametrize(
+    ("values", "energy", "rank"),
+    [
+        ([2.0, 1.0, 1.0, 0.0], 4 / 6, 2),  # the share of one triplet is the energy: not above it
+        ([2.0, 1.0, 1.0, 0.0], 0.66, 1),
+        ([2.0, 1.0, 1.0, 0.0], 1.0, 4),  # no share is above 1: full rank
+        ([2.0, 1.0, 1.0, 0.0], 0.0, 1),
+        ([0.0, 0.0, 0.0, 0.0], 0.95, 1),
+        ([0.0, 0.0, 0.0, 0.0], 1.0, 1),
+        ([1e-30, 1e-30, 0.0, 0.0], 0.95, 2),  # the squares underflow in float32
+    ],
+)
+def test_svd_at_the_edges(values, energy, rank):
+    u, s, vh = truncated_svd(torch.tensor(values).diag(), energy)
+    assert (u.shape[1], s.shape[0], vh.shape[0]) == (rank, rank, rank)
+
+
+def spectrum(values, shape):
+    """A float64 matrix with these leading singular values."""
+    u, v = (torch.linalg.qr(randn(size, len(values), seed=k)).Q for k, size in enumerate(shape))
+    return (u * torch.tensor(values, dtype=torch.float64)) @ v.T
+
+
+DECAY = [0.8**k for k in range(120)]
+LARGE = {
+    "decay": (DECAY, 0.95, True),
+    "decay, much of it": (DECAY, 0.9999, True),
+    "low rank, all of it": ([1.0 / (1 + k) for k in range(20)], 0.99999, True),
+    "one": ([3.0], 0.99, True),
+    "a cluster across the basis' blocks": ([1.0] * 30 + [1e-3] * 50, 0.9, None),
+    "flat": ([1.0] * 120, 0.9, False),
+    "tiny": ([1e-25 * value for value in DECAY], 0.95, True),
+    "nothing": ([0.0], 0.95, False),
+}
+
+
+@pytest.mark.parametrize("shape", [(384, 500), (500, 384)])
+@pytest.mark.parametrize("case", LARGE)
+def test_svd_of_large_matrices(shape, case):
+    values, energy, lanczos = LARGE[case]
+    matrix = spectrum(values, shape)
+    u, s, vh = truncated_svd(matrix.float(), energy)
+    rank = naive_rank(torch.linalg.svdvals(matrix.float().double()).tolist(), energy)
+    assert s.shape == (rank,)
+    scale = max(values[0], 1e-30)
+    expected = torch.tensor([*values, 0.0][:rank])
+    torch.testing.assert_close(s / scale, expected / scale, rtol=1e-6, atol=1e-6)
+    for factor in (u, vh.T):
+        torch.testing.assert_close(factor.T @ factor, torch.eye(rank), rtol=0, atol=1e-5)
+    # A·v = σ·u and Aᵀ·u = σ·v say that these are triplets, whatever the basis of a cluster is.
+    torch.testing.assert_close(matrix.float() @ vh.T / scale, u * s / scale, rtol=0, atol=1e-6)
+    torch.testing.assert_close(matrix.float().T @ u / scale, vh.T * s / scale, rtol=0, atol=1e-6)
+    if lanczos is not None:
+        short = matrix if shape[0] < shape[1] else matrix.T
+        assert (_by_lanczos(short, energy) is not None) == lanczos
+
+
+def test_svd_is_repeatable():
+    matrix = spectrum(DECAY, (384, 500)).float()
+    torch.manual_seed(1)
+    once = truncated_svd(matrix, 0.95)
+    state = torch.get_rng_state()
+    again = truncated_svd(matrix, 0.95)
+    assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_svd_errors_name_the_value():
+    matrix = randn(4, 3)
+    with pytest.raises(ValueError, match=r"energy must be between 0 and 1: got 1\.1"):
+        truncated_svd(matrix, 1.1)
+    with pytest.raises(ValueError, match=r"matrix must be \[P, Q\]: got shape \[3\]"):
+        truncated_svd(matrix[0], 0.9)
+    with pytest.raises(ValueError, match=r"matrix must not be empty: got shape \[0, 3\]"):
+        truncated_svd(matrix[:0], 0.9)
