@@ -4,8 +4,16 @@ import math
 
 import pytest
 import torch
+from protofl.functional import distances as module
 from protofl.functional import prototype_alignment, prototype_distance
 from torch.autograd import gradcheck
+
+
+@pytest.fixture(autouse=True, params=["as it chooses", "by a product"])
+def road(request, monkeypatch):
+    """Both ways to Euclidean distances, at sizes where the first would always be chosen."""
+    if request.param == "by a product":
+        monkeypatch.setattr(module, "FEW", -1)
 
 
 def euclidean(a, b):

@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 from protofl.functional import (
+    distances,
     margin_contrastive_loss,
     margin_contrastive_rows,
+    margin_penalty,
     mean_margin,
     nearest_margin,
     pair_margin,
@@ -20,6 +22,13 @@ KNOWN = [
     [False, False, True, False, False],
     [False] * 5,
 ]
+
+
+@pytest.fixture(autouse=True, params=["as they choose", "by a product"])
+def road(request, monkeypatch):
+    """Both ways to Euclidean distances, at sizes where the first would always be chosen."""
+    if request.param == "by a product":
+        monkeypatch.setattr(distances, "FEW", -1)
 
 
 def randn(*shape, seed=0):
@@ -170,6 +179,18 @@ def test_contrastive_of_one_known_class_is_0():
     assert rows.tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("margin", [0.1, torch.tensor(0.1, dtype=torch.float64)])
+@pytest.mark.parametrize("known", [None, [True, False, True]])
+def test_penalty_is_the_margin_of_the_own_class_and_infinite_for_unknown_others(margin, known):
+    labels, mask = torch.tensor([0, 1, 2, 2]), None if known is None else torch.tensor(known)
+    penalty = margin_penalty(labels, 3, margin, mask, torch.float64)
+    expected = [
+        [0.1 if own == c else math.inf if known and not known[c] else 0.0 for c in range(3)]
+        for own in labels.tolist()
+    ]
+    assert torch.equal(penalty, torch.tensor(expected, dtype=torch.float64))
+
+
 def test_errors_name_the_value():
     prototypes, known = randn(3, 4), torch.ones(3, dtype=torch.bool)
     for margin in (pair_margin, nearest_margin, mean_margin):
@@ -188,3 +209,7 @@ def test_errors_name_the_value():
         margin_contrastive_rows(anchored, labels, prototypes, 1.0, torch.ones(4).bool())
     with pytest.raises(ValueError, match=r"labels must be \[N=2\]: got shape \[1\]"):
         margin_contrastive_rows(anchored, labels[:1], prototypes, 1.0)
+    with pytest.raises(ValueError, match=r"known must be \[C=3\]: got shape \[4\]"):
+        margin_penalty(labels, 3, 1.0, torch.ones(4).bool())
+    with pytest.raises(ValueError, match=r"labels must be integers: got torch\.float32"):
+        margin_penalty(labels.float(), 3, 1.0)
