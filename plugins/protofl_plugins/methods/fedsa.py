@@ -183,19 +183,20 @@ class FedSA:
         if "class" in (config.align, config.contrast):
             means, counts = F.class_means(z, y, client.num_classes)
             d = F.prototype_distance(means, anchors)  # d(P_i^c, Ā^c') of Eq. 5 and of Eq. 7
-            mine = (known & (counts > 0)).to(d.dtype)
+            present = counts > 0
+            here = (known & present).to(d.dtype)  # 1 for a class of the batch, weights below
         if config.align == "sample":
             L_R = F.prototype_alignment(z, y, anchors, known, config.distance)
         else:
             own = d.diagonal()
-            L_R = mine @ (own if config.distance == "l2" else own.square() / z.shape[1])
+            L_R = here @ (own if config.distance == "l2" else own.square() / z.shape[1])
         if config.contrast == "sample":
             L_MCL = F.margin_contrastive_loss(z, y, anchors, margin, known)
         else:
-            mean = mine / (counts > 0).sum()
-            L_MCL = cross_entropy(-(d + penalty), every, mean, reduction="sum")
-        heads = _without_bias(client, anchors)
-        L_CC = cross_entropy(heads, every, known.to(heads.dtype))
+            mean = here / present.sum()
+            L_MCL = cross_entropy(-(d + penalty), every, weight=mean, reduction="sum")
+        scores = _without_bias(client, anchors)
+        L_CC = cross_entropy(scores, every, weight=known.to(scores.dtype))  # the mean over known
         return terms | {
             "align": config.lambda_1 * L_R,
             "mcl": config.lambda_2 * L_MCL,
