@@ -130,11 +130,13 @@ def kl_divergence(
     if not temperature > 0:
         raise ValueError(f"temperature must be positive: got {temperature}")
     dtype = result_dtype(student_logits, teacher_logits)
-    student = F.log_softmax(student_logits.to(dtype) / temperature, dim=1)
-    teacher = F.softmax(teacher_logits.detach().to(dtype) / temperature, dim=1)
+    q, p = student_logits.to(dtype), teacher_logits.detach().to(dtype)
+    if temperature != 1:
+        q, p = q / temperature, p / temperature
+    student, teacher = F.log_softmax(q, dim=1), F.softmax(p, dim=1)
     # Σ p·log p − p·log q by hand: F.kl_div has no rule for vmap. xlogy makes 0·log 0 a 0.
     divergence = torch.xlogy(teacher, teacher) - teacher * student
-    return divergence.sum() / max(rows, 1) * temperature**2
+    return divergence.sum() * (temperature**2 / max(rows, 1))
 
 
 def entropy_reduction(probabilities: Tensor, temperature: float = 0.1) -> Tensor:
