@@ -34,7 +34,7 @@ class Embeddings:
         self._layers: list[nn.Linear] = []
         if processor is not None:
             self._layers = [cast(nn.Linear, processor[0]), cast(nn.Linear, processor[2])]
-        # Distances need float64 (see `protofl.functional`), which MPS lacks.
+        # Distances by a product need float64 (see `protofl.functional`), which MPS lacks.
         self._wide = torch.float32 if vectors.device.type == "mps" else torch.float64
 
     @torch.no_grad()
