@@ -18,8 +18,8 @@ from typing import Any
 
 import protofl as pf
 import torch
-from protofl.federation import Federation
-from protofl.jobs import Job, Reply
+from protofl.hosts.jobs import Job, Reply
+from protofl.runs.federation import Federation
 
 
 def noise(classes: int) -> type:

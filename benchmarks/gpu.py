@@ -23,7 +23,7 @@ from typing import Any
 
 import protofl as pf
 import torch
-from protofl.federation import Federation
+from protofl.runs.federation import Federation
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 

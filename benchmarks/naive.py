@@ -27,7 +27,7 @@ from naive_weights import (
     FMLServer,
 )
 from protofl.errors import UsageError, unknown
-from protofl.plan import Plan
+from protofl.plan.plan import Plan
 from torch import Tensor
 
 METHODS: dict[str, tuple[type[Client], type[Server]]] = {

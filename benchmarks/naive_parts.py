@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from protofl.data.batches import LEAST, batch_bounds
-from protofl.info import build_model
-from protofl.plan import Plan
+from protofl.plan.plan import Plan
 from protofl.randomness import global_stream, random_stream
+from protofl.views.run import build_model
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 

@@ -30,7 +30,7 @@ import numpy as np
 from protofl.bench import subset
 from protofl.bench.cases import choose
 from protofl.bench.measure import Request, machine, measure
-from protofl.plan import Plan
+from protofl.plan.plan import Plan
 
 HERE = Path(__file__).parent
 NEEDS = {"pfl": "pfl==0.6.0", "flower": "flwr[simulation]>=1.41,<1.42"}

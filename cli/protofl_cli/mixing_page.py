@@ -7,7 +7,7 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from protofl.mixing import ADD, PLACES, REFUSED, RUNS, UNCLEAR, Cell
+from protofl.testing.mixing import ADD, PLACES, REFUSED, RUNS, UNCLEAR, Cell
 
 RUN_MARKS = {False: "✓", True: "1"}
 UNCLEAR_MARK = "?"

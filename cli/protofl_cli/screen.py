@@ -20,9 +20,9 @@ from protofl_cli.tables import (
 )
 
 if TYPE_CHECKING:
-    from protofl.plan import Plan
-    from protofl.record import RunFolder
-    from protofl.running import Result
+    from protofl.plan.plan import Plan
+    from protofl.runs.record import RunFolder
+    from protofl.runs.run import Result
 
 SIGN_OF_LIFE = 10.0
 """Seconds between lines within a round where there is no terminal."""

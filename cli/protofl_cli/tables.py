@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from protofl_cli.options import value_text
 
 if TYPE_CHECKING:
-    from protofl.plan import Plan
-    from protofl.record import RunFolder
-    from protofl.running import Result
+    from protofl.plan.plan import Plan
+    from protofl.runs.record import RunFolder
+    from protofl.runs.run import Result
 
 TRIALS_SHOWN = 5
 

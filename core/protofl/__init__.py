@@ -35,28 +35,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from protofl import functional
-    from protofl.client import Batch, Client, Output
-    from protofl.config import Config, Deviation, Field, VariantConfig
     from protofl.data.cache import files_key
     from protofl.data.download import download
+    from protofl.data.generators import Generator, Outline
     from protofl.data.images import Images
     from protofl.data.npz import images_from_arrays, read_npz
-    from protofl.dispatch import Dispatcher
     from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
-    from protofl.generators import Generator, Outline
     from protofl.hookspecs.markers import hookimpl
     from protofl.hookspecs.version import HOOKSPEC_VERSION
-    from protofl.host import Host
-    from protofl.info import Phase, RunInfo
-    from protofl.jobs import Job, Pool, Reply, TrainJob
-    from protofl.models import Architecture, SplitModel
-    from protofl.payload import Payload, class_rows, stack_rows
-    from protofl.plan import Plan
+    from protofl.hosts.dispatch import Dispatcher
+    from protofl.hosts.host import Host
+    from protofl.hosts.jobs import Job, Pool, Reply, TrainJob
+    from protofl.hosts.standin import StandIn
+    from protofl.plan.plan import Plan
+    from protofl.plugin.config import Config, Deviation, Field, VariantConfig
     from protofl.randomness import numpy_stream, random_stream
-    from protofl.running import Result, run
-    from protofl.server import Server
-    from protofl.standin import StandIn
-    from protofl.weights import average_weights, load_weights, pack_weights
+    from protofl.runs.run import Result, run
+    from protofl.views.architecture import Architecture, SplitModel
+    from protofl.views.client import Batch, Client, Output
+    from protofl.views.run import Phase, RunInfo
+    from protofl.views.server import Server
+    from protofl.wire.payload import Payload, class_rows, stack_rows
+    from protofl.wire.weights import average_weights, load_weights, pack_weights
 
 __version__ = "0.1.0"
 
@@ -64,46 +64,46 @@ _HOME = {
     # plugins
     "hookimpl": "protofl.hookspecs.markers",
     "HOOKSPEC_VERSION": "protofl.hookspecs.version",
-    "Config": "protofl.config",
-    "VariantConfig": "protofl.config",
-    "Deviation": "protofl.config",
-    "Field": "protofl.config",
+    "Config": "protofl.plugin.config",
+    "VariantConfig": "protofl.plugin.config",
+    "Deviation": "protofl.plugin.config",
+    "Field": "protofl.plugin.config",
     # what hooks see and return
-    "Payload": "protofl.payload",
-    "Client": "protofl.client",
-    "Server": "protofl.server",
-    "Batch": "protofl.client",
-    "Output": "protofl.client",
-    "Phase": "protofl.info",
-    "RunInfo": "protofl.info",
+    "Payload": "protofl.wire.payload",
+    "Client": "protofl.views.client",
+    "Server": "protofl.views.server",
+    "Batch": "protofl.views.client",
+    "Output": "protofl.views.client",
+    "Phase": "protofl.views.run",
+    "RunInfo": "protofl.views.run",
     # what payloads are made of and read with
-    "class_rows": "protofl.payload",
-    "stack_rows": "protofl.payload",
-    "pack_weights": "protofl.weights",
-    "load_weights": "protofl.weights",
-    "average_weights": "protofl.weights",
+    "class_rows": "protofl.wire.payload",
+    "stack_rows": "protofl.wire.payload",
+    "pack_weights": "protofl.wire.weights",
+    "load_weights": "protofl.wire.weights",
+    "average_weights": "protofl.wire.weights",
     # what the other kinds of plugin build
-    "Architecture": "protofl.models",
-    "SplitModel": "protofl.models",
+    "Architecture": "protofl.views.architecture",
+    "SplitModel": "protofl.views.architecture",
     "Images": "protofl.data.images",
     "download": "protofl.data.download",
     "read_npz": "protofl.data.npz",
     "images_from_arrays": "protofl.data.npz",
     "files_key": "protofl.data.cache",
-    "Generator": "protofl.generators",
-    "Outline": "protofl.generators",
-    "Host": "protofl.host",
+    "Generator": "protofl.data.generators",
+    "Outline": "protofl.data.generators",
+    "Host": "protofl.hosts.host",
     "HostFailure": "protofl.errors",
-    "Job": "protofl.jobs",
-    "Reply": "protofl.jobs",
-    "Pool": "protofl.jobs",
-    "Dispatcher": "protofl.dispatch",
-    "TrainJob": "protofl.jobs",
-    "StandIn": "protofl.standin",
-    "Plan": "protofl.plan",
+    "Job": "protofl.hosts.jobs",
+    "Reply": "protofl.hosts.jobs",
+    "Pool": "protofl.hosts.jobs",
+    "Dispatcher": "protofl.hosts.dispatch",
+    "TrainJob": "protofl.hosts.jobs",
+    "StandIn": "protofl.hosts.standin",
+    "Plan": "protofl.plan.plan",
     # running
-    "run": "protofl.running",
-    "Result": "protofl.running",
+    "run": "protofl.runs.run",
+    "Result": "protofl.runs.run",
     "random_stream": "protofl.randomness",
     "numpy_stream": "protofl.randomness",
     "functional": "protofl.functional",

@@ -9,7 +9,7 @@ from typing import Any
 
 import protofl
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
-from protofl.registry import KINDS, Registry, hooks_of, spec_hooks, spec_of
+from protofl.plugin.registry import KINDS, Registry, hooks_of, spec_hooks, spec_of
 from site_text import code, first_line, prose, table
 
 WIDTH = 88

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from protofl.baseline import Baseline
-from protofl.config import Config, VariantConfig, option_names
-from protofl.parts import choose_part
-from protofl.registry import Registry
-from protofl.settings import KINDS_BY_PART
-from protofl.vocabulary import VOCABULARY, find_key
+from protofl.plugin.baseline import Baseline
+from protofl.plugin.config import Config, VariantConfig, option_names
+from protofl.plugin.parts import choose_part
+from protofl.plugin.registry import Registry
+from protofl.plan.settings import KINDS_BY_PART
+from protofl.wire.vocabulary import VOCABULARY, find_key
 from protofl_cli.options import value_range, value_text
 from site_text import code, first_line, table
 

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from protofl.baseline import Baseline
-from protofl.config import Config, option_names
-from protofl.registry import Registry
+from protofl.plugin.baseline import Baseline
+from protofl.plugin.config import Config, option_names
+from protofl.plugin.registry import Registry
 
 PAGES = Path(__file__).parents[2] / "docs/methods"
 REGISTRY = Registry()

@@ -113,8 +113,8 @@ def test_plugin_managers_live_in_two_files():
         if "PluginManager" in mentioned:
             assert path.name in ("registry.py", "composition.py"), text_of(path)
     assert found == {
-        "core/protofl/registry.py",
-        "core/protofl/composition.py",
+        "core/protofl/plugin/registry.py",
+        "core/protofl/plugin/composition.py",
         "core/protofl/hookspecs/markers.py",
     }
 
@@ -129,7 +129,7 @@ def test_rich_is_imported_by_one_file():
     [
         "import protofl",
         "import protofl; protofl.hookimpl; protofl.Config; protofl.UsageError",
-        "from protofl.registry import Registry; print([p.name for p in Registry().plugins()])",
+        "from protofl.plugin.registry import Registry; print([p.name for p in Registry().plugins()])",
     ],
 )
 def test_names_are_listed_without_torch(code):

@@ -13,7 +13,7 @@ from protofl.bench import subset
 from protofl.bench.compare import TOLERANCE, compare, write_state
 from protofl.bench.loops import double_precision, open_loop
 from protofl.errors import UsageError
-from protofl.plan import Plan
+from protofl.plan.plan import Plan
 
 NAIVE = str(Path(__file__).parents[2] / "benchmarks/naive.py")
 METHODS = ("local", "fedavg", "fedproto", "fedtgp", "fedsa", "fml", "fedkd")

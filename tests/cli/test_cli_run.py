@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from protofl.federation import Federation
+from protofl.runs.federation import Federation
 
 LAST_TABLE = ("best accuracy", "final accuracy", "majority guess", "over clients", "upload a round")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from protofl.config import Config, option_names
-from protofl.registry import Registry, hooks_of
+from protofl.plugin.config import Config, option_names
+from protofl.plugin.registry import Registry, hooks_of
 
 PLUGINS = Registry().plugins()
 

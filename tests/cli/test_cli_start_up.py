@@ -10,8 +10,8 @@ from pathlib import Path
 import protofl
 import protofl_cli
 import pytest
-from protofl.registry import Registry
-from protofl.settings import Settings
+from protofl.plan.settings import Settings
+from protofl.plugin.registry import Registry
 from protofl_cli.commands.run import PANELS, SPELLING, whole_command
 
 PACKAGE = Path(protofl_cli.__file__).parent
@@ -20,7 +20,9 @@ PACKAGE = Path(protofl_cli.__file__).parent
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["list-plugins", "--names"]])
 def test_does_not_import_torch(words):
     heavy = {"torch", "numpy", "sklearn", "matplotlib", "protofl_plugins"}
-    heavy |= {"protofl.settings", "protofl.config"} if words != ["run", "--help"] else set()
+    heavy |= (
+        {"protofl.plan.settings", "protofl.plugin.config"} if words != ["run", "--help"] else set()
+    )
     heavy |= {"pydantic"} if words == ["--help"] else set()  # new versions of Typer parse with it
     heavy |= {"rich"} if words == ["list-plugins", "--names"] else set()
     code = f"""

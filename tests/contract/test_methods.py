@@ -6,10 +6,10 @@ import itertools
 
 import protofl as pf
 import pytest
-from protofl import host
-from protofl.config import VariantConfig
-from protofl.record import RunFolder
-from protofl.registry import Registry
+from protofl.hosts import host
+from protofl.plugin.config import VariantConfig
+from protofl.plugin.registry import Registry
+from protofl.runs.record import RunFolder
 from protofl.testing import MethodContract
 from protofl.testing import toy as toyfed
 from protofl.testing.methods import declared_names

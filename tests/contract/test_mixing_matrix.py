@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from protofl.hookspecs.method import ROUND_HOOKS
-from protofl.mixing import ADD, REFUSED, RUNS, mixer
-from protofl.registry import Registry
+from protofl.plugin.registry import Registry
+from protofl.testing.mixing import ADD, REFUSED, RUNS, mixer
 from protofl_cli.mixing_page import page, read
 
 TEXT = (Path(__file__).parents[2] / "docs/mixing.md").read_text(encoding="utf-8")

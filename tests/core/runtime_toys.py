@@ -12,8 +12,8 @@ from pathlib import Path
 
 import protofl as pf
 import torch
-from protofl.federation import Federation
-from protofl.plan import Plan
+from protofl.plan.plan import Plan
+from protofl.runs.federation import Federation
 from torch import nn
 
 DATA = Path(tempfile.mkdtemp(prefix="protofl-tests-"))

@@ -10,8 +10,8 @@ from copy import deepcopy
 import protofl as pf
 import pytest
 import torch
-from protofl import host, store
-from protofl.storage import read_tensors, write_tensors
+from protofl.hosts import host, store
+from protofl.hosts.storage import read_tensors, write_tensors
 from runtime_toys import make_plan, open_federation, without_times
 from torch import nn
 
@@ -317,7 +317,7 @@ def test_downloads_that_differ_are_prepared_a_part_at_a_time(monkeypatch):
             return torch.eye(4)[client.id % 4].expand(len(x), 4)
 
     whole = open_federation(make_plan(Own)).round(0)[0]
-    monkeypatch.setattr("protofl.federation.AHEAD", 900)
+    monkeypatch.setattr("protofl.runs.federation.AHEAD", 900)
     federation = open_federation(make_plan(Own))
     sizes, original = [], federation.pool.run
 

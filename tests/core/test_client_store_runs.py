@@ -9,8 +9,8 @@ import shutil
 import protofl as pf
 import pytest
 import torch
-from protofl import store
-from protofl.record import Journal, RunFolder
+from protofl.hosts import store
+from protofl.runs.record import Journal, RunFolder
 from runtime_toys import install, train, without_times
 from torch import nn
 

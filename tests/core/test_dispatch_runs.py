@@ -7,7 +7,7 @@ import threading
 import protofl as pf
 import pytest
 import torch
-from protofl.federation import Federation
+from protofl.runs.federation import Federation
 from runtime_toys import make_plan, open_federation, without_times
 from torch import nn
 

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from protofl.data.generators import ImageSource, Outline, to_channels, to_size
 from protofl.data.images import Images
 from protofl.errors import UsageError
-from protofl.generators import ImageSource, Outline, to_channels, to_size
 from protofl.hookspecs.markers import hookimpl
-from protofl.parts import Part
-from protofl.plan import Plan
-from protofl.registry import Caller
+from protofl.plan.plan import Plan
+from protofl.plugin.parts import Part
+from protofl.plugin.registry import Caller
 
 CPU = torch.device("cpu")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import protofl as pf
 import pytest
-from protofl import registry
 from protofl.hookspecs.version import parse_version, serves
-from protofl.registry import Plugin, Registry, check_version, spec_hooks
+from protofl.plugin import registry
+from protofl.plugin.registry import Plugin, Registry, check_version, spec_hooks
 
 # A change here needs another HOOKSPEC_VERSION: something added a MINOR, anything else a MAJOR.
 HOOKS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from protofl.record import Journal, RunFolder
+from protofl.runs.record import Journal, RunFolder
 from runtime_toys import make_plan, open_federation
 
 

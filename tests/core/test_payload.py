@@ -8,7 +8,7 @@ import protofl as pf
 import pytest
 import torch
 from protofl.errors import MissingKey
-from protofl.payload import Knowledge, Payload, class_rows, stack_rows
+from protofl.wire.payload import Knowledge, Payload, class_rows, stack_rows
 
 
 def t(*values):

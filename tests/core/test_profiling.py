@@ -11,12 +11,13 @@ from types import SimpleNamespace
 import protofl as pf
 import pytest
 import torch
-from protofl import operators, profiling, timeline
-from protofl.host import Host
-from protofl.jobs import Job, Reply, _unprofiled
-from protofl.operators import Operators
-from protofl.profiling import OFF, HostProfile
-from protofl.timeline import Timeline, _nested
+from protofl.hosts.host import Host
+from protofl.hosts.jobs import Job, Reply, _unprofiled
+from protofl.profile import operators, timeline
+from protofl.profile import spans as profiling
+from protofl.profile.operators import Operators
+from protofl.profile.spans import OFF, HostProfile
+from protofl.profile.timeline import Timeline, _nested
 from runtime_toys import install, make_plan, train, without_times
 
 CPU = torch.device("cpu")

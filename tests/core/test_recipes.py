@@ -8,9 +8,9 @@ import sys
 
 import protofl as pf
 import pytest
-from protofl.recipes import to_toml, with_recipe, write_recipe
-from protofl.registry import Registry
-from protofl.settings import parse_toml, read_config_file
+from protofl.plan.recipes import to_toml, with_recipe, write_recipe
+from protofl.plan.settings import parse_toml, read_config_file
+from protofl.plugin.registry import Registry
 from runtime_toys import install, train, without_times
 
 MIX = """

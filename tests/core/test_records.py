@@ -9,8 +9,8 @@ from datetime import datetime
 import protofl as pf
 import pytest
 import torch
-from protofl.plan import Plan
-from protofl.record import Journal
+from protofl.plan.plan import Plan
+from protofl.runs.record import Journal
 from runtime_toys import DATA, install, train, without_times
 
 LINE = {
@@ -138,7 +138,7 @@ def test_partition_json(tmp_path):
 
 
 def _options(out):
-    from protofl.settings import read_config_file
+    from protofl.plan.settings import read_config_file
 
     return read_config_file(out / "config.json")
 

@@ -6,7 +6,7 @@ import sys
 
 import protofl as pf
 import pytest
-from protofl.registry import KINDS, Registry, check_class, hooks_of, spec_hooks
+from protofl.plugin.registry import KINDS, Registry, check_class, hooks_of, spec_hooks
 
 GOOD = '''
 import protofl as pf

@@ -15,7 +15,7 @@ import numpy as np
 import protofl as pf
 import pytest
 import torch
-from protofl import record
+from protofl.runs import record
 from runtime_toys import DATA, GIVEN, install, train, without_times
 from torch import nn
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from protofl.vocabulary import VOCABULARY, find_key
+from protofl.wire.vocabulary import VOCABULARY, find_key
 
 
 @pytest.mark.parametrize(

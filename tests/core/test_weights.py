@@ -7,8 +7,8 @@ import itertools
 import pytest
 import torch
 from protofl.errors import MissingKey
-from protofl.payload import Payload
-from protofl.weights import average_weights, load_weights, pack_weights
+from protofl.wire.payload import Payload
+from protofl.wire.weights import average_weights, load_weights, pack_weights
 from torch import nn
 
 

@@ -11,10 +11,10 @@ import pytest
 import site_commands
 import site_hooks
 from protofl import functional
-from protofl.config import Config, option_names
-from protofl.registry import KINDS, Registry, spec_hooks
-from protofl.settings import KINDS_BY_PART, Settings
-from protofl.vocabulary import VOCABULARY, find_key
+from protofl.plan.settings import KINDS_BY_PART, Settings
+from protofl.plugin.config import Config, option_names
+from protofl.plugin.registry import KINDS, Registry, spec_hooks
+from protofl.wire.vocabulary import VOCABULARY, find_key
 from protofl_cli.app import app
 from protofl_cli.commands.run import SPELLING
 

@@ -56,7 +56,7 @@ def check(
     when something did, 2 when the plugin can't be loaded. The same checks for your own tests are
     in protofl.testing.
     """
-    from protofl.spelling import assignments
+    from protofl.plan.options import assignments
 
     given = assignments("--set", set_ or (), "KEY=VALUE")
     # What the plugin prints must not get among the output.
@@ -81,7 +81,7 @@ def _load(
     name: str, given: dict[str, Any], data_dir: Path | None
 ) -> tuple[type[Contract], dict[str, str]]:
     """The contract, and whose plugin it holds."""
-    from protofl.settings import DEFAULT_DATA_DIR
+    from protofl.plan.settings import DEFAULT_DATA_DIR
     from protofl.testing.target import contract_for
 
     folder = (data_dir or DEFAULT_DATA_DIR).expanduser().absolute()

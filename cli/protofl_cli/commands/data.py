@@ -14,13 +14,13 @@ from protofl_cli.options import Block, DataDir, Debug
 
 if TYPE_CHECKING:
     from protofl.data.cache import CacheEntry
-    from protofl.registry import Registry
+    from protofl.plugin.registry import Registry
 
 
 def list_data(data_dir: DataDir = None, block: Block = None, debug: Debug = False) -> None:
     """List the data sets: which are known, which are cached, and what they hold."""
     from protofl.data.cache import entries
-    from protofl.registry import Registry
+    from protofl.plugin.registry import Registry
 
     folder = _folder(data_dir)
     cached = {entry.key: entry for entry in entries(folder)}
@@ -63,7 +63,7 @@ def import_data(
     """Put a data set's images into the cache from a .npz file, without a download."""
     from protofl.data.cache import cache_file, import_npz
     from protofl.errors import UsageError, unknown
-    from protofl.registry import Registry
+    from protofl.plugin.registry import Registry
 
     registry = Registry(block or ())
     folder = _folder(data_dir)
@@ -95,7 +95,7 @@ def import_data(
 
 
 def _folder(given: Path | None) -> Path:
-    from protofl.settings import DEFAULT_DATA_DIR
+    from protofl.plan.settings import DEFAULT_DATA_DIR
 
     return (given or DEFAULT_DATA_DIR).expanduser().absolute()
 
@@ -113,8 +113,8 @@ def _known(registry: Registry) -> list[tuple[str, type | None, str]]:
 
 def _key(name: str, plugin: type, folder: Path) -> str:
     """The cache key of a data set with its default options."""
-    from protofl.config import Config, parse_config
-    from protofl.registry import Caller
+    from protofl.plugin.config import Config, parse_config
+    from protofl.plugin.registry import Caller
 
     config = parse_config(getattr(plugin, "Config", Config), {}, name)
     return str(Caller("dataset", name, plugin)("cache_key", config=config, data_dir=folder))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from protofl.spelling import assignments
+from protofl.plan.options import assignments
 
 from protofl_cli import render
 from protofl_cli.options import Block, DataDir, Debug
@@ -41,10 +41,10 @@ def train(
 ) -> None:
     """Train a generator on the training part of a data set, for --set generator.weights=FILE."""
     from protofl.errors import UsageError
-    from protofl.inputs import load_images
-    from protofl.parts import choose_part
-    from protofl.registry import Registry
-    from protofl.settings import DEFAULT_DATA_DIR
+    from protofl.plan.inputs import load_images
+    from protofl.plan.settings import DEFAULT_DATA_DIR
+    from protofl.plugin.parts import choose_part
+    from protofl.plugin.registry import Registry
 
     registry = Registry(block or ())
     options = _options(assignments("--set", set_ or (), "KEY=VALUE"))

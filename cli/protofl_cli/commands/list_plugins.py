@@ -37,7 +37,7 @@ def list_plugins(
 ) -> None:
     """List the installed plugins."""
     from protofl.errors import UsageError
-    from protofl.registry import Registry
+    from protofl.plugin.registry import Registry
 
     if names and json:
         raise UsageError("--names and --json exclude each other", do="leave one of them out")

@@ -13,8 +13,8 @@ from protofl_cli import render
 from protofl_cli.options import Block, Debug
 
 if TYPE_CHECKING:
-    from protofl.mixing import Cell, Mixer
-    from protofl.registry import Registry
+    from protofl.plugin.registry import Registry
+    from protofl.testing.mixing import Cell, Mixer
 
     from protofl_cli.mixing_page import Marks
 
@@ -40,8 +40,8 @@ def matrix(
     Exit code 1 where an outcome is unclear: another error than a refusal.
     """
     from protofl.errors import UsageError
-    from protofl.mixing import UNCLEAR, mixer
-    from protofl.registry import Registry
+    from protofl.plugin.registry import Registry
+    from protofl.testing.mixing import UNCLEAR, mixer
 
     if out is not None and (method or json):
         raise UsageError(
@@ -135,7 +135,7 @@ def _show(method: str, cells: Sequence[Cell]) -> None:
 
 def _show_side(title: str, cells: Sequence[Cell], marks: Marks) -> None:
     """The hooks as a grid; of each loss term where it runs and where not."""
-    from protofl.mixing import ADD, PLACES
+    from protofl.testing.mixing import ADD, PLACES
 
     takes = title.endswith("takes")
     hooks = [place for place in PLACES if place != ADD]

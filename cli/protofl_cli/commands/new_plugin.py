@@ -17,7 +17,7 @@ from protofl_cli import render
 from protofl_cli.options import Debug
 
 if TYPE_CHECKING:
-    from protofl.registry import Registry
+    from protofl.plugin.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def new_plugin(
     Next: pip install -e '.[dev]' in the new folder, protofl check NAME, and the README there.
     """
     from protofl.errors import UsageError, unknown
-    from protofl.registry import Registry
+    from protofl.plugin.registry import Registry
 
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS, "write --kind KIND")
@@ -140,7 +140,7 @@ def _check_name(registry: Registry, kind: str, name: str) -> None:
         UsageError: They can't.
     """
     from protofl.errors import UsageError
-    from protofl.registry import NAME
+    from protofl.plugin.registry import NAME
 
     if not NAME.fullmatch(name) or name[-1] in "-_":
         plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_0123456789")
@@ -182,7 +182,7 @@ def render_files(kind: str, name: str) -> dict[str, str]:
         name: Its name.
     """
     from protofl import HOOKSPEC_VERSION, __version__
-    from protofl.registry import KINDS as GROUPS
+    from protofl.plugin.registry import KINDS as GROUPS
 
     about, package = KINDS[kind], f"protofl_{name.replace('-', '_')}"
     module = _template(f"{kind}.py")

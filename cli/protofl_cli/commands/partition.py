@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from protofl.spelling import assignments
+from protofl.plan.options import assignments
 
 from protofl_cli import render
 from protofl_cli.options import Block, DataDir, Debug
@@ -155,10 +155,10 @@ def _make(
 ) -> tuple[Images, Split, str]:
     """The data, their split, and the partitioner's name."""
     from protofl.data.split import make_split
-    from protofl.inputs import load_images, partition_with
-    from protofl.parts import choose_part
-    from protofl.registry import Registry
-    from protofl.settings import DEFAULT_DATA_DIR, Settings
+    from protofl.plan.inputs import load_images, partition_with
+    from protofl.plan.settings import DEFAULT_DATA_DIR, Settings
+    from protofl.plugin.parts import choose_part
+    from protofl.plugin.registry import Registry
 
     registry = Registry(block)
     data = choose_part(registry, "dataset", dataset, options["dataset"])

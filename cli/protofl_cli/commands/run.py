@@ -1,4 +1,4 @@
-"""``protofl run``: its options are those of `protofl.settings`, read from there.
+"""``protofl run``: its options are those of `protofl.plan.settings`, read from there.
 
 They are read when the command is called: pydantic, which holds them, takes a third of the time in
 which the other commands are done.
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from protofl.spelling import settings_from
+from protofl.plan.options import settings_from
 
 from protofl_cli import render
 from protofl_cli.options import Debug, number, plain_type, value_range, value_text
 
 if TYPE_CHECKING:
-    from protofl.record import RunFolder
+    from protofl.runs.record import RunFolder
 
 PANELS: dict[str, tuple[str, ...]] = {
     "Federation": (
@@ -159,7 +159,7 @@ def whole_command() -> Any:  # noqa: ANN401 - a class of Typer or Click
 
 def _option(name: str, panel: str) -> inspect.Parameter:
     """The option of one field: its type, and its description, range and default in words."""
-    from protofl.settings import Settings
+    from protofl.plan.settings import Settings
 
     field = Settings.model_fields[name]
     long = SPELLING.get(name, name).replace("_", "-")
@@ -186,7 +186,7 @@ def _option(name: str, panel: str) -> inspect.Parameter:
 
 def _aside(name: str, kind: type) -> str:
     """What stands in brackets: the range, and the default."""
-    from protofl.settings import Settings
+    from protofl.plan.settings import Settings
 
     field = Settings.model_fields[name]
     if name in REPEATABLE:
@@ -263,7 +263,7 @@ def run(
     data set's, and those below. Exit code 2: found before training; 1: the run failed; 130:
     interrupted (finished rounds are saved).
     """
-    from protofl.recipes import with_file, with_recipe
+    from protofl.plan.recipes import with_file, with_recipe
 
     from protofl_cli.screen import Screen
 
@@ -278,7 +278,7 @@ def run(
                 options = with_recipe(options)
                 _check_named(options)
             screen.loading()
-            from protofl.running import run as start
+            from protofl.runs.run import run as start
 
             start(
                 config=config if resume else None,  # which refuses it

@@ -14,8 +14,8 @@ from protofl_cli import render
 from protofl_cli.options import Block, Debug, value_range, value_text
 
 if TYPE_CHECKING:
-    from protofl.config import Config
-    from protofl.registry import Plugin, Registry
+    from protofl.plugin.config import Config
+    from protofl.plugin.registry import Plugin, Registry
 
 CHANNELS = 3
 """Channels for which architectures are counted where the group takes the data's own."""
@@ -41,7 +41,7 @@ def show(
 
     Of a model group it shows the architectures with their parameters and forward FLOPs.
     """
-    from protofl.registry import Registry
+    from protofl.plugin.registry import Registry
 
     registry = Registry(block or ())
     text, colon, argument = name.partition(":")
@@ -77,7 +77,7 @@ def resolve(registry: Registry, text: str) -> tuple[str, str, list[str]]:
         UsageError: No kind, or no plugin, has that name.
     """
     from protofl.errors import UsageError, unknown
-    from protofl.registry import KINDS
+    from protofl.plugin.registry import KINDS
 
     kind, slash, short = text.partition("/")
     if slash:
@@ -110,15 +110,15 @@ def _about(registry: Registry, plugin: Plugin, found: type) -> list[str]:
 
 
 def _config(found: type) -> type[Config]:
-    from protofl.config import Config
+    from protofl.plugin.config import Config
 
     config: type[Config] = getattr(found, "Config", Config)
     return config
 
 
 def _options(kind: str, plugin: str, found: type) -> None:
-    from protofl.config import VariantConfig, option_names
-    from protofl.settings import KINDS_BY_PART
+    from protofl.plan.settings import KINDS_BY_PART
+    from protofl.plugin.config import VariantConfig, option_names
 
     config = _config(found)
     deviations = config.deviations if issubclass(config, VariantConfig) else {}
@@ -158,9 +158,9 @@ def _recipe(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
 
 
 def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: ANN401 - a plugin
-    from protofl.baseline import Baseline
-    from protofl.config import VariantConfig
-    from protofl.registry import hooks_of
+    from protofl.plugin.baseline import Baseline
+    from protofl.plugin.config import VariantConfig
+    from protofl.plugin.registry import hooks_of
 
     own = "local_loss" in hooks_of("method", found)
     terms = getattr(found, "terms", {}) if own else Baseline.terms
@@ -197,8 +197,8 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
 
 def run_defaults(plugin: Plugin, found: type) -> list[tuple[str, str]]:
     """What a method's ``run_defaults`` says, for each of its variants."""
-    from protofl.config import VariantConfig, parse_config
-    from protofl.registry import Caller
+    from protofl.plugin.config import VariantConfig, parse_config
+    from protofl.plugin.registry import Caller
 
     config = _config(found)
     variants = ("paper", "official") if issubclass(config, VariantConfig) else ("-",)
@@ -214,8 +214,8 @@ def run_defaults(plugin: Plugin, found: type) -> list[tuple[str, str]]:
 
 
 def _model_group(registry: Registry, text: str, found: Any, classes: int) -> None:  # noqa: ANN401
-    from protofl.models import profile
-    from protofl.parts import choose_part
+    from protofl.plugin.parts import choose_part
+    from protofl.views.architecture import profile
 
     width, side = getattr(found, "feature_dim", 512), getattr(found, "min_side", 32)
     channels = getattr(found, "channels", None)
@@ -263,7 +263,7 @@ def _dataset(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
 def _hooks(kind: str, found: type) -> None:
     """The hooks that the plugin writes, with what they do; a round's that it leaves to defaults."""
     from protofl.hookspecs.method import ROUND_HOOKS
-    from protofl.registry import hooks_of
+    from protofl.plugin.registry import hooks_of
 
     rows = [(hook, _first_line(getattr(found, hook))) for hook in hooks_of(kind, found)]
     if kind == "method":

@@ -14,18 +14,18 @@ from torch import Tensor
 
 from protofl.data.batches import Pixels
 from protofl.errors import UsageError
-from protofl.federation import Federation, Tally, server_threads
-from protofl.jobs import Pool
-from protofl.payload import Payload
-from protofl.plan import Plan
-from protofl.storage import read_tensors
+from protofl.hosts.jobs import Pool
+from protofl.hosts.storage import read_tensors
+from protofl.plan.plan import Plan
+from protofl.runs.federation import Federation, Tally, server_threads
+from protofl.wire.payload import Payload
 
 
 class Loop(Protocol):
     """A federation that ``protofl bench`` measures.
 
     A file for ``--against`` has a function ``open_loop(plan, folder) -> Loop``: the set-up, with
-    the plan of the run (`protofl.plan.Plan`: data, split, first weights, options) and an empty
+    the plan of the run (`protofl.plan.plan.Plan`: data, split, first weights, options) and an empty
     folder that it may write to. Every method that does work returns its seconds by stage
     (``setup``, ``train``, ``prototypes``, ``payload``, ``server``, ``evaluate``, whichever it
     can tell apart) and in all (``total``).

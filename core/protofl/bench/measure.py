@@ -23,11 +23,11 @@ from protofl import __version__
 from protofl.bench import subset
 from protofl.bench.cases import Case
 from protofl.bench.compare import TOLERANCE, compare
+from protofl.cores import usable_cores
 from protofl.data.images import Images
 from protofl.errors import HostFailure, ProtoflError, UsageError
-from protofl.federation import finite
-from protofl.machine import usable_cores
-from protofl.spelling import merge_options
+from protofl.plan.options import merge_options
+from protofl.runs.federation import finite
 
 Progress = Callable[[str, dict[str, Any]], None]
 
@@ -50,7 +50,7 @@ class Request:
         fresh: Whether every measure starts both loops anew, rather than going on with them.
         data: A folder with data files; None to take data sets by name.
         datasets: Where data come from, by the cases' words for them; wins over ``data``.
-        options: Options of all runs (`protofl.settings`), which win over the cases'.
+        options: Options of all runs (`protofl.plan.settings`), which win over the cases'.
         clients: Clients in place of the cases'.
         samples: Training samples of a client in place of the cases'.
         data_dir: The cache of data sets.

@@ -22,7 +22,7 @@ from protofl.bench.compare import write_state
 from protofl.bench.loops import Loop, double_precision, open_loop
 from protofl.data.batches import batch_bounds
 from protofl.errors import ProtoflError
-from protofl.plan import Plan
+from protofl.plan.plan import Plan
 
 
 def main() -> None:

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from protofl.data.images import Images
 from protofl.errors import UsageError
-from protofl.inputs import load_images
-from protofl.parts import choose_part
-from protofl.registry import Registry
+from protofl.plan.inputs import load_images
+from protofl.plugin.parts import choose_part
+from protofl.plugin.registry import Registry
 
 
 def share_of(samples: int) -> int:

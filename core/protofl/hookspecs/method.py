@@ -2,7 +2,7 @@
 
 A method is a class with a docstring, an optional nested ``Config``, the declarations ``terms``
 (its loss terms), ``downloads`` and ``uploads`` (what travels, and what it reveals), and the hooks
-that its paper adds; `protofl.baseline` provides the rest. It keeps nothing on ``self``: what it
+that its paper adds; `protofl.plugin.baseline` provides the rest. It keeps nothing on ``self``: what it
 remembers lives in ``client.state``, ``client.modules``, ``server.state``, ``server.modules``.
 
 The six hooks of a round have exactly one provider each, and returning None is an error. The
@@ -19,11 +19,11 @@ from protofl.hookspecs.markers import hookspec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from protofl.client import Batch, Client, Output
-    from protofl.config import Config
-    from protofl.info import Phase, RunInfo
-    from protofl.payload import Payload
-    from protofl.server import Server
+    from protofl.plugin.config import Config
+    from protofl.views.client import Batch, Client, Output
+    from protofl.views.run import Phase, RunInfo
+    from protofl.views.server import Server
+    from protofl.wire.payload import Payload
 
 ROUND_HOOKS = {
     "download_payload": "server",

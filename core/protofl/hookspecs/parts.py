@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from protofl.config import Config
+    from protofl.data.generators import Generator, Outline
     from protofl.data.images import Images
-    from protofl.generators import Generator, Outline
-    from protofl.jobs import Pool, TrainJob
-    from protofl.models import Architecture
-    from protofl.plan import Plan
+    from protofl.hosts.jobs import Pool, TrainJob
+    from protofl.plan.plan import Plan
+    from protofl.plugin.config import Config
+    from protofl.views.architecture import Architecture
 
 
 class RecipeSpec:
-    """A recipe has no hooks: it is a file of options, see `protofl.recipes`."""
+    """A recipe has no hooks: it is a file of options, see `protofl.plan.recipes`."""
 
 
 class ModelGroupSpec:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from protofl.errors import ProtoflError, UsageError
-from protofl.federation import Federation
-from protofl.jobs import Job, Pool
-from protofl.plan import Plan
+from protofl.hosts.jobs import Job, Pool
+from protofl.plan.plan import Plan
+from protofl.runs.federation import Federation
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
 

@@ -23,10 +23,10 @@ from unittest import SkipTest
 
 import torch
 
-from protofl.config import Config, VariantConfig, parse_config
 from protofl.errors import ProtoflError, UsageError
-from protofl.parts import Part, choose_part
-from protofl.registry import KINDS, Registry, check_class, spec_hooks
+from protofl.plugin.config import Config, VariantConfig, parse_config
+from protofl.plugin.parts import Part, choose_part
+from protofl.plugin.registry import KINDS, Registry, check_class, spec_hooks
 
 
 def expect(kept: bool, broken: str) -> None:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from protofl.models import Architecture
-from protofl.plan import Plan
-from protofl.registry import Plugin
+from protofl.hosts.groups import chunks, trains_groups
+from protofl.plan.plan import Plan
+from protofl.plugin.registry import Plugin
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
 from protofl.testing.equality import (
@@ -25,7 +25,7 @@ from protofl.testing.equality import (
 )
 from protofl.testing.methods import MethodContract
 from protofl.testing.toy_methods import Prototypes, Weights
-from protofl.together import chunks, trains_groups
+from protofl.views.architecture import Architecture
 
 
 class EngineContract(Contract):

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from protofl.data.batches import Pixels
-from protofl.federation import Federation
-from protofl.parts import choose_part
-from protofl.plan import Plan
+from protofl.plan.plan import Plan
+from protofl.plugin.parts import choose_part
+from protofl.runs.federation import Federation
 from protofl.testing import toy
 
 RAGGED = [[6, 5, 4, 0], [0, 7, 0, 6], [9, 0, 3, 2], [4, 4, 4, 4], [1, 0, 2, 0], [5, 6, 0, 6]]

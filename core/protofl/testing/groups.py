@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from protofl.drystep import dry_step
-from protofl.models import Architecture, SplitModel, unset_model
 from protofl.randomness import global_stream
+from protofl.runs.dry_step import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect
 from protofl.testing.toy_methods import Prototypes, Weights
+from protofl.views.architecture import Architecture, SplitModel, unset_model
 
 CLASSES = 5
 

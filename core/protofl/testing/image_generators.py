@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from protofl.data.generators import Generator, ImageSource, Outline
 from protofl.errors import UsageError
-from protofl.generators import Generator, ImageSource, Outline
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
 

@@ -11,13 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protofl.client import Batch, Output
-from protofl.config import Config, VariantConfig
-from protofl.drystep import dry_step
 from protofl.errors import UsageError
-from protofl.jobs import Job
-from protofl.payload import Payload
-from protofl.plan import Plan
+from protofl.hosts.jobs import Job
+from protofl.plan.plan import Plan
+from protofl.plugin.config import Config, VariantConfig
+from protofl.runs.dry_step import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
 from protofl.testing.equality import (
@@ -28,6 +26,8 @@ from protofl.testing.equality import (
     double_precision,
     ragged_images,
 )
+from protofl.views.client import Batch, Output
+from protofl.wire.payload import Payload
 
 MIXED = toy.group(toy.CNN, toy.NORM)
 WITH_NORM = toy.group(toy.NORM)

@@ -8,7 +8,7 @@ import numpy as np
 
 from protofl.data.split import make_split
 from protofl.errors import UsageError
-from protofl.inputs import partition_with
+from protofl.plan.inputs import partition_with
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from protofl.errors import ProtoflError, UsageError, unknown
-from protofl.registry import KINDS, Registry, last_place
+from protofl.plugin.registry import KINDS, Registry, last_place
 from protofl.testing import CONTRACTS
 from protofl.testing.contract import Contract, kind_of
 

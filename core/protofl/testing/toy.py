@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 import protofl as pf
-from protofl.federation import Federation
-from protofl.parties import ClientRecord, ServerRecord
+from protofl.runs.federation import Federation
+from protofl.views.records import ClientRecord, ServerRecord
 
 SIDE, CHANNELS = 6, 1
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from protofl.drystep import dry_step
-from protofl.payload import Payload
+from protofl.runs.dry_step import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect
 from protofl.testing.methods import expect_finite
 from protofl.testing.toy_methods import Prototypes, Weights
+from protofl.wire.payload import Payload
 
 
 class Silent:

@@ -10,7 +10,7 @@ import numpy as np
 import protofl as pf
 import pytest
 import torch
-from protofl.models import cost, profile
+from protofl.views.architecture import cost, profile
 
 HEAVY = ("torchvision", "sklearn", "matplotlib", "scipy", "torch._dynamo", "torch._inductor")
 
@@ -21,7 +21,7 @@ class Guard:
         if name in {HEAVY!r}:
             with open(os.environ["IMPORTED"], "a") as file:
                 print(name, file=file)
-        if name == "protofl_plugins.backends.worker" or name == "protofl.host":
+        if name == "protofl_plugins.backends.worker" or name == "protofl.hosts.host":
             with open(os.environ["SEEN"], "a") as file:
                 print(os.getpid(), file=file)
 sys.meta_path.insert(0, Guard())

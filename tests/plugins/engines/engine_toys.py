@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from protofl.registry import Registry
+from protofl.plugin.registry import Registry
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import ragged_images
 

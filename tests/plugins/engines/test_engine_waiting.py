@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from engine_toys import METHODS, make_plan
-from protofl.registry import Caller
+from protofl.plugin.registry import Caller
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import RESIDUAL, Run
 from torch.utils._python_dispatch import TorchDispatchMode

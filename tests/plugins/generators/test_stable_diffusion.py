@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from protofl.errors import UsageError
-from protofl.registry import Caller
+from protofl.plugin.registry import Caller
 from protofl_plugins.generators.stable_diffusion import StableDiffusion
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from protofl.errors import UsageError
-from protofl.registry import Caller
+from protofl.plugin.registry import Caller
 from protofl_plugins.generators.stylegan import StyleGAN3, StyleGANXL
 
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from protofl.data.images import Images
 from protofl.errors import UsageError
-from protofl.registry import Caller, Registry
+from protofl.plugin.registry import Caller, Registry
 from protofl_plugins.generators.tiny_style import network as N
 from protofl_plugins.generators.tiny_style.plugin import SHIPPED, TinyStyle, TinyStyleGenerator
 from protofl_plugins.generators.tiny_style.train import (

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import protofl as pf
 import torch
-from protofl.federation import Federation
-from protofl.host import Host
-from protofl.payload import Knowledge
+from protofl.hosts.host import Host
+from protofl.runs.federation import Federation
+from protofl.wire.payload import Knowledge
 from torch import nn
 from toy_federation import EXTRA, FREE, declared, without
 
@@ -66,7 +66,7 @@ class Public:
         given |= options | {"method": method, "options": {method: set or {}}, "data_dir": data_dir}
         self.plan = pf.Plan.make(given, EXTRA)
         if dry:
-            from protofl.drystep import dry_step
+            from protofl.runs.dry_step import dry_step
 
             dry_step(self.plan)
         self.pool = Watched(self.plan, backwards)

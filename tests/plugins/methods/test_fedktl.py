@@ -8,9 +8,9 @@ import protofl as pf
 import pytest
 import torch
 from protofl import functional as F
-from protofl.drystep import dry_step
-from protofl.host import Host
-from protofl.plan import Plan
+from protofl.hosts.host import Host
+from protofl.plan.plan import Plan
+from protofl.runs.dry_step import dry_step
 from protofl_plugins.generators.tiny_style.plugin import TinyStyle
 from protofl_plugins.methods import fedktl
 from protofl_plugins.methods.fedktl import FedKTL, within_class_distance

@@ -11,8 +11,8 @@ import functools
 import protofl as pf
 import pytest
 import torch
-from protofl.parts import choose_part
-from protofl.registry import Registry
+from protofl.plugin.parts import choose_part
+from protofl.plugin.registry import Registry
 from protofl.testing import toy as toyfed
 
 C, K, M = 100, 512, 20

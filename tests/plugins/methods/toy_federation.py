@@ -8,8 +8,8 @@ import numpy as np
 import protofl as pf
 import pytest
 import torch
-from protofl.federation import Federation
-from protofl.host import Host
+from protofl.hosts.host import Host
+from protofl.runs.federation import Federation
 from protofl_plugins.models.cnn import CNN4
 from torch import nn
 

@@ -1,0 +1,160 @@
+"""Image generators on the server: what a generator plugin opens, and how a run uses it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from protofl.data.images import Images
+from protofl.errors import UsageError
+from protofl.plugin.parts import Part
+
+GREY = (0.299, 0.587, 0.114)
+"""Weights of red, green and blue in grey (ITU-R BT.601)."""
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What is known of a generator before it is loaded; the dry step needs no more.
+
+    Attributes:
+        latent_dim: H.
+        side: Pixels of an image's side.
+        channels: Channels of an image.
+        num_classes: Classes on which it can be conditioned; 0 for an unconditional one, None
+            where only loading tells.
+    """
+
+    latent_dim: int = 512
+    side: int = 32
+    channels: int = 3
+    num_classes: int | None = 0
+
+
+class Generator(Protocol):
+    """A frozen generator, as a plugin's ``open_generator`` returns it.
+
+    Attributes:
+        outline: Its sizes, ``num_classes`` included.
+    """
+
+    outline: Outline
+
+    def sample_latents(
+        self, count: int, generator: torch.Generator, labels: Tensor | None = None
+    ) -> Tensor:
+        """Valid latent vectors [count, H], w = G_m(ε), on the generator's device.
+
+        Args:
+            count: How many.
+            generator: A CPU generator, the only source of chance.
+            labels: [count] int, where it is conditional; None for classes drawn at random.
+        """
+        ...
+
+    def images(self, latents: Tensor) -> Tensor:
+        """Images G_s(w), [n, channels, side, side] in −1…1, of latent vectors [n, H]."""
+        ...
+
+
+class ImageSource:
+    """The run's generator: loaded when it is first used, and its images as the data are.
+
+    Args:
+        part: The generator plugin.
+        images: The run's data, whose channels, size and range the images get.
+        device: Where it computes.
+        data_dir: Where downloads are kept.
+        dry: Load nothing; latents and images are zeros of their shape.
+    """
+
+    def __init__(
+        self, part: Part, images: Images, device: torch.device, data_dir: Path, *, dry: bool = False
+    ) -> None:
+        self._part, self._images, self._device = part, images, device
+        self._data_dir, self._dry = data_dir, dry
+        self._opened: Generator | None = None
+        self._bounds: tuple[float, float] | None = None
+        self._outline: Outline | None = None
+
+    @property
+    def name(self) -> str:
+        """The plugin's name."""
+        return self._part.caller.name
+
+    @property
+    def outline(self) -> Outline:
+        """The generator's sizes; as far as they are known before it is loaded, in a dry step."""
+        if not self._dry:
+            return self._open().outline
+        if self._outline is None:
+            found: Outline | None = self._call("outline")
+            self._outline = found or Outline(num_classes=None)
+        return self._outline
+
+    @torch.no_grad()
+    def sample_latents(
+        self, count: int, generator: torch.Generator, labels: Tensor | None = None
+    ) -> Tensor:
+        """Valid latent vectors [count, H]."""
+        if self._dry:
+            return torch.zeros(count, self.outline.latent_dim, device=self._device)
+        return self._open().sample_latents(count, generator, labels).float()
+
+    @torch.no_grad()
+    def images(self, latents: Tensor) -> Tensor:
+        """Images of latent vectors, [n, channels, H, W] float32 as the data are."""
+        channels, height, width = self._images.x.shape[1:]
+        if self._dry:
+            return torch.zeros(len(latents), channels, height, width, device=self._device)
+        x = self._open().images(latents).float().clamp(-1, 1)
+        x = to_channels(to_size(x, height, width), channels)
+        low, high = self._range()
+        return (x + 1) * ((high - low) / 2) + low
+
+    def _open(self) -> Generator:
+        if self._opened is None:
+            with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+                self._opened = self._call("open_generator", device=self._device)
+            if self._opened is None:
+                raise UsageError(f"generator/{self.name} opens no generator")
+        return self._opened
+
+    def _call(self, hook: str, **more: torch.device) -> Any:  # noqa: ANN401 - as the hook says
+        values = {"config": self._part.config, "data_dir": self._data_dir, **more}
+        return self._part.caller(hook, **values)
+
+    def _range(self) -> tuple[float, float]:
+        """What −1 and 1 become: stored bytes are normalised to −1…1, floats used as they are."""
+        if self._bounds is None:
+            x = self._images.x
+            self._bounds = (-1.0, 1.0)
+            if x.dtype != torch.uint8:
+                low, high = torch.aminmax(x)
+                self._bounds = (float(low), float(high))
+        return self._bounds
+
+
+def to_size(x: Tensor, height: int, width: int) -> Tensor:
+    """Images brought to a size, bilinearly and without aliasing."""
+    if x.shape[2:] == (height, width):
+        return x
+    return interpolate(
+        x, size=(height, width), mode="bilinear", align_corners=False, antialias=True
+    )
+
+
+def to_channels(x: Tensor, channels: int) -> Tensor:
+    """Images brought to a number of channels: to grey by its usual weights, grey repeated."""
+    if x.shape[1] == channels:
+        return x
+    if x.shape[1] == 3:
+        x = (x * x.new_tensor(GREY)[:, None, None]).sum(1, keepdim=True)
+    elif x.shape[1] > 1:
+        x = x.mean(1, keepdim=True)
+    return x.repeat(1, channels, 1, 1)

@@ -1,0 +1,1 @@
+"""Hosts: the work on clients, and where they are kept between it."""

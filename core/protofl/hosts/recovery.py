@@ -1,0 +1,111 @@
+"""What a run remembers of its clients, so that a host that ended loses none of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from protofl.hosts.jobs import Job
+
+JOURNAL = 256 << 20
+"""Bytes of different downloads that are kept for repeating, at most."""
+
+
+@dataclass(eq=False)
+class Slot:
+    """A host, from its start to its end.
+
+    Attributes:
+        number: Its place among the hosts; the one that replaces it has the same.
+        host: The backend's handle.
+        told: Whether it knows the trial.
+        files: The clients' files of which it was told with the trial.
+        left: Clients that were on it since and have been moved away.
+        ended: Whether it is no more.
+    """
+
+    number: int
+    host: Any
+    told: bool = False
+    files: dict[int, str] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
+    ended: bool = False
+
+
+@dataclass(eq=False)
+class Kept:
+    """A client that has left its seed, or its file: how to make it again.
+
+    Attributes:
+        base: The file in which it lay at the last checkpoint; None for its seed.
+        jobs: What it has been trained with since.
+        gap: Whether some of it has been forgotten, for want of room.
+        slot: Where it was last.
+        handover: A file with all of it, on its way to another host.
+    """
+
+    base: str | None
+    jobs: list[Job] = field(default_factory=list)
+    gap: bool = False
+    slot: Slot | None = None
+    handover: Path | None = None
+
+    @property
+    def here(self) -> Slot | None:
+        """The host on which it lives; None where it has to be made."""
+        return None if self.slot is None or self.slot.ended else self.slot
+
+
+class Memory:
+    """The clients of a trial, and what was done to them since their last files."""
+
+    def __init__(self, limit: int = JOURNAL) -> None:
+        self._limit = limit
+        self.forget({})
+
+    def forget(self, files: dict[int, str]) -> None:
+        """A new trial, in which some clients lie in files."""
+        self.files = files
+        self.clients: dict[int, Kept] = {}
+        self._uses: Counter[int] = Counter()
+        self._bytes = 0
+
+    def of(self, client: int) -> Kept:
+        """A client."""
+        if client not in self.clients:
+            self.clients[client] = Kept(self.files.get(client))
+        return self.clients[client]
+
+    def moved(self, client: int) -> bool:
+        """Whether a client is any different from its seed."""
+        kept = self.clients.get(client)
+        return client in self.files or (kept is not None and bool(kept.jobs or kept.gap))
+
+    def trained(self, client: int, job: Job) -> None:
+        """A client has been changed by a job."""
+        kept = self.of(client)
+        kept.jobs.append(job)
+        # Clients that got the same bytes share them here too.
+        if not self._uses[id(job.blob)]:
+            self._bytes += len(job.blob)
+        self._uses[id(job.blob)] += 1
+        if kept.gap or self._bytes > self._limit:
+            kept.gap = True
+            self._release(kept)
+
+    def saved(self, client: int, path: str) -> None:
+        """A client lies in a file as it is now."""
+        kept = self.of(client)
+        kept.base, kept.gap = path, False
+        self.files[client] = path
+        self._release(kept)
+
+    def _release(self, kept: Kept) -> None:
+        for job in kept.jobs:
+            self._uses[id(job.blob)] -= 1
+            if not self._uses[id(job.blob)]:
+                del self._uses[id(job.blob)]
+                self._bytes -= len(job.blob)
+        kept.jobs = []

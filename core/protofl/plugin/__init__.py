@@ -1,0 +1,1 @@
+"""Plugins: discovery, options, composition."""

@@ -1,0 +1,52 @@
+"""The do-nothing defaults: what runs where a method writes no hook of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from protofl.hookspecs.markers import hookimpl
+from protofl.views.client import Batch, Client, Output
+from protofl.views.server import Server
+from protofl.wire.payload import Payload
+
+
+class Baseline:
+    """Cross-entropy training of the client's own model; nothing is sent."""
+
+    terms = {"ce": "cross-entropy of the client's classifier on its own samples"}
+
+    @hookimpl
+    def download_payload(self, server: Server, client_id: int) -> Payload:
+        """Nothing."""
+        return Payload()
+
+    @hookimpl
+    def local_loss(self, client: Client, batch: Batch, output: Output) -> Mapping[str, Tensor]:
+        """Cross-entropy."""
+        return {"ce": cross_entropy(output.logits, batch.y)}
+
+    @hookimpl
+    def upload_payload(self, client: Client) -> Payload:
+        """Nothing."""
+        return Payload()
+
+    @hookimpl
+    def server_aggregate(
+        self, server: Server, uploads: Mapping[int, Payload]
+    ) -> Mapping[str, Tensor]:
+        """Nothing changes."""
+        return {}
+
+    @hookimpl
+    def server_train(self, server: Server, uploads: Mapping[int, Payload]) -> Mapping[str, Tensor]:
+        """Nothing changes."""
+        return {}
+
+    @hookimpl
+    def inference(self, client: Client, x: Tensor) -> Tensor:
+        """Scores of the classifier h(f(x))."""
+        scores: Tensor = client.head(client.features(x))
+        return scores

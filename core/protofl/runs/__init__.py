@@ -1,0 +1,1 @@
+"""A run's life: the loop, the dry step, the record."""

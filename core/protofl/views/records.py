@@ -1,0 +1,206 @@
+"""The records behind the views: all that a client or the server is, in one place each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from protofl.data.batches import LEAST, Samples
+from protofl.data.generators import ImageSource
+from protofl.plugin.config import Config
+from protofl.profile.spans import OFF, Spans
+from protofl.views.architecture import Architecture, SplitModel
+from protofl.views.client import Client
+from protofl.views.run import ClientCard, RunInfo
+from protofl.views.server import Server
+from protofl.wire.payload import Knowledge, Payload
+
+
+@dataclass
+class ModuleSlot:
+    """A method's module on a client."""
+
+    module: nn.Module
+    train: bool
+    lr: float | None
+    temporary: bool = False
+
+
+@dataclass
+class ClientRecord:
+    """A client: model, data, and what methods keep of it. Lives in a host."""
+
+    id: int
+    info: RunInfo
+    architecture: Architecture
+    seed: int
+    device: torch.device
+    configs: Mapping[str, Config]
+    train: Samples
+    test: Samples
+    public: Samples | None
+    model: SplitModel
+    round: int = -1
+    steps: int = 0
+    received: Payload = field(default_factory=Payload)
+    state: dict[str, dict[str, Any]] = field(default_factory=dict)
+    scratch: dict[str, dict[str, Any]] = field(default_factory=dict)
+    modules: dict[str, dict[str, ModuleSlot]] = field(default_factory=dict)
+    feature_seconds: float = 0.0
+    spans: Spans = OFF
+    _features: tuple[Tensor, Tensor] | None = None
+    _class_counts: Tensor | None = None
+
+    def view(self, owner: str) -> Client:
+        """The client as the method ``owner`` sees it."""
+        return Client(self, owner, self.configs[owner])
+
+    def add_module(
+        self,
+        owner: str,
+        name: str,
+        module: nn.Module,
+        *,
+        train: bool,
+        lr: float | None,
+        temporary: bool = False,
+    ) -> nn.Module:
+        """Keep a method's module; see `protofl.Client.add_module`."""
+        module = module.to(self.device).requires_grad_(train)
+        self.modules.setdefault(owner, {})[name] = ModuleSlot(module, train, lr, temporary)
+        return module
+
+    def forget_scratch(self) -> None:
+        """Drop what methods prepared for a phase: scratch, and temporary modules."""
+        self.scratch = {}
+        for owner, slots in self.modules.items():
+            self.modules[owner] = {n: slot for n, slot in slots.items() if not slot.temporary}
+
+    def slots(self) -> Iterator[tuple[str, ModuleSlot]]:
+        """All methods' modules as (``METHOD/NAME``, slot), in a fixed order."""
+        for owner in sorted(self.modules):
+            for name in sorted(self.modules[owner]):
+                yield f"{owner}/{name}", self.modules[owner][name]
+
+    @property
+    def class_counts(self) -> Tensor:
+        """Training samples per class, [C] int64."""
+        if self._class_counts is None:
+            self._class_counts = torch.bincount(self.train.y, minlength=self.info.num_classes)
+        return self._class_counts
+
+    def parameter_groups(self, lr: float) -> list[tuple[list[nn.Parameter], float]]:
+        """What local training updates, with the learning rate of each group."""
+        groups = [([p for p in self.model.parameters() if p.requires_grad], lr)]
+        for _, slot in self.slots():
+            if slot.train:
+                own = lr if slot.lr is None else slot.lr
+                groups.append((list(slot.module.parameters()), own))
+        return groups
+
+    def set_mode(self, training: bool) -> None:
+        """Train or eval mode.
+
+        Frozen modules stay in eval mode, and so do all of a client with too few samples for
+        BatchNorm.
+        """
+        training = training and len(self.train) >= LEAST
+        self.model.train(training)
+        for _, slot in self.slots():
+            slot.module.train(training and slot.train)
+
+    @torch.no_grad()
+    def train_features(self) -> tuple[Tensor, Tensor]:
+        """One evaluation pass over the training samples; kept until the weights change."""
+        if self._features is None:
+            start, training = time.perf_counter(), self.model.training
+            self.model.eval()
+            with self.spans.span("prototypes", "stage"):
+                chunks = self.train.chunks(self.architecture.eval_batch)
+                features = torch.cat([self.model.features(x) for x in chunks])
+            self.model.train(training)
+            wide = torch.promote_types(features.dtype, torch.float32)  # float64 stays what it is
+            self._features = features.to(wide), self.train.y
+            self.feature_seconds += time.perf_counter() - start
+        return self._features
+
+    def weights_changed(self) -> None:
+        """Forget what was computed with earlier weights."""
+        self._features = None
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Restore model, modules, state and download after the block (evaluation)."""
+        modules = [self.model, *(slot.module for _, slot in self.slots())]
+        tensors = [t for m in modules for t in (*m.parameters(), *m.buffers())]
+        before = [t.detach().clone() for t in tensors]
+        state, received, round_ = deepcopy(self.state), self.received, self.round
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for tensor, old in zip(tensors, before, strict=True):
+                    tensor.copy_(old)
+            self.state, self.received, self.round = state, received, round_
+            self.weights_changed()
+
+    @contextmanager
+    def same_download(self) -> Iterator[None]:
+        """Restore the download and the round after the block, where nothing else changes."""
+        received, round_ = self.received, self.round
+        try:
+            yield
+        finally:
+            self.received, self.round = received, round_
+
+
+@dataclass
+class ServerRecord:
+    """The server: knowledge, and what methods keep of it."""
+
+    info: RunInfo
+    seed: int
+    device: torch.device
+    lr: float
+    configs: Mapping[str, Config]
+    architectures: Mapping[str, Architecture]
+    cards: Mapping[int, ClientCard]
+    public: Samples | None = None
+    test: Samples | None = None
+    images: ImageSource | None = None
+    dry: bool = False
+    round: int = -1
+    evaluates: bool = False
+    knowledge: Knowledge = field(default_factory=Knowledge)
+    state: dict[str, dict[str, Any]] = field(default_factory=dict)
+    modules: dict[str, dict[str, nn.Module]] = field(default_factory=dict)
+
+    def view(self, owner: str) -> Server:
+        """The server as the method ``owner`` sees it."""
+        return Server(self, owner, self.configs[owner])
+
+
+class Cards(Mapping[int, ClientCard]):
+    """The cards of all clients, made when they are looked at."""
+
+    def __init__(self, info: RunInfo) -> None:
+        self._info = info
+
+    def __getitem__(self, client_id: int) -> ClientCard:
+        if not 0 <= client_id < self._info.num_clients:
+            raise KeyError(client_id)
+        architecture = self._info.architecture_of(client_id)
+        return ClientCard(architecture.name, architecture.head, self._info.feature_dim)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._info.num_clients))
+
+    def __len__(self) -> int:
+        return self._info.num_clients

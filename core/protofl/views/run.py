@@ -1,0 +1,117 @@
+"""What is known of a run and its clients before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from protofl.errors import UsageError
+from protofl.randomness import global_stream
+from protofl.views.architecture import Architecture, SplitModel
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of local training.
+
+    Attributes:
+        name: Seen in hooks as ``batch.phase``.
+        data: ``private`` or ``public``.
+        epochs: Passes over the data; None for the run's ``--local-epochs``.
+        when: ``before_upload``, or ``after_server``: the participants get this round's
+            download, train, and are then evaluated with it.
+        needs: A key of the download without which the phase is left out (round 0).
+        rows: A key of the download that names the rows of the data on which the phase trains;
+            all of them where it is None or was not sent. ``batch.index`` counts within them.
+        terms: The method's loss terms that the phase trains; where none of them is left in the
+            composition the phase is left out. Empty: all.
+    """
+
+    name: str = "private"
+    data: str = "private"
+    epochs: int | None = None
+    when: str = "before_upload"
+    needs: str | None = None
+    rows: str | None = None
+    terms: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the two words."""
+        if self.data not in ("private", "public"):
+            raise UsageError(
+                f"phase {self.name!r}: data {self.data!r} is neither private nor public"
+            )
+        if self.when not in ("before_upload", "after_server"):
+            raise UsageError(f"phase {self.name!r}: when={self.when!r} is no time of a round")
+
+
+@dataclass(frozen=True)
+class ClientCard:
+    """What the server knows of a client from set-up: never its data or its model."""
+
+    architecture: str
+    head: str
+    feature_dim: int
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What is known of a run before it starts.
+
+    Attributes:
+        group: The model group's name.
+        architectures: The group's architectures that its clients use, in order.
+        num_clients: M.
+        participants: Clients in a round.
+        num_classes: C.
+        feature_dim: K.
+        channels: Channels of the images that the models see.
+        side: Their side in pixels.
+        public: Public samples; 0 where there are none.
+        rounds: Rounds of the run.
+        batch_size: Samples per mini-batch.
+        local_epochs: Epochs of the private phase.
+        server_architectures: Further architectures that the group offers for the server.
+        server_architecture: The one of a server that trains a model of its own.
+    """
+
+    group: str
+    architectures: tuple[Architecture, ...]
+    num_clients: int
+    participants: int
+    num_classes: int
+    feature_dim: int
+    channels: int
+    side: int
+    public: int
+    rounds: int
+    batch_size: int
+    local_epochs: int
+    server_architectures: tuple[Architecture, ...] = ()
+    server_architecture: str = "resnet56"
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether all clients have one architecture."""
+        return len(self.architectures) == 1
+
+    @property
+    def one_head(self) -> bool:
+        """Whether all clients' heads have the same layers."""
+        return len({a.head for a in self.architectures}) == 1
+
+    def architecture_of(self, client_id: int) -> Architecture:
+        """Client i has architecture i mod X (FedTGP, section "Setup")."""
+        return self.architectures[client_id % len(self.architectures)]
+
+
+def build_model(
+    known: Mapping[str, Architecture], architecture: str, info: RunInfo, seed: int
+) -> SplitModel:
+    """A fresh model; server and clients draw the same weights."""
+    found = known.get(architecture)
+    if found is None:
+        names = ", ".join(sorted(known))
+        raise UsageError(f"there is no architecture {architecture!r}", f"known: {names}")
+    with global_stream(seed, "server-model", architecture):
+        return found.build(info.channels, info.num_classes, info.feature_dim, info.side)

@@ -1,0 +1,168 @@
+"""What a hook sees on the server: the server, bound to the method whose hook runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from protofl.data.batches import batch_bounds
+from protofl.errors import UsageError
+from protofl.randomness import random_stream
+from protofl.views.architecture import SplitModel
+from protofl.views.run import ClientCard, build_model
+from protofl.wire.payload import Knowledge
+
+if TYPE_CHECKING:
+    from protofl.data.batches import Samples
+    from protofl.data.generators import ImageSource, Outline
+    from protofl.views.records import ServerRecord
+
+
+class Server:
+    """The server as a hook sees it, bound to one method.
+
+    Attributes:
+        config: The options of the method whose hook runs.
+    """
+
+    __slots__ = ("_owner", "_record", "config")
+
+    def __init__(self, record: ServerRecord, owner: str, config: Any) -> None:  # noqa: ANN401
+        self._record, self._owner = record, owner
+        self.config: Any = config
+
+    def bound_to(self, owner: str) -> Server:
+        """The same server as another plugin of the composition sees it."""
+        return Server(self._record, owner, self._record.configs[owner])
+
+    @property
+    def round(self) -> int:
+        """The round's number, from 0; -1 at set-up."""
+        return self._record.round
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the run."""
+        return self._record.info.rounds
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether this round ends with an evaluation: time for costly figures in ``end_round``."""
+        return self._record.evaluates
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return self._record.info.num_classes
+
+    @property
+    def feature_dim(self) -> int:
+        """K."""
+        return self._record.info.feature_dim
+
+    @property
+    def architecture(self) -> str:
+        """The group's architecture for a server that trains a model of its own."""
+        return self._record.info.server_architecture
+
+    @property
+    def batch_size(self) -> int:
+        """The clients' mini-batch."""
+        return self._record.info.batch_size
+
+    @property
+    def lr(self) -> float:
+        """The clients' learning rate."""
+        return self._record.lr
+
+    @property
+    def device(self) -> torch.device:
+        """Where the server computes."""
+        return self._record.device
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """What the server knows, in the wire's names. Read it; return changes from the hooks."""
+        return self._record.knowledge
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What this method remembers on the server; as a client's ``state``."""
+        return self._record.state.setdefault(self._owner, {})
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """This method's modules on the server; saved in checkpoints."""
+        return self._record.modules.setdefault(self._owner, {})
+
+    @property
+    def public(self) -> Samples | None:
+        """The public samples, unlabelled; None where the run has none."""
+        return self._record.public
+
+    @property
+    def test(self) -> Samples | None:
+        """The global test samples of a run with public data; None else."""
+        return self._record.test
+
+    @property
+    def clients(self) -> Mapping[int, ClientCard]:
+        """What each client registered at set-up."""
+        return self._record.cards
+
+    @property
+    def generator_outline(self) -> Outline:
+        """The sizes of the image generator, for a method with ``needs_generator``."""
+        return self._images.outline
+
+    def sample_latents(
+        self, count: int, generator: torch.Generator, labels: Tensor | None = None
+    ) -> Tensor:
+        """Valid latent vectors of the image generator, [count, H]; zeros in a dry step.
+
+        Args:
+            count: How many.
+            generator: A CPU generator (`generator`).
+            labels: The generator's own classes [count], where it is conditional.
+        """
+        return self._images.sample_latents(count, generator, labels)
+
+    def generate(self, latents: Tensor) -> Tensor:
+        """Images of latent vectors [n, H], in the data's channels, size and range, float32."""
+        return self._images.images(latents)
+
+    @property
+    def _images(self) -> ImageSource:
+        if self._record.images is None:
+            raise UsageError(
+                "no method of this run has asked for an image generator",
+                do="a method with one says so: needs_generator = True",
+            )
+        return self._record.images
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Count epochs of training on the server; a dry step sees one."""
+        return iter(range(min(count, 1) if self._record.dry else count))
+
+    def batches(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Positions of every mini-batch of an epoch over ``count`` samples, in a drawn order.
+
+        As on clients, a last batch of fewer than four samples joins the one before it.
+        """
+        order = torch.randperm(count, generator=generator).to(self.device)
+        for start, end in batch_bounds(count, self.batch_size, drop_last=False):
+            yield order[start:end]
+
+    def build(self, architecture: str) -> SplitModel:
+        """A fresh model of a client's or a server's architecture, the same at every call."""
+        record = self._record
+        return build_model(record.architectures, architecture, record.info, record.seed).to(
+            self.device
+        )
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """A CPU generator of this method, purpose and round."""
+        return random_stream(self._record.seed, self._owner, purpose, self._record.round, "server")

@@ -1,0 +1,1 @@
+"""What crosses between server and clients: payloads, knowledge, weights, names."""

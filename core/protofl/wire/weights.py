@@ -1,0 +1,87 @@
+"""Weights on the wire: ``PREFIX/PARAMETER``, and buffers as ``PREFIX/buffer/NAME``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from protofl.errors import MissingKey, WrongShape
+from protofl.wire.payload import Payload
+
+
+def weight_views(module: nn.Module, prefix: str, *, buffers: bool = True) -> dict[str, Tensor]:
+    """A module's own parameters and, unless told otherwise, buffers, by wire names; no copies."""
+    named: dict[str, Tensor] = {f"{prefix}/{name}": p for name, p in module.named_parameters()}
+    if buffers:
+        named |= {f"{prefix}/buffer/{name}": b for name, b in module.named_buffers()}
+    return {name: tensor.detach() for name, tensor in named.items()}
+
+
+def pack_weights(module: nn.Module, prefix: str, *, buffers: bool = True) -> Payload:
+    """A copy of a module's parameters and, unless told otherwise, buffers, by wire names."""
+    views = weight_views(module, prefix, buffers=buffers)
+    return Payload({name: tensor.clone() for name, tensor in views.items()})
+
+
+@torch.no_grad()
+def load_weights(module: nn.Module, payload: Mapping[str, Tensor], prefix: str) -> None:
+    """Copy ``PREFIX/…`` of a payload into a module; buffers that were not sent stay.
+
+    Raises:
+        MissingKey: A parameter was not sent.
+        WrongShape: A parameter was sent in another shape.
+    """
+    own: list[tuple[str, Tensor, bool]] = [
+        (f"{prefix}/{name}", p, True) for name, p in module.named_parameters()
+    ]
+    own += [(f"{prefix}/buffer/{name}", b, False) for name, b in module.named_buffers()]
+    for key, target, needed in own:
+        if key not in payload.keys():
+            if needed:
+                raise MissingKey(key, "the payload", payload)
+            continue
+        if payload[key].shape != target.shape:
+            raise WrongShape(key, payload[key].shape, f"the model has {list(target.shape)}")
+        target.copy_(payload[key])
+
+
+def average_weights(
+    uploads: Sequence[Payload], prefix: str, weights: Tensor | None = None
+) -> Payload:
+    """The weighted mean of ``PREFIX/…`` over uploads.
+
+    Integer buffers (BatchNorm's count of batches) are not averaged; their maximum is taken.
+
+    Args:
+        uploads: Payloads of M clients that hold the same names and shapes.
+        prefix: ``model``, ``head``, ….
+        weights: [M], brought to sum 1 here; None for the plain mean.
+
+    Raises:
+        MissingKey: An upload lacks a tensor that another has.
+        WrongShape: Shapes differ between uploads.
+    """
+    count = len(uploads)
+    share = torch.ones(count, dtype=torch.float64) if weights is None else weights.double()
+    shares = (share / share.sum()).tolist()
+    mean = Payload()
+    start = prefix + "/"
+    names = dict.fromkeys(key for upload in uploads for key in upload if key.startswith(start))
+    if not names:
+        raise MissingKey(f"{prefix}/…", "the upload", uploads[0])
+    for name in names:
+        tensors = [upload[name] for upload in uploads]
+        if any(t.shape != tensors[0].shape for t in tensors):
+            first, other = list(dict.fromkeys(tuple(t.shape) for t in tensors))[:2]
+            wanted = f"which can't be averaged with another client's {list(other)}"
+            raise WrongShape(name, first, wanted)
+        if tensors[0].is_floating_point():
+            total = torch.zeros_like(tensors[0])
+            for tensor, part in zip(tensors, shares, strict=True):
+                total.add_(tensor, alpha=part)
+            mean[name] = total
+        else:
+            mean[name] = torch.stack(tensors).amax(0)
+    return mean
