@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from protofl.data.images import Images
     from protofl.data.npz import images_from_arrays, read_npz
     from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
+    from protofl.hookspecs.config import Config, Deviation, Field, VariantConfig
     from protofl.hookspecs.markers import hookimpl
     from protofl.hookspecs.version import HOOKSPEC_VERSION
     from protofl.hosts.dispatch import Dispatcher
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from protofl.hosts.jobs import Job, Pool, Reply, TrainJob
     from protofl.hosts.standin import StandIn
     from protofl.plan.plan import Plan
-    from protofl.plugin.config import Config, Deviation, Field, VariantConfig
     from protofl.randomness import numpy_stream, random_stream
     from protofl.runs.run import Result, run
     from protofl.views.architecture import Architecture, SplitModel
@@ -64,10 +64,10 @@ _HOME = {
     # plugins
     "hookimpl": "protofl.hookspecs.markers",
     "HOOKSPEC_VERSION": "protofl.hookspecs.version",
-    "Config": "protofl.plugin.config",
-    "VariantConfig": "protofl.plugin.config",
-    "Deviation": "protofl.plugin.config",
-    "Field": "protofl.plugin.config",
+    "Config": "protofl.hookspecs.config",
+    "VariantConfig": "protofl.hookspecs.config",
+    "Deviation": "protofl.hookspecs.config",
+    "Field": "protofl.hookspecs.config",
     # what hooks see and return
     "Payload": "protofl.wire.payload",
     "Client": "protofl.views.client",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from protofl.plugin.baseline import Baseline
-from protofl.plugin.config import Config, VariantConfig, option_names
+from protofl.hookspecs.config import Config, VariantConfig, option_names
 from protofl.plugin.parts import choose_part
 from protofl.plugin.registry import Registry
 from protofl.plan.settings import KINDS_BY_PART

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from protofl.hookspecs.config import Config, option_names
 from protofl.plugin.baseline import Baseline
-from protofl.plugin.config import Config, option_names
 from protofl.plugin.registry import Registry
 
 PAGES = Path(__file__).parents[2] / "docs/methods"

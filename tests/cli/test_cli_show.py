@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from protofl.plugin.config import Config, option_names
+from protofl.hookspecs.config import Config, option_names
 from protofl.plugin.registry import Registry, hooks_of
 
 PLUGINS = Registry().plugins()

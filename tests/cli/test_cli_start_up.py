@@ -21,7 +21,7 @@ PACKAGE = Path(protofl_cli.__file__).parent
 def test_does_not_import_torch(words):
     heavy = {"torch", "numpy", "sklearn", "matplotlib", "protofl_plugins"}
     heavy |= (
-        {"protofl.plan.settings", "protofl.plugin.config"} if words != ["run", "--help"] else set()
+        {"protofl.plan.settings", "protofl.hookspecs.config"} if words != ["run", "--help"] else set()
     )
     heavy |= {"pydantic"} if words == ["--help"] else set()  # new versions of Typer parse with it
     heavy |= {"rich"} if words == ["list-plugins", "--names"] else set()

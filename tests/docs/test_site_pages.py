@@ -11,8 +11,8 @@ import pytest
 import site_commands
 import site_hooks
 from protofl import functional
+from protofl.hookspecs.config import Config, option_names
 from protofl.plan.settings import KINDS_BY_PART, Settings
-from protofl.plugin.config import Config, option_names
 from protofl.plugin.registry import KINDS, Registry, spec_hooks
 from protofl.wire.vocabulary import VOCABULARY, find_key
 from protofl_cli.app import app

@@ -14,7 +14,7 @@ from protofl_cli import render
 from protofl_cli.options import Block, Debug, value_range, value_text
 
 if TYPE_CHECKING:
-    from protofl.plugin.config import Config
+    from protofl.hookspecs.config import Config
     from protofl.plugin.registry import Plugin, Registry
 
 CHANNELS = 3
@@ -110,15 +110,15 @@ def _about(registry: Registry, plugin: Plugin, found: type) -> list[str]:
 
 
 def _config(found: type) -> type[Config]:
-    from protofl.plugin.config import Config
+    from protofl.hookspecs.config import Config
 
     config: type[Config] = getattr(found, "Config", Config)
     return config
 
 
 def _options(kind: str, plugin: str, found: type) -> None:
+    from protofl.hookspecs.config import VariantConfig, option_names
     from protofl.plan.settings import KINDS_BY_PART
-    from protofl.plugin.config import VariantConfig, option_names
 
     config = _config(found)
     deviations = config.deviations if issubclass(config, VariantConfig) else {}
@@ -158,8 +158,8 @@ def _recipe(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
 
 
 def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: ANN401 - a plugin
+    from protofl.hookspecs.config import VariantConfig
     from protofl.plugin.baseline import Baseline
-    from protofl.plugin.config import VariantConfig
     from protofl.plugin.registry import hooks_of
 
     own = "local_loss" in hooks_of("method", found)
@@ -197,7 +197,7 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
 
 def run_defaults(plugin: Plugin, found: type) -> list[tuple[str, str]]:
     """What a method's ``run_defaults`` says, for each of its variants."""
-    from protofl.plugin.config import VariantConfig, parse_config
+    from protofl.hookspecs.config import VariantConfig, parse_config
     from protofl.plugin.registry import Caller
 
     config = _config(found)

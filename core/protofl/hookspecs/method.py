@@ -2,8 +2,8 @@
 
 A method is a class with a docstring, an optional nested ``Config``, the declarations ``terms``
 (its loss terms), ``downloads`` and ``uploads`` (what travels, and what it reveals), and the hooks
-that its paper adds; `protofl.plugin.baseline` provides the rest. It keeps nothing on ``self``: what it
-remembers lives in ``client.state``, ``client.modules``, ``server.state``, ``server.modules``.
+that its paper adds; `protofl.plugin.baseline` provides the rest. It keeps nothing on ``self``:
+what it remembers lives in ``client.state``, ``client.modules``, ``server.state``, ``server.modules``.
 
 The six hooks of a round have exactly one provider each, and returning None is an error. The
 lifecycle hooks are optional.
@@ -19,7 +19,7 @@ from protofl.hookspecs.markers import hookspec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from protofl.plugin.config import Config
+    from protofl.hookspecs.config import Config
     from protofl.views.client import Batch, Client, Output
     from protofl.views.run import Phase, RunInfo
     from protofl.views.server import Server

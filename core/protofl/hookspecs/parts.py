@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from protofl.data.generators import Generator, Outline
     from protofl.data.images import Images
+    from protofl.hookspecs.config import Config
     from protofl.hosts.jobs import Pool, TrainJob
     from protofl.plan.plan import Plan
-    from protofl.plugin.config import Config
     from protofl.views.architecture import Architecture
 
 

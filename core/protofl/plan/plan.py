@@ -22,11 +22,11 @@ from protofl.data.batches import Pixels, Samples
 from protofl.data.generators import ImageSource
 from protofl.data.images import Images
 from protofl.errors import Refused, UsageError
+from protofl.hookspecs.config import Config
 from protofl.hosts.groups import trains_groups
 from protofl.plan.inputs import load_images, partition_with, pixels_for, public_data
 from protofl.plan.settings import KINDS_BY_PART, Settings, build
 from protofl.plugin.composition import Composition
-from protofl.plugin.config import Config
 from protofl.plugin.parts import Part, choose_part
 from protofl.plugin.registry import Registry
 from protofl.randomness import global_stream

@@ -15,9 +15,9 @@ from typing import Any
 import pluggy
 
 from protofl.errors import ProtoflError, Refused, RunFailure, UsageError, unknown
+from protofl.hookspecs.config import Config, parse_config
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS, MethodSpec
 from protofl.plugin.baseline import Baseline
-from protofl.plugin.config import Config, parse_config
 from protofl.plugin.loss import Loss, LossSource
 from protofl.plugin.registry import Registry, hooks_of
 from protofl.views.client import Client

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.plugin.config import Config, parse_config
+from protofl.hookspecs.config import Config, parse_config
 from protofl.plugin.registry import Caller, Registry
 
 

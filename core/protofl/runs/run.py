@@ -72,7 +72,8 @@ def run(
         set: Options of plugins as ``--set`` takes them: ``{"lambda": 1, "dataset.side": 32}``.
         progress: Called with every event's name and values.
         save_recipe: A new file, .toml or .json, for the options given: a recipe of this run.
-        **options: All other options of ``protofl run`` by their long names (`protofl.plan.settings`).
+        **options: All other options of ``protofl run`` by their long names
+            (`protofl.plan.settings`).
 
     Raises:
         UsageError: Something asked for can't be done; nothing has been started.

@@ -24,7 +24,7 @@ from unittest import SkipTest
 import torch
 
 from protofl.errors import ProtoflError, UsageError
-from protofl.plugin.config import Config, VariantConfig, parse_config
+from protofl.hookspecs.config import Config, VariantConfig, parse_config
 from protofl.plugin.parts import Part, choose_part
 from protofl.plugin.registry import KINDS, Registry, check_class, spec_hooks
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from protofl.errors import UsageError
+from protofl.hookspecs.config import Config, VariantConfig
 from protofl.hosts.jobs import Job
 from protofl.plan.plan import Plan
-from protofl.plugin.config import Config, VariantConfig
 from protofl.runs.dry_step import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip

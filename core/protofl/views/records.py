@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from protofl.data.batches import LEAST, Samples
 from protofl.data.generators import ImageSource
-from protofl.plugin.config import Config
+from protofl.hookspecs.config import Config
 from protofl.profile.spans import OFF, Spans
 from protofl.views.architecture import Architecture, SplitModel
 from protofl.views.client import Client
