@@ -20,9 +20,8 @@ PACKAGE = Path(protofl_cli.__file__).parent
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["list-plugins", "--names"]])
 def test_does_not_import_torch(words):
     heavy = {"torch", "numpy", "sklearn", "matplotlib", "protofl_plugins"}
-    heavy |= (
-        {"protofl.plan.settings", "protofl.hookspecs.config"} if words != ["run", "--help"] else set()
-    )
+    if words != ["run", "--help"]:
+        heavy |= {"protofl.plan.settings", "protofl.hookspecs.config"}
     heavy |= {"pydantic"} if words == ["--help"] else set()  # new versions of Typer parse with it
     heavy |= {"rich"} if words == ["list-plugins", "--names"] else set()
     code = f"""

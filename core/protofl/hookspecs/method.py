@@ -3,7 +3,8 @@
 A method is a class with a docstring, an optional nested ``Config``, the declarations ``terms``
 (its loss terms), ``downloads`` and ``uploads`` (what travels, and what it reveals), and the hooks
 that its paper adds; `protofl.plugin.baseline` provides the rest. It keeps nothing on ``self``:
-what it remembers lives in ``client.state``, ``client.modules``, ``server.state``, ``server.modules``.
+what it remembers lives in ``client.state``, ``client.modules``, ``server.state`` and
+``server.modules``.
 
 The six hooks of a round have exactly one provider each, and returning None is an error. The
 lifecycle hooks are optional.
