@@ -20,6 +20,7 @@ import protofl as pf
 import torch
 from protofl.hosts.jobs import Job, Reply
 from protofl.runs.federation import Federation
+from protofl.views.server import Server
 
 
 def noise(classes: int) -> type:
@@ -94,7 +95,7 @@ def measure(method: str, classes: int, count: int, repeats: int, data: Path) -> 
     # Copies: the replies of different clients share no memory either.
     blobs = [bytes(bytearray(pool.uploads[i % 2])) for i in range(count)]
     torch.set_num_threads(plan.settings.server_threads)
-    view = federation.server.view(plan.composition.main)
+    view = Server(federation.server, plan.composition.main)
     read, aggregated = [], []
     for _ in range(repeats):
         start = time.perf_counter()

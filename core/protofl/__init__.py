@@ -46,13 +46,14 @@ if TYPE_CHECKING:
     from protofl.hookspecs.version import HOOKSPEC_VERSION
     from protofl.hosts.dispatch import Dispatcher
     from protofl.hosts.host import Host
-    from protofl.hosts.jobs import Job, Pool, Reply, TrainJob
-    from protofl.hosts.standin import StandIn
+    from protofl.hosts.jobs import Job, Pool, Reply
+    from protofl.hosts.train_job import TrainJob
     from protofl.plan.plan import Plan
     from protofl.randomness import numpy_stream, random_stream
     from protofl.runs.run import Result, run
     from protofl.views.architecture import Architecture, SplitModel
-    from protofl.views.client import Batch, Client, Output
+    from protofl.views.batch import Batch, Given, Output, per_step
+    from protofl.views.client import Client, Learner
     from protofl.views.run import Phase, RunInfo
     from protofl.views.server import Server
     from protofl.wire.payload import Payload, class_rows, stack_rows
@@ -72,8 +73,11 @@ _HOME = {
     "Payload": "protofl.wire.payload",
     "Client": "protofl.views.client",
     "Server": "protofl.views.server",
-    "Batch": "protofl.views.client",
-    "Output": "protofl.views.client",
+    "Learner": "protofl.views.client",
+    "Batch": "protofl.views.batch",
+    "Output": "protofl.views.batch",
+    "Given": "protofl.views.batch",
+    "per_step": "protofl.views.batch",
     "Phase": "protofl.views.run",
     "RunInfo": "protofl.views.run",
     # what payloads are made of and read with
@@ -98,8 +102,7 @@ _HOME = {
     "Reply": "protofl.hosts.jobs",
     "Pool": "protofl.hosts.jobs",
     "Dispatcher": "protofl.hosts.dispatch",
-    "TrainJob": "protofl.hosts.jobs",
-    "StandIn": "protofl.hosts.standin",
+    "TrainJob": "protofl.hosts.train_job",
     "Plan": "protofl.plan.plan",
     # running
     "run": "protofl.runs.run",
@@ -123,10 +126,12 @@ __all__ = [
     "Dispatcher",
     "Field",
     "Generator",
+    "Given",
     "Host",
     "HostFailure",
     "Images",
     "Job",
+    "Learner",
     "Outline",
     "Output",
     "Payload",
@@ -140,7 +145,6 @@ __all__ = [
     "RunInfo",
     "Server",
     "SplitModel",
-    "StandIn",
     "TrainJob",
     "UsageError",
     "VariantConfig",
@@ -155,6 +159,7 @@ __all__ = [
     "load_weights",
     "numpy_stream",
     "pack_weights",
+    "per_step",
     "random_stream",
     "read_npz",
     "run",

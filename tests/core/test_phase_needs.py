@@ -6,6 +6,7 @@ import protofl as pf
 import pytest
 import torch
 from protofl.errors import UsageError
+from protofl.views.server import Server
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -216,7 +217,7 @@ def test_costly_figures_can_wait_for_an_evaluation(federation):
     ("count", "sizes"), [(8, [4, 4]), (9, [4, 5]), (11, [4, 7]), (3, [3]), (12, [4, 4, 4])]
 )
 def test_batches_of_the_server(federation, count, sizes):
-    server = federation().server.view("digest")
+    server = Server(federation().server, "digest")
     stream = torch.Generator().manual_seed(3)
     batches = list(server.batches(count, stream))
     assert [len(b) for b in batches] == sizes
@@ -225,6 +226,6 @@ def test_batches_of_the_server(federation, count, sizes):
 
 
 def test_the_server_knows_its_architecture(federation):
-    assert federation().server.view("digest").architecture == "resnet56"
+    assert Server(federation().server, "digest").architecture == "resnet56"
     with pytest.raises(UsageError, match="no architecture 'resnet56'"):
-        federation().server.view("digest").build("resnet56")
+        Server(federation().server, "digest").build("resnet56")

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from protofl.hookspecs.config import Config
-    from protofl.views.client import Batch, Client, Output
+    from protofl.views.batch import Batch, Given, Output
+    from protofl.views.client import Client, Learner
     from protofl.views.run import Phase, RunInfo
     from protofl.views.server import Server
     from protofl.wire.payload import Payload
@@ -99,21 +100,25 @@ class MethodSpec:
         """Put ``client.received`` in place: install a head or a model. Evaluation calls it too."""
 
     @hookspec(firstresult=True)
-    def before_training(self, client: Client) -> Mapping[str, Tensor]:
-        """Prepare in ``client.scratch`` what is the same for a whole phase.
+    def before_training(self, client: Client) -> Given:
+        """Return what ``local_loss`` needs beside the batch and the model, for a whole phase.
 
-        May return draws: tensors with a leading axis over the ``client.steps`` steps, seen in
-        ``local_loss`` as ``batch.draws[name]``; None means that there are none.
+        A mapping of names to tensors, numbers and strings, or to mappings, lists and tuples of
+        them; empty where there is nothing. ``pf.per_step(tensor)`` stands for a tensor with a
+        leading axis over the ``client.steps`` steps, of which each step sees its row.
         """
 
     @hookspec(firstresult=True)
-    def local_loss(self, client: Client, batch: Batch, output: Output) -> Mapping[str, Tensor]:
+    def local_loss(
+        self, client: Learner, batch: Batch, output: Output, given: Given
+    ) -> Mapping[str, Tensor]:
         """Return named scalar terms, already weighted; the engine sums them.
 
-        Tensors in and out: no ``.item()``, no Python branch on a tensor's value, no writing to
-        state, no random draw. Weights are reached only through ``client.features``, ``head``,
-        ``module(name)`` and ``parameters()``. A term whose ingredients have not been received
-        yet is left out, not zero.
+        ``given`` is what the same method's ``before_training`` returned. Of the client a loss
+        sees its model, its options and its sizes. Tensors in and out: no ``.item()``, no Python
+        branch on a tensor's value, no random draw. Weights are reached only through
+        ``client.features``, ``head``, ``module(name)`` and ``parameters()``. A term whose
+        ingredients have not been received yet is left out, not zero.
         """
 
     @hookspec(firstresult=True)

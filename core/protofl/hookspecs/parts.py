@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from protofl.data.generators import Generator, Outline
     from protofl.data.images import Images
     from protofl.hookspecs.config import Config
-    from protofl.hosts.jobs import Pool, TrainJob
+    from protofl.hosts.jobs import Pool
+    from protofl.hosts.train_job import TrainJob
     from protofl.plan.plan import Plan
     from protofl.views.architecture import Architecture
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-HOOKSPEC_VERSION = "1.0"
+HOOKSPEC_VERSION = "2.0"
 """The version MAJOR.MINOR of the hooks that this protofl calls.
 
 MINOR grows when a hook, an argument of one, a kind or a public name is added: older plugins run on.
 MAJOR grows when something is taken away or means something else (docs/compatibility.md). A plugin
-that uses what a version brought says so: ``requires_hookspec = "1.2"``.
+that uses what a version brought says so: ``requires_hookspec = "2.1"``.
 """
 
 _FORM = re.compile(r"(\d+)\.(\d+)")

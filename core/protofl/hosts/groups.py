@@ -1,7 +1,7 @@
 """Driving the work on clients: one at a time, or several whose training an engine does together.
 
 A client's work is a generator that yields every `TrainJob` and waits for what the engine made of
-it. So the same lines of `protofl.hosts.host` serve one client and a group in lock-step.
+it. So the same lines of `protofl.hosts.training` serve one client and a group in lock-step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any
 
 from protofl.errors import RunFailure
-from protofl.hosts.jobs import Reply, TrainJob
+from protofl.hosts.jobs import Reply
+from protofl.hosts.train_job import TrainJob
 from protofl.plugin.parts import Part
 
 

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from protofl.data.batches import batch_bounds
-from protofl.errors import RunFailure
-from protofl.hosts import groups as together
-from protofl.hosts.jobs import Job, Reply, TrainJob, autocast
+from protofl.hosts import groups
+from protofl.hosts.clock import Clock
+from protofl.hosts.jobs import Job, Reply
 from protofl.hosts.store import ClientStore, store_kind
+from protofl.hosts.train_job import autocast
+from protofl.hosts.training import Trainer
 from protofl.plan.plan import Plan
 from protofl.plugin.composition import naming
-from protofl.profile.spans import HostProfile, Spans
+from protofl.profile.spans import HostProfile
 from protofl.randomness import global_stream
 from protofl.views.architecture import SplitModel, unset_model
-from protofl.views.client import Batch, Output
+from protofl.views.client import Client
 from protofl.views.records import ClientRecord
-from protofl.views.run import Phase
 from protofl.wire.payload import Payload
 
 
@@ -37,19 +36,16 @@ class Host:
     def __init__(self, plan: Plan, *, dry: bool = False) -> None:
         self.plan = plan
         self.dry = dry
-        self.asked: dict[str, str] = {}
-        """Keys that hooks looked for in this round's downloads and did not find, with the hook."""
         self.missed: dict[str, str] = {}
-        """The same in the evaluation of the last client."""
-        self._asked_in = -1
+        """Keys that the evaluation of the last client looked for and did not find."""
         self._trial = 0
-        self._phases = plan.composition.phases(plan.info)
         self._profile = HostProfile(plan.settings.profile and not dry, plan.device)
+        self.trainer = Trainer(plan, self._profile, dry=dry)
         self._store = ClientStore(
             store_kind(plan.settings.client_store, plan.device, dry=dry),
             plan.info,
             self._build,
-            received=self._after_server,
+            received=self.trainer.after_server,
             reuse=not plan.composition.has("setup_client"),
         )
 
@@ -82,16 +78,16 @@ class Host:
             ProtoflError: What went wrong, with the client and the hook.
         """
         engine, single = self.plan.parts["engine"], self._profile.spans.on
-        if single or not jobs or jobs[0].op != "train" or not together.trains_groups(engine):
+        if single or not jobs or jobs[0].op != "train" or not groups.trains_groups(engine):
             for job in jobs:
                 yield job, self.handle(job)
             return
         names = [self.plan.info.architecture_of(job.client or 0).name for job in jobs]
-        for places in together.chunks(engine, names):
+        for places in groups.chunks(engine, names):
             chosen = [jobs[place] for place in places]
             with one_thread():
                 steps = [self._training(j.client or 0, j.blob, **j.values) for j in chosen]
-                replies = together.several(engine, steps)
+                replies = groups.several(engine, steps)
             yield from zip(chosen, replies, strict=True)
 
     def warm_up(self) -> None:
@@ -122,22 +118,22 @@ class Host:
     ) -> Reply:
         """Local training of one client, and its upload."""
         training = self._training(client, blob, round, when, keep_received)
-        return together.alone(self.plan.parts["engine"], training)
+        return groups.alone(self.plan.parts["engine"], training)
 
     def _training(
         self, client: int, blob: bytes, round: int, when: str, keep_received: bool = False
-    ) -> together.Training:
+    ) -> groups.Training:
         """What `train` does, waiting for the engine at every `TrainJob` that it yields."""
-        clock = _Clock(self._profile.spans)
+        clock = Clock(self._profile.spans)
         with self._store.lent(client, trains=True) as record:
             clock.lap("setup")
-            reply = yield from self._train(record, blob, round, when, keep_received, clock)
+            reply = yield from self.trainer.train(record, blob, round, when, keep_received, clock)
         clock.lap("checkpoint")
         return reply
 
     def evaluate(self, client: int, blob: bytes, round: int) -> Reply:
         """Score one client on its test samples with a download; changes nothing."""
-        clock = _Clock(self._profile.spans)
+        clock = Clock(self._profile.spans)
         with self._store.lent(client, trains=False) as record:
             clock.lap("setup")
             correct = self._score(record, blob, round)
@@ -147,7 +143,7 @@ class Host:
 
     def save(self, client: int, blob: bytes, path: str) -> Reply:
         """Write a client's weights and state."""
-        clock = _Clock(self._profile.spans)
+        clock = Clock(self._profile.spans)
         self._store.save(client, Path(path))
         clock.lap("checkpoint")
         return Reply({"seconds": clock.seconds})
@@ -163,10 +159,6 @@ class Host:
         return Reply({"seconds": {}})
 
     # --- within ---------------------------------------------------------------------------------
-
-    @property
-    def _after_server(self) -> bool:
-        return any(phase.when == "after_server" for phase in self._phases)
 
     def _client(self, client: int) -> ClientRecord:
         return self._store.record(client)
@@ -196,78 +188,15 @@ class Host:
             model=plan.initial_model(client, trial) if model is None else model,
             spans=self._profile.spans,
         )
-        view = record.view(plan.composition.main)
+        view = Client(record, plan.composition.main)
         with global_stream(plan.seed(trial), "setup", client), naming(f"setup_client {client}"):
             plan.composition.lifecycle("setup_client", client=view)
         return record
 
-    def _train(
-        self,
-        record: ClientRecord,
-        blob: bytes,
-        round: int,
-        when: str,
-        keep_received: bool,
-        clock: _Clock,
-    ) -> together.Training:
-        view, composition = record.view(self.plan.composition.main), self.plan.composition
-        place = f"client {record.id}, round {round}"
-        record.round = round
-        if not keep_received:
-            with naming(f"download, {place}"):
-                record.received = Payload.from_bytes(blob, self.plan.device)
-        clock.lap("payload")
-        record.forget_scratch()
-        record.weights_changed()
-        record.set_mode(False)
-        with naming(f"receive, {place}"):
-            composition.lifecycle("receive", client=view)
-        sums: dict[str, float] = {}
-        notes: list[str] = []
-        samples = 0
-        for phase in self._phases:
-            if phase.when == when and self._takes_place(phase, record):
-                count, done = yield from self._train_phase(record, phase, clock)
-                samples += count
-                notes += done.notes
-                for label, value in done.sums.items():
-                    sums[label] = sums.get(label, 0.0) + value
-        spent = record.feature_seconds
-        clock.lap("train", less=spent)
-        payload = Payload()
-        if when == "before_upload":
-            upload = self._profile.operators("upload")
-            with upload, naming(f"upload_payload, {place}"), torch.no_grad():
-                payload = Payload(composition.call("upload_payload", client=view))
-        data = payload.to_bytes()
-        self._note_asked(record)
-        record.forget_scratch()
-        record.weights_changed()
-        record.steps = 0
-        if not self._after_server:
-            record.received = Payload()
-        clock.lap("payload", less=record.feature_seconds - spent)
-        clock.seconds["prototypes"], record.feature_seconds = record.feature_seconds, 0.0
-        return Reply(
-            {
-                "samples": samples,
-                "sums": sums,
-                "floats": payload.floats,
-                "seconds": clock.seconds,
-                "notes": notes,
-            },
-            data,
-        )
-
-    def _note_asked(self, record: ClientRecord) -> None:
-        if record.round != self._asked_in:
-            self.asked, self._asked_in = {}, record.round
-        self.asked |= record.received.asked
-
     def _score(self, record: ClientRecord, blob: bytes, round: int) -> int:
         """Correct predictions; the client stays what it was."""
         composition = self.plan.composition
-        view = record.view(composition.main)
+        view = Client(record, composition.main)
         with record.unchanged() if composition.has("receive") else record.same_download():
             record.received, record.round = Payload.from_bytes(blob, self.plan.device), round
             correct = torch.zeros((), dtype=torch.int64, device=self.plan.device)
@@ -288,86 +217,6 @@ class Host:
         record.forget_scratch()
         return int(correct)
 
-    def _takes_place(self, phase: Phase, record: ClientRecord) -> bool:
-        """Whether there is something to train by: what the phase needs, and a term of it."""
-        if not self.plan.composition.terms_of(phase):
-            return False
-        return phase.needs is None or phase.needs in record.received
-
-    def _train_phase(
-        self, record: ClientRecord, phase: Phase, clock: _Clock
-    ) -> Generator[TrainJob, together.Trained, tuple[int, together.Trained]]:
-        """Prepare a phase, have it trained, conclude it; samples seen, and what training did."""
-        plan, settings = self.plan, self.plan.settings
-        samples = record.train if phase.data == "private" else record.public
-        if samples is None:
-            raise RunFailure(f"phase {phase.name!r} trains on public data and the run has none")
-        if phase.rows is not None and phase.rows in record.received.keys():
-            samples = samples.at(record.received[phase.rows])
-        if self.dry:
-            samples = samples.first(settings.batch_size)
-        epochs = 1 if self.dry else (phase.epochs or settings.local_epochs)
-        batch = settings.batch_size
-        bounds = batch_bounds(len(samples), batch, settings.drop_last)
-        record.steps = epochs * len(bounds)
-        seen = epochs * bounds[-1][1]
-        view = record.view(plan.composition.main)
-        place = f"client {record.id}, round {record.round}"
-        keys = ("before-training", record.round, record.id, phase.name)
-        with global_stream(record.seed, *keys), naming(f"before_training, {place}"):
-            with torch.no_grad():
-                draws = plan.composition.lifecycle("before_training", client=view)
-        job = TrainJob(
-            model=record.model,
-            groups=record.parameter_groups(settings.lr),
-            loss=plan.composition.loss(record.view, draws, phase),
-            after_batch=self._after_batch(record),
-            optimizer=settings.optimizer,
-            momentum=settings.momentum,
-            clip=settings.clip,
-            precision=settings.precision,
-            device=plan.device,
-            phase=phase,
-            samples=samples,
-            epochs=epochs,
-            batch_size=batch,
-            drop_last=settings.drop_last,
-            seed=record.seed,
-            keys=(phase.name, record.round, record.id),
-            augment=settings.augment and phase.data == "private",
-            record=record,
-        )
-        record.set_mode(True)
-        record.received.reader = ""  # from here on local_loss reads, of whichever method
-        clock.lap("train")
-        laps = self._profile.phases(record.steps)
-        title = f"{phase.name} steps"
-        with naming(f"local_loss, {place}"), self._profile.spans.span(title, "engine"):
-            job.lap = laps or job.lap
-            done = yield job
-            if laps is not None:
-                laps.finish()
-        clock.restart(train=done.seconds)
-        record.set_mode(False)
-        record.weights_changed()
-        keys = ("after-training", record.round, record.id, phase.name)
-        with global_stream(record.seed, *keys), naming(f"after_training, {place}"):
-            with torch.no_grad():
-                plan.composition.lifecycle("after_training", client=view)
-        return seen, done
-
-    def _after_batch(self, record: ClientRecord) -> Any:  # noqa: ANN401 - a callable or None
-        composition = self.plan.composition
-        if not composition.has("after_batch"):
-            return None
-        view = record.view(composition.main)
-
-        def collect(batch: Batch, output: Output) -> None:
-            seen = Output(output.features.detach(), output.logits.detach())
-            composition.lifecycle("after_batch", client=view, batch=batch, output=seen)
-
-        return collect
-
 
 class one_thread:
     """Compute with one thread inside, as rounding depends on their number."""
@@ -378,30 +227,3 @@ class one_thread:
 
     def __exit__(self, *exception: object) -> None:
         torch.set_num_threads(self._before)
-
-
-class _Clock:
-    """Seconds by stage."""
-
-    def __init__(self, spans: Spans) -> None:
-        self.seconds: dict[str, float] = {}
-        self._spans = spans
-        self._last = time.perf_counter()
-
-    def lap(self, stage: str, less: float = 0.0) -> None:
-        """Book the time since the last lap; ``less`` of it is booked elsewhere."""
-        now = time.perf_counter()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last - less
-        if self._spans.on:
-            self._spans.add(stage, "stage", round(self._last * 1e9), round(now * 1e9))
-        self._last = now
-
-    def restart(self, **booked: float) -> None:
-        """Leave the time since the last lap out, and book these seconds in its place."""
-        for stage, seconds in booked.items():
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
-        now = time.perf_counter()
-        if self._spans.on:
-            title = " and ".join(booked)
-            self._spans.add(title, "stage", round(self._last * 1e9), round(now * 1e9))
-        self._last = now

@@ -1,24 +1,10 @@
-"""Jobs: what crosses between a run and its hosts, and what an engine is given."""
+"""Jobs: what crosses between a run and its hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
-
-import torch
-from torch import nn
-
-from protofl.data.batches import Samples, training_batches
-from protofl.hosts.standin import StandIn, Whole, whole_of
-from protofl.plugin.loss import Loss
-from protofl.randomness import global_stream
-from protofl.views.client import Batch
-from protofl.views.run import Phase
-
-if TYPE_CHECKING:
-    from protofl.views.records import ClientRecord
+from typing import Any, Protocol
 
 
 @dataclass
@@ -64,102 +50,3 @@ class Pool(Protocol):
     def close(self) -> None:
         """End the hosts."""
         ...
-
-
-def _unprofiled(phase: str) -> None:
-    """What `TrainJob.lap` is where the run is not profiled."""
-
-
-@dataclass
-class TrainJob:
-    """One phase of one client's local training, as an engine sees it.
-
-    Attributes:
-        model: The client's model, in the right mode.
-        groups: Parameters to update, with the learning rate of each group.
-        loss: Named terms of a batch: ``loss(batch, output, step)``.
-        after_batch: To be called with the detached output of every step; None where no method
-            asks for it.
-        optimizer: ``sgd`` or ``adam``.
-        momentum: Momentum of SGD.
-        clip: Largest norm of each group's gradient; 0 for any.
-        precision: ``fp32`` or ``bf16`` (autocast of the forward pass).
-        device: Where it runs.
-        lap: To be called at the end of each part of a step, which books the time since the last
-            call: ``data`` (which opens a step), ``forward``, ``loss``, ``backward``, ``update``.
-            It does nothing unless the run is profiled, and never waits for a device.
-        record: The client.
-        notes: Lines for the user; each is shown once in a run.
-    """
-
-    model: Any
-    groups: list[tuple[list[nn.Parameter], float]]
-    loss: Loss
-    after_batch: Any
-    optimizer: str
-    momentum: float
-    clip: float
-    precision: str
-    device: torch.device
-    phase: Phase
-    samples: Samples
-    epochs: int
-    batch_size: int
-    drop_last: bool
-    seed: int
-    keys: tuple[str | int, ...]
-    augment: bool
-    record: ClientRecord
-    notes: list[str] = field(default_factory=list)
-    lap: Callable[[str], None] = _unprofiled
-
-    @property
-    def architecture(self) -> str:
-        """The name of the client's architecture."""
-        return self.record.architecture.name
-
-    def whole(self) -> Whole:
-        """The client's model and the modules that methods gave it, as one module."""
-        return whole_of(self.record)
-
-    def stand_in(self, whole: Whole, *others: TrainJob) -> StandIn:
-        """What a step sees in the stead of this client, and of each of other jobs' clients.
-
-        Args:
-            whole: The modules that stand for the client's, named alike.
-            *others: Jobs whose clients are of the same kind.
-        """
-        return StandIn([self.record, *(job.record for job in others)], whole)
-
-    def stream(self) -> AbstractContextManager[None]:
-        """Torch's global generators as this client's training finds them (dropout)."""
-        return global_stream(self.seed, "train", self.record.round, self.record.id, self.phase.name)
-
-    @property
-    def steps(self) -> int:
-        """Mini-batches of all epochs."""
-        return self.record.steps
-
-    def batches(self) -> Iterator[Batch]:
-        """The mini-batches of all epochs, in the order that seed, round and client give."""
-        for x, y, index in training_batches(
-            self.samples,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            drop_last=self.drop_last,
-            seed=self.seed,
-            keys=self.keys,
-            augment=self.augment,
-        ):
-            yield Batch(x, y, index, self.phase.name)
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """The context of the forward pass."""
-        return autocast(self.precision, self.device)
-
-
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """bf16 autocast where asked for."""
-    if precision == "bf16":
-        return torch.autocast(device.type, dtype=torch.bfloat16)
-    return nullcontext()

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from protofl.hookspecs.markers import hookimpl
-from protofl.views.client import Batch, Client, Output
+from protofl.views.batch import Batch, Output
+from protofl.views.client import Client
 from protofl.views.server import Server
 from protofl.wire.payload import Payload
 
@@ -24,7 +25,7 @@ class Baseline:
         return Payload()
 
     @hookimpl
-    def local_loss(self, client: Client, batch: Batch, output: Output) -> Mapping[str, Tensor]:
+    def local_loss(self, batch: Batch, output: Output) -> Mapping[str, Tensor]:
         """Cross-entropy."""
         return {"ce": cross_entropy(output.logits, batch.y)}
 

@@ -18,8 +18,9 @@ from protofl.errors import ProtoflError, Refused, RunFailure, UsageError, unknow
 from protofl.hookspecs.config import Config, parse_config
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS, MethodSpec
 from protofl.plugin.baseline import Baseline
-from protofl.plugin.loss import Loss, LossSource
+from protofl.plugin.loss import Loss, LossSource, checked
 from protofl.plugin.registry import Registry, hooks_of
+from protofl.views.batch import Given
 from protofl.views.client import Client
 from protofl.views.run import Phase, RunInfo
 
@@ -308,15 +309,15 @@ class Composition:
 
     def loss(
         self,
-        view: Callable[[str], Client],
-        draws: Mapping[str, Any],
+        client: Client,
+        given: Mapping[str, Given],
         phase: Phase = Phase(),  # noqa: B008 - immutable
     ) -> Loss:
         """The frozen local loss of one client.
 
         Args:
-            view: Gives the client bound to a method.
-            draws: What each method's ``before_training`` returned.
+            client: The client, bound to any method.
+            given: What each method's ``before_training`` returned.
             phase: The phase that is trained.
         """
         sources = []
@@ -324,18 +325,15 @@ class Composition:
         for method in dict.fromkeys(term.method for term in trained):
             own = self.members[method].writes("local_loss")
             function = self.members[method].instance.local_loss if own else Baseline().local_loss
-            taken = [a for a in inspect.signature(function).parameters]
-            labels = {t.name: t.label for t in trained if t.method == method}
-            declared = self.declared_terms(method)
             sources.append(
                 LossSource(
                     method,
                     function,
-                    taken,
-                    view(method),
-                    labels,
-                    set(declared),
-                    draws.get(method) or {},
+                    tuple(inspect.signature(function).parameters),
+                    client.bound_to(method).learner(),
+                    {t.name: t.label for t in trained if t.method == method},
+                    frozenset(self.declared_terms(method)),
+                    checked(given.get(method), method, client.steps),
                 )
             )
         return Loss(sources)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from protofl.errors import RunFailure
-from protofl.views.client import Batch, Client, Output
-
-Draws = dict[str, dict[str, Tensor]]
-"""What each method drew for one step, {method: {name: tensor}}."""
+from protofl.views.architecture import SplitModel
+from protofl.views.batch import Batch, Given, Output, PerStep
+from protofl.views.client import Learner
 
 
 @dataclass(frozen=True)
@@ -22,19 +23,24 @@ class LossSource:
         method: The method's name.
         function: Its `local_loss`, or the baseline's.
         arguments: The arguments that it takes.
-        client: The client as the method sees it.
+        learner: The client as the loss sees it.
         labels: {term: label} of the terms that take part in the sum.
         declared: All terms that the method declares.
-        draws: What its `before_training` drew, with a leading axis over steps.
+        given: What its `before_training` returned.
     """
 
     method: str
     function: Callable[..., Mapping[str, Tensor] | None]
-    arguments: list[str]
-    client: Client
-    labels: dict[str, str]
-    declared: set[str]
-    draws: Mapping[str, Tensor]
+    arguments: tuple[str, ...]
+    learner: Learner
+    labels: Mapping[str, str]
+    declared: frozenset[str]
+    given: Given
+
+    @property
+    def drawn(self) -> bool:
+        """Whether there is something of which each step sees a row."""
+        return any(isinstance(leaf, PerStep) for leaf in leaves_of(self.given))
 
 
 class Loss:
@@ -42,31 +48,38 @@ class Loss:
 
     def __init__(self, sources: list[LossSource]) -> None:
         self._sources = sources
+        self._fixed = {s.method: s.given for s in sources if not s.drawn}
+        self._drawn = [s for s in sources if s.drawn]
 
     def __call__(self, batch: Batch, output: Output, step: int) -> dict[str, Tensor]:
         """The terms of one batch that take part in the sum, by their labels."""
-        return self.terms(batch, output, self.draws(step))
+        return self.terms(batch, output, self.given(step))
 
     @property
     def kind(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """What tells losses of different composition apart: methods and labels."""
         return tuple((s.method, tuple(s.labels.values())) for s in self._sources)
 
-    def draws(self, step: int) -> Draws:
-        """What each method drew for a step; methods without draws are left out."""
-        drawn = [s for s in self._sources if s.draws]
-        return {s.method: {k: v[step] for k, v in s.draws.items()} for s in drawn}
+    def given(self, step: int) -> dict[str, Given]:
+        """What each method's loss is given in a step, {method: a tree of tensors}."""
+        if not self._drawn:
+            return self._fixed
+        rows = {
+            s.method: tree_map_only(PerStep, lambda p: p.rows[step], s.given) for s in self._drawn
+        }
+        return self._fixed | rows
 
-    def seen_by(self, view: Callable[[str], Client]) -> Loss:
-        """The same terms on another client, to be called with draws given.
+    def on(self, model: SplitModel, modules: Mapping[str, Mapping[str, nn.Module]]) -> Loss:
+        """The same terms of a model and {method: modules} that stand for the client's."""
+        return Loss(
+            [
+                replace(s, learner=s.learner.on(model, modules.get(s.method, {})))
+                for s in self._sources
+            ]
+        )
 
-        Args:
-            view: Gives the client bound to a method.
-        """
-        return Loss([replace(s, client=view(s.method), draws={}) for s in self._sources])
-
-    def terms(self, batch: Batch, output: Output, draws: Draws) -> dict[str, Tensor]:
-        """The terms of one batch with the step's draws given.
+    def terms(self, batch: Batch, output: Output, given: Mapping[str, Given]) -> dict[str, Tensor]:
+        """The terms of one batch, with what each method's loss is given.
 
         Raises:
             RunFailure: A hook returned nothing or a term that it does not declare, or there is
@@ -74,11 +87,13 @@ class Loss:
         """
         terms: dict[str, Tensor] = {}
         for source in self._sources:
-            seen = batch
-            if source.method in draws:
-                seen = replace(batch, draws=draws[source.method])
-            given = {"client": source.client, "batch": seen, "output": output}
-            found = source.function(*(given[a] for a in source.arguments))
+            seen = {
+                "client": source.learner,
+                "batch": batch,
+                "output": output,
+                "given": given[source.method],
+            }
+            found = source.function(*[seen[a] for a in source.arguments])
             if found is None:
                 raise RunFailure(f"{source.method}.local_loss returned nothing")
             if not found.keys() <= source.declared:
@@ -96,3 +111,45 @@ class Loss:
                 "no loss term came into being", do="drop fewer terms: one must be there in round 0"
             )
         return terms
+
+
+def leaves_of(tree: Any) -> Iterable[Any]:  # noqa: ANN401 - a tree of tensors and plain values
+    """All that nested mappings, lists and tuples hold, in order."""
+    if isinstance(tree, Mapping):
+        tree = tree.values()
+    elif not isinstance(tree, (list, tuple)):
+        return [tree]
+    return [leaf for part in tree for leaf in leaves_of(part)]
+
+
+def checked(given: object, method: str, steps: int) -> Given:
+    """What a ``before_training`` returned, held against what `Given` promises.
+
+    Raises:
+        RunFailure: It is no mapping, holds what no engine can take, or a `per_step` tensor has
+            not a row for each step.
+    """
+    if given is None:
+        return {}
+    hook = f"{method}.before_training"
+    if not isinstance(given, Mapping):
+        raise RunFailure(
+            f"{hook} returned a {type(given).__name__}",
+            do="return a mapping, {'name': tensor}, or {} where there is nothing to give",
+        )
+    for name, part in given.items():
+        for leaf in leaves_of(part):
+            if isinstance(leaf, PerStep):
+                if leaf.rows.dim() == 0 or len(leaf.rows) != steps:
+                    shape = list(leaf.rows.shape)
+                    raise RunFailure(
+                        f"{hook} returned {name!r} per step in shape {shape}, for {steps} steps",
+                        do="its leading axis is over the steps of the phase: client.steps",
+                    )
+            elif not (leaf is None or isinstance(leaf, (Tensor, bool, int, float, str))):
+                raise RunFailure(
+                    f"{hook} returned {name!r}, a {type(leaf).__name__}: no loss can be given it",
+                    do="return tensors, numbers and strings, in mappings, lists and tuples; "
+                    "modules go to client.add_module",
+                )
+    return given

@@ -78,7 +78,7 @@ def dry_step(plan: Plan) -> None:
         raise _explained(error, plan, pool) from error
     missing = [term for term in plan.composition.terms if term.label not in line["loss_terms"]]
     if missing:
-        raise _without_term(missing[0], pool.host.asked, plan.registry)
+        raise _without_term(missing[0], pool.host.trainer.asked, plan.registry)
     if pool.host.missed:
         raise _without_key(pool.host.missed, plan.registry)
 

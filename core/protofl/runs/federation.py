@@ -20,6 +20,7 @@ from protofl.plugin.composition import naming
 from protofl.profile.timeline import Timeline, spans_of
 from protofl.randomness import global_stream, numpy_stream
 from protofl.views.records import Cards, ServerRecord
+from protofl.views.server import Server
 from protofl.wire.payload import Payload
 
 Progress = Callable[[str, dict[str, Any]], None]
@@ -142,7 +143,7 @@ class Federation:
             images=plan.image_source(dry=self.dry),
             dry=self.dry,
         )
-        view = self.server.view(plan.composition.main)
+        view = Server(self.server, plan.composition.main)
         threads, stream = server_threads(plan), global_stream(plan.seed(trial), "setup-server")
         with threads, stream, naming("setup_server"):
             started = plan.composition.lifecycle("setup_server", server=view)
@@ -259,7 +260,7 @@ class Federation:
 
     def _server_step(self, uploads: Mapping[int, Payload], tally: Tally) -> None:
         start, plan = time.perf_counter(), self.plan
-        view = self.server.view(plan.composition.main)
+        view = Server(self.server, plan.composition.main)
         if uploads:
             with global_stream(self.server.seed, "server", self.server.round):
                 for hook in ("server_aggregate", "server_train"):
@@ -302,7 +303,7 @@ class Federation:
         if "prototypes" in knowledge.keys():
             table, known = knowledge.table("prototypes", self.plan.info.num_classes)
             extra["prototype_margin"] = finite(float(functional.nearest_margin(table, known)))
-        view = self.server.view(composition.main)
+        view = Server(self.server, composition.main)
         with naming(f"end_round, round {self.server.round}"):
             ended = composition.lifecycle("end_round", server=view)
         for found in ended.values():
@@ -318,7 +319,7 @@ class Federation:
 
     def _download(self, client: int, encoder: _Encoder, tally: Tally, *, counted: bool) -> bytes:
         start, composition = time.perf_counter(), self.plan.composition
-        view = self.server.view(composition.main)
+        view = Server(self.server, composition.main)
         place = f"download_payload, client {client}, round {self.server.round}"
         with naming(place):
             found = composition.call("download_payload", server=view, client_id=client)

@@ -26,7 +26,9 @@ from protofl.testing.equality import (
     double_precision,
     ragged_images,
 )
-from protofl.views.client import Batch, Output
+from protofl.views.batch import Batch, Output
+from protofl.views.client import Client
+from protofl.views.server import Server
 from protofl.wire.payload import Payload
 
 MIXED = toy.group(toy.CNN, toy.NORM)
@@ -249,7 +251,7 @@ class MethodContract(Contract):
         """Evaluation changes nothing of a client, and draws from no global generator."""
         found = self.fed(participation=0.5, rounds=10, eval_every=10)
         found.rounds(2)  # none of them evaluated: the first evaluation is the one below
-        server, everything = found.server.view(self.label), torch.get_rng_state()
+        server, everything = Server(found.server, self.label), torch.get_rng_state()
         for client in range(4):  # two of which have just trained
             record = found.client(client)
             payload = found.call("download_payload", server=server, client_id=client)
@@ -265,7 +267,7 @@ class MethodContract(Contract):
         found = self.fed()
         for rounds in (0, 2):
             found.rounds(rounds)
-            server = found.server.view(self.label)
+            server = Server(found.server, self.label)
             before = toy.server_state(found.server)
             downloads = [
                 dict(found.call("download_payload", server=server, client_id=client))
@@ -279,7 +281,7 @@ class MethodContract(Contract):
     def _score_twice(self, found: toy.Toy, client: int, received: Mapping[str, Tensor]) -> None:
         record = found.client(client)
         record.received = Payload(received)
-        view = record.view(self.label)
+        view = Client(record, self.label)
         found.lifecycle("receive", client=view)
         record.model.eval()
         before, x = toy.client_state(record), record.test.images()
@@ -312,12 +314,11 @@ class MethodContract(Contract):
 
     def _terms(self, found: toy.Toy, round: int) -> tuple[Mapping[str, Tensor], list[Tensor]]:
         """The loss terms of client 0's first samples, and the parameters that it trains."""
-        server = found.server.view(self.label)
+        server = Server(found.server, self.label)
         received = found.call("download_payload", server=server, client_id=0)
         record = found.client(0)
         record.round, record.steps = round, 1
         record = found.prepare(0, received, double=False)
-        draws = found.lifecycle("before_training", client=record.view(self.label))
         nudge = torch.Generator().manual_seed(1)
         with torch.no_grad():  # a step away, so that a term at its minimum has a slope too
             for parameter in record.model.parameters():
@@ -327,7 +328,8 @@ class MethodContract(Contract):
         features = record.model.features(x)
         batch = Batch(x, y, torch.arange(len(y)))
         output = Output(features, record.model.head(features))
-        terms = found.plan.composition.loss(record.view, draws)(batch, output, 0)
+        client = Client(record, self.label)
+        terms = found.plan.composition.loss(client, found.given[0])(batch, output, 0)
         return terms, [p for group, _ in record.parameter_groups(0.1) for p in group]
 
     def test_the_loss_is_the_sum_of_its_terms(self) -> None:

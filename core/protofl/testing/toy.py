@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 import protofl as pf
 from protofl.runs.federation import Federation
+from protofl.views.client import Client
 from protofl.views.records import ClientRecord, ServerRecord
+from protofl.views.server import Server
 
 SIDE, CHANNELS = 6, 1
 
@@ -280,6 +282,7 @@ class Toy:
 
     Attributes:
         lines: The record of its rounds.
+        given: What each client's `prepare` has given the losses.
     """
 
     def __init__(self, plan: pf.Plan, *, trial: int = 0, backwards: bool = False) -> None:
@@ -288,6 +291,7 @@ class Toy:
         self.federation = Federation(plan, self.pool)
         self.federation.start_trial(trial)
         self.lines: list[dict[str, Any]] = []
+        self.given: dict[int, Mapping[str, pf.Given]] = {}
 
     def rounds(self, count: int) -> list[dict[str, Any]]:
         """Run rounds; their lines without what may differ between equal runs."""
@@ -310,7 +314,7 @@ class Toy:
     def views(self, number: int = 0) -> tuple[pf.Client, pf.Server]:
         """The main method's views of a client and the server."""
         main = self.plan.composition.main
-        return self.client(number).view(main), self.server.view(main)
+        return Client(self.client(number), main), Server(self.server, main)
 
     def call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
         """Call one of the six hooks of a round, through pluggy."""
@@ -329,17 +333,19 @@ class Toy:
             record.model.double()
         record.scratch = {}
         record.received = pf.Payload(received or {})
-        view = record.view(self.plan.composition.main)
+        view = Client(record, self.plan.composition.main)
         self.lifecycle("receive", client=view)
         with torch.no_grad():
-            self.lifecycle("before_training", client=view)
+            self.given[number] = self.lifecycle("before_training", client=view)
         return record
 
     def terms(self, record: ClientRecord, features: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
         """The loss terms of a batch with these features; scores are the head's."""
         batch = pf.Batch(torch.empty(len(labels), 0), labels, torch.arange(len(labels)))
         output = pf.Output(features, record.model.head(features))
-        return self.plan.composition.loss(record.view, {})(batch, output, 0)
+        client = Client(record, self.plan.composition.main)
+        loss = self.plan.composition.loss(client, self.given.get(record.id, {}))
+        return loss(batch, output, 0)
 
 
 # --- what is compared -------------------------------------------------------------------------

@@ -22,20 +22,19 @@ class Prototypes:
         return server.knowledge.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> None:
+    def before_training(self, client: pf.Client) -> pf.Given:
         """A table of all classes."""
-        if "prototypes" in client.received:
-            table = client.received.table("prototypes", client.num_classes)
-            client.scratch["table"], client.scratch["known"] = table
+        if "prototypes" not in client.received:
+            return {}
+        table, known = client.received.table("prototypes", client.num_classes)
+        return {"table": table, "known": known}
 
     @pf.hookimpl
-    def local_loss(
-        self, client: pf.Client, batch: pf.Batch, output: pf.Output
-    ) -> dict[str, Tensor]:
+    def local_loss(self, batch: pf.Batch, output: pf.Output, given: pf.Given) -> dict[str, Tensor]:
         """Cross-entropy and the distance."""
         terms = {"ce": nn.functional.cross_entropy(output.logits, batch.y)}
-        if "table" in client.scratch:
-            table, known = client.scratch["table"], client.scratch["known"]
+        if given:
+            table, known = given["table"], given["known"]
             terms["align"] = pf.functional.prototype_alignment(
                 output.features, batch.y, table.to(output.features), known
             )

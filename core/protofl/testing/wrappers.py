@@ -12,6 +12,8 @@ from protofl.testing import toy
 from protofl.testing.contract import Contract, expect
 from protofl.testing.methods import expect_finite
 from protofl.testing.toy_methods import Prototypes, Weights
+from protofl.views.client import Client
+from protofl.views.server import Server
 from protofl.wire.payload import Payload
 
 
@@ -104,7 +106,7 @@ class WrapperContract(Contract):
         for carried in ("prototypes", "weights"):
             found = self.fed(carried)
             found.rounds(2)
-            server = found.server.view("carrier")
+            server = Server(found.server, "carrier")
             before = toy.server_state(found.server)
             first, again = (
                 dict(found.call("download_payload", server=server, client_id=1)) for _ in range(2)
@@ -114,7 +116,7 @@ class WrapperContract(Contract):
             record = found.client(0)
             held = toy.client_state(record)[0]
             with torch.no_grad():
-                found.call("upload_payload", client=record.view("carrier"))
+                found.call("upload_payload", client=Client(record, "carrier"))
             expect(toy.same(held, toy.client_state(record)[0]), "an upload changes the model")
 
     def test_it_keeps_nothing_on_itself(self) -> None:

@@ -1,121 +1,75 @@
-"""What a hook sees on a client: a batch, the model's output, the client bound to a method."""
+"""What a hook sees on a client, bound to a method; and what its loss sees of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from protofl import functional
-from protofl.errors import MissingModule
+from protofl.data.batches import Samples
+from protofl.errors import MissingModule, RunFailure
 from protofl.randomness import random_stream
 from protofl.views.architecture import SplitModel
-from protofl.views.run import build_model
+from protofl.views.batch import Batch, Output
+from protofl.views.records import ClientRecord
+from protofl.views.run import RunInfo, build_model
+from protofl.views.seen import ConfigT, Remembered, Sizes
 from protofl.wire.payload import Payload, class_rows
 
-if TYPE_CHECKING:
-    from protofl.data.batches import Samples
-    from protofl.views.records import ClientRecord
 
+class Learner(Sizes[ConfigT]):
+    """A client as ``local_loss`` sees it: its model, a method's options, and sizes.
 
-@dataclass(slots=True)
-class Batch:
-    """One mini-batch of local training.
-
-    Attributes:
-        x: Images B×channels×H×W, normalised.
-        y: Labels [B]; on the public phase's unlabelled samples an empty tensor.
-        index: Rows of the samples in the phase's data, [B].
-        phase: The phase's name.
-        draws: What `before_training` of the running hook's method drew, for this step.
+    All else that a loss needs is what ``before_training`` returned, so that an engine can train
+    many clients at once, or replay a step from fixed memory.
     """
 
-    x: Tensor
-    y: Tensor
-    index: Tensor
-    phase: str = "private"
-    draws: Mapping[str, Tensor] = field(default_factory=dict)
+    __slots__ = ("_model", "_modules", "_owner")
 
+    def __init__(
+        self,
+        owner: str,
+        config: ConfigT,
+        info: RunInfo,
+        device: torch.device,
+        model: SplitModel,
+        modules: Mapping[str, nn.Module],
+    ) -> None:
+        super().__init__(config, info, device)
+        self._owner, self._model, self._modules = owner, model, modules
 
-@dataclass(slots=True)
-class Output:
-    """What the client's model makes of a batch: features f(x), B×K, and scores h(f(x)), B×C."""
+    def on(self, model: SplitModel, modules: Mapping[str, nn.Module]) -> Learner[ConfigT]:
+        """What the loss sees of a client whose model and modules these stand for."""
+        return Learner(self._owner, self._config, self._info, self.device, model, modules)
 
-    features: Tensor
-    logits: Tensor
+    if not TYPE_CHECKING:
 
-
-class Client:
-    """A client as a hook sees it, bound to one method.
-
-    Attributes:
-        config: The options of the method whose hook runs.
-    """
-
-    __slots__ = ("_owner", "_record", "config")
-
-    def __init__(self, record: ClientRecord, owner: str, config: Any) -> None:  # noqa: ANN401
-        self._record, self._owner = record, owner
-        self.config: Any = config
-
-    def bound_to(self, owner: str) -> Client:
-        """The same client as another method of the composition sees it."""
-        return Client(self._record, owner, self._record.configs[owner])
-
-    # --- where and when ---------------------------------------------------------------------
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_") or not hasattr(Client, name):
+                raise AttributeError(f"a client has no {name!r}")
+            raise RunFailure(
+                f"{self._owner}.local_loss reads client.{name}",
+                "it sees the batch, the output, the client's model, options and sizes, and what "
+                "before_training returned",
+                f"return what it needs of {name} from before_training, as "
+                "{'name': tensor}, and read given['name']",
+            )
 
     @property
-    def id(self) -> int:
-        """The client's number, from 0."""
-        return self._record.id
-
-    @property
-    def round(self) -> int:
-        """The round's number, from 0."""
-        return self._record.round
-
-    @property
-    def rounds(self) -> int:
-        """Rounds of the run."""
-        return self._record.info.rounds
-
-    @property
-    def num_classes(self) -> int:
-        """C."""
-        return self._record.info.num_classes
-
-    @property
-    def feature_dim(self) -> int:
-        """K."""
-        return self._record.info.feature_dim
-
-    @property
-    def batch_size(self) -> int:
-        """Samples per mini-batch; an epoch's last batch may hold fewer, or up to three more."""
-        return self._record.info.batch_size
-
-    @property
-    def device(self) -> torch.device:
-        """Where the client's model and data are."""
-        return self._record.device
-
-    @property
-    def steps(self) -> int:
-        """Mini-batches of the phase that starts or runs."""
-        return self._record.steps
-
-    # --- the model --------------------------------------------------------------------------
+    def modules(self) -> Mapping[str, nn.Module]:
+        """The modules that this method gave the client."""
+        return self._modules
 
     def features(self, x: Tensor) -> Tensor:
         """f(x), B×K."""
-        return self._record.model.features(x)
+        return self._model.features(x)
 
     def head(self, z: Tensor) -> Tensor:
         """h(z), B×C, of features B×K."""
-        scores: Tensor = self._record.model.head(z)
+        scores: Tensor = self._model.head(z)
         return scores
 
     def module(self, name: str) -> nn.Module:
@@ -124,7 +78,7 @@ class Client:
         Raises:
             MissingModule: The method has given the client no such module.
         """
-        model = self._record.model
+        model = self._model
         parts = {"model": model, "head": model.head, "extractor": model.extractor}
         if name in parts:
             return parts[name]
@@ -135,7 +89,38 @@ class Client:
 
     def parameters(self) -> list[nn.Parameter]:
         """The parameters of the client's model, in a fixed order."""
-        return list(self._record.model.parameters())
+        return list(self._model.parameters())
+
+
+class Client(Learner[ConfigT], Remembered):
+    """A client as a hook sees it, bound to one method."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: ClientRecord, owner: str) -> None:
+        config, info = record.configs[owner], record.info
+        super().__init__(owner, config, info, record.device, record.model, {})
+        self._record: ClientRecord = record
+
+    def bound_to(self, owner: str) -> Client[Any]:
+        """The same client as another method of the composition sees it."""
+        return Client(self._record, owner)
+
+    def learner(self) -> Learner[ConfigT]:
+        """What the method's ``local_loss`` sees of the client."""
+        return self.on(self._model, self.modules)
+
+    @property
+    def id(self) -> int:
+        """The client's number, from 0."""
+        return self._record.id
+
+    @property
+    def steps(self) -> int:
+        """Mini-batches of the phase that starts or runs."""
+        return self._record.steps
+
+    # --- modules beside the model -------------------------------------------------------------
 
     def add_module(
         self,
@@ -250,16 +235,8 @@ class Client:
         return self._record.received
 
     @property
-    def state(self) -> dict[str, Any]:
-        """What this method remembers of the client from round to round.
-
-        Tensors, numbers, strings, and dicts and lists of them.
-        """
-        return self._record.state.setdefault(self._owner, {})
-
-    @property
     def scratch(self) -> dict[str, Any]:
-        """What this method prepares for the phase; emptied when the client's work ends."""
+        """What this method collects in the phase; emptied when the client's work ends."""
         return self._record.scratch.setdefault(self._owner, {})
 
     # --- chance -----------------------------------------------------------------------------

@@ -14,12 +14,10 @@ from torch import Tensor, nn
 
 from protofl.data.batches import LEAST, Samples
 from protofl.data.generators import ImageSource
-from protofl.hookspecs.config import Config
 from protofl.profile.spans import OFF, Spans
 from protofl.views.architecture import Architecture, SplitModel
-from protofl.views.client import Client
 from protofl.views.run import ClientCard, RunInfo
-from protofl.views.server import Server
+from protofl.views.seen import Record
 from protofl.wire.payload import Knowledge, Payload
 
 
@@ -33,34 +31,24 @@ class ModuleSlot:
     temporary: bool = False
 
 
-@dataclass
-class ClientRecord:
+@dataclass(kw_only=True)
+class ClientRecord(Record):
     """A client: model, data, and what methods keep of it. Lives in a host."""
 
     id: int
-    info: RunInfo
     architecture: Architecture
-    seed: int
-    device: torch.device
-    configs: Mapping[str, Config]
     train: Samples
     test: Samples
     public: Samples | None
     model: SplitModel
-    round: int = -1
     steps: int = 0
     received: Payload = field(default_factory=Payload)
-    state: dict[str, dict[str, Any]] = field(default_factory=dict)
     scratch: dict[str, dict[str, Any]] = field(default_factory=dict)
     modules: dict[str, dict[str, ModuleSlot]] = field(default_factory=dict)
     feature_seconds: float = 0.0
     spans: Spans = OFF
     _features: tuple[Tensor, Tensor] | None = None
     _class_counts: Tensor | None = None
-
-    def view(self, owner: str) -> Client:
-        """The client as the method ``owner`` sees it."""
-        return Client(self, owner, self.configs[owner])
 
     def add_module(
         self,
@@ -76,6 +64,20 @@ class ClientRecord:
         module = module.to(self.device).requires_grad_(train)
         self.modules.setdefault(owner, {})[name] = ModuleSlot(module, train, lr, temporary)
         return module
+
+    def begin_work(self) -> None:
+        """Before a client's training: nothing collected or computed before holds any more."""
+        self.forget_scratch()
+        self.weights_changed()
+        self.set_mode(False)
+
+    def end_work(self, *, keep_received: bool) -> None:
+        """After it; the download stays where the round will train by it once more."""
+        self.forget_scratch()
+        self.weights_changed()
+        self.steps = 0
+        if not keep_received:
+            self.received = Payload()
 
     def forget_scratch(self) -> None:
         """Drop what methods prepared for a phase: scratch, and temporary modules."""
@@ -161,30 +163,20 @@ class ClientRecord:
             self.received, self.round = received, round_
 
 
-@dataclass
-class ServerRecord:
+@dataclass(kw_only=True)
+class ServerRecord(Record):
     """The server: knowledge, and what methods keep of it."""
 
-    info: RunInfo
-    seed: int
-    device: torch.device
     lr: float
-    configs: Mapping[str, Config]
     architectures: Mapping[str, Architecture]
     cards: Mapping[int, ClientCard]
     public: Samples | None = None
     test: Samples | None = None
     images: ImageSource | None = None
     dry: bool = False
-    round: int = -1
     evaluates: bool = False
     knowledge: Knowledge = field(default_factory=Knowledge)
-    state: dict[str, dict[str, Any]] = field(default_factory=dict)
     modules: dict[str, dict[str, nn.Module]] = field(default_factory=dict)
-
-    def view(self, owner: str) -> Server:
-        """The server as the method ``owner`` sees it."""
-        return Server(self, owner, self.configs[owner])
 
 
 class Cards(Mapping[int, ClientCard]):

@@ -3,50 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from protofl.data.batches import batch_bounds
+from protofl.data.batches import Samples, batch_bounds
+from protofl.data.generators import ImageSource, Outline
 from protofl.errors import UsageError
 from protofl.randomness import random_stream
 from protofl.views.architecture import SplitModel
+from protofl.views.records import ServerRecord
 from protofl.views.run import ClientCard, build_model
+from protofl.views.seen import ConfigT, Remembered, Sizes
 from protofl.wire.payload import Knowledge
 
-if TYPE_CHECKING:
-    from protofl.data.batches import Samples
-    from protofl.data.generators import ImageSource, Outline
-    from protofl.views.records import ServerRecord
 
+class Server(Sizes[ConfigT], Remembered):
+    """The server as a hook sees it, bound to one method."""
 
-class Server:
-    """The server as a hook sees it, bound to one method.
+    __slots__ = ("_owner", "_record")
 
-    Attributes:
-        config: The options of the method whose hook runs.
-    """
+    def __init__(self, record: ServerRecord, owner: str) -> None:
+        super().__init__(record.configs[owner], record.info, record.device)
+        self._record: ServerRecord = record
+        self._owner = owner
 
-    __slots__ = ("_owner", "_record", "config")
-
-    def __init__(self, record: ServerRecord, owner: str, config: Any) -> None:  # noqa: ANN401
-        self._record, self._owner = record, owner
-        self.config: Any = config
-
-    def bound_to(self, owner: str) -> Server:
+    def bound_to(self, owner: str) -> Server[Any]:
         """The same server as another plugin of the composition sees it."""
-        return Server(self._record, owner, self._record.configs[owner])
-
-    @property
-    def round(self) -> int:
-        """The round's number, from 0; -1 at set-up."""
-        return self._record.round
-
-    @property
-    def rounds(self) -> int:
-        """Rounds of the run."""
-        return self._record.info.rounds
+        return Server(self._record, owner)
 
     @property
     def evaluates(self) -> bool:
@@ -54,24 +39,9 @@ class Server:
         return self._record.evaluates
 
     @property
-    def num_classes(self) -> int:
-        """C."""
-        return self._record.info.num_classes
-
-    @property
-    def feature_dim(self) -> int:
-        """K."""
-        return self._record.info.feature_dim
-
-    @property
     def architecture(self) -> str:
         """The group's architecture for a server that trains a model of its own."""
         return self._record.info.server_architecture
-
-    @property
-    def batch_size(self) -> int:
-        """The clients' mini-batch."""
-        return self._record.info.batch_size
 
     @property
     def lr(self) -> float:
@@ -79,19 +49,9 @@ class Server:
         return self._record.lr
 
     @property
-    def device(self) -> torch.device:
-        """Where the server computes."""
-        return self._record.device
-
-    @property
     def knowledge(self) -> Knowledge:
         """What the server knows, in the wire's names. Read it; return changes from the hooks."""
         return self._record.knowledge
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """What this method remembers on the server; as a client's ``state``."""
-        return self._record.state.setdefault(self._owner, {})
 
     @property
     def modules(self) -> dict[str, nn.Module]:

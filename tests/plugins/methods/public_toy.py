@@ -8,6 +8,7 @@ import protofl as pf
 import torch
 from protofl.hosts.host import Host
 from protofl.runs.federation import Federation
+from protofl.views.server import Server
 from protofl.wire.payload import Knowledge
 from torch import nn
 from toy_federation import EXTRA, FREE, declared, without
@@ -72,7 +73,7 @@ class Public:
         self.pool = Watched(self.plan, backwards)
         self.federation = Federation(self.plan, self.pool)
         self.federation.start_trial(0)
-        self.server = self.federation.server.view(method)
+        self.server = Server(self.federation.server, method)
         self.method = self.plan.composition.members[method].instance
         self.rows = []
 

@@ -9,6 +9,8 @@ import protofl as pf
 import pytest
 import torch
 from protofl.hosts.storage import load_server, save_server
+from protofl.views.client import Client
+from protofl.views.server import Server
 from protofl_plugins.methods.fedgen import FedGen, Generator, diversity_loss, ensemble_loss
 from torch import nn
 from toy_federation import (
@@ -168,10 +170,10 @@ def test_draws_follow_the_counts(data_dir):
     toy = Toy("fedgen", data_dir)
     toy.rounds(1)
     record = toy.record(1)
-    view = record.view("fedgen")
+    view = Client(record, "fedgen")
     record.steps, record.received = (
         300,
-        FedGen().download_payload(toy.federation.server.view("fedgen"), 1),
+        FedGen().download_payload(Server(toy.federation.server, "fedgen"), 1),
     )
     draws = FedGen().before_training(view)
     assert draws["labels"].shape == (300, 10)
@@ -201,7 +203,7 @@ def test_adam_goes_on_where_it_stopped(data_dir, tmp_path):
     save_server(toy.federation.server, tmp_path / "server")
     load_server(other.federation.server, tmp_path / "server")
     uploads = {i: toy.pool.up[0, i] for i in range(4)}
-    views = [t.federation.server.view("fedgen") for t in (toy, other)]
+    views = [Server(t.federation.server, "fedgen") for t in (toy, other)]
     other.federation.server.round = 0
     assert int(views[1].state["adam"]["state"][0]["step"]) == 3
     first, second = (FedGen().server_train(view, uploads) for view in views)

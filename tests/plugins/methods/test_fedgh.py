@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import protofl as pf
 import pytest
 import torch
+from protofl.views.client import Client
+from protofl.views.server import Server
 from protofl_plugins.methods.fedgh import FedGH
 from torch import nn
 from toy_federation import ONE_CLASS, Toy, check_contract, improves, same_everywhere
@@ -75,7 +77,7 @@ def test_contract(data_dir):
 
 def test_the_head_takes_the_clients_place_and_persists(data_dir):
     toy = Toy("fedgh", data_dir, set={"epochs": 2})
-    started = toy.federation.server.view("fedgh").modules["head"].weight.detach().clone()
+    started = Server(toy.federation.server, "fedgh").modules["head"].weight.detach().clone()
     toy.rounds(1)
     trained = toy.knowledge["head/weight"].clone()
     assert not torch.equal(started, trained)
@@ -85,7 +87,7 @@ def test_the_head_takes_the_clients_place_and_persists(data_dir):
     frozen.rounds(2)
     assert torch.equal(frozen.knowledge["head/weight"], started)
     record = frozen.record(0)
-    view = record.view("fedgh")
+    view = Client(record, "fedgh")
     record.received = frozen.pool.down[1, 0]
     FedGH().receive(view)
     assert torch.equal(record.model.head.weight, started)

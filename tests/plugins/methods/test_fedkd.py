@@ -8,6 +8,7 @@ import numpy as np
 import protofl as pf
 import pytest
 import torch
+from protofl.views.client import Client
 from protofl_plugins.methods.fedkd import FedKD, _moved, compress, threshold
 from torch import nn
 from toy_federation import (
@@ -209,7 +210,7 @@ def test_the_same_download_twice_changes_nothing(data_dir):
     toy = Toy("fedkd", data_dir)
     toy.rounds(2)
     record = toy.record(1)
-    view = record.view("fedkd")
+    view = Client(record, "fedkd")
     held = {name: t.clone() for name, t in record.state["fedkd"]["broadcast"].items()}
     record.received = toy.pool.down[1, 1]
     FedKD().receive(view)

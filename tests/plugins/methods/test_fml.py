@@ -7,6 +7,7 @@ import math
 import protofl as pf
 import pytest
 import torch
+from protofl.views.client import Client
 from protofl_plugins.methods.fml import FML
 from torch import nn
 from toy_federation import (
@@ -90,7 +91,7 @@ def test_all_start_from_the_servers_auxiliary(data_dir):
     toy = Toy("fml", data_dir)
     started = {key: value.clone() for key, value in toy.knowledge.items()}
     for i in range(2):
-        packed = pf.pack_weights(toy.record(i).view("fml").module("auxiliary"), "auxiliary")
+        packed = pf.pack_weights(Client(toy.record(i), "fml").module("auxiliary"), "auxiliary")
         assert packed.keys() == started.keys()
         assert all(torch.equal(packed[k], started[k]) for k in packed)
 

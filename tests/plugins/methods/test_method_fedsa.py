@@ -9,6 +9,7 @@ import pytest
 import torch
 from protofl.randomness import global_stream, random_stream
 from protofl.testing import toy as toyfed
+from protofl.views.client import Client
 from slow_equations import (
     affine,
     aggregated,
@@ -379,7 +380,7 @@ def test_inference_by_distance(toy, rows, inference):
     payload["global_prototypes.classes"] = means["classes"]
     record = found.prepare(0, payload)
     x = torch.randn(40, 1, 6, 6, generator=torch.Generator().manual_seed(0))
-    scores = found.call("inference", client=record.view("fedsa"), x=x)
+    scores = found.call("inference", client=Client(record, "fedsa"), x=x)
     nearest = anchors if inference == "anchor" else prototypes
     for image, c in zip(x, scores.argmax(1).tolist(), strict=True):
         z = numbers(image.flatten())
@@ -393,7 +394,9 @@ def test_inference_by_the_head(toy):
     record = found.prepare(0, found.server.knowledge, double=False)
     record.model.eval()
     x = record.test.images()
-    assert torch.equal(found.call("inference", client=record.view("fedsa"), x=x), record.model(x))
+    assert torch.equal(
+        found.call("inference", client=Client(record, "fedsa"), x=x), record.model(x)
+    )
 
 
 def test_before_the_first_prototypes_the_head_decides(toy):
@@ -401,7 +404,9 @@ def test_before_the_first_prototypes_the_head_decides(toy):
     record = found.prepare(0, found.server.knowledge, double=False)
     record.model.eval()
     x = record.test.images()
-    assert torch.equal(found.call("inference", client=record.view("fedsa"), x=x), record.model(x))
+    assert torch.equal(
+        found.call("inference", client=Client(record, "fedsa"), x=x), record.model(x)
+    )
 
 
 # --- options ------------------------------------------------------------------------------------

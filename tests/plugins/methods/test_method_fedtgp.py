@@ -9,6 +9,7 @@ import pytest
 import torch
 from protofl.randomness import random_stream
 from protofl.testing import toy as toyfed
+from protofl.views.client import Client
 from slow_equations import (
     affine,
     aggregated,
@@ -304,7 +305,7 @@ def test_inference_is_the_nearest_of_all_prototypes(toy, rows):
     record = found.prepare(0, payload)
     assert int(record.class_counts[3]) == 0
     x = torch.cat([torch.randn(30, 1, 6, 6), torch.tensor(prototypes[3]).reshape(1, 1, 6, 6)])
-    scores = found.call("inference", client=record.view("fedtgp"), x=x)
+    scores = found.call("inference", client=Client(record, "fedtgp"), x=x)
     chosen = scores.argmax(1).tolist()
     for image, c in zip(x, chosen, strict=True):
         z = numbers(image.flatten())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from protofl.data.batches import training_batches
+from protofl.views.client import Client
 from slow_equations import affine, mean_cross_entropy, numbers
 
 
@@ -60,5 +61,5 @@ def test_inference_is_the_head(toy):
     record = found.client(1)
     record.model.eval()
     x = record.test.images()
-    scores = found.call("inference", client=record.view("local"), x=x)
+    scores = found.call("inference", client=Client(record, "local"), x=x)
     assert torch.equal(scores, record.model.head(record.model.features(x)))

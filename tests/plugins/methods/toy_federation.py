@@ -10,6 +10,7 @@ import pytest
 import torch
 from protofl.hosts.host import Host
 from protofl.runs.federation import Federation
+from protofl.views.server import Server
 from protofl_plugins.models.cnn import CNN4
 from torch import nn
 
@@ -200,7 +201,7 @@ def check_contract(method, data_dir, set=None, **options):
         assert without(ours, FREE) == without(theirs, FREE)
     # Downloads may be asked for at any time, and leave no trace.
     before = {k: v.clone() for k, v in toy.knowledge.items()}
-    view = toy.federation.server.view(method)
+    view = Server(toy.federation.server, method)
     first = instance.download_payload(server=view, client_id=0)
     second = instance.download_payload(server=view, client_id=0)
     assert first.keys() == second.keys()

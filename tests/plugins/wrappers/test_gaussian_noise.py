@@ -8,6 +8,8 @@ import protofl as pf
 import pytest
 import torch
 from protofl.testing import toy as toyfed
+from protofl.views.client import Client
+from protofl.views.server import Server
 
 NOISE = "gaussian-noise"
 K = 128
@@ -75,8 +77,8 @@ def sent(found, client=0, direction="up", round=0):
     record.round = server.round = round
     main = found.plan.composition.main
     if direction == "up":
-        return found.call("upload_payload", client=record.view(main))
-    return found.call("download_payload", server=server.view(main), client_id=client)
+        return found.call("upload_payload", client=Client(record, main))
+    return found.call("download_payload", server=Server(server, main), client_id=client)
 
 
 def is_normal(values, scale):

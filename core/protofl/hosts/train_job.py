@@ -1,0 +1,166 @@
+"""What an engine is given: one phase of one client's local training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from protofl.data.batches import Samples, training_batches
+from protofl.plugin.loss import Loss
+from protofl.randomness import global_stream
+from protofl.views.architecture import SplitModel
+from protofl.views.batch import Batch
+from protofl.views.records import ClientRecord
+from protofl.views.run import Phase
+
+
+class Whole(nn.Module):
+    """A client's model and the modules that methods gave it, as one module.
+
+    Calling it calls the function that it is given, so that `torch.func.functional_call` replaces
+    the parameters of all of them while that function runs.
+
+    Args:
+        model: The client's model.
+        slots: {method: {name: module}}.
+    """
+
+    def __init__(self, model: SplitModel, slots: Mapping[str, Mapping[str, nn.Module]]) -> None:
+        super().__init__()
+        self.model = model
+        self.slots = nn.ModuleDict(
+            {
+                f"{method}/{name}".replace(".", "-"): module
+                for method, own in slots.items()
+                for name, module in own.items()
+            }
+        )
+        self._names = {m: list(own) for m, own in slots.items()}
+
+    def forward(self, function: Callable[..., Any], *given: Any) -> Any:  # noqa: ANN401
+        """What the function returns."""
+        return function(*given)
+
+    def modules_of(self) -> dict[str, dict[str, nn.Module]]:
+        """The methods' modules, {method: {name: module}}; of a copy the copies."""
+        slots = iter(self.slots.values())
+        return {m: {n: next(slots) for n in names} for m, names in self._names.items()}
+
+    @property
+    def modes(self) -> tuple[bool, ...]:
+        """Which modules are in train mode."""
+        return tuple(m.training for m in self.modules() if m is not self and m is not self.slots)
+
+
+def _unprofiled(phase: str) -> None:
+    """What `TrainJob.lap` is where the run is not profiled."""
+
+
+@dataclass
+class TrainJob:
+    """One phase of one client's local training, as an engine sees it.
+
+    Attributes:
+        model: The client's model, in the right mode.
+        groups: Parameters to update, with the learning rate of each group.
+        loss: Named terms of a batch: ``loss(batch, output, step)``.
+        after_batch: To be called with the detached output of every step; None where no method
+            asks for it.
+        optimizer: ``sgd`` or ``adam``.
+        momentum: Momentum of SGD.
+        clip: Largest norm of each group's gradient; 0 for any.
+        precision: ``fp32`` or ``bf16`` (autocast of the forward pass).
+        device: Where it runs.
+        lap: To be called at the end of each part of a step, which books the time since the last
+            call: ``data`` (which opens a step), ``forward``, ``loss``, ``backward``, ``update``.
+            It does nothing unless the run is profiled, and never waits for a device.
+        record: The client.
+        notes: Lines for the user; each is shown once in a run.
+    """
+
+    model: Any
+    groups: list[tuple[list[nn.Parameter], float]]
+    loss: Loss
+    after_batch: Any
+    optimizer: str
+    momentum: float
+    clip: float
+    precision: str
+    device: torch.device
+    phase: Phase
+    samples: Samples
+    epochs: int
+    batch_size: int
+    drop_last: bool
+    seed: int
+    keys: tuple[str | int, ...]
+    augment: bool
+    record: ClientRecord
+    notes: list[str] = field(default_factory=list)
+    lap: Callable[[str], None] = _unprofiled
+
+    @property
+    def architecture(self) -> str:
+        """The name of the client's architecture."""
+        return self.record.architecture.name
+
+    def whole(self) -> Whole:
+        """The client's model and the modules that methods gave it, as one module; no copies."""
+        modules = self.record.modules
+        slots = {m: {n: modules[m][n].module for n in sorted(modules[m])} for m in sorted(modules)}
+        return Whole(self.record.model, slots)
+
+    def loss_on(self, whole: Whole) -> Loss:
+        """The loss of a whole that stands for the client's own (stacked or copied weights)."""
+        return self.loss.on(whole.model, whole.modules_of())
+
+    def snapshot(self) -> Callable[[], None]:
+        """Remember what ``after_batch`` collects in; a call puts it back as it is now."""
+        record = self.record
+        if self.after_batch is None:
+            return lambda: None
+        kept = deepcopy((record.scratch, record.state))
+
+        def restore() -> None:
+            record.scratch, record.state = kept
+
+        return restore
+
+    def stream(self) -> AbstractContextManager[None]:
+        """Torch's global generators as this client's training finds them (dropout)."""
+        return global_stream(self.seed, "train", self.record.round, self.record.id, self.phase.name)
+
+    @property
+    def steps(self) -> int:
+        """Mini-batches of all epochs."""
+        return self.record.steps
+
+    def batches(self) -> Iterator[Batch]:
+        """The mini-batches of all epochs, in the order that seed, round and client give."""
+        for x, y, index in training_batches(
+            self.samples,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            seed=self.seed,
+            keys=self.keys,
+            augment=self.augment,
+        ):
+            yield Batch(x, y, index, self.phase.name)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context of the forward pass."""
+        return autocast(self.precision, self.device)
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """bf16 autocast where asked for."""
+    if precision == "bf16":
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return nullcontext()
