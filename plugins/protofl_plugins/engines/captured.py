@@ -131,7 +131,7 @@ class _Lane:
             self.stage.begin(self.job)
             self._batch = next(self._batches, None)
             if self._batch is not None:
-                self.stage.program(self.job, self._batch, self.job.loss.draws(0))
+                self.stage.program(self.job, self._batch, self.job.loss.given(0))
 
     def advance(self) -> bool:
         """One step; whether another one follows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,9 @@ import protofl as pf
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from protofl_plugins.engines.stepping import forward, trained_names
+from protofl_plugins.engines.stepping import Last, Tree, forward, trained_names
 from protofl_plugins.engines.updates import TensorUpdate
 
 
@@ -27,6 +28,25 @@ class _Runner:
 
     def advance(self) -> None:
         self.batch, self.step = next(self.batches, None), self.step + 1
+
+
+class _Stack:
+    """A tensor of each client's loss, stacked; made anew only where one has changed."""
+
+    def __init__(self, clients: int) -> None:
+        self._last = [Last() for _ in range(clients)]
+        self._start = -1
+        self._stack: Tensor | None = None
+
+    def of(self, start: int, tensors: Sequence[Tensor]) -> Tensor:
+        """Those of neighbours from client ``start`` on."""
+        last = self._last[start : start + len(tensors)]
+        same = [own.same(tensor) for own, tensor in zip(last, tensors, strict=True)]
+        stack = self._stack
+        if stack is None or len(stack) != len(tensors) or start != self._start or not all(same):
+            stack = self._stack = torch.stack([tensor.detach() for tensor in tensors])
+            self._start = start
+        return stack
 
 
 class Lockstep:
@@ -44,7 +64,7 @@ class Lockstep:
         self._jobs = [jobs[place] for place in self._order]
         self._wholes = [job.whole() for job in self._jobs]
         self._whole = self._wholes[0]
-        self._stand_in = self._jobs[0].stand_in(self._whole, *self._jobs[1:])
+        self._terms = self._jobs[0].loss_on(self._whole).terms
         self._parameters = _stacked([dict(w.named_parameters()) for w in self._wholes])
         self._buffers = _stacked([dict(w.named_buffers()) for w in self._wholes])
         groups = trained_names(self._jobs[0], self._whole)
@@ -56,9 +76,7 @@ class Lockstep:
             clients=len(jobs),
             clip=self._jobs[0].clip,
         )
-        self._entries: dict[Any, tuple[Any, list[Tensor]]] = {}
-        self._stamp: object = None
-        self._known: set[torch.Size] = set()
+        self._stacks: dict[int, _Stack] = {}
         self._sums: dict[str, Tensor] = {}
         self._seen: dict[str, set[int]] = {}
 
@@ -99,19 +117,14 @@ class Lockstep:
         x, y, index = (
             torch.stack([getattr(batch, name) for batch in batches]) for name in ("x", "y", "index")
         )
-        draws = [runner.job.loss.draws(runner.step) for runner in run]
-        tree = draws[0]
-        leaves = [pf.StandIn.leaves(drawn) for drawn in draws]
-        drawn = [torch.stack(list(same)) for same in zip(*leaves, strict=True)]
+        given = self._given(start, [runner.job.loss.given(runner.step) for runner in run])
         parameters = {
             name: stack.detach()[start:stop].requires_grad_(name in self._trained)
             for name, stack in self._parameters.items()
         }
         buffers = {name: stack[start:stop] for name, stack in self._buffers.items()}
 
-        total, terms, features, logits = self._forward(
-            start, stop, parameters, buffers, (x, y, index), (tree, drawn)
-        )
+        total, terms, features, logits = self._forward(parameters, buffers, (x, y, index), given)
         gradients = torch.autograd.grad(
             total.sum(), [parameters[name] for name in self._trained], allow_unused=True
         )
@@ -131,21 +144,26 @@ class Lockstep:
         for runner in run:
             runner.advance()
 
+    def _given(self, start: int, trees: list[Tree]) -> tuple[Any, list[Any], list[Tensor]]:
+        """What the losses are given: the structure, one client's leaves, the stacked tensors."""
+        leaves, structure = tree_flatten(trees[0])
+        stacks = []
+        for place, same in enumerate(zip(*map(tree_leaves, trees), strict=True)):
+            if isinstance(same[0], Tensor):
+                stack = self._stacks.setdefault(place, _Stack(len(self._jobs)))
+                stacks.append(stack.of(start, same))
+        return structure, leaves, stacks
+
     def _forward(
         self,
-        start: int,
-        stop: int,
         parameters: dict[str, Tensor],
         buffers: dict[str, Tensor],
         batch: tuple[Tensor, Tensor, Tensor],
-        draws: tuple[Any, list[Tensor]],
+        given: tuple[Any, list[Any], list[Tensor]],
     ) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor]:
-        """The mapped forward pass, again until all entries are there that the loss asks for."""
-        job, stand_in, model = self._jobs[0], self._stand_in, self._whole.model
-        loss = job.loss.seen_by(stand_in.view)
-        self._refresh()
-        fresh = batch[0].shape not in self._known
-        before = {name: buffer.clone() for name, buffer in buffers.items()} if fresh else {}
+        """The mapped forward pass."""
+        job, model = self._jobs[0], self._whole.model
+        structure, leaves, stacks = given
 
         def one(
             parameters: dict[str, Tensor],
@@ -153,18 +171,15 @@ class Lockstep:
             x: Tensor,
             y: Tensor,
             index: Tensor,
-            drawn: list[Tensor],
-            entries: list[list[Tensor]],
+            own: list[Tensor],
         ) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor]:
-            stand_in.values = {
-                path: pf.StandIn.with_leaves(tree, iter(own))
-                for (path, (tree, _)), own in zip(self._entries.items(), entries, strict=True)
-            }
-            now = pf.StandIn.with_leaves(draws[0], iter(drawn))
+            tensors = iter(own)
+            mine = [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            tree: Tree = tree_unflatten(mine, structure)
 
             def inside() -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor]:
                 batch = pf.Batch(x, y, index, job.phase.name)
-                found = forward(model, loss.terms, batch, now, job.precision)
+                found = forward(model, self._terms, batch, tree, job.precision)
                 return found.total, found.terms, found.output.features, found.output.logits
 
             result: tuple[Tensor, dict[str, Tensor], Tensor, Tensor] = functional_call(
@@ -172,40 +187,10 @@ class Lockstep:
             )
             return result
 
-        while True:
-            entries = [[leaf[start:stop] for leaf in own] for _, own in self._entries.values()]
-            try:
-                found = vmap(one)(parameters, buffers, *batch, draws[1], entries)
-            except pf.StandIn.Wanted as wanted:
-                self._add_entry(wanted.path)
-                for name, buffer in before.items():
-                    buffers[name].copy_(buffer)  # the pass has moved BatchNorm's statistics
-                continue
-            finally:
-                stand_in.values = {}
-            self._known.add(batch[0].shape)
-            result: tuple[Tensor, dict[str, Tensor], Tensor, Tensor] = found
-            return result
-
-    def _add_entry(self, path: Any) -> None:  # noqa: ANN401 - a path of `protofl.StandIn`
-        trees = self._stand_in.collect(path)
-        outlines = {repr(pf.StandIn.outline(tree)) for tree in trees}
-        if len(outlines) > 1:
-            raise pf.StandIn.Unfit(f"clients differ in the shape of {path[0]} {path[2]!r}")
-        leaves = [pf.StandIn.leaves(tree) for tree in trees]
-        same = [torch.stack([t.detach() for t in each]) for each in zip(*leaves, strict=True)]
-        self._entries[path] = trees[0], same
-        self._stamp = self._versions()
-
-    def _refresh(self) -> None:
-        """Stack anew what ``after_batch`` has changed."""
-        if self._jobs[0].after_batch is not None and self._stamp != self._versions():
-            for path in list(self._entries):
-                self._add_entry(path)
-
-    def _versions(self) -> object:
-        trees = [self._stand_in.collect(path) for path in self._entries]
-        return [(id(leaf), leaf._version) for tree in trees for leaf in pf.StandIn.leaves(tree)]
+        found: tuple[Tensor, dict[str, Tensor], Tensor, Tensor] = vmap(one)(
+            parameters, buffers, *batch, stacks
+        )
+        return found
 
     @torch.no_grad()
     def _write_back(self) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import add
 from typing import NamedTuple
@@ -12,10 +11,12 @@ import protofl as pf
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.utils._pytree import tree_flatten
 
 from protofl_plugins.engines.eager import Eager, wide
 
-Draws = dict[str, dict[str, Tensor]]
+Tree = Mapping[str, pf.Given]
+"""What the losses of a step are given, by method."""
 
 
 class Forward(NamedTuple):
@@ -28,18 +29,43 @@ class Forward(NamedTuple):
 
 def forward(
     model: Module,
-    loss: Callable[[pf.Batch, pf.Output, Draws], dict[str, Tensor]],
+    loss: Callable[[pf.Batch, pf.Output, Tree], dict[str, Tensor]],
     batch: pf.Batch,
-    draws: Draws,
+    given: Tree,
     precision: str,
 ) -> Forward:
-    """The forward pass and the loss of a batch, with the step's draws given."""
+    """The forward pass and the loss of a batch, with what the step is given."""
     with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=precision == "bf16"):
         features = model.features(batch.x)  # type: ignore[operator]
         logits = model.head(features)  # type: ignore[operator]
     output = pf.Output(wide(features), wide(logits))
-    terms = loss(batch, output, draws)
+    terms = loss(batch, output, given)
     return Forward(reduce(add, terms.values()), terms, output)
+
+
+def outline(tree: object) -> str:
+    """All of a tree but its tensors' values: structure, shapes, types, plain values.
+
+    Steps whose trees have one outline are the same step.
+    """
+    leaves, structure = tree_flatten(tree)
+    seen = [(t.shape, t.dtype, t.device) if isinstance(t, Tensor) else (t,) for t in leaves]
+    return f"{structure} {seen}"
+
+
+class Last:
+    """Tells whether a tensor is the one of last time, unchanged since."""
+
+    def __init__(self) -> None:
+        self._tensor: Tensor | None = None
+        self._version = 0
+
+    def same(self, tensor: Tensor) -> bool:
+        """Whether it is; it is the last one from now on."""
+        # Kept, so that no other tensor can take its place in memory.
+        found = tensor is self._tensor and tensor._version == self._version
+        self._tensor, self._version = tensor, tensor._version
+        return found
 
 
 def trained_names(job: pf.TrainJob, whole: Module) -> list[tuple[list[str], float]]:
@@ -76,14 +102,12 @@ def or_by_eager(
     ``train`` must leave the clients' weights alone until all is done.
     """
     # What after_batch has collected by the time of a failure must not be collected twice.
-    collects = jobs[0].after_batch is not None
-    kept = [deepcopy((j.record.scratch, j.record.state)) if collects else None for j in jobs]
+    snapshots = [job.snapshot() for job in jobs]
     try:
         return train(), ""
     except Exception as error:  # whatever it is: an error that is the method's own comes again
-        for job, before in zip(jobs, kept, strict=True):
-            if before is not None:
-                job.record.scratch, job.record.state = before
+        for restore in snapshots:
+            restore()
         why = reason(error)
         return by_eager(jobs, given_up(engine, jobs[0], why)), why
 

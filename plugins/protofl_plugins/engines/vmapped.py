@@ -14,7 +14,7 @@ from functools import partial
 import protofl as pf
 
 from protofl_plugins.engines.lockstep import Lockstep
-from protofl_plugins.engines.stepping import by_eager, kind_of, or_by_eager
+from protofl_plugins.engines.stepping import by_eager, kind_of, or_by_eager, outline
 
 
 class Vmapped:
@@ -47,7 +47,8 @@ class Vmapped:
         alike: dict[Hashable, list[int]] = {}
         for place, job in enumerate(jobs):
             whole = job.whole()
-            kind = kind_of(job, whole), whole.modes, job.phase, job.loss.kind
+            given = outline(job.loss.given(0))
+            kind = kind_of(job, whole), whole.modes, job.phase, job.loss.kind, given
             alike.setdefault(kind, []).append(place)
         found: dict[int, dict[str, float]] = {}
         for places in alike.values():
