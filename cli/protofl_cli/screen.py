@@ -261,6 +261,3 @@ class Screen:
                     jobs = f" {self._done}/{self._jobs} clients" if self._jobs else ""
                     where = self._where(settings.rounds, settings.trials)
                     self._bar.line(f"  {where}: {self._stage}{jobs}, {clock(now - self._begin)}")
-
-
-# --- what stands on the pages -------------------------------------------------------------------

@@ -12,12 +12,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from protofl.cores import compute_threads
 from protofl.data.batches import Pixels
 from protofl.errors import UsageError
 from protofl.hosts.jobs import Pool
 from protofl.hosts.storage import read_tensors
 from protofl.plan.plan import Plan
-from protofl.runs.federation import Federation, Tally, server_threads
+from protofl.runs.federation import Federation, Tally
 from protofl.wire.payload import Payload
 
 
@@ -92,7 +93,7 @@ class ProtoflLoop:
         """Local training and uploads."""
         federation, tally = self._federation, Tally()
         federation.server.round = number
-        with server_threads(federation.plan):
+        with compute_threads(federation.plan.settings.server_threads):
             chosen = federation.participants(number)
             self._uploads = federation._local_training(chosen, number, tally)
         return tally.seconds
@@ -101,7 +102,7 @@ class ProtoflLoop:
         """The server's hooks."""
         tally = Tally()
         self._federation.server.round = number
-        with server_threads(self._federation.plan):
+        with compute_threads(self._federation.plan.settings.server_threads):
             self._federation._server_step(self._uploads, tally)
         return tally.seconds
 
@@ -109,7 +110,7 @@ class ProtoflLoop:
         """Downloads and evaluation."""
         tally = Tally()
         everyone = range(self._federation.plan.info.num_clients)
-        with server_threads(self._federation.plan):
+        with compute_threads(self._federation.plan.settings.server_threads):
             self._federation._evaluate(everyone, number, tally)
         self._accuracies = {c: right / n for c, (right, n) in tally.accuracy.items()}
         return tally.seconds

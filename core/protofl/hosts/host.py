@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from protofl.cores import compute_threads
 from protofl.data.batches import batch_bounds
 from protofl.errors import RunFailure
 from protofl.hosts import groups as together
@@ -61,7 +62,7 @@ class Host:
         """
         start, values = time.perf_counter_ns(), dict(job.values)
         self._profile.sample = bool(values.pop("sample", False))
-        with one_thread():
+        with compute_threads(1):
             operation = getattr(self, job.op)
             if job.client is None:
                 return operation(**values)  # type: ignore[no-any-return]
@@ -89,7 +90,7 @@ class Host:
         names = [self.plan.info.architecture_of(job.client or 0).name for job in jobs]
         for places in together.chunks(engine, names):
             chosen = [jobs[place] for place in places]
-            with one_thread():
+            with compute_threads(1):
                 steps = [self._training(j.client or 0, j.blob, **j.values) for j in chosen]
                 replies = together.several(engine, steps)
             yield from zip(chosen, replies, strict=True)
@@ -367,17 +368,6 @@ class Host:
             composition.lifecycle("after_batch", client=view, batch=batch, output=seen)
 
         return collect
-
-
-class one_thread:
-    """Compute with one thread inside, as rounding depends on their number."""
-
-    def __enter__(self) -> None:
-        self._before = torch.get_num_threads()
-        torch.set_num_threads(1)
-
-    def __exit__(self, *exception: object) -> None:
-        torch.set_num_threads(self._before)
 
 
 class _Clock:

@@ -28,8 +28,8 @@ KINDS = {
     "dataset": ("protofl.datasets", "protofl.hookspecs.parts:DatasetSpec"),
     "generator": ("protofl.generators", "protofl.hookspecs.parts:GeneratorSpec"),
     "wrapper": ("protofl.wrappers", "protofl.hookspecs.method:WrapperSpec"),
-    "engine": ("protofl.engines", "protofl.hookspecs.parts:EngineSpec"),
-    "backend": ("protofl.backends", "protofl.hookspecs.parts:BackendSpec"),
+    "engine": ("protofl.engines", "protofl.hosts.specs:EngineSpec"),
+    "backend": ("protofl.backends", "protofl.hosts.specs:BackendSpec"),
 }
 """Each kind's entry-point group and hook specification."""
 

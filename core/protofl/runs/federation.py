@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from protofl import functional
+from protofl.cores import compute_threads
 from protofl.errors import RunFailure
 from protofl.hosts.dispatch import Dispatcher
 from protofl.hosts.jobs import Job, Pool, Reply
@@ -102,7 +103,6 @@ class Federation:
         self._progress = progress or (lambda event, values: None)
         if isinstance(pool, Dispatcher):
             pool.report = lambda line: self._progress("note", {"text": line})
-        self._costs = {a.name: 1.0 for a in plan.info.architectures}
         self._after_server = any(
             phase.when == "after_server" for phase in plan.composition.phases(plan.info)
         )
@@ -143,7 +143,8 @@ class Federation:
             dry=self.dry,
         )
         view = self.server.view(plan.composition.main)
-        threads, stream = server_threads(plan), global_stream(plan.seed(trial), "setup-server")
+        threads = compute_threads(plan.settings.server_threads)
+        stream = global_stream(plan.seed(trial), "setup-server")
         with threads, stream, naming("setup_server"):
             started = plan.composition.lifecycle("setup_server", server=view)
         for knowledge in started.values():
@@ -181,7 +182,7 @@ class Federation:
         """
         # Payloads are read and written with as few threads as the server has: others would only
         # wait for the cores on which clients train.
-        with server_threads(self.plan):
+        with compute_threads(self.plan.settings.server_threads):
             return self._round(number)
 
     def _round(self, number: int) -> tuple[dict[str, Any], list[int]]:
@@ -393,20 +394,6 @@ class _Encoder:
         if self._last is None or self._last[0] != key:
             self._last = key, payload, payload.to_bytes()
         return self._last[2]
-
-
-class server_threads:
-    """Compute with the run's number of server threads inside."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._wanted = plan.settings.server_threads
-
-    def __enter__(self) -> None:
-        self._before = torch.get_num_threads()
-        torch.set_num_threads(self._wanted)
-
-    def __exit__(self, *exception: object) -> None:
-        torch.set_num_threads(self._before)
 
 
 def finite(value: float) -> float | None:

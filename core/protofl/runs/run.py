@@ -23,7 +23,7 @@ from protofl.plan.recipes import check_recipe_path, of_method, with_file, with_r
 from protofl.plan.settings import FREE, RECORD_ONLY
 from protofl.profile.timeline import Timeline, spans_of
 from protofl.runs.dry_step import dry_step
-from protofl.runs.federation import Federation, Progress
+from protofl.runs.federation import Federation, Progress, round_to
 from protofl.runs.record import RunFolder, check_free, read_config, write_json
 
 
@@ -303,8 +303,8 @@ def _trial(
             if every and ((number + 1) % every == 0 or last):
                 paths = folder.client_paths(sorted(trained), federation.trial, number)
                 seconds = federation.save_clients(sorted(trained), paths)
-                row["seconds"]["checkpoint"] += seconds
-                row["seconds"]["total"] += seconds
+                for stage in ("checkpoint", "total"):
+                    row["seconds"][stage] = round_to(row["seconds"][stage] + seconds)
                 row["time"] = _now()
                 with spans_of(timeline).span("commit", "server"):
                     folder.commit_round(federation, number, paths, row)
