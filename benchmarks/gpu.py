@@ -98,8 +98,8 @@ def measure(case: Case, method: str, engine: str, given: argparse.Namespace) -> 
         if event == "note":
             notes.append(values["text"])
 
-    backend = plan.parts["backend"]
-    pool = backend.caller("open_pool", plan=plan, config=backend.config, workers=1)
+    backend = plan.choices["backend"]
+    pool = backend.call("open_pool", plan=plan, workers=1)
     federation = Federation(plan, pool, hear)
     federation.start_trial(0)
     start = time.perf_counter()

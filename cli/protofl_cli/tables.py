@@ -49,7 +49,7 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
             f"{images.num_classes} classes",
         )
     )
-    part = plan.parts["partitioner"]
+    part = plan.choices["partitioner"]
     how = "as the data come" if split.partitioner == "own" else _called(part.text, part.config)
     rows.append(
         (

@@ -104,16 +104,15 @@ def test_a_method_imports_no_other_method():
             assert not whole.startswith("protofl_plugins.methods"), f"{text_of(path)}: {whole}"
 
 
-def test_plugin_managers_live_in_two_files():
+def test_plugin_managers_live_in_one_file():
     found = set()
     for path in FILES:
         if "pluggy" in tops(path):
             found.add(text_of(path).as_posix())
         mentioned = {getattr(n, "attr", getattr(n, "id", "")) for n in ast.walk(tree(path))}
         if "PluginManager" in mentioned:
-            assert path.name in ("registry.py", "composition.py"), text_of(path)
+            assert path.name == "composition.py", text_of(path)
     assert found == {
-        "core/protofl/plugin/registry.py",
         "core/protofl/plugin/composition.py",
         "core/protofl/hookspecs/markers.py",
     }

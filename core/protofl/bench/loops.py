@@ -69,10 +69,8 @@ class ProtoflLoop:
     """protofl itself, without a run folder and checkpoints."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
-        backend = plan.parts["backend"]
-        self._pool: Pool = backend.caller(
-            "open_pool", plan=plan, config=backend.config, workers=plan.settings.workers
-        )
+        backend = plan.choices["backend"]
+        self._pool: Pool = backend.call("open_pool", plan=plan, workers=plan.settings.workers)
         self._folder, self._clients = folder, range(plan.info.num_clients)
         self._federation = Federation(plan, self._pool)
         self._federation.start_trial(0)

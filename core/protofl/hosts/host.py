@@ -82,7 +82,7 @@ class Host:
         Raises:
             ProtoflError: What went wrong, with the client and the hook.
         """
-        engine, single = self.plan.parts["engine"], self._profile.spans.on
+        engine, single = self.plan.choices["engine"], self._profile.spans.on
         if single or not jobs or jobs[0].op != "train" or not together.trains_groups(engine):
             for job in jobs:
                 yield job, self.handle(job)
@@ -123,7 +123,7 @@ class Host:
     ) -> Reply:
         """Local training of one client, and its upload."""
         training = self._training(client, blob, round, when, keep_received)
-        return together.alone(self.plan.parts["engine"], training)
+        return together.alone(self.plan.choices["engine"], training)
 
     def _training(
         self, client: int, blob: bytes, round: int, when: str, keep_received: bool = False

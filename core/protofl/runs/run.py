@@ -236,10 +236,8 @@ def _train(
 ) -> Result:
     spans = spans_of(timeline)
     settings = plan.settings
-    backend = plan.parts["backend"]
-    pool: Pool = backend.caller(
-        "open_pool", plan=plan, config=backend.config, workers=settings.workers
-    )
+    backend = plan.choices["backend"]
+    pool: Pool = backend.call("open_pool", plan=plan, workers=settings.workers)
     accuracies: dict[int, dict[int, float]] = {}
     with folder.parking() as parked, closing(pool):
         if settings.dry_step and folder.commit is None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from protofl.data.batches import Pixels
 from protofl.plan.plan import Plan
-from protofl.plugin.parts import choose_part
+from protofl.plugin.choice import choose
 from protofl.runs.federation import Federation
 from protofl.testing import toy
 
@@ -106,10 +106,10 @@ class Run:
         self.host = self.pool.host
         self.federation = Federation(plan, self.pool, self._progress)
         self.federation.start_trial(0)
-        engine = plan.parts["engine"]
-        plan.parts["engine"] = choose_part(plan.registry, "engine", "eager")
+        engine = plan.choices["engine"]
+        plan.choices["engine"] = choose(plan.registry, "engine", "eager")
         self.lines = [self.federation.round(number)[0] for number in range(start)]
-        plan.parts["engine"] = engine
+        plan.choices["engine"] = engine
         self.lines += [self.federation.round(number)[0] for number in range(start, rounds)]
 
     def _progress(self, event: str, values: Mapping[str, Any]) -> None:
