@@ -91,7 +91,7 @@ def test_dry_source_gives_zeros_of_its_shape():
 def test_a_generator_is_chosen_only_where_a_method_needs_one(tmp_path):
     given = {"models": "htcnn8", "data_dir": tmp_path, "backend": "local"}
     made = Plan.make({"method": "local", **given})
-    assert "generator" not in made.parts
+    assert "generator" not in made.choices
     assert made.image_source() is None
     with pytest.raises(UsageError, match="no generator"):
         Plan.make({"method": "local", **given, "options": {"generator": {"seed": 1}}})
@@ -99,7 +99,7 @@ def test_a_generator_is_chosen_only_where_a_method_needs_one(tmp_path):
     assert made.choices["generator"].name == "tiny-style"
     assert any(p["kind"] == "generator" for p in made.record()["plugins"])
     donor = Plan.make({"method": "fedproto", **given, "use": {"server_train": "fedktl"}})
-    assert "generator" in donor.parts
+    assert "generator" in donor.choices
     with pytest.raises(UsageError, match="unknown generator 'tiny-stile'"):
         Plan.make({"method": "fedktl", **given, "generator": "tiny-stile"})
 
