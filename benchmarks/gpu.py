@@ -23,6 +23,7 @@ from typing import Any
 
 import protofl as pf
 import torch
+from protofl.runs.events import Event, Note
 from protofl.runs.federation import Federation
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
@@ -94,9 +95,9 @@ def measure(case: Case, method: str, engine: str, given: argparse.Namespace) -> 
     )
     notes: list[str] = []
 
-    def hear(event: str, values: dict[str, Any]) -> None:
-        if event == "note":
-            notes.append(values["text"])
+    def hear(event: Event) -> None:
+        if isinstance(event, Note):
+            notes.append(event.text)
 
     backend = plan.choices["backend"]
     pool = backend.call("open_pool", plan=plan, workers=1)

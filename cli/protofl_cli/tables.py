@@ -13,7 +13,7 @@ from protofl_cli.options import value_text
 if TYPE_CHECKING:
     from protofl.plan.plan import Plan
     from protofl.runs.record import RunFolder
-    from protofl.runs.run import Result
+    from protofl.runs.result import Result
 
 TRIALS_SHOWN = 5
 

@@ -50,7 +50,9 @@ if TYPE_CHECKING:
     from protofl.hosts.standin import StandIn
     from protofl.plan.plan import Plan
     from protofl.randomness import numpy_stream, random_stream
-    from protofl.runs.run import Result, run
+    from protofl.runs import events
+    from protofl.runs.result import Result
+    from protofl.runs.run import run
     from protofl.views.architecture import Architecture, SplitModel
     from protofl.views.client import Batch, Client, Output
     from protofl.views.run import Phase, RunInfo
@@ -103,7 +105,8 @@ _HOME = {
     "Plan": "protofl.plan.plan",
     # running
     "run": "protofl.runs.run",
-    "Result": "protofl.runs.run",
+    "Result": "protofl.runs.result",
+    "events": "protofl.runs.events",
     "random_stream": "protofl.randomness",
     "numpy_stream": "protofl.randomness",
     "functional": "protofl.functional",
@@ -112,6 +115,9 @@ _HOME = {
     "UsageError": "protofl.errors",
     "RunFailure": "protofl.errors",
 }
+
+_MODULES = ("functional", "events")
+"""Names that are modules themselves."""
 
 __all__ = [
     "HOOKSPEC_VERSION",
@@ -148,6 +154,7 @@ __all__ = [
     "average_weights",
     "class_rows",
     "download",
+    "events",
     "files_key",
     "functional",
     "hookimpl",
@@ -166,7 +173,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - the public names are of man
     if name not in _HOME:
         raise AttributeError(f"module 'protofl' has no attribute {name!r}")
     module = importlib.import_module(_HOME[name])
-    value = module if name == "functional" else getattr(module, name)
+    value = module if name in _MODULES else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -148,7 +148,7 @@ def test_the_public_names():
             continue
         assert inspect.getdoc(value), name
         module = importlib.import_module(protofl._HOME[name])
-        assert value is (module if name == "functional" else getattr(module, name))
+        assert value is (module if name in ("functional", "events") else getattr(module, name))
     with pytest.raises(AttributeError, match="no_such_name"):
         protofl.no_such_name  # noqa: B018
 
@@ -165,7 +165,7 @@ def test_type_checkers_see_the_same_names():
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    homes = dict(protofl._HOME) | {"functional": "protofl"}
+    homes = dict(protofl._HOME) | {"functional": "protofl", "events": "protofl.runs"}
     assert seen == homes
 
 

@@ -189,8 +189,8 @@ def test_a_single_round_is_sampled_too_and_resuming_may_profile(tmp_path, monkey
     class Stop(Exception):
         pass
 
-    def stop(event, values):
-        if event == "done" and values["row"]["round"] == 1:
+    def stop(event):
+        if isinstance(event, pf.events.RoundDone) and event.row["round"] == 1:
             raise Stop
 
     with pytest.raises(Stop):

@@ -47,7 +47,13 @@ class Reply:
 
 
 class Pool(Protocol):
-    """The hosts of a run, as a backend opens them; `Dispatcher` is one for hosts elsewhere."""
+    """The hosts of a run, as a backend opens them; `Dispatcher` is one for hosts elsewhere.
+
+    Attributes:
+        report: Set by the run: takes a line for the user, in the thread that runs the jobs.
+    """
+
+    report: Callable[[str], None]
 
     def run(self, jobs: list[Job]) -> Iterator[tuple[Job, Reply]]:
         """Carry out clients' jobs, costly ones first, and yield each as it is done, in any order.

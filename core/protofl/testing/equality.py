@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from protofl.data.batches import Pixels
 from protofl.plan.plan import Plan
 from protofl.plugin.choice import choose
+from protofl.runs.events import Event, Note
 from protofl.runs.federation import Federation
 from protofl.testing import toy
 
@@ -112,9 +113,9 @@ class Run:
         plan.choices["engine"] = engine
         self.lines += [self.federation.round(number)[0] for number in range(start, rounds)]
 
-    def _progress(self, event: str, values: Mapping[str, Any]) -> None:
-        if event == "note":
-            self.notes.append(values["text"])
+    def _progress(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self.notes.append(event.text)
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights, buffers and trained modules of all clients, by client and name."""
