@@ -12,7 +12,6 @@ import argparse
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import protofl as pf
 import torch
@@ -35,9 +34,9 @@ def main() -> None:
     given = parser.parse_args()
     kept: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def look(event: str, values: dict[str, Any]) -> None:
-        if event == "done" and values["row"]["round"] in given.show:
-            kept[values["row"]["round"]] = pairs_of(folder)
+    def look(event: pf.events.Event) -> None:
+        if isinstance(event, pf.events.RoundDone) and event.row["round"] in given.show:
+            kept[event.row["round"]] = pairs_of(folder)
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"

@@ -23,6 +23,7 @@ from typing import Any
 
 import protofl as pf
 import torch
+from protofl.runs.events import Event, Note
 from protofl.runs.federation import Federation
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
@@ -94,12 +95,12 @@ def measure(case: Case, method: str, engine: str, given: argparse.Namespace) -> 
     )
     notes: list[str] = []
 
-    def hear(event: str, values: dict[str, Any]) -> None:
-        if event == "note":
-            notes.append(values["text"])
+    def hear(event: Event) -> None:
+        if isinstance(event, Note):
+            notes.append(event.text)
 
-    backend = plan.parts["backend"]
-    pool = backend.caller("open_pool", plan=plan, config=backend.config, workers=1)
+    backend = plan.choices["backend"]
+    pool = backend.call("open_pool", plan=plan, workers=1)
     federation = Federation(plan, pool, hear)
     federation.start_trial(0)
     start = time.perf_counter()

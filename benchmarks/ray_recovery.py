@@ -110,13 +110,14 @@ def run(
     """What a run leaves, its seconds, and what it said."""
     state: dict[str, Any] = {"round": -1, "said": []}
 
-    def progress(event: str, values: dict[str, Any]) -> None:
-        if event == "round":
-            state["round"] = values["round"]
-        if event == "note":
-            state["said"].append(values["text"])
-        if event == "client" and state["round"] == MIDDLE and blow and "ended" not in state:
-            state["ended"] = blow()
+    def progress(event: pf.events.Event) -> None:
+        if isinstance(event, pf.events.RoundStarted):
+            state["round"] = event.round
+        elif isinstance(event, pf.events.Note):
+            state["said"].append(event.text)
+        elif isinstance(event, pf.events.ClientDone) and state["round"] == MIDDLE:
+            if blow and "ended" not in state:
+                state["ended"] = blow()
 
     options = {"backend": "ray", "workers": 2} | options
     if options["backend"] == "local":

@@ -104,16 +104,18 @@ class Watch:
         self.trained: set[int] = set()
         self._folder = Path()
 
-    def __call__(self, event: str, values: dict[str, Any]) -> None:
+    def __call__(self, event: object) -> None:
         """Take an event of `protofl.run`."""
-        if event == "folder":
-            self._folder = values["folder"].path
-        elif event == "round" and not self.begin:
+        from protofl.runs import events
+
+        if isinstance(event, events.FolderMade):
+            self._folder = event.folder.path
+        elif isinstance(event, events.RoundStarted) and not self.begin:
             self.begin = time.time() - self._started
             self.base = self._resident()
-        elif event == "client" and values["stage"] == "train":
-            self.trained.add(values["client"])
-        elif event == "done":
+        elif isinstance(event, events.ClientDone) and event.stage == "train":
+            self.trained.add(event.client)
+        elif isinstance(event, events.RoundDone):
             self.peak = self._resident()
             files = (self._folder / "parked").rglob("*.safetensors")
             self.parked = sum(file.stat().st_size for file in files)

@@ -8,6 +8,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from protofl.runs import events
+
 from protofl_cli import render
 from protofl_cli.profile_tables import profile_tables, start_line
 from protofl_cli.tables import (
@@ -22,7 +24,7 @@ from protofl_cli.tables import (
 if TYPE_CHECKING:
     from protofl.plan.plan import Plan
     from protofl.runs.record import RunFolder
-    from protofl.runs.run import Result
+    from protofl.runs.result import Result
 
 SIGN_OF_LIFE = 10.0
 """Seconds between lines within a round where there is no terminal."""
@@ -69,13 +71,31 @@ class Screen:
             self._ended.set()
             self._bar.stop()
 
-    def __call__(self, event: str, values: dict[str, Any]) -> None:
-        """Take an event of `protofl.run`; unknown ones are left alone."""
-        handler = getattr(self, f"_on_{event}", None)
-        if handler is not None:
-            with self._lock:
-                self._moved = time.monotonic()
-                handler(**values)
+    def __call__(self, event: events.Event) -> None:
+        """Take an event of `protofl.run`."""
+        with self._lock:
+            self._moved = time.monotonic()
+            match event:
+                case events.Note():
+                    self._note(event.text)
+                case events.Planned():
+                    self._planned(event.plan, event.folder)
+                case events.DryStepStarted():
+                    self._dry_step()
+                case events.FolderMade():
+                    self.folder = event.folder
+                case events.RoundStarted():
+                    self._round_started(event.trial, event.round)
+                case events.StageStarted():
+                    self._stage, self._jobs, self._done = event.stage, event.jobs, 0
+                    self._draw()
+                case events.ClientDone():
+                    self._done += 1
+                    self._draw()
+                case events.RoundDone():
+                    self._round_done(event.row)
+                case events.Finished():
+                    self._finished(event.result, event.plan)
 
     def loading(self) -> None:
         """Importing torch and the plugins takes seconds."""
@@ -84,11 +104,11 @@ class Screen:
 
     # --- events ---------------------------------------------------------------------------------
 
-    def _on_note(self, text: str) -> None:
+    def _note(self, text: str) -> None:
         if not self.quiet:
             self._bar.line(f"note: {text}", "yellow")
 
-    def _on_plan(self, plan: Plan, folder: RunFolder) -> None:
+    def _planned(self, plan: Plan, folder: RunFolder) -> None:
         self._plan = plan
         self._bar.stop()
         if folder.commit is not None or folder.path.exists():
@@ -109,7 +129,7 @@ class Screen:
             count = len(folder.rows)
             render.text(f"Continuing behind {count} finished round{'s' if count > 1 else ''}.")
 
-    def _on_dry(self) -> None:
+    def _dry_step(self) -> None:
         if self.quiet:
             return
         words = "two short rounds of two clients, before the first"
@@ -118,10 +138,7 @@ class Screen:
         else:
             self._bar.line(f"dry step: {words}")
 
-    def _on_folder(self, folder: RunFolder) -> None:
-        self.folder = folder
-
-    def _on_round(self, trial: int, round: int) -> None:
+    def _round_started(self, trial: int, round: int) -> None:
         if trial != self._trial:
             self._last = self._best = None
         self._trial, self._round = trial, round
@@ -129,15 +146,7 @@ class Screen:
         self._stage, self._jobs, self._done = "setup", 0, 0
         self._draw()
 
-    def _on_stage(self, stage: str, jobs: int) -> None:
-        self._stage, self._jobs, self._done = stage, jobs, 0
-        self._draw()
-
-    def _on_client(self, stage: str, client: int) -> None:
-        self._done += 1
-        self._draw()
-
-    def _on_done(self, row: dict[str, Any]) -> None:
+    def _round_done(self, row: dict[str, Any]) -> None:
         seconds = row["seconds"]
         self._spent.append(time.monotonic() - self._begin)
         whole = seconds["total"]
@@ -154,7 +163,7 @@ class Screen:
         else:
             self._bar.line(self._round_line(row, better))
 
-    def _on_end(self, result: Result, plan: Plan) -> None:
+    def _finished(self, result: Result, plan: Plan) -> None:
         self._ended.set()
         self._bar.stop()
         columns, rows = result_rows(result, plan)
@@ -261,6 +270,3 @@ class Screen:
                     jobs = f" {self._done}/{self._jobs} clients" if self._jobs else ""
                     where = self._where(settings.rounds, settings.trials)
                     self._bar.line(f"  {where}: {self._stage}{jobs}, {clock(now - self._begin)}")
-
-
-# --- what stands on the pages -------------------------------------------------------------------

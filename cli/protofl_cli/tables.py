@@ -13,7 +13,7 @@ from protofl_cli.options import value_text
 if TYPE_CHECKING:
     from protofl.plan.plan import Plan
     from protofl.runs.record import RunFolder
-    from protofl.runs.run import Result
+    from protofl.runs.result import Result
 
 TRIALS_SHOWN = 5
 
@@ -49,7 +49,7 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
             f"{images.num_classes} classes",
         )
     )
-    part = plan.parts["partitioner"]
+    part = plan.choices["partitioner"]
     how = "as the data come" if split.partitioner == "own" else _called(part.text, part.config)
     rows.append(
         (

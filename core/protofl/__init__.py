@@ -50,7 +50,9 @@ if TYPE_CHECKING:
     from protofl.hosts.train_job import TrainJob
     from protofl.plan.plan import Plan
     from protofl.randomness import numpy_stream, random_stream
-    from protofl.runs.run import Result, run
+    from protofl.runs import events
+    from protofl.runs.result import Result
+    from protofl.runs.run import run
     from protofl.views.architecture import Architecture, SplitModel
     from protofl.views.batch import Batch, Given, Output, per_step
     from protofl.views.client import Client, Learner
@@ -106,7 +108,8 @@ _HOME = {
     "Plan": "protofl.plan.plan",
     # running
     "run": "protofl.runs.run",
-    "Result": "protofl.runs.run",
+    "Result": "protofl.runs.result",
+    "events": "protofl.runs.events",
     "random_stream": "protofl.randomness",
     "numpy_stream": "protofl.randomness",
     "functional": "protofl.functional",
@@ -115,6 +118,9 @@ _HOME = {
     "UsageError": "protofl.errors",
     "RunFailure": "protofl.errors",
 }
+
+_MODULES = ("functional", "events")
+"""Names that are modules themselves."""
 
 __all__ = [
     "HOOKSPEC_VERSION",
@@ -152,6 +158,7 @@ __all__ = [
     "average_weights",
     "class_rows",
     "download",
+    "events",
     "files_key",
     "functional",
     "hookimpl",
@@ -171,7 +178,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - the public names are of man
     if name not in _HOME:
         raise AttributeError(f"module 'protofl' has no attribute {name!r}")
     module = importlib.import_module(_HOME[name])
-    value = module if name == "functional" else getattr(module, name)
+    value = module if name in _MODULES else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -1,8 +1,12 @@
-"""What of the machine this process may use."""
+"""What of the machine this process may use, and how much of it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
 
 
 def usable_cores() -> list[int]:
@@ -14,3 +18,14 @@ def usable_cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+@contextmanager
+def compute_threads(count: int) -> Iterator[None]:
+    """Have torch compute with so many threads inside, as rounding depends on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

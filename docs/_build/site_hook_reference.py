@@ -9,7 +9,8 @@ from typing import Any
 
 import protofl
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
-from protofl.plugin.registry import KINDS, Registry, hooks_of, spec_hooks, spec_of
+from protofl.plugin.kinds import KINDS, hooks_of, spec_hooks, spec_of
+from protofl.plugin.registry import Registry
 from site_text import code, first_line, prose, table
 
 WIDTH = 88
@@ -20,7 +21,7 @@ PROVIDERS = {True: "one", False: "any"}
 def hook_reference(kind: str) -> str:
     """All hooks of a kind: a table, then each with its signature and what it must return."""
     spec, hooks = spec_of(kind), list(spec_hooks(kind))
-    group = KINDS[kind][0]
+    group = KINDS[kind].group
     link = partial(linked, kind, hooks)
     about = _method_hooks(hooks) if kind == "method" else prose(inspect.getdoc(spec) or "", link)
     parts = [f"Entry-point group: `{group}`.", about]

@@ -6,7 +6,7 @@ from typing import Any
 
 from protofl.plugin.baseline import Baseline
 from protofl.hookspecs.config import Config, VariantConfig, option_names
-from protofl.plugin.parts import choose_part
+from protofl.plugin.choice import choose
 from protofl.plugin.registry import Registry
 from protofl.plan.settings import KINDS_BY_PART
 from protofl.wire.vocabulary import VOCABULARY, find_key
@@ -76,8 +76,8 @@ def option_rows(plugin: type, prefix: str) -> list[tuple[str, str, str, str]]:
 
 
 def _architectures(name: str) -> str:
-    part = choose_part(Registry(), "model-group", name)
-    names = [a.name for a in part.caller("architectures", config=part.config)]
+    part = choose(Registry(), "model-group", name)
+    names = [a.name for a in part.call("architectures")]
     several = "Architectures, client i gets number i mod " + str(len(names))
     return f"{several if len(names) > 1 else 'Architecture'}: {', '.join(map(code, names))}."
 

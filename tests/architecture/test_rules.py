@@ -104,16 +104,15 @@ def test_a_method_imports_no_other_method():
             assert not whole.startswith("protofl_plugins.methods"), f"{text_of(path)}: {whole}"
 
 
-def test_plugin_managers_live_in_two_files():
+def test_plugin_managers_live_in_one_file():
     found = set()
     for path in FILES:
         if "pluggy" in tops(path):
             found.add(text_of(path).as_posix())
         mentioned = {getattr(n, "attr", getattr(n, "id", "")) for n in ast.walk(tree(path))}
         if "PluginManager" in mentioned:
-            assert path.name in ("registry.py", "composition.py"), text_of(path)
+            assert path.name == "composition.py", text_of(path)
     assert found == {
-        "core/protofl/plugin/registry.py",
         "core/protofl/plugin/composition.py",
         "core/protofl/hookspecs/markers.py",
     }
@@ -149,7 +148,7 @@ def test_the_public_names():
             continue
         assert inspect.getdoc(value), name
         module = importlib.import_module(protofl._HOME[name])
-        assert value is (module if name == "functional" else getattr(module, name))
+        assert value is (module if name in ("functional", "events") else getattr(module, name))
     with pytest.raises(AttributeError, match="no_such_name"):
         protofl.no_such_name  # noqa: B018
 
@@ -166,7 +165,7 @@ def test_type_checkers_see_the_same_names():
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    homes = dict(protofl._HOME) | {"functional": "protofl"}
+    homes = dict(protofl._HOME) | {"functional": "protofl", "events": "protofl.runs"}
     assert seen == homes
 
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from protofl.plugin.registry import KINDS
+from protofl.plugin.kinds import KINDS
 from protofl_cli.app import app
 from protofl_cli.commands import new_plugin
 from typer.testing import CliRunner

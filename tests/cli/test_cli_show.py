@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from protofl.hookspecs.config import Config, option_names
-from protofl.plugin.registry import Registry, hooks_of
+from protofl.plugin.kinds import hooks_of
+from protofl.plugin.registry import Registry
 
 PLUGINS = Registry().plugins()
 

@@ -113,11 +113,11 @@ def test_a_run_may_go_on_elsewhere(fed, monkeypatch, tmp_path, first, then):
         clients = sorted(cut.pool.uploads(number))
         paths = folder.client_paths(clients, 0, number)
         cut.federation.save_clients(clients, paths)
-        folder.commit_round(cut.federation, number, paths, line)
+        folder.commit_round(line, cut.federation.server, cut.federation.holders, paths)
     cut.rounds(1)  # this one is lost
     with monkeypatch.context() as patch:
         again = fed(rounds=4, **kept(then, patch))
-    RunFolder.reopen(tmp_path / "run").restore(again.federation)
+    again.federation.resume(RunFolder.reopen(tmp_path / "run"))
     again.lines = cut.lines[:2]
     again.rounds(2)
     assert toyfed.same(*(toyfed.fingerprint(run)[:2] for run in (whole, again)))

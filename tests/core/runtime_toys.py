@@ -98,8 +98,8 @@ def make_plan(method, methods=None, wrappers=None, **options):
 
 def open_federation(plan, trial=0):
     """A federation in this process, ready for its first round."""
-    backend = plan.parts["backend"]
-    pool = backend.caller("open_pool", plan=plan, config=backend.config, workers=1)
+    backend = plan.choices["backend"]
+    pool = backend.call("open_pool", plan=plan, workers=1)
     federation = Federation(plan, pool)
     federation.start_trial(trial)
     return federation

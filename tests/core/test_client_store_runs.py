@@ -81,8 +81,8 @@ def test_workers_keep_clients_on_disk(tmp_path):
     options = OPTIONS | {"trials": 1, "client_store": "disk", "backend": "process", "workers": 2}
     seen = []
 
-    def look(event, values):
-        if event == "done":
+    def look(event):
+        if isinstance(event, pf.events.RoundDone):
             seen.append(len(list((tmp_path / "disk/parked").glob("*/*.safetensors"))))
 
     disk = train("fedkd", tmp_path / "disk", progress=look, **options)
@@ -137,8 +137,8 @@ def test_a_kill_at_each_step_of_writing(tmp_path, monkeypatch, place, late):
 def test_a_run_goes_on_with_another_store(tmp_path, first, then):
     whole = train(Counting, tmp_path / "whole", **OPTIONS)
 
-    def stop(event, values):
-        if event == "round" and (values["trial"], values["round"]) == (1, 2):
+    def stop(event):
+        if event == pf.events.RoundStarted(trial=1, round=2):
             raise Killed
 
     with pytest.raises(Killed):

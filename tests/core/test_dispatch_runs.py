@@ -74,7 +74,7 @@ def test_hosts_that_end_change_nothing(tmp_path, case, every):
         log, folder, notes = [], tmp_path / str(life), []
         pool = pf.Dispatcher(lambda number, log=log, life=life: Handle(plan, number, log, life), 2)
         (folder / "parked").mkdir(parents=True)
-        told = lambda event, values, notes=notes: notes.extend([event] * (event == "note"))  # noqa: E731
+        told = lambda event, notes=notes: notes.extend([event] * isinstance(event, pf.events.Note))  # noqa: E731
         federation = Federation(plan, pool, told, parked=folder / "parked")
         federation.start_trial(0)
         found = []

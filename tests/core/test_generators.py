@@ -7,8 +7,7 @@ from protofl.data.images import Images
 from protofl.errors import UsageError
 from protofl.hookspecs.markers import hookimpl
 from protofl.plan.plan import Plan
-from protofl.plugin.parts import Part
-from protofl.plugin.registry import Caller
+from protofl.plugin.choice import Choice
 
 CPU = torch.device("cpu")
 
@@ -41,7 +40,7 @@ class _Opened:
 
 def source(x, dry=False):
     data = Images(x, torch.zeros(len(x), dtype=torch.int64), len(x), ["a"])
-    part = Part(Caller("generator", "ramp", Ramp), None)
+    part = Choice("generator", "ramp", Ramp, None)
     return ImageSource(part, data, CPU, None, dry=dry)
 
 
@@ -92,15 +91,15 @@ def test_dry_source_gives_zeros_of_its_shape():
 def test_a_generator_is_chosen_only_where_a_method_needs_one(tmp_path):
     given = {"models": "htcnn8", "data_dir": tmp_path, "backend": "local"}
     made = Plan.make({"method": "local", **given})
-    assert "generator" not in made.parts
+    assert "generator" not in made.choices
     assert made.image_source() is None
     with pytest.raises(UsageError, match="no generator"):
         Plan.make({"method": "local", **given, "options": {"generator": {"seed": 1}}})
     made = Plan.make({"method": "fedktl", **given})
-    assert made.parts["generator"].caller.name == "tiny-style"
+    assert made.choices["generator"].name == "tiny-style"
     assert any(p["kind"] == "generator" for p in made.record()["plugins"])
     donor = Plan.make({"method": "fedproto", **given, "use": {"server_train": "fedktl"}})
-    assert "generator" in donor.parts
+    assert "generator" in donor.choices
     with pytest.raises(UsageError, match="unknown generator 'tiny-stile'"):
         Plan.make({"method": "fedktl", **given, "generator": "tiny-stile"})
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import protofl as pf
 import pytest
 from protofl.hookspecs.version import parse_version, serves
-from protofl.plugin import registry
-from protofl.plugin.registry import Plugin, Registry, check_version, spec_hooks
+from protofl.plugin import checks
+from protofl.plugin.checks import check_version
+from protofl.plugin.kinds import Plugin, spec_hooks
+from protofl.plugin.registry import Registry
 
 # A change here needs another HOOKSPEC_VERSION: something added a MINOR, anything else a MAJOR.
 HOOKS = {
@@ -86,7 +88,7 @@ def refused(required):
 
 
 def test_a_plugin_that_needs_newer_hooks(monkeypatch):
-    monkeypatch.setattr(registry, "HOOKSPEC_VERSION", "1.1")
+    monkeypatch.setattr(checks, "HOOKSPEC_VERSION", "1.1")
     assert str(refused("1.2")).splitlines() == [
         "method/fancy of protofl-fancy 0.3 needs version 1.2 of the hooks",
         f"protofl {pf.__version__} has version 1.1",

@@ -19,7 +19,7 @@ def commits(path, rounds, clients):
         paths = folder.client_paths(clients(number), 0, number)
         for file in paths.values():
             Path(file).touch()
-        folder.commit_round(federation, number, paths, {"trial": 0, "round": number})
+        folder.commit_round({"trial": 0, "round": number}, federation.server, (), paths)
     return folder
 
 

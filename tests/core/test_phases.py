@@ -176,8 +176,8 @@ def test_resuming(tmp_path, monkeypatch, stop, participation):
     options = {"participation": participation, "public": 20, "clients": 3, "rounds": 4}
     whole = train(Distilling, tmp_path / "whole", **options)
 
-    def interrupt(event, values):
-        if event == "round" and values["round"] == stop:
+    def interrupt(event):
+        if isinstance(event, pf.events.RoundStarted) and event.round == stop:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

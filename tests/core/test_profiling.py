@@ -189,8 +189,8 @@ def test_a_single_round_is_sampled_too_and_resuming_may_profile(tmp_path, monkey
     class Stop(Exception):
         pass
 
-    def stop(event, values):
-        if event == "done" and values["row"]["round"] == 1:
+    def stop(event):
+        if isinstance(event, pf.events.RoundDone) and event.row["round"] == 1:
             raise Stop
 
     with pytest.raises(Stop):
@@ -322,13 +322,13 @@ def test_an_engine_marks_its_phases():
     plan = make_plan("local")
     host = Host(plan)
     host.handle(Job("start_trial", values={"trial": 0, "files": {}}))
-    train_job = plan.parts["engine"].caller
+    train_job = plan.choices["engine"].call
 
     def spied(hook, job, **given):
         job.lap = told.append
         return train_job(hook, job=job, **given)
 
-    plan.parts["engine"].caller = spied
+    plan.choices["engine"].call = spied
     host.handle(Job("train", 0, {"round": 0, "when": "before_upload"}))
     assert told == PHASES * 3
 

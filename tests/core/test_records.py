@@ -66,6 +66,8 @@ def test_the_files_of_a_run(tmp_path):
         assert set(row) >= LINE
         assert set(row["seconds"]) == STAGES
         assert all(isinstance(v, float) and v >= 0 for v in row["seconds"].values())
+        assert row["seconds"]["checkpoint"] > 0
+        assert all(float(f"{v:.6g}") == v for v in row["seconds"].values())
         assert datetime.fromisoformat(row["time"]).tzinfo is not None
         assert row["extra"]["prototype_margin"] > 0
         assert set(row["loss_terms"]) == {"ce", "align", "mcl", "calibration"}

@@ -6,7 +6,10 @@ import sys
 
 import protofl as pf
 import pytest
-from protofl.plugin.registry import KINDS, Registry, check_class, hooks_of, spec_hooks
+from protofl.plugin.checks import check_class
+from protofl.plugin.choice import choose
+from protofl.plugin.kinds import KINDS, hooks_of, spec_hooks
+from protofl.plugin.registry import Registry
 
 GOOD = '''
 import protofl as pf
@@ -264,3 +267,33 @@ def test_classes_given_in_the_program():
     assert registry.find("method", "mine").distribution == "this program"
     clash = Registry(extra={("method", "fedsa"): Mine})
     assert "two distributions" in error_of(clash.load, "method", "fedsa").what
+
+
+class _Wrapping:
+    """Marks a hook of a kind that is not composed as a wrapper."""
+
+    @pf.hookimpl(wrapper=True)
+    def train(self, job):
+        return (yield)
+
+
+def test_a_wrapper_where_there_is_nothing_to_wrap():
+    error = error_of(check_class, "engine", "x", _Wrapping)
+    assert "engine/x: train is marked as a wrapper" in error.what
+    assert "without wrapper=True" in error.do
+
+
+def test_a_choice_gives_a_hook_what_it_names():
+    class Group:
+        class Config(pf.Config):
+            width: int = pf.Field(3, ge=1, description="width")
+
+        @pf.hookimpl
+        def architectures(self, config):
+            return [config.width]
+
+    registry = Registry(extra={("model-group", "mine"): Group})
+    chosen = choose(registry, "model-group", "mine", {"width": 5})
+    assert (chosen.text, chosen.hooks) == ("mine", ["architectures"])
+    assert chosen.call("architectures") == [5]
+    assert chosen.call("server_architectures") is None

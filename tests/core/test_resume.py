@@ -101,8 +101,8 @@ def same(one, two):
 def interrupted(method, out, at, **options):
     """Run until an event: ``at`` is (trial, round) at whose beginning it is killed."""
 
-    def progress(event, values):
-        if event == "round" and (values["trial"], values["round"]) == at:
+    def progress(event):
+        if event == pf.events.RoundStarted(*at):
             raise Killed
 
     with pytest.raises(Killed):
@@ -225,9 +225,9 @@ def test_rarer_checkpoints(tmp_path, every):
     interrupted(Remembering, tmp_path / "cut", (0, 3), **options)
     rounds = []
 
-    def note(event, values):
-        if event == "round":
-            rounds.append(values["round"])
+    def note(event):
+        if isinstance(event, pf.events.RoundStarted):
+            rounds.append(event.round)
 
     same(plain, train(Remembering, tmp_path / "cut", resume=True, progress=note))
     assert rounds == ([2, 3, 4] if every else [0, 1, 2, 3, 4])
@@ -238,11 +238,8 @@ def test_a_finished_run_is_not_trained_again(tmp_path, every):
     first = train(Remembering, tmp_path / "run", checkpoint_every=every)
     before = (tmp_path / "run/metrics.jsonl").read_bytes()
     events = []
-    again = train(
-        Remembering, tmp_path / "run", resume=True, progress=lambda event, _: events.append(event)
-    )
-    assert "round" not in events
-    assert events[-1] == "end"
+    again = train(Remembering, tmp_path / "run", resume=True, progress=events.append)
+    assert [type(event) for event in events] == [pf.events.Planned, pf.events.Finished]
     same(first, again)
     assert (tmp_path / "run/metrics.jsonl").read_bytes() == before
 
@@ -356,8 +353,8 @@ import json, sys
 import protofl as pf
 import torch
 torch.set_num_threads(1)
-def progress(event, values):
-    print(event, flush=True)
+def progress(event):
+    print(type(event).__name__, flush=True)
 pf.run(progress=progress, **json.loads(sys.argv[1]))
 """
 

@@ -13,7 +13,8 @@ import site_hooks
 from protofl import functional
 from protofl.hookspecs.config import Config, option_names
 from protofl.plan.settings import KINDS_BY_PART, Settings
-from protofl.plugin.registry import KINDS, Registry, spec_hooks
+from protofl.plugin.kinds import KINDS, spec_hooks
+from protofl.plugin.registry import Registry
 from protofl.wire.vocabulary import VOCABULARY, find_key
 from protofl_cli.app import app
 from protofl_cli.commands.run import SPELLING
@@ -54,8 +55,8 @@ def plain(code):
 
 def specified():
     """Every hook with its kind, as the source defines it."""
-    for kind, (_, where) in KINDS.items():
-        module, _, name = where.partition(":")
+    for kind, about in KINDS.items():
+        module, _, name = about.spec.partition(":")
         path = ROOT / "core" / (module.replace(".", "/") + ".py")
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and node.name == name:

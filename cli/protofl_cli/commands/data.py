@@ -114,10 +114,10 @@ def _known(registry: Registry) -> list[tuple[str, type | None, str]]:
 def _key(name: str, plugin: type, folder: Path) -> str:
     """The cache key of a data set with its default options."""
     from protofl.hookspecs.config import Config, parse_config
-    from protofl.plugin.registry import Caller
+    from protofl.plugin.choice import Choice
 
     config = parse_config(getattr(plugin, "Config", Config), {}, name)
-    return str(Caller("dataset", name, plugin)("cache_key", config=config, data_dir=folder))
+    return str(Choice("dataset", name, plugin, config).call("cache_key", data_dir=folder))
 
 
 def _about(entry: CacheEntry) -> tuple[str, str, str, str]:

@@ -43,27 +43,26 @@ def train(
     from protofl.errors import UsageError
     from protofl.plan.inputs import load_images
     from protofl.plan.settings import DEFAULT_DATA_DIR
-    from protofl.plugin.parts import choose_part
+    from protofl.plugin.choice import choose
     from protofl.plugin.registry import Registry
 
     registry = Registry(block or ())
     options = _options(assignments("--set", set_ or (), "KEY=VALUE"))
-    part = choose_part(registry, "generator", generator, options["generator"])
-    if "train_generator" not in part.caller.hooks:
+    part = choose(registry, "generator", generator, options["generator"])
+    if "train_generator" not in part.hooks:
         able = [p.name for p in registry.plugins("generator") if _trainable(registry, p.name)]
         raise UsageError(
-            f"generator {part.caller.name!r} can't be trained here",
+            f"generator {part.name!r} can't be trained here",
             f"these can: {', '.join(able) or 'none that is installed'}",
         )
-    data = choose_part(registry, "dataset", dataset, options["dataset"])
+    data = choose(registry, "dataset", dataset, options["dataset"])
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{generator}-{Path(data.text).stem}")
     target = _target(out or Path(f"{stem}.safetensors"))
     folder = (data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
     images = load_images(data, folder, lambda text: render.line(text, "dim"))
-    render.heading(f"{part.caller.name} on {data.caller.name}", f"{images.num_train:,} images")
-    told = part.caller(
+    render.heading(f"{part.name} on {data.name}", f"{images.num_train:,} images")
+    told = part.call(
         "train_generator",
-        config=part.config,
         images=images,
         report=lambda text: render.line(f"  {text}", "dim"),
         out=target,

@@ -140,7 +140,7 @@ def _check_name(registry: Registry, kind: str, name: str) -> None:
         UsageError: They can't.
     """
     from protofl.errors import UsageError
-    from protofl.plugin.registry import NAME
+    from protofl.plugin.checks import NAME
 
     if not NAME.fullmatch(name) or name[-1] in "-_":
         plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_0123456789")
@@ -182,7 +182,7 @@ def render_files(kind: str, name: str) -> dict[str, str]:
         name: Its name.
     """
     from protofl import HOOKSPEC_VERSION, __version__
-    from protofl.plugin.registry import KINDS as GROUPS
+    from protofl.plugin.kinds import KINDS as GROUPS
 
     about, package = KINDS[kind], f"protofl_{name.replace('-', '_')}"
     module = _template(f"{kind}.py")
@@ -194,7 +194,7 @@ def render_files(kind: str, name: str) -> dict[str, str]:
         "package": package,
         "distribution": f"protofl-{name}",
         "description": about.description,
-        "group": GROUPS[kind][0],
+        "group": GROUPS[kind].group,
         "Contract": about.contract,
         "run": about.run.format(name=name),
         "hookspec": HOOKSPEC_VERSION,

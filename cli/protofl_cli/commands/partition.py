@@ -157,16 +157,14 @@ def _make(
     from protofl.data.split import make_split
     from protofl.plan.inputs import load_images, partition_with
     from protofl.plan.settings import DEFAULT_DATA_DIR, Settings
-    from protofl.plugin.parts import choose_part
+    from protofl.plugin.choice import choose
     from protofl.plugin.registry import Registry
 
     registry = Registry(block)
-    data = choose_part(registry, "dataset", dataset, options["dataset"])
+    data = choose(registry, "dataset", dataset, options["dataset"])
     defaults = {k: f.default for k, f in Settings.model_fields.items()}
-    defaults |= getattr(data.caller.plugin, "defaults", {})
-    part = choose_part(
-        registry, "partitioner", partition or defaults["partition"], options["partition"]
-    )
+    defaults |= getattr(data.plugin, "defaults", {})
+    part = choose(registry, "partitioner", partition or defaults["partition"], options["partition"])
     folder = (data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
     images = load_images(data, folder, lambda line: render.line(line, "dim"))
     if clients is None and images.split is None:
@@ -179,7 +177,7 @@ def _make(
         batch_size,
         seed,
         public=public,
-        partitioner=part.caller.name,
+        partitioner=part.name,
     )
     if split.partitioner == "own":
         split.notes.append("the data come already split over clients: that split is kept")

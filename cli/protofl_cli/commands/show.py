@@ -15,7 +15,8 @@ from protofl_cli.options import Block, Debug, value_range, value_text
 
 if TYPE_CHECKING:
     from protofl.hookspecs.config import Config
-    from protofl.plugin.registry import Plugin, Registry
+    from protofl.plugin.kinds import Plugin
+    from protofl.plugin.registry import Registry
 
 CHANNELS = 3
 """Channels for which architectures are counted where the group takes the data's own."""
@@ -77,7 +78,7 @@ def resolve(registry: Registry, text: str) -> tuple[str, str, list[str]]:
         UsageError: No kind, or no plugin, has that name.
     """
     from protofl.errors import UsageError, unknown
-    from protofl.plugin.registry import KINDS
+    from protofl.plugin.kinds import KINDS
 
     kind, slash, short = text.partition("/")
     if slash:
@@ -160,7 +161,7 @@ def _recipe(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
 def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: ANN401 - a plugin
     from protofl.hookspecs.config import VariantConfig
     from protofl.plugin.baseline import Baseline
-    from protofl.plugin.registry import hooks_of
+    from protofl.plugin.kinds import hooks_of
 
     own = "local_loss" in hooks_of("method", found)
     terms = getattr(found, "terms", {}) if own else Baseline.terms
@@ -198,15 +199,15 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
 def run_defaults(plugin: Plugin, found: type) -> list[tuple[str, str]]:
     """What a method's ``run_defaults`` says, for each of its variants."""
     from protofl.hookspecs.config import VariantConfig, parse_config
-    from protofl.plugin.registry import Caller
+    from protofl.plugin.choice import Choice
 
     config = _config(found)
     variants = ("paper", "official") if issubclass(config, VariantConfig) else ("-",)
-    caller = Caller(plugin.kind, plugin.name, found)
     rows = []
     for variant in variants:
         values = {"variant": variant} if variant != "-" else {}
-        defaults = caller("run_defaults", config=parse_config(config, values, plugin.name)) or {}
+        chosen = parse_config(config, values, plugin.name)
+        defaults = Choice(plugin.kind, plugin.name, found, chosen).call("run_defaults") or {}
         words = [f"--{k.replace('_', '-')} {value_text(v)}" for k, v in defaults.items()]
         if words:
             rows.append((variant, " ".join(words)))
@@ -214,7 +215,7 @@ def run_defaults(plugin: Plugin, found: type) -> list[tuple[str, str]]:
 
 
 def _model_group(registry: Registry, text: str, found: Any, classes: int) -> None:  # noqa: ANN401
-    from protofl.plugin.parts import choose_part
+    from protofl.plugin.choice import choose
     from protofl.views.architecture import profile
 
     width, side = getattr(found, "feature_dim", 512), getattr(found, "min_side", 32)
@@ -230,10 +231,10 @@ def _model_group(registry: Registry, text: str, found: Any, classes: int) -> Non
     if getattr(found, "argument", None) and ":" not in text:
         render.text(f"Its architectures are those that follow its name: {text}:…\n")
         return
-    part = choose_part(registry, "model-group", text)
+    part = choose(registry, "model-group", text)
     cells = []
     with render.waiting("counting parameters"):
-        architectures = part.caller("architectures", config=part.config)
+        architectures = part.call("architectures")
         for number, architecture in enumerate(architectures):
             parameters, flops = profile(architecture, channels or CHANNELS, classes, width, side)
             cells.append(
@@ -263,7 +264,7 @@ def _dataset(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
 def _hooks(kind: str, found: type) -> None:
     """The hooks that the plugin writes, with what they do; a round's that it leaves to defaults."""
     from protofl.hookspecs.method import ROUND_HOOKS
-    from protofl.plugin.registry import hooks_of
+    from protofl.plugin.kinds import hooks_of
 
     rows = [(hook, _first_line(getattr(found, hook))) for hook in hooks_of(kind, found)]
     if kind == "method":

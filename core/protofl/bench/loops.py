@@ -12,12 +12,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from protofl.cores import compute_threads
 from protofl.data.batches import Pixels
 from protofl.errors import UsageError
 from protofl.hosts.jobs import Pool
 from protofl.hosts.storage import read_tensors
 from protofl.plan.plan import Plan
-from protofl.runs.federation import Federation, Tally, server_threads
+from protofl.runs.federation import Federation, Tally
 from protofl.wire.payload import Payload
 
 
@@ -68,10 +69,8 @@ class ProtoflLoop:
     """protofl itself, without a run folder and checkpoints."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
-        backend = plan.parts["backend"]
-        self._pool: Pool = backend.caller(
-            "open_pool", plan=plan, config=backend.config, workers=plan.settings.workers
-        )
+        backend = plan.choices["backend"]
+        self._pool: Pool = backend.call("open_pool", plan=plan, workers=plan.settings.workers)
         self._folder, self._clients = folder, range(plan.info.num_clients)
         self._federation = Federation(plan, self._pool)
         self._federation.start_trial(0)
@@ -92,7 +91,7 @@ class ProtoflLoop:
         """Local training and uploads."""
         federation, tally = self._federation, Tally()
         federation.server.round = number
-        with server_threads(federation.plan):
+        with compute_threads(federation.plan.settings.server_threads):
             chosen = federation.participants(number)
             self._uploads = federation._local_training(chosen, number, tally)
         return tally.seconds
@@ -101,7 +100,7 @@ class ProtoflLoop:
         """The server's hooks."""
         tally = Tally()
         self._federation.server.round = number
-        with server_threads(self._federation.plan):
+        with compute_threads(self._federation.plan.settings.server_threads):
             self._federation._server_step(self._uploads, tally)
         return tally.seconds
 
@@ -109,7 +108,7 @@ class ProtoflLoop:
         """Downloads and evaluation."""
         tally = Tally()
         everyone = range(self._federation.plan.info.num_clients)
-        with server_threads(self._federation.plan):
+        with compute_threads(self._federation.plan.settings.server_threads):
             self._federation._evaluate(everyone, number, tally)
         self._accuracies = {c: right / n for c, (right, n) in tally.accuracy.items()}
         return tally.seconds

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from protofl.data.images import Images
 from protofl.errors import UsageError
 from protofl.plan.inputs import load_images
-from protofl.plugin.parts import choose_part
+from protofl.plugin.choice import choose
 from protofl.plugin.registry import Registry
 
 
@@ -51,7 +51,7 @@ def find_data(kind: str, folder: Path | None, given: dict[str, str]) -> str:
 
 def load(dataset: str, data_dir: Path, report: Any) -> Images:  # noqa: ANN401 - a callable
     """A data set by NAME or NAME:PATH, from the cache where it is there."""
-    return load_images(choose_part(Registry(()), "dataset", dataset), data_dir, report)
+    return load_images(choose(Registry(()), "dataset", dataset), data_dir, report)
 
 
 def write_subset(images: Images, clients: int, samples: int, path: Path, name: str) -> None:

@@ -12,7 +12,7 @@ from torch.nn.functional import interpolate
 
 from protofl.data.images import Images
 from protofl.errors import UsageError
-from protofl.plugin.parts import Part
+from protofl.plugin.choice import Choice
 
 GREY = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in grey (ITU-R BT.601)."""
@@ -74,7 +74,13 @@ class ImageSource:
     """
 
     def __init__(
-        self, part: Part, images: Images, device: torch.device, data_dir: Path, *, dry: bool = False
+        self,
+        part: Choice,
+        images: Images,
+        device: torch.device,
+        data_dir: Path,
+        *,
+        dry: bool = False,
     ) -> None:
         self._part, self._images, self._device = part, images, device
         self._data_dir, self._dry = data_dir, dry
@@ -85,7 +91,7 @@ class ImageSource:
     @property
     def name(self) -> str:
         """The plugin's name."""
-        return self._part.caller.name
+        return self._part.name
 
     @property
     def outline(self) -> Outline:
@@ -126,8 +132,7 @@ class ImageSource:
         return self._opened
 
     def _call(self, hook: str, **more: torch.device) -> Any:  # noqa: ANN401 - as the hook says
-        values = {"config": self._part.config, "data_dir": self._data_dir, **more}
-        return self._part.caller(hook, **values)
+        return self._part.call(hook, data_dir=self._data_dir, **more)
 
     def _range(self) -> tuple[float, float]:
         """What −1 and 1 become: stored bytes are normalised to −1…1, floats used as they are."""

@@ -15,7 +15,7 @@ from typing import Any
 from protofl.errors import RunFailure
 from protofl.hosts.jobs import Reply
 from protofl.hosts.train_job import TrainJob
-from protofl.plugin.parts import Part
+from protofl.plugin.choice import Choice
 
 
 @dataclass
@@ -31,27 +31,27 @@ Training = Generator[TrainJob, Trained, Reply]
 """The work on one client."""
 
 
-def trains_groups(engine: Part) -> bool:
+def trains_groups(engine: Choice) -> bool:
     """Whether an engine trains several clients at once."""
-    return "train_group" in engine.caller.hooks
+    return "train_group" in engine.hooks
 
 
-def chunks(engine: Part, architectures: list[str]) -> list[list[int]]:
+def chunks(engine: Choice, architectures: list[str]) -> list[list[int]]:
     """The positions of clients to train together.
 
     Raises:
         RunFailure: The engine left one out, or named it twice.
     """
-    found = engine.caller("choose_groups", architectures=architectures, config=engine.config)
+    found = engine.call("choose_groups", architectures=architectures)
     if sorted(place for places in found or [] for place in places) != [*range(len(architectures))]:
         raise RunFailure(
-            f"engine {engine.caller.name!r}: choose_groups must name every client once",
+            f"engine {engine.name!r}: choose_groups must name every client once",
             f"it returned {found!r} for {len(architectures)} clients",
         )
     return [list(places) for places in found]
 
 
-def alone(engine: Part, training: Training) -> Reply:
+def alone(engine: Choice, training: Training) -> Reply:
     """Carry out the work on one client."""
     step: Callable[[], TrainJob] = partial(next, training)
     while True:
@@ -67,7 +67,7 @@ def alone(engine: Part, training: Training) -> Reply:
             step = _sent(training, trained)
 
 
-def several(engine: Part, trainings: list[Training]) -> list[Reply]:
+def several(engine: Choice, trainings: list[Training]) -> list[Reply]:
     """Carry out the work on several clients, phase by phase; their replies in order."""
     replies: dict[int, Reply] = {}
     steps: dict[int, Callable[[], TrainJob]] = {
@@ -103,18 +103,18 @@ def _thrown(training: Training, error: Exception) -> Callable[[], TrainJob]:
     return partial(training.throw, error)
 
 
-def _train(engine: Part, job: TrainJob) -> Trained:
+def _train(engine: Choice, job: TrainJob) -> Trained:
     start = time.perf_counter()
     with job.stream():
-        sums = engine.caller("train", job=job, config=engine.config)
+        sums = engine.call("train", job=job)
     return Trained(sums, time.perf_counter() - start, job.notes)
 
 
-def _train_group(engine: Part, jobs: list[TrainJob]) -> list[Trained]:
+def _train_group(engine: Choice, jobs: list[TrainJob]) -> list[Trained]:
     if len(jobs) == 1:
         return [_train(engine, jobs[0])]
     start = time.perf_counter()
-    found: list[Any] = engine.caller("train_group", jobs=jobs, config=engine.config)
+    found: list[Any] = engine.call("train_group", jobs=jobs)
     seconds = (time.perf_counter() - start) / len(jobs)
     pairs = zip(jobs, found, strict=True)
     return [Trained(sums, seconds, job.notes) for job, sums in pairs]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from protofl.cores import compute_threads
 from protofl.hosts import groups
 from protofl.hosts.clock import Clock
 from protofl.hosts.jobs import Job, Reply
@@ -57,7 +58,7 @@ class Host:
         """
         start, values = time.perf_counter_ns(), dict(job.values)
         self._profile.sample = bool(values.pop("sample", False))
-        with one_thread():
+        with compute_threads(1):
             operation = getattr(self, job.op)
             if job.client is None:
                 return operation(**values)  # type: ignore[no-any-return]
@@ -77,7 +78,7 @@ class Host:
         Raises:
             ProtoflError: What went wrong, with the client and the hook.
         """
-        engine, single = self.plan.parts["engine"], self._profile.spans.on
+        engine, single = self.plan.choices["engine"], self._profile.spans.on
         if single or not jobs or jobs[0].op != "train" or not groups.trains_groups(engine):
             for job in jobs:
                 yield job, self.handle(job)
@@ -85,7 +86,7 @@ class Host:
         names = [self.plan.info.architecture_of(job.client or 0).name for job in jobs]
         for places in groups.chunks(engine, names):
             chosen = [jobs[place] for place in places]
-            with one_thread():
+            with compute_threads(1):
                 steps = [self._training(j.client or 0, j.blob, **j.values) for j in chosen]
                 replies = groups.several(engine, steps)
             yield from zip(chosen, replies, strict=True)
@@ -118,7 +119,7 @@ class Host:
     ) -> Reply:
         """Local training of one client, and its upload."""
         training = self._training(client, blob, round, when, keep_received)
-        return groups.alone(self.plan.parts["engine"], training)
+        return groups.alone(self.plan.choices["engine"], training)
 
     def _training(
         self, client: int, blob: bytes, round: int, when: str, keep_received: bool = False
@@ -216,14 +217,3 @@ class Host:
             self.missed = record.received.asked
         record.forget_scratch()
         return int(correct)
-
-
-class one_thread:
-    """Compute with one thread inside, as rounding depends on their number."""
-
-    def __enter__(self) -> None:
-        self._before = torch.get_num_threads()
-        torch.set_num_threads(1)
-
-    def __exit__(self, *exception: object) -> None:
-        torch.set_num_threads(self._before)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -33,7 +33,13 @@ class Reply:
 
 
 class Pool(Protocol):
-    """The hosts of a run, as a backend opens them; `Dispatcher` is one for hosts elsewhere."""
+    """The hosts of a run, as a backend opens them; `Dispatcher` is one for hosts elsewhere.
+
+    Attributes:
+        report: Set by the run: takes a line for the user, in the thread that runs the jobs.
+    """
+
+    report: Callable[[str], None]
 
     def run(self, jobs: list[Job]) -> Iterator[tuple[Job, Reply]]:
         """Carry out clients' jobs, costly ones first, and yield each as it is done, in any order.

@@ -13,22 +13,22 @@ from protofl.data.images import Images
 from protofl.data.split import Partition
 from protofl.errors import UsageError
 from protofl.plan.settings import Settings
-from protofl.plugin.parts import Part, choose_part
+from protofl.plugin.choice import Choice, choose
 from protofl.plugin.registry import Registry
 
 
-def load_images(part: Part, data_dir: Path, report: Any) -> Images:  # noqa: ANN401
+def load_images(part: Choice, data_dir: Path, report: Any) -> Images:  # noqa: ANN401
     """A data set, from the cache where it is there."""
-    key = part.caller("cache_key", config=part.config, data_dir=data_dir)
+    key = part.call("cache_key", data_dir=data_dir)
     return cache.load(
         key,
         data_dir,
-        lambda: part.caller("decode", config=part.config, data_dir=data_dir),
+        lambda: part.call("decode", data_dir=data_dir),
         **({"report": report} if report else {}),
     )
 
 
-def partition_with(part: Part) -> Partition:
+def partition_with(part: Choice) -> Partition:
     """A partitioner with its options bound, as `protofl.data.split.make_split` takes it."""
 
     def partition(
@@ -39,14 +39,13 @@ def partition_with(part: Part) -> Partition:
         generator: np.random.Generator,
         notes: list[str],
     ) -> list[np.ndarray]:
-        found: list[np.ndarray] = part.caller(
+        found: list[np.ndarray] = part.call(
             "partition",
             labels=labels,
             num_classes=num_classes,
             num_clients=num_clients,
             min_samples=min_samples,
             generator=generator,
-            config=part.config,
             notes=notes,
         )
         return found
@@ -82,7 +81,7 @@ def public_data(
         return 0, None
     if not wanted.startswith("npz:"):
         raise UsageError(f"--public {wanted!r} is no number, npz:PATH or none")
-    part = choose_part(registry, "dataset", wanted)
+    part = choose(registry, "dataset", wanted)
     loaded = load_images(part, data_dir, report)
     if loaded.channels != images.channels:
         raise UsageError(

@@ -26,8 +26,8 @@ from protofl.hookspecs.config import Config
 from protofl.hosts.groups import trains_groups
 from protofl.plan.inputs import load_images, partition_with, pixels_for, public_data
 from protofl.plan.settings import KINDS_BY_PART, Settings, build
+from protofl.plugin.choice import Choice, choose
 from protofl.plugin.composition import Composition
-from protofl.plugin.parts import Part, choose_part
 from protofl.plugin.registry import Registry
 from protofl.randomness import global_stream
 from protofl.views.architecture import Architecture, SplitModel, cost, profile
@@ -52,7 +52,7 @@ class Plan:
     settings: Settings
     registry: Registry
     composition: Composition
-    parts: dict[str, Part]
+    choices: dict[str, Choice]
     images: Images
     info: RunInfo
     server_architectures: tuple[Architecture, ...]
@@ -104,24 +104,22 @@ class Plan:
             wrappers=early.wrappers,
         )
         parts = {
-            "dataset": choose_part(registry, "dataset", early.dataset, options.get("dataset")),
-            "model-group": choose_part(
-                registry, "model-group", early.models, options.get("models")
-            ),
+            "dataset": choose(registry, "dataset", early.dataset, options.get("dataset")),
+            "model-group": choose(registry, "model-group", early.models, options.get("models")),
         }
         method_defaults = composition.of_main("run_defaults") or {}
-        data_defaults = getattr(parts["dataset"].caller.plugin, "defaults", {})
-        group = parts["model-group"].caller.plugin
+        data_defaults = getattr(parts["dataset"].plugin, "defaults", {})
+        group = parts["model-group"].plugin
         group_defaults = {"feature_dim": getattr(group, "feature_dim", 512)}
         values = group_defaults | data_defaults | method_defaults | given
         settings = build(values)
         data_dir = settings.data_dir.expanduser().absolute()
-        parts["partitioner"] = choose_part(
+        parts["partitioner"] = choose(
             registry, "partitioner", settings.partition, options.get("partition")
         )
-        parts["engine"] = choose_part(registry, "engine", settings.engine, options.get("engine"))
+        parts["engine"] = choose(registry, "engine", settings.engine, options.get("engine"))
         if composition.needs_generator:
-            parts["generator"] = choose_part(
+            parts["generator"] = choose(
                 registry, "generator", settings.generator, options.get("generator")
             )
         elif "generator" in options:
@@ -142,9 +140,7 @@ class Plan:
                 f"backend {settings.backend!r} can't see a plugin that is not installed",
                 do="use --backend local, or install the plugin (protofl finds entry points)",
             )
-        parts["backend"] = choose_part(
-            registry, "backend", settings.backend, options.get("backend")
-        )
+        parts["backend"] = choose(registry, "backend", settings.backend, options.get("backend"))
 
         images = load_images(parts["dataset"], data_dir, report)
         needs_public = getattr(composition.members[early.method].instance, "needs_public", False)
@@ -160,12 +156,8 @@ class Plan:
                 notes.append("the data come already split over clients: that split is kept")
         pixels, lines = pixels_for(images, group, parts["model-group"].text)
         notes += lines
-        architectures = tuple(
-            parts["model-group"].caller("architectures", config=parts["model-group"].config)
-        )
-        servers = parts["model-group"].caller(
-            "server_architectures", config=parts["model-group"].config
-        )
+        architectures = tuple(parts["model-group"].call("architectures"))
+        servers = parts["model-group"].call("server_architectures")
         info = RunInfo(
             group=settings.models,
             architectures=architectures[:clients],
@@ -195,7 +187,7 @@ class Plan:
         resolved = {name: _dump(config) for name, config in composition.configs.items()}
         words = {kind: word for word, kind in KINDS_BY_PART.items()}
         resolved |= {
-            words[kind]: _dump(part.config, skip=getattr(part.caller.plugin, "argument", None))
+            words[kind]: _dump(part.config, skip=getattr(part.plugin, "argument", None))
             for kind, part in parts.items()
         }
         settings = settings.model_copy(
@@ -246,7 +238,7 @@ class Plan:
 
     @cached_property
     def _split(self) -> Any:  # noqa: ANN401 - a cached function
-        part = self.parts["partitioner"]
+        part = self.choices["partitioner"]
 
         @lru_cache(maxsize=2)
         def made(seed: int) -> split.Split:
@@ -257,7 +249,7 @@ class Plan:
                 self.settings.batch_size,
                 seed,
                 public=0 if self.public_images else self.info.public,
-                partitioner=part.caller.name,
+                partitioner=part.name,
             )
 
         return made
@@ -300,14 +292,14 @@ class Plan:
 
     def image_source(self, *, dry: bool = False) -> ImageSource | None:
         """The server's image generator; None where no method needs one."""
-        part = self.parts.get("generator")
+        part = self.choices.get("generator")
         if part is None or not dry:
             return self._image_source
         return ImageSource(part, self.images, self.device, self.settings.data_dir, dry=True)
 
     @cached_property
     def _image_source(self) -> ImageSource | None:
-        part = self.parts.get("generator")
+        part = self.choices.get("generator")
         if part is None:
             return None
         return ImageSource(part, self.images, self.device, self.settings.data_dir)
@@ -346,7 +338,7 @@ class Plan:
         plugins = [
             self.registry.find("wrapper" if m.role == "wrapper" else "method", m.name)
             for m in self.composition.members.values()
-        ] + [self.registry.find(kind, p.caller.name) for kind, p in self.parts.items()]
+        ] + [self.registry.find(kind, p.name) for kind, p in self.choices.items()]
         values["options"] = {k: v for k, v in values["options"].items() if k not in UNRECORDED}
         if not values["recipe"]:
             del values["recipe"]

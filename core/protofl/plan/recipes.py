@@ -24,7 +24,7 @@ from protofl.plan.options import SPELLED, expand_set, merge_nested, merge_option
 from protofl.plan.settings import Settings, parse_toml, read_config_file
 
 if TYPE_CHECKING:
-    from protofl.plugin.registry import Plugin
+    from protofl.plugin.kinds import Plugin
 
 NOT_SAVED = {
     "recipe",

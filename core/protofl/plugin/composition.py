@@ -18,8 +18,9 @@ from protofl.errors import ProtoflError, Refused, RunFailure, UsageError, unknow
 from protofl.hookspecs.config import Config, parse_config
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS, MethodSpec
 from protofl.plugin.baseline import Baseline
+from protofl.plugin.kinds import hooks_of
 from protofl.plugin.loss import Loss, LossSource, checked
-from protofl.plugin.registry import Registry, hooks_of
+from protofl.plugin.registry import Registry
 from protofl.views.batch import Given
 from protofl.views.client import Client
 from protofl.views.run import Phase, RunInfo

@@ -6,7 +6,7 @@ a key that a hook reads and nobody sends, shapes that do not fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -31,6 +31,8 @@ from protofl.wire.payload import Payload
 
 class _DryPool:
     """A host here, whose clients train on client 0's first batch; what crosses last is kept."""
+
+    report: Callable[[str], None]
 
     def __init__(self, plan: Plan) -> None:
         self.host = Host(plan, dry=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,19 @@ from typing import Any
 import torch
 
 from protofl import functional
+from protofl.cores import compute_threads
 from protofl.errors import RunFailure
-from protofl.hosts.dispatch import Dispatcher
 from protofl.hosts.jobs import Job, Pool, Reply
 from protofl.plan.plan import Plan
 from protofl.plugin.composition import naming
 from protofl.profile.timeline import Timeline, spans_of
 from protofl.randomness import global_stream, numpy_stream
+from protofl.runs import events
+from protofl.runs.events import Progress
+from protofl.runs.record import RunFolder
 from protofl.views.records import Cards, ServerRecord
 from protofl.views.server import Server
 from protofl.wire.payload import Payload
-
-Progress = Callable[[str, dict[str, Any]], None]
-"""Called with the name of an event and its values."""
 
 AHEAD = 256 << 20
 """Bytes of different downloads that are prepared for an evaluation before it begins."""
@@ -100,10 +100,8 @@ class Federation:
     ) -> None:
         self.plan, self.pool, self.dry, self._parked = plan, pool, dry, parked
         self._timeline, self._spans = timeline, spans_of(timeline)
-        self._progress = progress or (lambda event, values: None)
-        if isinstance(pool, Dispatcher):
-            pool.report = lambda line: self._progress("note", {"text": line})
-        self._costs = {a.name: 1.0 for a in plan.info.architectures}
+        self._progress = progress or events.ignore
+        pool.report = lambda line: self._progress(events.Note(line))
         self._after_server = any(
             phase.when == "after_server" for phase in plan.composition.phases(plan.info)
         )
@@ -144,7 +142,8 @@ class Federation:
             dry=self.dry,
         )
         view = Server(self.server, plan.composition.main)
-        threads, stream = server_threads(plan), global_stream(plan.seed(trial), "setup-server")
+        threads = compute_threads(plan.settings.server_threads)
+        stream = global_stream(plan.seed(trial), "setup-server")
         with threads, stream, naming("setup_server"):
             started = plan.composition.lifecycle("setup_server", server=view)
         for knowledge in started.values():
@@ -158,6 +157,13 @@ class Federation:
         parked = None if self._parked is None else str(self._parked)
         values = {"trial": trial, "files": given, "parked": parked}
         self.pool.broadcast(Job("start_trial", values=values))
+
+    def resume(self, folder: RunFolder) -> None:
+        """Go back to a run's last committed round."""
+        assert folder.commit is not None
+        self.start_trial(folder.commit.trial, folder.committed_clients())
+        folder.restore_server(self.server)
+        self.holders = set(folder.commit.holders)
 
     def participants(self, round: int) -> list[int]:
         """The clients of a round, ascending: a share ρ of all, never fewer than one."""
@@ -182,7 +188,7 @@ class Federation:
         """
         # Payloads are read and written with as few threads as the server has: others would only
         # wait for the cores on which clients train.
-        with server_threads(self.plan):
+        with compute_threads(self.plan.settings.server_threads):
             return self._round(number)
 
     def _round(self, number: int) -> tuple[dict[str, Any], list[int]]:
@@ -282,7 +288,7 @@ class Federation:
         self.holders = set(clients)
 
     def _evaluate(self, clients: Sequence[int], number: int, tally: Tally) -> None:
-        self._progress("stage", {"stage": "evaluate", "jobs": len(clients)})
+        self._progress(events.StageStarted("evaluate", len(clients)))
         jobs: list[Job] = []
         encoder, held, last = _Encoder(), 0, b""
         for client in self._alike_together(clients):
@@ -332,7 +338,7 @@ class Federation:
         return blob
 
     def _carry_out(self, stage: str, jobs: list[Job], tally: Tally) -> dict[int, Reply]:
-        self._progress("stage", {"stage": stage, "jobs": len(jobs)})
+        self._progress(events.StageStarted(stage, len(jobs)))
         return self._replies(stage, jobs, tally)
 
     def _replies(self, stage: str, jobs: list[Job], tally: Tally) -> dict[int, Reply]:
@@ -344,8 +350,8 @@ class Federation:
             for note in reply.values.get("notes", ()):
                 if note not in self._noted:
                     self._noted.add(note)
-                    self._progress("note", {"text": note})
-            self._progress("client", {"stage": stage, "client": job.client})
+                    self._progress(events.Note(note))
+            self._progress(events.ClientDone(stage, job.client))
         return replies
 
     def _deal(self, stage: str, jobs: list[Job]) -> Iterator[tuple[Job, Reply]]:
@@ -394,20 +400,6 @@ class _Encoder:
         if self._last is None or self._last[0] != key:
             self._last = key, payload, payload.to_bytes()
         return self._last[2]
-
-
-class server_threads:
-    """Compute with the run's number of server threads inside."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._wanted = plan.settings.server_threads
-
-    def __enter__(self) -> None:
-        self._before = torch.get_num_threads()
-        torch.set_num_threads(self._wanted)
-
-    def __exit__(self, *exception: object) -> None:
-        torch.set_num_threads(self._before)
 
 
 def finite(value: float) -> float | None:

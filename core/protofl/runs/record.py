@@ -22,7 +22,7 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.hosts.storage import load_server, save_server
 from protofl.plan.plan import Plan
-from protofl.runs.federation import Federation
+from protofl.views.records import ServerRecord
 
 
 def write_json(path: Path, values: Any) -> None:  # noqa: ANN401 - anything JSON can hold
@@ -204,15 +204,24 @@ class RunFolder:
         return {c: str(folder / f"client-{c:05d}-t{trial}-r{round}.safetensors") for c in clients}
 
     def commit_round(
-        self, federation: Federation, round: int, paths: dict[int, str], row: dict[str, Any]
+        self,
+        row: dict[str, Any],
+        server: ServerRecord,
+        holders: Iterable[int],
+        paths: Mapping[int, str],
     ) -> None:
         """Make a round count: server file, metrics line, manifest; then clear away the old.
 
-        The clients in ``paths`` have been written already.
+        Args:
+            row: The round's line.
+            server: The server as it is now.
+            holders: Clients that hold the download of the round's end.
+            paths: {client: its file} of those that have trained since the last commit; they have
+                been written already.
         """
-        trial, last = federation.trial, self.commit
-        server = f"server-t{trial}-r{round}.safetensors"
-        save_server(federation.server, self._checkpoint / server)
+        trial, round, last = row["trial"], row["round"], self.commit
+        file = f"server-t{trial}-r{round}.safetensors"
+        save_server(server, self._checkpoint / file)
         names = {client: Path(path).name for client, path in paths.items()}
         known = last.clients if last and last.trial == trial else {}
         stale = [known[client] for client in names if client in known]
@@ -233,20 +242,20 @@ class RunFolder:
             stale.append(last.server)
         fresh = journal is not self._journal
         self._journal = journal
-        self.commit = Commit(
-            trial, round, server, known, sorted(federation.holders), journal.path.name
-        )
+        self.commit = Commit(trial, round, file, known, sorted(holders), journal.path.name)
         manifest = {k: v for k, v in vars(self.commit).items() if k != "clients"}
         write_json(self._checkpoint / "manifest.json", manifest | {"journal_bytes": journal.length})
         self._sweep(None if fresh else stale)
 
-    def restore(self, federation: Federation) -> None:
-        """Put a federation back to the committed round."""
+    def committed_clients(self) -> dict[int, str]:
+        """{client: its file} of the committed round."""
         assert self.commit is not None
-        files = {c: str(self._checkpoint / f) for c, f in self.commit.clients.items()}
-        federation.start_trial(self.commit.trial, files)
-        load_server(federation.server, self._checkpoint / self.commit.server)
-        federation.holders = set(self.commit.holders)
+        return {c: str(self._checkpoint / name) for c, name in self.commit.clients.items()}
+
+    def restore_server(self, server: ServerRecord) -> None:
+        """Put a server back to the committed round."""
+        assert self.commit is not None
+        load_server(server, self._checkpoint / self.commit.server)
 
     def _sweep(self, stale: Iterable[str] | None = None) -> None:
         """Remove files that the manifest no longer names; None for whatever it doesn't name."""

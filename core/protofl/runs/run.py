@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from protofl.data.batches import LEAST
-from protofl.data.split import majority_correct, partition_record
+from protofl.data.split import partition_record
 from protofl.errors import UsageError
 from protofl.hosts.jobs import Pool
 from protofl.plan.options import expand_set, merge_nested, settings_from
@@ -22,30 +21,12 @@ from protofl.plan.plan import Plan
 from protofl.plan.recipes import check_recipe_path, of_method, with_file, with_recipe, write_recipe
 from protofl.plan.settings import FREE, RECORD_ONLY
 from protofl.profile.timeline import Timeline, spans_of
+from protofl.runs import events
 from protofl.runs.dry_step import dry_step
-from protofl.runs.federation import Federation, Progress
+from protofl.runs.events import Progress
+from protofl.runs.federation import Federation, round_to
 from protofl.runs.record import RunFolder, check_free, read_config, write_json
-
-
-@dataclass
-class Result:
-    """What a run leaves.
-
-    Attributes:
-        record: The lines of ``metrics.jsonl``, one dict a round.
-        summary: What ``summary.json`` holds.
-        client_accuracies: The last evaluation's accuracy of every client, by trial; for trials
-            that were finished before a resume it is missing.
-        folder: The run folder.
-        profile: With ``profile=True`` where the time of this session's rounds went (what
-            ``profile/summary.json`` holds; docs/profiling.md).
-    """
-
-    record: list[dict[str, Any]]
-    summary: dict[str, Any]
-    client_accuracies: dict[int, dict[int, float]]
-    folder: Path
-    profile: dict[str, Any] | None = None
+from protofl.runs.result import Result, summarise
 
 
 def run(
@@ -70,7 +51,7 @@ def run(
         resume: Continue the run in ``out``.
         config: A TOML or JSON file with options; arguments win over it.
         set: Options of plugins as ``--set`` takes them: ``{"lambda": 1, "dataset.side": 32}``.
-        progress: Called with every event's name and values.
+        progress: Called with every event of the run (`protofl.events`).
         save_recipe: A new file, .toml or .json, for the options given: a recipe of this run.
         **options: All other options of ``protofl run`` by their long names
             (`protofl.plan.settings`).
@@ -83,7 +64,7 @@ def run(
         >>> result = pf.run("fedsa", models="htfe8", rounds=5)  # doctest: +SKIP
         >>> result.summary["best_test_accuracy"]  # doctest: +SKIP
     """
-    progress = progress or (lambda event, values: None)
+    progress = progress or events.ignore
     extra: dict[tuple[str, str], type] = {}
     if isinstance(method, type):
         name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", method.__name__).lower()
@@ -127,7 +108,7 @@ def _run(
     save_recipe: str | Path | None,
 ) -> Result:
     start = time.perf_counter_ns()
-    report = lambda line: progress("note", {"text": line})  # noqa: E731
+    report = lambda line: progress(events.Note(line))  # noqa: E731
     plan = Plan.make(given, extra, report)
     plan.split(0)  # data that can't be split this way are found before there is a folder
     if resume:
@@ -135,7 +116,7 @@ def _run(
         _same_data(folder, plan)
     else:
         folder = RunFolder(Path(out) if out is not None else default_folder(plan))
-    progress("plan", {"plan": plan, "folder": folder})
+    progress(events.Planned(plan, folder))
     if resume and folder.finished:
         return _conclude(folder, plan, {}, progress)
     timeline = Timeline(plan) if plan.settings.profile else None
@@ -151,7 +132,7 @@ def _run(
                 for name, values in given.get("options", {}).items()
             }
             write_recipe(Path(save_recipe), given | {"options": typed})
-            progress("note", {"text": f"the recipe of this run is in {save_recipe}"})
+            progress(events.Note(f"the recipe of this run is in {save_recipe}"))
 
     try:
         return _train(plan, folder, progress, timeline, tried, resume=resume)
@@ -236,14 +217,12 @@ def _train(
 ) -> Result:
     spans = spans_of(timeline)
     settings = plan.settings
-    backend = plan.parts["backend"]
-    pool: Pool = backend.caller(
-        "open_pool", plan=plan, config=backend.config, workers=settings.workers
-    )
+    backend = plan.choices["backend"]
+    pool: Pool = backend.call("open_pool", plan=plan, workers=settings.workers)
     accuracies: dict[int, dict[int, float]] = {}
     with folder.parking() as parked, closing(pool):
         if settings.dry_step and folder.commit is None:
-            progress("dry", {})
+            progress(events.DryStepStarted())
             with spans.span("dry step", "start"):
                 dry_step(plan)
         tried()
@@ -251,19 +230,19 @@ def _train(
             plan.costs()  # the hosts are still starting
         if not resume:
             folder = RunFolder.create(folder.path, plan)
-            progress("folder", {"folder": folder})
+            progress(events.FolderMade(folder))
         if timeline is not None:
             timeline.folder = folder.path
         _write_partition(plan, folder)
         few = int((plan.split(0).offsets.diff()[::2] < LEAST).sum())
         if few:
             line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
-            progress("note", {"text": line})
+            progress(events.Note(line))
         federation = Federation(plan, pool, progress, timeline=timeline, parked=parked)
         for trial, first in _remaining(folder, plan):
             with spans.span("waiting for hosts, and set-up", "start"):
                 if folder.commit and folder.commit.trial == trial:
-                    folder.restore(federation)
+                    federation.resume(folder)
                 else:
                     federation.start_trial(trial)
             _trial(plan, federation, folder, first, progress, timeline)
@@ -296,23 +275,23 @@ def _trial(
     for number in range(first, settings.rounds):
         last = number + 1 == settings.rounds
         with timeline.round(federation.trial, number, last=last) if timeline else nullcontext():
-            progress("round", {"trial": federation.trial, "round": number})
+            progress(events.RoundStarted(federation.trial, number))
             row, clients = federation.round(number)
             trained |= {*clients}
             every = settings.checkpoint_every
             if every and ((number + 1) % every == 0 or last):
                 paths = folder.client_paths(sorted(trained), federation.trial, number)
                 seconds = federation.save_clients(sorted(trained), paths)
-                row["seconds"]["checkpoint"] += seconds
-                row["seconds"]["total"] += seconds
+                for stage in ("checkpoint", "total"):
+                    row["seconds"][stage] = round_to(row["seconds"][stage] + seconds)
                 row["time"] = _now()
                 with spans_of(timeline).span("commit", "server"):
-                    folder.commit_round(federation, number, paths, row)
+                    folder.commit_round(row, federation.server, federation.holders, paths)
                 trained = set()
             else:
                 row["time"] = _now()
                 folder.add(row)
-            progress("done", {"row": row})
+            progress(events.RoundDone(row))
 
 
 def _now() -> str:
@@ -339,43 +318,5 @@ def _conclude(
     write_json(folder.path / "summary.json", summary)
     found = None if timeline is None else timeline.summary()
     result = Result(folder.rows, summary, accuracies, folder.path, found)
-    progress("end", {"result": result, "plan": plan})
+    progress(events.Finished(result, plan))
     return result
-
-
-def summarise(rows: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
-    """What ``summary.json`` holds: best and final accuracy, over trials mean and deviation."""
-    trials = []
-    for trial in sorted({row["trial"] for row in rows}):
-        own = [r for r in rows if r["trial"] == trial and r["test_accuracy"] is not None]
-        best = max(own, key=lambda r: (r["test_accuracy"], -r["round"]))
-        trials.append(
-            {
-                "trial": trial,
-                "best_test_accuracy": best["test_accuracy"],
-                "best_round": best["round"],
-                "final_test_accuracy": own[-1]["test_accuracy"],
-                "final_client_test_accuracy": own[-1]["client_test_accuracy"],
-                "final_test_accuracy_std": own[-1]["test_accuracy_std"],
-                "majority_accuracy": majority(plan, trial),
-            }
-        )
-    first = trials[0]
-    keys = ("best_test_accuracy", "final_test_accuracy", "majority_accuracy")
-    mean = {k: sum(t[k] for t in trials) / len(trials) for k in keys}
-    std = {k: (sum((t[k] - mean[k]) ** 2 for t in trials) / len(trials)) ** 0.5 for k in keys}
-    return {
-        **{k: v for k, v in first.items() if k != "trial"},
-        "rounds": plan.settings.rounds,
-        "clients": plan.info.num_clients,
-        "eval_clients": plan.settings.eval_clients,
-        "trials": trials,
-        "mean": mean,
-        "std": std,
-    }
-
-
-def majority(plan: Plan, trial: int) -> float:
-    """The accuracy of always guessing a client's commonest training class."""
-    counts = plan.split(trial).counts(plan.images.y, plan.info.num_classes)
-    return majority_correct(*counts)

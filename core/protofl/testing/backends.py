@@ -59,9 +59,7 @@ class BackendContract(Contract):
         """The backend's pool."""
         part = self.part()
         try:
-            pool: Pool | None = part.caller(
-                "open_pool", plan=plan, config=part.config, workers=workers
-            )
+            pool: Pool | None = part.call("open_pool", plan=plan, workers=workers)
         except UsageError as error:
             skip(f"it can't be opened here: {refusal(error)}")
             raise

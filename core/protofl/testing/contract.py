@@ -25,8 +25,10 @@ import torch
 
 from protofl.errors import ProtoflError, UsageError
 from protofl.hookspecs.config import Config, VariantConfig, parse_config
-from protofl.plugin.parts import Part, choose_part
-from protofl.plugin.registry import KINDS, Registry, check_class, spec_hooks
+from protofl.plugin.checks import check_class
+from protofl.plugin.choice import Choice, choose
+from protofl.plugin.kinds import KINDS, spec_hooks
+from protofl.plugin.registry import Registry
 
 
 def expect(kept: bool, broken: str) -> None:
@@ -147,11 +149,11 @@ class Contract:
         argument = self.argument or getattr(self.cls, "check_argument", "")
         return f"{self.label}:{argument}" if argument else self.label
 
-    def part(self, kind: str = "", text: str = "") -> Part:
+    def part(self, kind: str = "", text: str = "") -> Choice:
         """The plugin with its options, or another one with its defaults."""
         if kind:
-            return choose_part(self.registry, kind, text)
-        return choose_part(self.registry, self.kind, self.text, self.chosen)
+            return choose(self.registry, kind, text)
+        return choose(self.registry, self.kind, self.text, self.chosen)
 
     # --- checks of every kind -------------------------------------------------------------------
 

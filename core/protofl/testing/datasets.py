@@ -50,7 +50,7 @@ class DatasetContract(Contract):
         """What cache_key returns."""
         part = self.part()
         try:
-            found: str = part.caller("cache_key", config=part.config, data_dir=folder)
+            found: str = part.call("cache_key", data_dir=folder)
         except UsageError as error:
             skip(f"the data can't be had here: {refusal(error)}")
             raise
@@ -88,7 +88,7 @@ class DatasetContract(Contract):
         first, part = self.images(), self.part()
         before = torch.get_rng_state()
         try:
-            again: Images = part.caller("decode", config=part.config, data_dir=self.cache)
+            again: Images = part.call("decode", data_dir=self.cache)
         except UsageError as error:
             skip(f"decoded before, it can't be decoded here: {refusal(error)}")
             raise

@@ -10,7 +10,7 @@ import torch
 
 from protofl.hosts.groups import chunks, trains_groups
 from protofl.plan.plan import Plan
-from protofl.plugin.registry import Plugin
+from protofl.plugin.kinds import Plugin
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
 from protofl.testing.equality import (
@@ -127,7 +127,7 @@ class EngineContract(Contract):
         part = self.part()
         if not trains_groups(part):
             skip("it trains one client at a time")
-        expect("choose_groups" in part.caller.hooks, "train_group needs choose_groups beside it")
+        expect("choose_groups" in part.hooks, "train_group needs choose_groups beside it")
         for names in (["a", "b", "a", "b", "c"], ["a"] * 7, ["a"], []):
             chunks(part, names)
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from protofl.data.batches import Pixels
 from protofl.plan.plan import Plan
-from protofl.plugin.parts import choose_part
+from protofl.plugin.choice import choose
+from protofl.runs.events import Event, Note
 from protofl.runs.federation import Federation
 from protofl.testing import toy
 
@@ -106,15 +107,15 @@ class Run:
         self.host = self.pool.host
         self.federation = Federation(plan, self.pool, self._progress)
         self.federation.start_trial(0)
-        engine = plan.parts["engine"]
-        plan.parts["engine"] = choose_part(plan.registry, "engine", "eager")
+        engine = plan.choices["engine"]
+        plan.choices["engine"] = choose(plan.registry, "engine", "eager")
         self.lines = [self.federation.round(number)[0] for number in range(start)]
-        plan.parts["engine"] = engine
+        plan.choices["engine"] = engine
         self.lines += [self.federation.round(number)[0] for number in range(start, rounds)]
 
-    def _progress(self, event: str, values: Mapping[str, Any]) -> None:
-        if event == "note":
-            self.notes.append(values["text"])
+    def _progress(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self.notes.append(event.text)
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights, buffers and trained modules of all clients, by client and name."""

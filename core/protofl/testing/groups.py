@@ -36,14 +36,14 @@ class ModelGroupContract(Contract):
     def members(self) -> list[Architecture]:
         """The clients' architectures."""
         part = self.part()
-        found = part.caller("architectures", config=part.config)
+        found = part.call("architectures")
         expect(isinstance(found, list) and bool(found), f"architectures returns {found!r}")
         return list(found)
 
     def server_members(self) -> list[Architecture]:
         """The further architectures of a server."""
         part = self.part()
-        return list(part.caller("server_architectures", config=part.config) or [])
+        return list(part.call("server_architectures") or [])
 
     @property
     def width(self) -> int:
@@ -99,8 +99,8 @@ class ModelGroupContract(Contract):
     def test_it_keeps_nothing_on_itself(self) -> None:
         """It keeps nothing on self."""
         part = self.part()
-        part.caller("architectures", config=part.config)
-        held = vars(part.caller.instance)
+        part.call("architectures")
+        held = vars(part.instance)
         expect(not held, f"self holds {', '.join(held)}")
 
     # --- shapes ---------------------------------------------------------------------------------

@@ -37,9 +37,8 @@ class GeneratorContract(Contract):
         """The generator."""
         part = self.part()
         try:
-            found: Generator | None = part.caller(
+            found: Generator | None = part.call(
                 "open_generator",
-                config=part.config,
                 device=torch.device("cpu"),
                 data_dir=self.cache,
             )
@@ -61,7 +60,7 @@ class GeneratorContract(Contract):
         """outline, asked before it is loaded, tells the sizes of the opened generator."""
         part = self.part()
         try:
-            told = part.caller("outline", config=part.config, data_dir=self.cache)
+            told = part.call("outline", data_dir=self.cache)
         except UsageError as error:
             skip(f"it can't be opened here: {refusal(error)}")
             raise
@@ -122,15 +121,14 @@ class GeneratorContract(Contract):
         """It keeps nothing on self; a run opens its own."""
         part = self.part()
         try:
-            part.caller(
+            part.call(
                 "open_generator",
-                config=part.config,
                 device=torch.device("cpu"),
                 data_dir=self.cache,
             )
         except UsageError as error:
             skip(f"it can't be opened here: {refusal(error)}")
-        held = vars(part.caller.instance)
+        held = vars(part.instance)
         expect(not held, f"self holds {', '.join(held)}")
 
     def test_in_the_data_s_channels_and_size(self) -> None:

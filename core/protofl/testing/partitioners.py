@@ -168,7 +168,7 @@ class PartitionerContract(Contract):
     def test_it_keeps_nothing_on_itself(self) -> None:
         """It keeps nothing on self."""
         part = self.part()
-        instance = part.caller.instance
+        instance = part.instance
         for sizes, clients in self.taken().values():
             partition_with(part)(
                 labels_of(sizes), len(sizes), clients, LEAST, np.random.default_rng(0), []

@@ -11,7 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from protofl.errors import ProtoflError, UsageError, unknown
-from protofl.plugin.registry import KINDS, Registry, last_place
+from protofl.plugin.kinds import KINDS
+from protofl.plugin.registry import Registry, last_place
 from protofl.testing import CONTRACTS
 from protofl.testing.contract import Contract, kind_of
 

@@ -235,6 +235,7 @@ class WatchedPool:
     def __init__(self, plan: pf.Plan, *, backwards: bool = False) -> None:
         self.host = pf.Host(plan)
         self.backwards = backwards
+        self.report: Callable[[str], None]
         self.trained: list[tuple[pf.Job, pf.Reply]] = []
 
     def run(self, jobs: list[pf.Job]) -> Iterator[tuple[pf.Job, pf.Reply]]:

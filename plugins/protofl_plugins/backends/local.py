@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import protofl as pf
 
 
 class LocalPool:
     """One host in this process."""
+
+    report: Callable[[str], None]
 
     def __init__(self, plan: pf.Plan) -> None:
         self._host = pf.Host(plan)

@@ -84,8 +84,8 @@ def test_pinned_workers_keep_to_a_core_each_where_they_take_them_all(run, worker
     cores = set(pf.Dispatcher.cores()[:2])
     seen = []
 
-    def progress(name, values):
-        if name == "round":
+    def progress(event):
+        if isinstance(event, pf.events.RoundStarted):
             seen.extend(os.sched_getaffinity(child) for child in children(os.getpid()))
 
     os.sched_setaffinity(0, cores)  # as many as there may be here; not 64 workers
@@ -105,16 +105,16 @@ def test_pinned_workers_keep_to_a_core_each_where_they_take_them_all(run, worker
     assert sorted(map(sorted, seen)) == sorted(map(sorted, expected))
 
 
-def kill_once(event, round):
+def kill_once(kind, round):
     """A progress function that kills a worker when an event of a round comes."""
     state = {"round": -1, "killed": [], "notes": []}
 
-    def progress(name, values):
-        if name == "round":
-            state["round"] = values["round"]
-        if name == "note":
-            state["notes"].append(values["text"])
-        if not state["killed"] and (name, state["round"]) == (event, round):
+    def progress(event):
+        if isinstance(event, pf.events.RoundStarted):
+            state["round"] = event.round
+        if isinstance(event, pf.events.Note):
+            state["notes"].append(event.text)
+        if not state["killed"] and isinstance(event, kind) and state["round"] == round:
             victim = children(os.getpid())[0]
             os.kill(victim, signal.SIGKILL)
             state["killed"].append(victim)
@@ -123,21 +123,22 @@ def kill_once(event, round):
     return progress, state
 
 
+FEW = {"workers": 2, "participation": 0.5, "rounds": 3}
 CUTS = {
-    "busy": ("fedsa", "client", {"workers": 2}),
-    "between rounds": ("fedsa", "round", {"workers": 1}),
-    "few at a time": ("fedproto", "client", {"workers": 2, "participation": 0.5, "rounds": 3}),
-    "after the server": ("ds-fl", "stage", {"workers": 2, "public": 20}),
-    "on disk": ("lg-fedavg", "client", {"workers": 1, "client_store": "disk"}),
+    "busy": ("fedsa", pf.events.ClientDone, {"workers": 2}),
+    "between rounds": ("fedsa", pf.events.RoundStarted, {"workers": 1}),
+    "few at a time": ("fedproto", pf.events.ClientDone, FEW),
+    "after the server": ("ds-fl", pf.events.StageStarted, {"workers": 2, "public": 20}),
+    "on disk": ("lg-fedavg", pf.events.ClientDone, {"workers": 1, "client_store": "disk"}),
 }
 
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_worker_that_is_killed_is_replaced(run, cut):
-    method, event, given = CUTS[cut]
+    method, kind, given = CUTS[cut]
     options = {key: value for key, value in given.items() if key != "workers"}
     whole = run(method, "whole", backend="local", **options)
-    progress, seen = kill_once(event, 1)
+    progress, seen = kill_once(kind, 1)
     killed = run(method, "cut", backend="process", progress=progress, **given)
     same(whole, killed)
     (note,) = [line for line in seen["notes"] if "worker" in line]
@@ -174,9 +175,9 @@ def test_a_job_that_ends_every_worker_ends_the_run(run, tmp_path):
     )
     notes = []
 
-    def progress(event, values):
-        if event == "note" and "worker" in values["text"]:
-            notes.append(values["text"])
+    def progress(event):
+        if isinstance(event, pf.events.Note) and "worker" in event.text:
+            notes.append(event.text)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path / "site")
@@ -233,8 +234,8 @@ def _zombie(process):
 
 SCRIPT = """
 import protofl as pf
-def progress(event, values):
-    if event == "client":
+def progress(event):
+    if isinstance(event, pf.events.ClientDone):
         print("client", flush=True)
 result = pf.run(progress=progress, **{options!r})
 print("done", result.summary["final_test_accuracy"], flush=True)

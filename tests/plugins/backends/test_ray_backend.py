@@ -71,12 +71,12 @@ def test_an_actor_killed_in_the_middle_of_a_round_changes_no_bit(tmp_path, data_
     local = pf.run("fedsa", out=tmp_path / "local", backend="local", **options)
     state = {"round": -1, "killed": [], "notes": []}
 
-    def progress(event, values):
-        if event == "round":
-            state["round"] = values["round"]
-        if event == "note":
-            state["notes"].append(values["text"])
-        if event == "client" and state["round"] == 1 and not state["killed"]:
+    def progress(event):
+        if isinstance(event, pf.events.RoundStarted):
+            state["round"] = event.round
+        if isinstance(event, pf.events.Note):
+            state["notes"].append(event.text)
+        if isinstance(event, pf.events.ClientDone) and state["round"] == 1 and not state["killed"]:
             assert len(actors()) == 2
             state["killed"].append(actors()[0])
             os.kill(actors()[0], signal.SIGKILL)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from engine_toys import make_plan
 from protofl.hosts import groups as together
-from protofl.plugin.registry import check_class
+from protofl.plugin.checks import check_class
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import DROPOUT, RESIDUAL, Run, assert_equal_runs
 from torch.nn.functional import cross_entropy
@@ -175,7 +175,7 @@ def test_one_compilation_serves_all_clients_of_an_architecture(tmp_path):
 
 def test_one_recording_serves_all_clients_and_rounds(tmp_path):
     plan = make_plan("fedproto", tmp_path, [RESIDUAL], engine="captured", rounds=4)
-    engine = plan.parts["engine"].caller._manager.get_plugin("captured")
+    engine = plan.choices["engine"].instance
     Run(plan, rounds=2)
     stages = list(engine._stages.values())
     programs = {id(p) for stage in stages for found in stage._programs.values() for p in found}
@@ -194,9 +194,9 @@ def test_groups_are_bounded_and_of_one_architecture(tmp_path):
         "local", tmp_path, [RESIDUAL], engine="vmapped", parts={"engine": {"group": 2}}
     )
     names = ["a", "b", "a", "a", "b", "a", "a"]
-    assert together.chunks(plan.parts["engine"], names) == [[0, 2], [3, 5], [6], [1, 4]]
+    assert together.chunks(plan.choices["engine"], names) == [[0, 2], [3, 5], [6], [1, 4]]
     plan = make_plan("local", tmp_path, [RESIDUAL], engine="captured")
-    assert together.chunks(plan.parts["engine"], names) == [[0, 1], [2, 3], [4, 5], [6]]
+    assert together.chunks(plan.choices["engine"], names) == [[0, 1], [2, 3], [4, 5], [6]]
 
 
 def test_a_group_trainer_is_placed_in_this_process(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from engine_toys import METHODS, make_plan
-from protofl.plugin.registry import Caller
+from protofl.plugin.choice import Choice
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import RESIDUAL, Run
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -42,7 +42,7 @@ class Count(TorchDispatchMode):
 
 def waits(monkeypatch, epochs, *given, **options):
     """Operations that wait, in all local training of a second round."""
-    count, plain = Count(), Caller.__call__
+    count, plain = Count(), Choice.call
 
     def call(self, hook, **arguments):
         if hook not in ("train", "train_group"):
@@ -51,7 +51,7 @@ def waits(monkeypatch, epochs, *given, **options):
             return plain(self, hook, **arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Caller, "__call__", call)
+        patch.setattr(Choice, "call", call)
         run = Run(make_plan(*given, local_epochs=epochs, **options), rounds=2, start=1)
     assert not run.notes
     return count.found

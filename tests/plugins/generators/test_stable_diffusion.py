@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from protofl.errors import UsageError
-from protofl.plugin.registry import Caller
+from protofl.plugin.choice import Choice
 from protofl_plugins.generators.stable_diffusion import StableDiffusion
 
 CPU = torch.device("cpu")
@@ -55,8 +55,8 @@ def fake(monkeypatch):
 
 def test_initial_latent_is_the_vector(fake):
     config = StableDiffusion.Config(model="some/name", batch=2, prompt="a dog", steps=3)
-    caller = Caller("generator", "stable-diffusion", StableDiffusion)
-    made = caller("open_generator", config=config, device=CPU, data_dir=Path())
+    chosen = Choice("generator", "stable-diffusion", StableDiffusion, config)
+    made = chosen.call("open_generator", device=CPU, data_dir=Path())
     assert (made.outline.latent_dim, made.outline.side) == (4 * 8 * 8, 16)
     z = made.sample_latents(5, torch.Generator().manual_seed(0))
     assert z.shape == (5, 256)

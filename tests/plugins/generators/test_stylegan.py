@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from protofl.errors import UsageError
-from protofl.plugin.registry import Caller
+from protofl.plugin.choice import Choice
 from protofl_plugins.generators.stylegan import StyleGAN3, StyleGANXL
 
 CPU = torch.device("cpu")
@@ -64,9 +64,9 @@ def official(tmp_path):
 def test_an_official_network_through_the_official_code(official, plugin, classes):
     repo, file = official(classes)
     config = plugin.Config(repo=repo, weights=file, trust_pickle=True, batch=2)
-    caller = Caller("generator", "x", plugin)
-    assert caller("outline", config=config, data_dir=Path()).num_classes is None
-    made = caller("open_generator", config=config, device=CPU, data_dir=Path())
+    chosen = Choice("generator", "x", plugin, config)
+    assert chosen.call("outline", data_dir=Path()).num_classes is None
+    made = chosen.call("open_generator", device=CPU, data_dir=Path())
     assert (made.outline.latent_dim, made.outline.side, made.outline.num_classes) == (
         6,
         16,

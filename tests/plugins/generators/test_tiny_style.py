@@ -4,7 +4,8 @@ import pytest
 import torch
 from protofl.data.images import Images
 from protofl.errors import UsageError
-from protofl.plugin.registry import Caller, Registry
+from protofl.plugin.choice import Choice
+from protofl.plugin.registry import Registry
 from protofl_plugins.generators.tiny_style import network as N
 from protofl_plugins.generators.tiny_style.plugin import SHIPPED, TinyStyle, TinyStyleGenerator
 from protofl_plugins.generators.tiny_style.train import (
@@ -128,11 +129,11 @@ def test_shipped_file_is_small_trained_and_varied():
 
 def test_training_learns_and_repeats_itself(tmp_path):
     images = stripes(64)
-    caller = Caller("generator", "tiny-style", TinyStyle)
     lines = []
     config = TinyStyle.Config(epochs=3, steps=10, batch=16, seed=3)
     out = tmp_path / "g.safetensors"
-    told = caller("train_generator", config=config, images=images, report=lines.append, out=out)
+    chosen = Choice("generator", "tiny-style", TinyStyle, config)
+    told = chosen.call("train_generator", images=images, report=lines.append, out=out)
     assert told["images"] == "64"
     distances = [float(line.split()[-1]) for line in lines if "distance" in line]
     assert distances[-1] < 0.95 * distances[0]

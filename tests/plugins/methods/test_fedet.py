@@ -158,8 +158,8 @@ def test_resume(tmp_path, data_dir):
             **options,
         )
 
-    def stop(event, values):
-        if event == "done":
+    def stop(event):
+        if isinstance(event, pf.events.RoundDone):
             raise KeyboardInterrupt
 
     whole = run(tmp_path / "whole")

@@ -449,8 +449,8 @@ def test_process_equals_local(toy, tmp_path):
 def test_resumed_run_is_the_same_and_checkpoints_are_light(toy, tmp_path):
     whole = run(toy, tmp_path, rounds=3)
 
-    def stop(event, values):
-        if event == "round" and values["round"] == 2:
+    def stop(event):
+        if isinstance(event, pf.events.RoundStarted) and event.round == 2:
             raise KeyboardInterrupt
 
     out = tmp_path / "interrupted"

@@ -244,8 +244,8 @@ def test_backends_and_interruptions_change_nothing(tmp_path, data_dir):
     there = run_on_digits(data_dir, tmp_path / "process", backend="process", workers=1)
     assert lines(here) == lines(there)
 
-    def stop(event, values):
-        if event == "done":
+    def stop(event):
+        if isinstance(event, pf.events.RoundDone):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -11,7 +11,7 @@ import functools
 import protofl as pf
 import pytest
 import torch
-from protofl.plugin.parts import choose_part
+from protofl.plugin.choice import choose
 from protofl.plugin.registry import Registry
 from protofl.testing import toy as toyfed
 
@@ -45,8 +45,8 @@ def run(toy):
 
 
 def test_every_head_of_htfe8_has_51300_parameters():
-    group = choose_part(Registry(), "model-group", "htfe8")
-    architectures = group.caller("architectures", config=group.config)
+    group = choose(Registry(), "model-group", "htfe8")
+    architectures = group.call("architectures")
     assert len(architectures) == 8
     for architecture in architectures:
         with torch.device("meta"):

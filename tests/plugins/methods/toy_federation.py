@@ -260,8 +260,8 @@ def same_everywhere(method, tmp_path, data_dir, **options):
         "data_dir": data_dir,
     } | options
 
-    def stop(event, values):
-        if event == "round" and values["round"] == 2:
+    def stop(event):
+        if isinstance(event, pf.events.RoundStarted) and event.round == 2:
             raise KeyboardInterrupt
 
     plain = pf.run(method, backend="local", out=tmp_path / "plain", **chosen)

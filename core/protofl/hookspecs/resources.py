@@ -1,4 +1,6 @@
-"""Hooks of the kinds that are not methods: what they are given and what they return.
+"""Hooks of the kinds beside methods: what they are given and what they return.
+
+Those of engines and backends, which are about the work of hosts, are in `protofl.hosts.specs`.
 
 Every plugin is a class with a docstring (its first line is shown in ``list-plugins``), an
 optional nested ``Config`` and no state on ``self``. A plugin that takes an argument behind its
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
     from protofl.data.generators import Generator, Outline
     from protofl.data.images import Images
     from protofl.hookspecs.config import Config
-    from protofl.hosts.jobs import Pool
-    from protofl.hosts.train_job import TrainJob
-    from protofl.plan.plan import Plan
     from protofl.views.architecture import Architecture
 
 
@@ -147,59 +146,4 @@ class GeneratorSpec:
 
         Raises:
             UsageError: These data can't be learned from.
-        """
-
-
-class EngineSpec:
-    """An engine runs local training inside a host.
-
-    ``eager`` is the reference: another engine gives what it can't do to it, and says why in
-    ``job.notes``. An engine may keep on ``self`` what changes no result: compiled or captured
-    steps, buffers.
-    """
-
-    @hookspec(firstresult=True)
-    def train(self, job: TrainJob, config: Config) -> dict[str, float]:
-        """Run the phase of local training of one client, inside ``job.stream()``.
-
-        Returns:
-            For every loss term the sum over samples of its value (the mean of a batch times its
-            samples), under the term's label.
-        """
-
-    @hookspec(firstresult=True)
-    def train_group(self, jobs: list[TrainJob], config: Config) -> list[dict[str, float]]:
-        """Run the phases of several clients, chosen by `choose_groups` (optional).
-
-        All clients of a group are in memory at once. What uses torch's global generators must run
-        inside the ``stream()`` of its job.
-
-        Returns:
-            What `train` returns, for each job in order.
-        """
-
-    @hookspec(firstresult=True)
-    def choose_groups(self, architectures: list[str], config: Config) -> list[list[int]]:
-        """Return which clients to train together; needed beside `train_group`.
-
-        Args:
-            architectures: The name of each client's architecture, costly clients first.
-            config: The engine's options.
-
-        Returns:
-            Lists of positions, every position once.
-        """
-
-
-class BackendSpec:
-    """A backend places hosts and carries jobs to them."""
-
-    @hookspec(firstresult=True)
-    def open_pool(self, plan: Plan, config: Config, workers: int) -> Pool:
-        """Start the hosts and return the pool that carries jobs to them.
-
-        Args:
-            plan: The run; ``plan.to_json()`` is enough to build it elsewhere.
-            config: The backend's options.
-            workers: Hosts to start; 0 for the backend's own choice.
         """

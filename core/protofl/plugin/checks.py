@@ -1,0 +1,119 @@
+"""Checks of a plugin's class before it is used: its version of the hooks, and their rules."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import UsageError, unknown
+from protofl.hookspecs.version import HOOKSPEC_VERSION, parse_version, serves
+from protofl.plugin.kinds import COMPOSED, Plugin, spec_hooks
+
+NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+def check_version(plugin: Plugin, loaded: Any) -> None:  # noqa: ANN401 - it may be anything
+    """Whether the hooks of this protofl do for a plugin.
+
+    Raises:
+        UsageError: It requires others, or says so in a form that nobody reads.
+    """
+    required = getattr(loaded, "requires_hookspec", None)
+    if required is None:
+        return
+    owner = f"{plugin.distribution} {plugin.version}"
+    wanted, have = parse_version(required), parse_version(HOOKSPEC_VERSION) or (0, 0)
+    if wanted is None:
+        raise UsageError(
+            f"{plugin.label} of {owner}: requires_hookspec is {required!r}",
+            "a version of the hooks is MAJOR.MINOR in quotes",
+            f'write requires_hookspec = "{HOOKSPEC_VERSION}"',
+        )
+    if serves(wanted, have):
+        return
+    newer = wanted > have
+    release = importlib.metadata.version("protofl")
+    raise UsageError(
+        f"{plugin.label} of {owner} needs version {required} of the hooks",
+        f"protofl {release} has version {HOOKSPEC_VERSION}",
+        f"update protofl (pip install -U protofl), or install an older {plugin.distribution}"
+        if newer
+        else f"update {plugin.distribution}: it was written for an older protofl",
+    )
+
+
+def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it may be anything
+    """Hold a plugin's class against its kind's specification.
+
+    Raises:
+        UsageError: It is no class, a hook lacks ``@hookimpl`` or takes an unknown argument, a
+            method marked as hook is none, or its name or ``Config`` breaks the rules.
+    """
+    from protofl.hookspecs.config import Config  # pydantic is slow to import, and names need none
+
+    label = f"{kind}/{name}"
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{label}: a plugin's name is lower-case letters, digits, '-' and '_', not {name!r}"
+        )
+    if not isinstance(plugin, type):
+        raise UsageError(
+            f"{label}: the entry point names {plugin!r}", do="it must name a class with hooks"
+        )
+    config = getattr(plugin, "Config", Config)
+    if not (isinstance(config, type) and issubclass(config, Config)):
+        raise UsageError(f"{label}: its Config is no protofl.Config", do="derive it: pf.Config")
+    specs = spec_hooks(kind)
+    for hook in specs:
+        if hasattr(plugin, hook) and not inspect.isroutine(getattr(plugin, hook)):
+            raise UsageError(
+                f"{label}: {hook} is no function and would be ignored",
+                do=f"write @pf.hookimpl and def {hook}, or choose another name",
+            )
+    for attribute, function in inspect.getmembers(plugin, inspect.isroutine):
+        _check_hook(kind, label, attribute, function)
+
+
+def _check_hook(kind: str, label: str, attribute: str, function: Any) -> None:  # noqa: ANN401
+    specs, marks = spec_hooks(kind), getattr(function, "protofl_impl", None)
+    place = place_of(function)
+    if marks is None:
+        if attribute in specs:
+            raise UsageError(
+                f"{label}: {attribute} lacks @hookimpl and would be ignored",
+                f"it is defined at {place}",
+                f"write @pf.hookimpl above def {attribute}",
+            )
+        return
+    if attribute not in specs:
+        raise unknown(f"hook of {label}:", attribute, specs, f"rename it at {place}")
+    if kind not in COMPOSED and (marks["wrapper"] or marks["hookwrapper"]):
+        raise UsageError(
+            f"{label}: {attribute} is marked as a wrapper, and there is nothing that it wraps",
+            f"it is defined at {place}",
+            "write @pf.hookimpl without wrapper=True",
+        )
+    _check_arguments(f"{label}.{attribute}", function, specs[attribute], place)
+
+
+def _check_arguments(label: str, function: Any, known: list[str], place: str) -> None:  # noqa: ANN401
+    for argument, parameter in inspect.signature(function).parameters.items():
+        if argument == "self":
+            continue
+        if argument not in known:
+            raise unknown(f"argument of {label}:", argument, known, f"rename it at {place}")
+        if parameter.default is not parameter.empty:
+            raise UsageError(
+                f"{label}: {argument} has a default and would never be given",
+                f"it is defined at {place}",
+                f"leave the default out: {argument}",
+            )
+
+
+def place_of(function: Any) -> str:  # noqa: ANN401 - a function or a descriptor of one
+    """``FILE:LINE`` of a function."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else "a place unknown"

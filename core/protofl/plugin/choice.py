@@ -1,0 +1,76 @@
+"""Choices: the plugin that a run takes of a kind of which it takes one, with its options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import UsageError
+from protofl.hookspecs.config import Config, parse_config
+from protofl.plugin.kinds import hooks_of
+from protofl.plugin.registry import Registry
+
+
+class Choice:
+    """The plugin of a kind that a run has chosen.
+
+    Attributes:
+        kind: The kind.
+        name: The plugin's name.
+        plugin: Its class.
+        config: Its options.
+        argument: What was given behind its name (``npz:PATH``).
+        instance: Its only instance in this run.
+        hooks: The hooks that it implements.
+    """
+
+    def __init__(
+        self, kind: str, name: str, plugin: type, config: Config, argument: str = ""
+    ) -> None:
+        self.kind, self.name, self.plugin = kind, name, plugin
+        self.config, self.argument = config, argument
+        self.instance = plugin()
+        self.hooks = hooks_of(kind, plugin)
+
+    @property
+    def text(self) -> str:
+        """``NAME`` or ``NAME:ARGUMENT``."""
+        return f"{self.name}:{self.argument}" if self.argument else self.name
+
+    def call(self, hook: str, **given: Any) -> Any:  # noqa: ANN401 - as the hook says
+        """Call one hook with the arguments that it names, the plugin's options among them.
+
+        Returns:
+            What the hook returns; None where the plugin does not implement it.
+        """
+        if hook not in self.hooks:
+            return None
+        function = getattr(self.instance, hook)
+        given["config"] = self.config
+        return function(**{name: given[name] for name in inspect.signature(function).parameters})
+
+
+def choose(
+    registry: Registry, kind: str, text: str, options: Mapping[str, Any] | None = None
+) -> Choice:
+    """The plugin that ``NAME[:ARGUMENT]`` names, with its options.
+
+    Raises:
+        UsageError: It does not exist, takes no argument, or needs one.
+    """
+    name, colon, argument = text.partition(":")
+    plugin = registry.load(kind, name)
+    wanted = getattr(plugin, "argument", None)
+    if colon and not wanted:
+        raise UsageError(f"{kind} {name!r} takes no argument, {argument!r} was given")
+    if wanted and not argument:
+        raise UsageError(f"{kind} {name!r} needs an argument", do=f"write {name}:{wanted.upper()}")
+    values = dict(options or {})
+    if wanted:
+        if wanted == "path":
+            argument = str(Path(argument).expanduser().resolve())
+        values[wanted] = argument
+    config = parse_config(getattr(plugin, "Config", Config), values, f"{kind}/{name}")
+    return Choice(kind, name, plugin, config, argument)

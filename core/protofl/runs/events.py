@@ -1,0 +1,112 @@
+"""What a run tells while it goes on: `pf.run(progress=…)` is called with one of these.
+
+Which come when: ``Planned``, ``DryStepStarted``, ``FolderMade``; then in every round
+``RoundStarted``, ``StageStarted`` and its ``ClientDone``, ``RoundDone``; and ``Finished``. A
+``Note`` may come at any time. A resumed run has no dry step and makes no folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from protofl.plan.plan import Plan
+    from protofl.runs.record import RunFolder
+    from protofl.runs.result import Result
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Everything is resolved; a run that is resumed has its rows in the folder."""
+
+    plan: Plan
+    folder: RunFolder
+
+
+@dataclass(frozen=True)
+class DryStepStarted:
+    """Two short rounds on throw-away copies begin."""
+
+
+@dataclass(frozen=True)
+class FolderMade:
+    """The dry step found nothing; the run folder is there."""
+
+    folder: RunFolder
+
+
+@dataclass(frozen=True)
+class RoundStarted:
+    """A round begins."""
+
+    trial: int
+    round: int
+
+
+@dataclass(frozen=True)
+class StageStarted:
+    """Hosts begin with a stage of the round.
+
+    Attributes:
+        stage: ``train`` or ``evaluate``; with a phase after the server's step, ``train`` twice.
+        jobs: Clients that are to do it.
+    """
+
+    stage: str
+    jobs: int
+
+
+@dataclass(frozen=True)
+class ClientDone:
+    """A client has done its part of a stage; in any order."""
+
+    stage: str
+    client: int
+
+
+@dataclass(frozen=True)
+class RoundDone:
+    """A round is over and, where it is checkpointed, committed.
+
+    Attributes:
+        row: Its line of ``metrics.jsonl``.
+    """
+
+    row: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """All rounds are done."""
+
+    result: Result
+    plan: Plan
+
+
+Event = (
+    Note
+    | Planned
+    | DryStepStarted
+    | FolderMade
+    | RoundStarted
+    | StageStarted
+    | ClientDone
+    | RoundDone
+    | Finished
+)
+
+Progress = Callable[[Event], None]
+"""Called with every event of a run, in the thread that runs it."""
+
+
+def ignore(event: Event) -> None:
+    """The progress of a run that nobody follows."""

@@ -1,0 +1,69 @@
+"""What a run leaves, and what its summary says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from protofl.data.split import majority_correct
+from protofl.plan.plan import Plan
+
+
+@dataclass
+class Result:
+    """What a run leaves.
+
+    Attributes:
+        record: The lines of ``metrics.jsonl``, one dict a round.
+        summary: What ``summary.json`` holds.
+        client_accuracies: The last evaluation's accuracy of every client, by trial; for trials
+            that were finished before a resume it is missing.
+        folder: The run folder.
+        profile: With ``profile=True`` where the time of this session's rounds went (what
+            ``profile/summary.json`` holds; docs/profiling.md).
+    """
+
+    record: list[dict[str, Any]]
+    summary: dict[str, Any]
+    client_accuracies: dict[int, dict[int, float]]
+    folder: Path
+    profile: dict[str, Any] | None = None
+
+
+def summarise(rows: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
+    """What ``summary.json`` holds: best and final accuracy, over trials mean and deviation."""
+    trials = []
+    for trial in sorted({row["trial"] for row in rows}):
+        own = [r for r in rows if r["trial"] == trial and r["test_accuracy"] is not None]
+        best = max(own, key=lambda r: (r["test_accuracy"], -r["round"]))
+        trials.append(
+            {
+                "trial": trial,
+                "best_test_accuracy": best["test_accuracy"],
+                "best_round": best["round"],
+                "final_test_accuracy": own[-1]["test_accuracy"],
+                "final_client_test_accuracy": own[-1]["client_test_accuracy"],
+                "final_test_accuracy_std": own[-1]["test_accuracy_std"],
+                "majority_accuracy": majority(plan, trial),
+            }
+        )
+    first = trials[0]
+    keys = ("best_test_accuracy", "final_test_accuracy", "majority_accuracy")
+    mean = {k: sum(t[k] for t in trials) / len(trials) for k in keys}
+    std = {k: (sum((t[k] - mean[k]) ** 2 for t in trials) / len(trials)) ** 0.5 for k in keys}
+    return {
+        **{k: v for k, v in first.items() if k != "trial"},
+        "rounds": plan.settings.rounds,
+        "clients": plan.info.num_clients,
+        "eval_clients": plan.settings.eval_clients,
+        "trials": trials,
+        "mean": mean,
+        "std": std,
+    }
+
+
+def majority(plan: Plan, trial: int) -> float:
+    """The accuracy of always guessing a client's commonest training class."""
+    counts = plan.split(trial).counts(plan.images.y, plan.info.num_classes)
+    return majority_correct(*counts)
