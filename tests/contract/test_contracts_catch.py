@@ -177,7 +177,8 @@ class Odd(Prototypes):
 
     @pf.hookimpl
     def local_loss(self, client, batch, output):
-        scale = 1.0 if output.features.requires_grad and type(client.state) is dict else 2.0
+        mapped = torch._C._functorch.is_batchedtensor(output.features)
+        scale = 2.0 if mapped else 1.0
         return {"ce": scale * cross_entropy(output.logits, batch.y)}
 
 

@@ -56,15 +56,14 @@ def recording(name, option):
         @pf.hookimpl
         def before_training(self, client):
             self._note("before_training", client)
-            client.scratch["of"] = name
-            return {"d": torch.full((client.steps,), option)}
+            return {"of": name, "d": pf.per_step(torch.full((client.steps,), option))}
 
         @pf.hookimpl
-        def local_loss(self, client, batch, output):
+        def local_loss(self, client, batch, output, given):
             self._note("local_loss", client)
-            assert client.scratch["of"] == name
+            assert given["of"] == name
             assert set(client.modules) == {"own"}
-            assert batch.draws["d"] == option
+            assert given["d"] == option
             ce = cross_entropy(output.logits, batch.y)
             return {"ce": ce, "extra": client.config.weight * output.features.pow(2).mean()}
 

@@ -33,14 +33,15 @@ class Counting:
         client.state["first"] = client.module("head").weight[0, 0].item()
 
     @pf.hookimpl
-    def local_loss(self, client, batch, output):
-        if client.round in FAILING:
+    def local_loss(self, client, batch, output, given):
+        if given["round"] in FAILING:
             raise ValueError("half of it is done")
         return {"ce": nn.functional.cross_entropy(output.logits, batch.y)}
 
     @pf.hookimpl
     def before_training(self, client):
         client.state["rounds"] = client.state.get("rounds", 0) + 1
+        return {"round": client.round}
 
     @pf.hookimpl
     def upload_payload(self, client):

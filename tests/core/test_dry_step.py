@@ -26,10 +26,16 @@ class Prototypes:
         return server.knowledge.select("prototypes")
 
     @pf.hookimpl
-    def local_loss(self, client, batch, output):
+    def before_training(self, client):
+        if "prototypes" not in client.received:
+            return {}
+        return {"prototypes": client.received.table("prototypes", client.num_classes)}
+
+    @pf.hookimpl
+    def local_loss(self, client, batch, output, given):
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if "prototypes" in client.received:
-            table, known = client.received.table("prototypes", client.num_classes)
+        if given:
+            table, known = given["prototypes"]
             align = pf.functional.prototype_alignment(output.features, batch.y, table, known)
             terms["align"] = 0.1 * align
         return terms
@@ -163,10 +169,14 @@ def test_what_it_sees():
         terms = {"ce": "x"}
 
         @pf.hookimpl
-        def local_loss(self, client, batch, output):
+        def before_training(self, client):
             seen["clients"].add(client.id)
             seen["rounds"].add(client.round)
-            seen["sizes"].add((client.steps, len(batch.y), client.num_samples))
+            return {"steps": client.steps, "samples": client.num_samples}
+
+        @pf.hookimpl
+        def local_loss(self, client, batch, output, given):
+            seen["sizes"].add((given["steps"], len(batch.y), given["samples"]))
             return {"ce": cross_entropy(output.logits, batch.y)}
 
         @pf.hookimpl

@@ -58,11 +58,15 @@ class Digest:
         return pf.Payload({k: v for k, v in server.knowledge.items() if k.startswith("public_")})
 
     @pf.hookimpl
-    def local_loss(self, client, batch, output):
-        Digest.seen.append((client.round, batch.phase, len(batch.y), batch.x, batch.index))
+    def before_training(self, client):
+        return {"round": client.round, "received": dict(client.received)}
+
+    @pf.hookimpl
+    def local_loss(self, client, batch, output, given):
+        Digest.seen.append((given["round"], batch.phase, len(batch.y), batch.x, batch.index))
         if batch.phase == "digest":
             return {
-                "digest": (output.logits - client.received["public_logits"][batch.index]).mean()
+                "digest": (output.logits - given["received"]["public_logits"][batch.index]).mean()
             }
         return {"ce": cross_entropy(output.logits, batch.y)}
 

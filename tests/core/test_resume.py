@@ -45,15 +45,16 @@ class Remembering:
         return pf.Payload({k: v + rounds for k, v in server.knowledge.items()})
 
     @pf.hookimpl
-    def local_loss(self, client, batch, output):
+    def local_loss(self, client, batch, output, given):
         gated = client.module("gate")(client.module("fixed")(output.features))
-        pull = client.state["drift"] * gated.pow(2).mean()
+        pull = given["drift"] * gated.pow(2).mean()
         return {"ce": nn.functional.cross_entropy(output.logits, batch.y), "pull": pull}
 
     @pf.hookimpl
     def before_training(self, client):
         client.state.setdefault("drift", 0.1)
         client.state.setdefault("rounds", {})[client.round] = torch.tensor(client.round)
+        return {"drift": client.state["drift"]}
 
     @pf.hookimpl
     def after_training(self, client):

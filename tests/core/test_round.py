@@ -124,8 +124,12 @@ def test_few_samples_train_in_eval_mode():
         terms = {"ce": "x"}
 
         @pf.hookimpl
-        def local_loss(self, client, batch, output):
-            modes[client.num_samples] = client.module("model").training
+        def before_training(self, client):
+            return {"samples": client.num_samples}
+
+        @pf.hookimpl
+        def local_loss(self, client, batch, output, given):
+            modes[given["samples"]] = client.module("model").training
             return {"ce": cross_entropy(output.logits, batch.y)}
 
     found = make_plan(Watching)

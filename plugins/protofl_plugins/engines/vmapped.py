@@ -14,7 +14,15 @@ from functools import partial
 import protofl as pf
 
 from protofl_plugins.engines.lockstep import Lockstep
-from protofl_plugins.engines.stepping import by_eager, kind_of, or_by_eager, outline
+from protofl_plugins.engines.stepping import (
+    by_eager,
+    given_up,
+    kind_of,
+    or_by_eager,
+    outline,
+)
+
+ODD = "its loss is given other values or shapes than other clients' losses"
 
 
 class Vmapped:
@@ -44,21 +52,26 @@ class Vmapped:
     @pf.hookimpl
     def train_group(self, jobs: list[pf.TrainJob]) -> list[dict[str, float]]:
         """Those of a kind in lock-step."""
+        kinds = [_kind(job) for job in jobs]
         alike: dict[Hashable, list[int]] = {}
         for place, job in enumerate(jobs):
-            whole = job.whole()
             given = outline(job.loss.given(0))
-            kind = kind_of(job, whole), whole.modes, job.phase, job.loss.kind, given
-            alike.setdefault(kind, []).append(place)
+            alike.setdefault((kinds[place], given), []).append(place)
         found: dict[int, dict[str, float]] = {}
-        for places in alike.values():
+        for (kind, _), places in alike.items():
             own = [jobs[place] for place in places]
-            if len(own) == 1:
-                sums = by_eager(own)
-            else:
+            if len(own) > 1:
                 sums, _ = or_by_eager("vmapped", own, partial(_in_lockstep, own))
+            else:
+                odd = kinds.count(kind) > 1
+                sums = by_eager(own, given_up("vmapped", own[0], ODD) if odd else "")
             found |= dict(zip(places, sums, strict=True))
         return [found[place] for place in range(len(jobs))]
+
+
+def _kind(job: pf.TrainJob) -> Hashable:
+    whole = job.whole()
+    return kind_of(job, whole), whole.modes, job.phase, job.loss.kind
 
 
 def _in_lockstep(jobs: list[pf.TrainJob]) -> list[dict[str, float]]:

@@ -15,30 +15,33 @@ from protofl.testing.equality import DROPOUT, RESIDUAL, Run, assert_equal_runs
 from torch.nn.functional import cross_entropy
 
 
-class Reads:
-    """A loss that reads what differs between clients."""
+class Numbered:
+    """A loss that is given a number in which clients differ."""
 
     terms = {"ce": "cross-entropy"}
 
     @pf.hookimpl
-    def local_loss(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> dict:
-        return {"ce": (1 + client.id) * cross_entropy(output.logits, batch.y)}
-
-
-class Keeps(Reads):
-    """A loss that reads a table of the client's own, whose shape differs."""
+    def before_training(self, client: pf.Client) -> pf.Given:
+        return {"scale": 1 + client.id}
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> None:
-        client.scratch["table"] = {"rows": torch.ones(2 + client.id), "of": [client.id % 2]}
+    def local_loss(self, batch: pf.Batch, output: pf.Output, given: pf.Given) -> dict:
+        return {"ce": given["scale"] * cross_entropy(output.logits, batch.y)}
+
+
+class Shaped(Numbered):
+    """A loss that is given a table of the client's own, whose shape differs."""
 
     @pf.hookimpl
-    def local_loss(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> dict:
-        rows = client.scratch["table"]["rows"]
-        return {"ce": rows.mean() * cross_entropy(output.logits, batch.y)}
+    def before_training(self, client: pf.Client) -> pf.Given:
+        return {"table": {"rows": torch.ones(2 + client.id), "of": [client.id % 2]}}
+
+    @pf.hookimpl
+    def local_loss(self, batch: pf.Batch, output: pf.Output, given: pf.Given) -> dict:
+        return {"ce": given["table"]["rows"].mean() * cross_entropy(output.logits, batch.y)}
 
 
-class Draws(Reads):
+class Peeks(Numbered):
     """A loss that uses the client's data."""
 
     @pf.hookimpl
@@ -47,16 +50,17 @@ class Draws(Reads):
         return {"ce": cross_entropy(output.logits, y)}
 
 
-class Counts(Reads):
-    """A loss that reads what after_batch collects, and the class counts."""
+class Counts(Numbered):
+    """A loss that is given what after_batch adds to, and the class counts."""
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> None:
-        client.scratch["seen"] = torch.ones(client.num_classes)
+    def before_training(self, client: pf.Client) -> pf.Given:
+        seen = client.scratch["seen"] = torch.ones(client.num_classes)
+        return {"seen": seen, "counts": client.class_counts}
 
     @pf.hookimpl
-    def local_loss(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> dict:
-        weights = client.scratch["seen"] + client.class_counts
+    def local_loss(self, batch: pf.Batch, output: pf.Output, given: pf.Given) -> dict:
+        weights = given["seen"] + given["counts"]
         return {"ce": cross_entropy(output.logits, batch.y, weight=weights / weights.sum())}
 
     @pf.hookimpl
@@ -84,12 +88,11 @@ def pair(engine, method, folder, members=(RESIDUAL,), set=None, **options):
 @pytest.mark.parametrize(
     ("method", "members", "why"),
     [
-        (Reads, [RESIDUAL], "clients differ in id"),
-        (Keeps, [RESIDUAL], "differ in the shape of scratch 'table'"),
-        (Draws, [RESIDUAL], "client.train.y"),
+        (Numbered, [RESIDUAL], "its loss is given other values or shapes"),
+        (Shaped, [RESIDUAL], "its loss is given other values or shapes"),
         ("fedproto", [DROPOUT], "random operation"),
     ],
-    ids=["id", "shape", "data", "dropout"],
+    ids=["value", "shape", "dropout"],
 )
 def test_vmapped_gives_to_eager(method, members, why, tmp_path):
     wanted, found = pair("vmapped", method, tmp_path, members)
@@ -98,15 +101,18 @@ def test_vmapped_gives_to_eager(method, members, why, tmp_path):
     assert_equal_runs(found, wanted, 0.0)
 
 
-def test_captured_gives_to_eager(tmp_path):
-    wanted, found = pair("captured", Draws, tmp_path)
-    (note,) = found.notes
-    assert "client.train.y" in note
-    assert_equal_runs(found, wanted, 0.0)
+@pytest.mark.parametrize("engine", ["eager", "vmapped", "captured"])
+def test_a_loss_that_reads_the_client_is_told_what_to_do(engine, tmp_path):
+    with pytest.raises(pf.RunFailure) as caught:
+        Run(toy_plan(Peeks, tmp_path, [RESIDUAL], engine=engine))
+    assert "own.local_loss reads client.train" in caught.value.what
+    assert "before_training" in caught.value.do
 
 
 @pytest.mark.parametrize("engine", ["captured", "compiled"])
-@pytest.mark.parametrize("method", [Reads, Keeps, "fedproto"], ids=["id", "shape", "dropout"])
+@pytest.mark.parametrize(
+    "method", [Numbered, Shaped, "fedproto"], ids=["value", "shape", "dropout"]
+)
 def test_single_clients_need_not_be_alike(engine, method, tmp_path):
     """A step is recorded anew where a client's values differ; dropout draws as eager does."""
     own = {"backend": "eager"} if engine == "compiled" else {}
@@ -122,7 +128,7 @@ def test_what_after_batch_changes_is_read_anew(engine, tmp_path):
     assert_equal_runs(found, wanted, 1e-4)
 
 
-class Fails(Reads):
+class Fails(Numbered):
     """A loss with an error of its own."""
 
     @pf.hookimpl
