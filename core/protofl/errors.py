@@ -149,3 +149,24 @@ def unknown(noun: str, name: str, known: Iterable[str], do: str = "") -> UsageEr
     else:
         line = f"known: {', '.join(names) or 'none'}"
     return UsageError(f"unknown {noun} {name!r}", line, do)
+
+
+class naming:
+    """Add the place (hook, client, round) to whatever a hook raises inside."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ProtoflError):
+            if self._place not in error.what:
+                error.what = f"{self._place}: {error.what}"
+                error.place = error.place or self._place
+        elif isinstance(error, Exception):
+            what = f"{self._place}: {type(error).__name__}: {error}"
+            failure = RunFailure(what, do="--debug shows where")
+            failure.place = self._place
+            raise failure from error

@@ -60,7 +60,7 @@ def recording(name, option):
 
         @pf.hookimpl
         def local_loss(self, client, batch, output, given):
-            self._note("local_loss", client)
+            CALLS.append((name, "local_loss", client._owner, client.config.weight, {}))
             assert given["of"] == name
             assert set(client.modules) == {"own"}
             assert given["d"] == option

@@ -12,7 +12,7 @@ from protofl.plugin.registry import Registry
 
 # A change here needs another HOOKSPEC_VERSION: something added a MINOR, anything else a MAJOR.
 HOOKS = {
-    "1.0": {
+    "2.0": {
         "method": {
             "run_defaults": "config",
             "requires": "run config",
@@ -23,7 +23,7 @@ HOOKS = {
             "download_payload": "server client_id",
             "receive": "client",
             "before_training": "client",
-            "local_loss": "client batch output",
+            "local_loss": "client batch output given",
             "after_batch": "client batch output",
             "after_training": "client",
             "upload_payload": "client",

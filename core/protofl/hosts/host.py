@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from protofl.cores import compute_threads
+from protofl.errors import naming
 from protofl.hosts import groups
 from protofl.hosts.clock import Clock
 from protofl.hosts.jobs import Job, Reply
@@ -17,7 +18,6 @@ from protofl.hosts.store import ClientStore, store_kind
 from protofl.hosts.train_job import autocast
 from protofl.hosts.training import Trainer
 from protofl.plan.plan import Plan
-from protofl.plugin.composition import naming
 from protofl.profile.spans import HostProfile
 from protofl.randomness import global_stream
 from protofl.views.architecture import SplitModel, unset_model

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 import torch
 
 from protofl.data.batches import Samples, batch_bounds
-from protofl.errors import RunFailure
+from protofl.errors import RunFailure, naming
 from protofl.hosts.clock import Clock
 from protofl.hosts.groups import Trained, Training
 from protofl.hosts.jobs import Reply
 from protofl.hosts.train_job import TrainJob
 from protofl.plan.plan import Plan
-from protofl.plugin.composition import naming
 from protofl.profile.spans import HostProfile
 from protofl.randomness import global_stream
 from protofl.views.batch import Batch, Output

@@ -107,7 +107,7 @@ class Plan:
             "dataset": choose(registry, "dataset", early.dataset, options.get("dataset")),
             "model-group": choose(registry, "model-group", early.models, options.get("models")),
         }
-        method_defaults = composition.of_main("run_defaults") or {}
+        method_defaults = composition.run_defaults()
         data_defaults = getattr(parts["dataset"].plugin, "defaults", {})
         group = parts["model-group"].plugin
         group_defaults = {"feature_dim": getattr(group, "feature_dim", 512)}

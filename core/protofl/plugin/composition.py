@@ -1,25 +1,24 @@
 """Composition: which plugin provides which hook of a run, and the calls that follow from it.
 
-Each method or wrapper is registered in a pluggy manager of the run. Its hooks see the client or
-server of a call bound to it: its own options, state, modules and generators.
-``local_loss`` runs for every batch, so it is frozen to plain callables.
+The hooks of a round run through pluggy, wrappers around them. Each sees the client or server of a
+call bound to its own method: its own options, state, modules and generators. ``local_loss`` runs
+for every batch, so it is frozen to plain callables.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 import pluggy
 
-from protofl.errors import ProtoflError, Refused, RunFailure, UsageError, unknown
+from protofl.errors import Refused, RunFailure, UsageError, unknown
 from protofl.hookspecs.config import Config, parse_config
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS, MethodSpec
 from protofl.plugin.baseline import Baseline
-from protofl.plugin.kinds import hooks_of
 from protofl.plugin.loss import Loss, LossSource, checked
+from protofl.plugin.members import Around, Member, Term
 from protofl.plugin.registry import Registry
 from protofl.views.batch import Given
 from protofl.views.client import Client
@@ -27,31 +26,6 @@ from protofl.views.run import Phase, RunInfo
 
 BASELINE = "baseline"
 _VIEWS = ("client", "server")
-
-
-@dataclass(frozen=True)
-class Term:
-    """A loss term of the run: METHOD.TERM, and the name under which it is recorded."""
-
-    method: str
-    name: str
-    label: str
-
-
-@dataclass
-class Member:
-    """A plugin of the composition: the main method, a donor, or a wrapper."""
-
-    name: str
-    role: str
-    instance: Any
-    config: Config
-    hooks: list[str]
-    sides: set[str] = field(default_factory=set)
-
-    def writes(self, hook: str) -> bool:
-        """Whether the plugin implements the hook itself."""
-        return hook in self.hooks
 
 
 class Composition:
@@ -85,11 +59,7 @@ class Composition:
         options = dict(options or {})
         self.main = method
         self.members: dict[str, Member] = {}
-        self._registry = registry
-        self._manager = pluggy.PluginManager("protofl")
-        self._manager.add_hookspecs(MethodSpec)
-        self._manager.register(Baseline(), name=BASELINE)
-        self._options = options
+        self._registry, self._options = registry, options
         self._join(method, "main")
         self.providers = dict.fromkeys(ROUND_HOOKS, method)
         for hook, donor in (use or {}).items():
@@ -101,7 +71,6 @@ class Composition:
         for name in wrappers or []:
             self._join(name, "wrapper")
         self._set_sides()
-        self._manager.check_pending()
         unused = [name for name in options if name not in self.members]
         if unused:
             raise unknown(
@@ -111,36 +80,29 @@ class Composition:
                 "--set [NAME.]KEY=VALUE needs a NAME "
                 "that takes part: the method, a donor, a wrapper, or a kind",
             )
-        self._callers = self._make_callers()
+        self._callers = {hook: self._caller(hook) for hook in ROUND_HOOKS}
 
     # --- putting it together ------------------------------------------------------------------
 
     def _join(self, name: str, role: str) -> None:
-        kind = "wrapper" if role == "wrapper" else "method"
-        if name in self.members:
-            if (self.members[name].role == "wrapper") != (role == "wrapper"):
-                raise UsageError(f"{name!r} can't be both a method and a wrapper of one run")
-            return
-        plugin = self._registry.load(kind, name)
-        values = dict(self._options.get(name, {}))
-        config = parse_config(getattr(plugin, "Config", Config), values, name)
-        instance = plugin()
-        member = Member(name, role, instance, config, hooks_of(kind, plugin))
-        self.members[name] = member
-        self._manager.register(instance, name=name)
-        _bind(self._manager, instance, name)
+        there = self.members.get(name)
+        if there is None:
+            options = dict(self._options.get(name, {}))
+            self.members[name] = Member(self._registry, name, role, options)
+        elif (there.role == "wrapper") != (role == "wrapper"):
+            raise UsageError(f"{name!r} can't be both a method and a wrapper of one run")
 
     def _choose_terms(self, add: list[str], drop: list[str]) -> list[Term]:
         source = self.providers["local_loss"]
         prefix = "" if source == self.main else f"{source}."
-        terms = [Term(source, t, f"{prefix}{t}") for t in self.declared_terms(source)]
+        terms = [Term(source, t, f"{prefix}{t}") for t in self.members[source].terms]
         for text in add:
             method, _, name = text.partition(".")
             if not name:
                 raise UsageError(f"--add local_loss={text}: no term", do="write METHOD.TERM")
             self._registry.find("method", method)
             self._join(method, "donor")
-            declared = self.declared_terms(method)
+            declared = self.members[method].terms
             if name not in declared:
                 raise unknown(f"loss term of {method}", name, declared)
             if any((t.method, t.name) == (method, name) for t in terms):
@@ -158,19 +120,6 @@ class Composition:
             raise UsageError("no loss term is left", do="drop fewer terms")
         return terms
 
-    def declared_terms(self, method: str) -> dict[str, str]:
-        """The loss terms that a method declares; the baseline's where it writes no loss."""
-        member = self.members[method]
-        if not member.writes("local_loss"):
-            return Baseline.terms
-        declared = getattr(member.instance, "terms", None)
-        if not declared:
-            raise UsageError(
-                f"method/{method} has a local_loss and declares no terms",
-                do="write: terms = {'ce': 'what it is', …}",
-            )
-        return dict(declared)
-
     def _set_sides(self) -> None:
         self.members[self.main].sides = {"client", "server"}
         for hook, name in self.providers.items():
@@ -178,17 +127,17 @@ class Composition:
         for term in self.terms:
             self.members[term.method].sides.add("client")
 
-    def _make_callers(self) -> dict[tuple[str, str], Any]:
-        wrappers = [m.name for m in self.members.values() if m.role == "wrapper"]
-        callers = {}
-        for hook in [*ROUND_HOOKS, *LIFECYCLE_HOOKS]:
-            for name in [BASELINE, *self.members]:
-                keep = {name, *(wrappers if hook in ROUND_HOOKS else ())}
-                remove = [p for n, p in self._manager.list_name_plugin() if n not in keep]
-                callers[hook, name] = self._manager.subset_hook_caller(
-                    hook, [p for p in remove if p is not None]
-                )
-        return callers
+    def _caller(self, hook: str) -> pluggy.HookCaller:
+        """A round's hook: its one provider, and the wrappers around it, the first innermost."""
+        manager = pluggy.PluginManager("protofl")
+        manager.add_hookspecs(MethodSpec)
+        provider = self.provider(hook)
+        manager.register(Baseline() if provider == BASELINE else self.members[provider].instance)
+        for member in self.members.values():
+            if member.role == "wrapper":
+                manager.register(Around(member))
+        caller: pluggy.HookCaller = getattr(manager.hook, hook)
+        return caller
 
     # --- calling ------------------------------------------------------------------------------
 
@@ -207,49 +156,49 @@ class Composition:
         Raises:
             RunFailure: The provider returned None.
         """
-        provider = self.provider(hook)
-        for view in _VIEWS:
-            if view in arguments and provider == BASELINE:
-                arguments[view] = arguments[view].bound_to(self.owner(hook))
-        _note_reader(arguments, self.owner(hook), hook)
-        result = self._callers[hook, provider](**arguments)
+        owner = self.owner(hook)
+        _note_reader(arguments, owner, hook)
+        result = self._callers[hook](**_bound(arguments, owner))
         if result is None:
             raise RunFailure(
-                f"{provider}.{hook} returned nothing",
+                f"{self.provider(hook)}.{hook} returned nothing",
                 do="return an empty pf.Payload() or {} where there is nothing to send or change",
             )
         return result
 
+    @property
+    def methods(self) -> list[Member]:
+        """The main method and the donors."""
+        return [m for m in self.members.values() if m.role != "wrapper"]
+
+    def _on_side(self, hook: str) -> list[Member]:
+        """The methods whose lifecycle hook is called."""
+        side = LIFECYCLE_HOOKS[hook]
+        return [m for m in self.methods if side in m.sides and m.writes(hook)]
+
     def lifecycle(self, hook: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
         """Call a lifecycle hook of every method on its side; {method: what it returned}."""
-        side = LIFECYCLE_HOOKS[hook]
         results = {}
-        for m in self.members.values():
-            if m.role != "wrapper" and side in m.sides and m.writes(hook):
-                _note_reader(arguments, m.name, hook)
-                results[m.name] = self._callers[hook, m.name](**arguments)
+        for member in self._on_side(hook):
+            _note_reader(arguments, member.name, hook)
+            results[member.name] = member.call(hook, **_bound(arguments, member.name))
         return results
 
     def has(self, hook: str) -> bool:
         """Whether any method implements a lifecycle hook on its side."""
-        side = LIFECYCLE_HOOKS[hook]
-        return any(
-            m.writes(hook) and side in m.sides for m in self.members.values() if m.role != "wrapper"
-        )
+        return bool(self._on_side(hook))
 
-    def of_main(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
-        """Call a lifecycle hook of the main method alone; None where it has none."""
-        return self._callers[hook, self.main](config=self.configs[self.main], **arguments)
+    def run_defaults(self) -> dict[str, Any]:
+        """The main method's defaults of the run's options."""
+        return self.members[self.main].call("run_defaults") or {}
 
     def reasons_against(self, run: RunInfo) -> list[str]:
         """Why the composition can't work with a run, from every method that takes part."""
-        reasons = []
-        for member in self.members.values():
-            if member.role != "wrapper":
-                caller = self._callers["requires", member.name]
-                found = caller(run=run, config=member.config) or []
-                reasons += [f"{member.name}: {reason}" for reason in found]
-        return reasons
+        return [
+            f"{member.name}: {reason}"
+            for member in self.methods
+            for reason in member.call("requires", run=run) or []
+        ]
 
     def check_phases(self, run: RunInfo) -> None:
         """Find terms of donors for which the main method has no phase.
@@ -259,8 +208,7 @@ class Composition:
                 method's.
         """
         for term in self.terms:
-            caller = self._callers["phases", term.method]
-            phases = caller(config=self.configs[term.method], run=run) or []
+            phases = self.members[term.method].call("phases", run=run) or []
             own = [p for p in phases if term.name in p.terms and p.data != "private"]
             if term.method != self.main and own:
                 raise Refused(
@@ -274,23 +222,22 @@ class Composition:
 
     def resolve(self, run: RunInfo) -> None:
         """Fill in options whose default depends on the run."""
-        for member in self.members.values():
-            changes = self._callers["resolve", member.name](run=run, config=member.config)
+        for member in self.methods:
+            changes = member.call("resolve", run=run)
             if changes:
                 values = member.config.model_dump(exclude_unset=False) | changes
                 member.config = parse_config(type(member.config), values, member.name)
 
     def phases(self, run: RunInfo) -> list[Phase]:
         """The main method's phases of local training."""
-        return self.of_main("phases", run=run) or [Phase()]
+        return self.members[self.main].call("phases", run=run) or [Phase()]
 
     @property
     def needs_generator(self) -> bool:
         """Whether a method that takes part on the server needs an image generator."""
         return any(
             getattr(m.instance, "needs_generator", False) and "server" in m.sides
-            for m in self.members.values()
-            if m.role != "wrapper"
+            for m in self.methods
         )
 
     @property
@@ -324,8 +271,9 @@ class Composition:
         sources = []
         trained = self.terms_of(phase)
         for method in dict.fromkeys(term.method for term in trained):
-            own = self.members[method].writes("local_loss")
-            function = self.members[method].instance.local_loss if own else Baseline().local_loss
+            member = self.members[method]
+            own = member.writes("local_loss")
+            function = member.instance.local_loss if own else Baseline().local_loss
             sources.append(
                 LossSource(
                     method,
@@ -333,7 +281,7 @@ class Composition:
                     tuple(inspect.signature(function).parameters),
                     client.bound_to(method).learner(),
                     {t.name: t.label for t in trained if t.method == method},
-                    frozenset(self.declared_terms(method)),
+                    frozenset(member.terms),
                     checked(given.get(method), method, client.steps),
                 )
             )
@@ -349,48 +297,13 @@ class Composition:
         return lines
 
 
+def _bound(arguments: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """Arguments whose client or server is bound to a method."""
+    return {k: v.bound_to(owner) if k in _VIEWS else v for k, v in arguments.items()}
+
+
 def _note_reader(arguments: Mapping[str, Any], method: str, hook: str) -> None:
     """Tell the client's download who reads it now, for `Payload.asked`."""
     client = arguments.get("client")
     if client is not None:
         client.received.reader = f"{method}.{hook}"
-
-
-def _bind(manager: pluggy.PluginManager, instance: object, name: str) -> None:
-    """Have every hook of a registered plugin see the client or server bound to that plugin."""
-    for caller in manager.get_hookcallers(instance) or ():
-        for implementation in caller.get_hookimpls():
-            if implementation.plugin is instance:
-                function, arguments = implementation.function, implementation.argnames
-                implementation.function = _bound(function, arguments, name)  # type: ignore[misc]
-
-
-def _bound(function: Callable[..., Any], arguments: Sequence[str], name: str) -> Callable[..., Any]:
-    rebind = [argument in _VIEWS for argument in arguments]
-
-    def call(*given: Any) -> Any:  # noqa: ANN401 - as the hook says
-        views = [a.bound_to(name) if r else a for a, r in zip(given, rebind, strict=True)]
-        return function(*views)
-
-    return call
-
-
-class naming:
-    """Add the place (hook, client, round) to whatever a hook raises inside."""
-
-    def __init__(self, place: str) -> None:
-        self._place = place
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ProtoflError):
-            if self._place not in error.what:
-                error.what = f"{self._place}: {error.what}"
-                error.place = error.place or self._place
-        elif isinstance(error, Exception):
-            what = f"{self._place}: {type(error).__name__}: {error}"
-            failure = RunFailure(what, do="--debug shows where")
-            failure.place = self._place
-            raise failure from error

@@ -23,7 +23,8 @@ from protofl.errors import (
 from protofl.hosts.host import Host
 from protofl.hosts.jobs import Job, Reply
 from protofl.plan.plan import Plan
-from protofl.plugin.composition import Composition, Term
+from protofl.plugin.composition import Composition
+from protofl.plugin.members import Term
 from protofl.plugin.registry import Registry
 from protofl.runs.federation import Federation
 from protofl.wire.payload import Payload

@@ -13,10 +13,9 @@ import torch
 
 from protofl import functional
 from protofl.cores import compute_threads
-from protofl.errors import RunFailure
+from protofl.errors import RunFailure, naming
 from protofl.hosts.jobs import Job, Pool, Reply
 from protofl.plan.plan import Plan
-from protofl.plugin.composition import naming
 from protofl.profile.timeline import Timeline, spans_of
 from protofl.randomness import global_stream, numpy_stream
 from protofl.runs import events

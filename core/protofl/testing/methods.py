@@ -303,7 +303,7 @@ class MethodContract(Contract):
         found.rounds(1)
         composition = found.plan.composition
         terms, parameters = self._terms(found, 1)
-        declared = composition.declared_terms(self.label)
+        declared = composition.members[self.label].terms
         stray = sorted({*terms} - {*declared})
         expect(not stray, f"local_loss returns {', '.join(stray)}, which terms does not declare")
         if [phase.name for phase in composition.phases(found.plan.info)] == ["private"]:
