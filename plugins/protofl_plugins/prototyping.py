@@ -63,7 +63,7 @@ DEVIATIONS = {
 
 
 def guide(
-    client: pf.Client, batch: pf.Batch, output: pf.Output, table: Tensor, known: Tensor
+    client: pf.Learner, batch: pf.Batch, output: pf.Output, table: Tensor, known: Tensor
 ) -> Tensor:
     """λ·E_{c ~ C_i} φ(P_i^c, P̄^c): FedTGP Eq. 4 and 11; or of every sample (published code).
 

@@ -77,39 +77,48 @@ class DSFL:
         return [pf.Phase(terms=("ce",)), distil]
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server) -> pf.Payload:
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """The server's own model, where one is asked for."""
         if server.config.server_model:
             server.modules["model"] = server.build(server.config.server_model)
         return pf.Payload()
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """p̂."""
         return D.scores_down(server, "public_probabilities")
 
     @pf.hookimpl
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+        """p̂ of the public samples that the phase trains on."""
+        return dict(client.received.select("public_probabilities"))
+
+    @pf.hookimpl
     def local_loss(
-        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """Update, or distil."""
         if batch.phase == "distil":
-            p_hat = client.received["public_probabilities"][batch.index]
+            p_hat = given["public_probabilities"][batch.index]
             return {"distil": cross_entropy(output.logits, p_hat)}
         return {"ce": cross_entropy(output.logits, batch.y)}
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client) -> pf.Payload:
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """p_i."""
         return pf.Payload(public_probabilities=D.public_logits(client).softmax(1))
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_aggregate(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """p̂."""
         return pf.Payload(public_probabilities=self._aggregated(server, uploads))
 
     @pf.hookimpl
-    def server_train(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_train(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """The server's model distils p̂ as clients do."""
         if "model" not in server.modules:
             return pf.Payload()
@@ -125,7 +134,7 @@ class DSFL:
         return pf.Payload()
 
     @pf.hookimpl
-    def end_round(self, server: pf.Server) -> Mapping[str, float]:
+    def end_round(self, server: pf.Server[Config]) -> Mapping[str, float]:
         """The server model's accuracy on the global test samples."""
         return D.server_accuracy(server)
 

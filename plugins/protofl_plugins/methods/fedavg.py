@@ -40,7 +40,7 @@ class FedAvg(SharedWeights):
         return needs_one_architecture(run)
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server) -> pf.Payload:
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """w, as the server builds it."""
         buffers = server.config.buffers == "average"
         model = server.build(server.clients[0].architecture)

@@ -71,7 +71,7 @@ class FedDF(D.ModelPerArchitecture):
         return D.without_public(run)
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server) -> pf.Payload:
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """w_g of every architecture, sent from round 0."""
         start = pf.Payload()
         for name in D.architectures_of(server, server.clients):
@@ -79,7 +79,9 @@ class FedDF(D.ModelPerArchitecture):
         return start
 
     @pf.hookimpl
-    def server_train(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_train(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """Distil the mean logits of the round's models into every architecture of the round."""
         fused = pf.Payload()
         if not server.config.server_epochs:

@@ -68,7 +68,7 @@ class FedDistill:
         return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """F̂_i: the mean, without what this client has put into it."""
         own = server.state.get("own", {}).get(client_id)
         if own is None or not server.config.exclude_own:
@@ -79,26 +79,27 @@ class FedDistill:
         return pf.class_rows(others > 0, class_logits=mean)
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> None:
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
         """s(F̂_i) as a table C×C with the mask of known classes."""
-        if "class_logits" in client.received:
-            table, known = client.received.table("class_logits", client.num_classes)
-            client.scratch["targets"] = table.softmax(1), known
+        if "class_logits" not in client.received:
+            return {}
+        table, known = client.received.table("class_logits", client.num_classes)
+        return {"targets": table.softmax(1), "known": known}
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """Algorithm 1, line 6."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if "targets" in client.scratch:
-            table, known = client.scratch["targets"]
-            rows = cross_entropy(output.logits, table[batch.y], reduction="none")
-            terms["distill"] = client.config.gamma * (rows * known[batch.y]).mean()
+        if given:
+            targets, known = given["targets"][batch.y], given["known"][batch.y]
+            rows = cross_entropy(output.logits, targets, reduction="none")
+            terms["distill"] = client.config.gamma * (rows * known).mean()
         return terms
 
     @pf.hookimpl
-    def after_batch(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> None:
+    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
         """Add the batch to the sums of F_i (Algorithm 1, line 8)."""
         if not len(batch.y):
             return  # another method's phase on public samples
@@ -110,13 +111,15 @@ class FedDistill:
         counts.index_add_(0, batch.y, torch.ones_like(output.logits[:, 0]))
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client) -> pf.Payload:
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """F_i of the classes that training has met."""
         sums, counts = client.scratch["sums"]
         return pf.class_rows(counts > 0, class_logits=sums / counts.clamp(min=1).unsqueeze(1))
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_aggregate(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """The mean over clients, and each one's part, to leave it out of what it downloads."""
         rows, known = pf.stack_rows(uploads, "class_logits", server.num_classes)
         total, number = rows.sum(0), known.sum(0)

@@ -80,7 +80,7 @@ class FedET(D.ModelPerArchitecture):
         return reasons
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server) -> pf.Payload:
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """w_s, and w_g of every architecture with its layer, sent from round 0."""
         config = server.config
         model = server.modules["model"] = server.build(config.server_model or server.architecture)
@@ -92,7 +92,9 @@ class FedET(D.ModelPerArchitecture):
         return start
 
     @pf.hookimpl
-    def server_train(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_train(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """Layer in, consensus and diversity into w_s, layer out."""
         config, model = server.config, D.server_model(server)
         lambda_: float = config.lambda_
@@ -123,7 +125,7 @@ class FedET(D.ModelPerArchitecture):
         return known
 
     @pf.hookimpl
-    def end_round(self, server: pf.Server) -> Mapping[str, float]:
+    def end_round(self, server: pf.Server[Config]) -> Mapping[str, float]:
         """The server model's accuracy on the global test samples."""
         return D.server_accuracy(server)
 

@@ -114,73 +114,78 @@ class FedGen:
         return needs_one_head(run, "averages heads and trains a generator against them")
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server) -> None:
+    def setup_server(self, server: pf.Server[Config]) -> None:
         """G, and a head to run the clients' weights in."""
         server.modules["generator"] = _generator(server).to(server.device)
         server.modules["head"] = server.build(server.clients[0].architecture).head
 
     @pf.hookimpl
-    def setup_client(self, client: pf.Client) -> None:
+    def setup_client(self, client: pf.Client[Config]) -> None:
         """A place for G, which the client does not train."""
         client.add_module("generator", _generator(client), train=False)
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """h, G and the label counts."""
         parts = ("head/", "generator/")
         weights = {k: v for k, v in server.knowledge.items() if k.startswith(parts)}
         return pf.Payload(weights | server.knowledge.select("counts"))
 
     @pf.hookimpl
-    def receive(self, client: pf.Client) -> None:
+    def receive(self, client: pf.Client[Config]) -> None:
         """Install h and G."""
         for part in ("head", "generator"):
             if client.received.under(part):
                 pf.load_weights(client.module(part), client.received, part)
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> Mapping[str, Tensor] | None:
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
         """Labels ỹ from the counts, and noise for them and for the batch's own labels."""
         received = client.received
         if not received.under("generator") or "counts" not in received:
-            return None
+            return {}
         counts, _ = received.table("counts", client.num_classes)
+        config = client.config
         steps, batch, generator = client.steps, client.batch_size, client.generator("draws")
         draws = {
             "labels": _labels(counts, steps * batch, generator).view(steps, batch),
-            "noise": torch.rand(steps, batch, client.config.noise, generator=generator),
+            "noise": torch.rand(steps, batch, config.noise, generator=generator),
             # A last batch may have taken in up to three samples more.
-            "own": torch.rand(steps, batch + 3, client.config.noise, generator=generator),
+            "own": torch.rand(steps, batch + 3, config.noise, generator=generator),
         }
-        return {name: draw.to(client.device) for name, draw in draws.items()}
+        # Tensors, as engines keep numbers as they are from round to round.
+        fade = config.decay**client.round
+        weights = {"a": torch.tensor(fade * config.a), "b": torch.tensor(fade * config.b)}
+        given = {name: tensor.to(client.device) for name, tensor in (draws | weights).items()}
+        return given | {name: pf.per_step(given[name]) for name in draws}
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """The client's loss."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if not batch.draws:
+        if not given:
             return terms
-        config, G, draws = client.config, client.module("generator"), batch.draws
-        # Without decay the loss is the same in every round, for engines that keep its steps.
-        fade = config.decay**client.round if config.decay < 1 else 1.0
-        generated = client.head(G(draws["noise"], draws["labels"]))
-        teacher = client.head(G(draws["own"][: len(batch.x)], batch.y))
+        G = client.module("generator")
+        generated = client.head(G(given["noise"], given["labels"]))
+        teacher = client.head(G(given["own"][: len(batch.x)], batch.y))
         return terms | {
-            "gen": fade * config.a * cross_entropy(generated, draws["labels"]),
-            "latent": fade * config.b * F.kl_divergence(output.logits, teacher),
+            "gen": given["a"] * cross_entropy(generated, given["labels"]),
+            "latent": given["b"] * F.kl_divergence(output.logits, teacher),
         }
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client) -> pf.Payload:
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """h_i and n_i^c."""
         counts = client.class_counts
         payload = pf.pack_weights(client.module("head"), "head")
         return pf.Payload(payload | pf.class_rows(counts > 0, counts=counts))
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_aggregate(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """The average of the heads, and the sum of the label counts."""
         counts, _ = pf.stack_rows(uploads, "counts", server.num_classes)
         weights = None if server.config.aggregate == "uniform" else counts.sum(1)
@@ -189,7 +194,9 @@ class FedGen:
         return pf.Payload(head | pf.class_rows(total > 0, counts=total))
 
     @pf.hookimpl
-    def server_train(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_train(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """G, against the ensemble of the heads."""
         config, G, head = server.config, server.modules["generator"], server.modules["head"]
         heads = {

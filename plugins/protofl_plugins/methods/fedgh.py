@@ -51,35 +51,37 @@ class FedGH:
         return needs_one_head(run, "gives all clients one head")
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server) -> None:
+    def setup_server(self, server: pf.Server[Config]) -> None:
         """The head h before any training."""
         server.modules["head"] = server.build(server.clients[0].architecture).head
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """h, once it has been trained."""
         return pf.Payload({k: v for k, v in server.knowledge.items() if k.startswith("head/")})
 
     @pf.hookimpl
-    def receive(self, client: pf.Client) -> None:
+    def receive(self, client: pf.Client[Config]) -> None:
         """Replace the client's head by h."""
         if client.received.under("head"):
             pf.load_weights(client.module("head"), client.received, "head")
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """Cross-entropy."""
         return {"ce": cross_entropy(output.logits, batch.y)}
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client) -> pf.Payload:
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """P_i^c, without counts."""
         return client.class_prototypes().select("prototypes")
 
     @pf.hookimpl
-    def server_train(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_train(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """SGD on the received pairs (P_i^c, c), in mini-batches of the clients' size."""
         prototypes, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         head = server.modules["head"]

@@ -81,13 +81,13 @@ class FedKD(AuxiliaryModel):
     }
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server) -> pf.Payload:
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """θ_a as the server builds it, version 0."""
         payload = super().setup_server(server)
         return pf.Payload(payload, auxiliary_version=torch.tensor(0))
 
     @pf.hookimpl
-    def setup_client(self, client: pf.Client) -> None:
+    def setup_client(self, client: pf.Client[Config]) -> None:
         """A place for θ_a, and W_h."""
         super().setup_client(client)
         client.state["broadcast"] = _parameters(client.module("auxiliary"))
@@ -96,14 +96,14 @@ class FedKD(AuxiliaryModel):
         client.add_module("W_h", nn.Linear(K, K, bias=False))
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """U, Σ, V, or the whole of θ_a to a client that does not hold what they build on."""
         holds = client_id in server.state.get("holders", ())
         wanted = (UPDATE if holds else "auxiliary") + "/", "auxiliary/buffer/", "auxiliary_version"
         return pf.Payload({k: v for k, v in server.knowledge.items() if k.startswith(wanted)})
 
     @pf.hookimpl
-    def receive(self, client: pf.Client) -> None:
+    def receive(self, client: pf.Client[Config]) -> None:
         """Rebuild θ_a as the server did; the same download twice changes nothing."""
         received, state = client.received, client.state
         if "auxiliary_version" not in received:
@@ -120,7 +120,7 @@ class FedKD(AuxiliaryModel):
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """L_s and L_a."""
         model = cast(pf.SplitModel, client.module("auxiliary"))
@@ -140,7 +140,7 @@ class FedKD(AuxiliaryModel):
         }
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client) -> pf.Payload:
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """The truncated SVD of the update g_i, against θ_a as it was received."""
         model, before = client.module("auxiliary"), client.state["broadcast"]
         update = {name: now - before[name] for name, now in _parameters(model).items()}
@@ -149,7 +149,9 @@ class FedKD(AuxiliaryModel):
         return pf.Payload(payload | {k: v for k, v in buffers.items() if "/buffer/" in k})
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_aggregate(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """The mean update, compressed again, applied as the clients will; and who can use it."""
         knowledge, sent = server.knowledge, list(uploads.values())
         named = knowledge.under("auxiliary").items()

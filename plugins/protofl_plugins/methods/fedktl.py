@@ -141,7 +141,7 @@ class FedKTL:
         return {"K": config.K or max(C, 2), "guide_batch": pairs, "hidden": hidden}
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server) -> pf.Payload:
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """F; with `conditional` the pairs of C random classes of the generator."""
         config, H = server.config, server.generator_outline.latent_dim
         if config.conditional:
@@ -153,7 +153,7 @@ class FedKTL:
         return pf.Payload()
 
     @pf.hookimpl
-    def setup_client(self, client: pf.Client) -> None:
+    def setup_client(self, client: pf.Client[Config]) -> None:
         """h_i, and V: the same on all clients, as each draws it from the run's seed."""
         config = client.config
         if config.etf:
@@ -162,19 +162,17 @@ class FedKTL:
             client.add_module("h", nn.Linear(client.feature_dim, config.K))
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """The pairs D_I, Q̄ (step 5 of Fig. 3)."""
         return server.knowledge.select("images", "latents")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> Mapping[str, Tensor] | None:
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
         """The pairs as the model takes them, h' anew, and the mini-batch of pairs of each step."""
         received, config = client.received, client.config
         if "latents" not in received:
-            return None
+            return {}
         latents = received["latents"]
-        classes = received.classes_of("images")
-        client.scratch["pairs"] = client.prepare(received["images"]), latents, classes
         h_prime = _linear_like_on_all(client, latents.shape[1])
         client.add_module("h_prime", h_prime, temporary=True)
         generator, n = client.generator("pairs"), len(latents)
@@ -183,35 +181,39 @@ class FedKTL:
             size = min(-(-n * client.batch_size // client.num_samples), n)
             passes = -(-size * client.steps // n)
             rows = torch.cat([torch.randperm(n, generator=generator) for _ in range(passes)])
-            draws = rows[: size * client.steps].view(client.steps, size)
+            chosen = rows[: size * client.steps].view(client.steps, size)
         else:
             every = [torch.randperm(n, generator=generator) for _ in range(client.steps)]
-            draws = torch.stack(every)[:, :size]
-        return {"pairs": draws.to(client.device)}
+            chosen = torch.stack(every)[:, :size]
+        return {
+            "images": client.prepare(received["images"]),
+            "latents": latents,
+            "classes": received.classes_of("images"),
+            "rows": pf.per_step(chosen.to(client.device)),
+        }
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """L_A (Eq. 1) and μ·L_M (Eq. 4)."""
         config = client.config
-        if "pairs" not in client.scratch:
+        if not given:
             return {"arcface": self._supervised(client, output.features, batch.y)}
         if not (config.mu or config.mix):  # no pass through BatchNorm either
             L_A = self._supervised(client, output.features, batch.y)
             return {"arcface": L_A, "guide": torch.zeros_like(L_A)}
-        images, latents, classes = client.scratch["pairs"]
-        rows = batch.draws["pairs"]
-        features = self._features(client, images[rows], batch.x)
+        rows = given["rows"]
+        features = self._features(client, given["images"][rows], batch.x)
         z, y = output.features, batch.y
         if config.mix:
-            z, y = torch.cat([z, features]), torch.cat([y, classes[rows]])
+            z, y = torch.cat([z, features]), torch.cat([y, given["classes"][rows]])
         L_A = self._supervised(client, z, y)
-        L_M = mse_loss(client.module("h_prime")(features), latents[rows])
+        L_M = mse_loss(client.module("h_prime")(features), given["latents"][rows])
         return {"arcface": L_A, "guide": config.mu * L_M}
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client) -> pf.Payload:
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """P_i^c in the ETF space, without counts."""
         config = client.config
         if config.conditional:
@@ -223,7 +225,9 @@ class FedKTL:
         return pf.class_rows(counts > 0, prototypes=normalize(P) if config.unit else P)
 
     @pf.hookimpl
-    def server_train(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_train(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """F by Eq. 2 and 3; then Q̄, and one image per class."""
         if server.config.conditional:
             return pf.Payload()
@@ -239,7 +243,7 @@ class FedKTL:
         return pairs
 
     @pf.hookimpl
-    def inference(self, client: pf.Client, x: Tensor) -> Tensor:
+    def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
         """Cosines with V, or the own classifier's scores."""
         features = client.features(x)
         if not client.config.etf:
@@ -249,12 +253,12 @@ class FedKTL:
     # --- pieces ---------------------------------------------------------------------------------
 
     @staticmethod
-    def _cosines(client: pf.Client, features: Tensor) -> Tensor:
+    def _cosines(client: pf.Learner[Config], features: Tensor) -> Tensor:
         """Cosines cos θ_c between g_i(x) and v_c, B×C."""
         g = client.module("h")(features.float())
         return cast(Tensor, client.module("V")(normalize(g)))
 
-    def _supervised(self, client: pf.Client, features: Tensor, labels: Tensor) -> Tensor:
+    def _supervised(self, client: pf.Learner[Config], features: Tensor, labels: Tensor) -> Tensor:
         """L_A."""
         config = client.config
         if not config.etf:
@@ -262,7 +266,7 @@ class FedKTL:
         return F.arcface_loss(self._cosines(client, features), labels, config.s, config.m)
 
     @staticmethod
-    def _features(client: pf.Client, images: Tensor, x: Tensor) -> Tensor:
+    def _features(client: pf.Learner[Config], images: Tensor, x: Tensor) -> Tensor:
         """f(I); very few images are seen together with the batch, for BatchNorm's sake."""
         if len(images) < LEAST:
             return client.features(torch.cat([images, x]))[: len(images)].float()

@@ -59,26 +59,33 @@ class FedMD:
         return [digest, pf.Phase(terms=("ce",))]
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """z̃."""
         return D.scores_down(server, "public_logits")
 
     @pf.hookimpl
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+        """z̃."""
+        return dict(client.received.select("public_logits"))
+
+    @pf.hookimpl
     def local_loss(
-        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """Digest, or revisit."""
         if batch.phase == "digest":
-            consensus = client.received["public_logits"][batch.index]
+            consensus = given["public_logits"][batch.index]
             return {"digest": l1_loss(output.logits, consensus)}
         return {"ce": cross_entropy(output.logits, batch.y)}
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client) -> pf.Payload:
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """z_i."""
         return pf.Payload(public_logits=D.public_logits(client))
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_aggregate(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """z̃."""
         return pf.Payload(public_logits=D.stacked(uploads, "public_logits").mean(0))

@@ -105,46 +105,48 @@ class FedPKD:
         return [private, D.public_phase("public", config, terms=("public_kl", "public_ce"))]
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server) -> pf.Payload:
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """M_G, which stays with the server."""
         config = server.config
         server.modules["model"] = server.build(config.server_model or server.architecture)
         return pf.Payload()
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """M_G on D̆, and P (Alg. 2, line 10)."""
         scores = D.scores_down(server, "public_logits")
         return pf.Payload(scores | server.knowledge.select("prototypes"))
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> None:
-        """P as a table N×K with the mask of known classes."""
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+        """M_G on D̆, and P as a table N×K with the mask of known classes."""
+        given: dict[str, Tensor] = dict(client.received.select("public_logits"))
         if "prototypes" in client.received:
-            client.scratch["P"] = received_prototypes(client)
+            given["P"], given["known"] = received_prototypes(client)
+        return given
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """Eq. 15 in the public phase; Eq. 4, later Eq. 16, in the private one."""
         config = client.config
         if batch.phase == "public":
-            M_G = client.received["public_logits"][batch.index]
+            M_G = given["public_logits"][batch.index]
             kl, ce = (
                 F.kl_divergence(output.logits, M_G),
                 cross_entropy(output.logits, M_G.argmax(1)),
             )
             return {"public_kl": config.gamma * kl, "public_ce": (1 - config.gamma) * ce}
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if "P" in client.scratch:
-            P, known = client.scratch["P"]
+        if "P" in given:
+            P, known = given["P"], given["known"]
             mse = F.prototype_alignment(output.features, batch.y, P, known, "mse")
             terms["align"] = config.epsilon * mse
         return terms
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client) -> pf.Payload:
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """M_c on all public samples, and P_c (Alg. 2, line 4)."""
         payload = client.class_prototypes()
         if client.config.aggregate == "uniform":
@@ -153,13 +155,17 @@ class FedPKD:
         return payload
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_aggregate(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """P (Eq. 8)."""
         P, known = self._prototypes(server, uploads)
         return pf.class_rows(known, prototypes=P)
 
     @pf.hookimpl
-    def server_train(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_train(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """S (Eq. 6), D̆ (Alg. 1), ServerTrain (Eq. 13), then M_G on D̆."""
         config, model = server.config, D.server_model(server)
         delta: float = config.delta
@@ -182,7 +188,7 @@ class FedPKD:
         return pf.Payload(public_logits=M_G, public_index=kept)
 
     @pf.hookimpl
-    def end_round(self, server: pf.Server) -> Mapping[str, float]:
+    def end_round(self, server: pf.Server[Config]) -> Mapping[str, float]:
         """S_acc, the server model's accuracy on the global test samples."""
         return D.server_accuracy(server)
 

@@ -71,34 +71,36 @@ class FedProto(Guided):
     downloads = {"prototypes": "P̄^c of the classes that anybody has sent"}
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """P̄."""
         return server.knowledge.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> None:
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
         """P̄ as a table C×K with the mask of known classes."""
-        if "prototypes" in client.received:
-            client.scratch["prototypes"] = received_prototypes(client)
+        if "prototypes" not in client.received:
+            return {}
+        table, known = received_prototypes(client)
+        return {"table": table, "known": known}
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """Eq. 4."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if "prototypes" in client.scratch:
-            terms["align"] = guide(client, batch, output, *client.scratch["prototypes"])
+        if given:
+            terms["align"] = guide(client, batch, output, **given)
         return terms
 
     @pf.hookimpl
-    def after_batch(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> None:
+    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
         """Eq. 2 during training, where asked for."""
         if client.config.collect == "online":
             client.collect_prototypes(batch, output)
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client) -> pf.Payload:
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """P_i^c (Eq. 2), with counts where Eq. 3 needs them."""
         payload = client.class_prototypes()
         if client.config.aggregate == "uniform":
@@ -106,7 +108,9 @@ class FedProto(Guided):
         return payload
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_aggregate(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """P̄ (Eq. 3)."""
         P, present = pf.stack_rows(uploads, "prototypes", server.num_classes)
         mode = server.config.aggregate
@@ -122,6 +126,6 @@ class FedProto(Guided):
         return pf.class_rows(known, prototypes=mean)
 
     @pf.hookimpl
-    def inference(self, client: pf.Client, x: Tensor) -> Tensor:
+    def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
         """Nearest global prototype."""
         return nearest_prototype(client, x)

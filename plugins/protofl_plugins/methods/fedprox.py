@@ -54,29 +54,29 @@ class FedProx(SharedWeights):
         return needs_one_architecture(run)
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server) -> pf.Payload:
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """w, as the server builds it."""
         buffers = server.config.buffers == "average"
         model = server.build(server.clients[0].architecture)
         return pf.pack_weights(model, "model", buffers=buffers)
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> None:
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
         """Keep w as it was received."""
-        client.scratch["w"] = _flat(client).detach()
+        return {"w": _flat(client).detach()}
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """Eq. 2."""
-        squared = (_flat(client) - client.scratch["w"]).square().sum()
+        squared = (_flat(client) - given["w"]).square().sum()
         return {
             "ce": cross_entropy(output.logits, batch.y),
             "prox": client.config.mu / 2 * squared,
         }
 
 
-def _flat(client: pf.Client) -> Tensor:
+def _flat(client: pf.Learner) -> Tensor:
     """w_i as one vector: a few operations whatever the number of layers, and a rule for vmap."""
     return torch.cat([p.flatten() for p in client.parameters()])

@@ -143,7 +143,7 @@ class FedSA:
         return changes
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server) -> pf.Payload:
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """Ā = h_ψ(A), the anchors before any update."""
         C, K = server.num_classes, server.feature_dim
         A = torch.randn(C, K, generator=server.generator("anchors"))
@@ -154,32 +154,33 @@ class FedSA:
         return self._payload(server)
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """Ā, and P̄ where inference needs it."""
         return server.knowledge.select("prototypes", "global_prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> None:
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
         """Ā as a table C×K, d_i* = max(d_global, d_i), and all that a round's steps share."""
-        if "prototypes" in client.received:
-            anchors, known = received_prototypes(client)
-            margin = _margin(client.config)(anchors, known)
-            if "margin" in client.state:
-                margin = torch.maximum(margin, client.state["margin"])
-            every = torch.arange(client.num_classes, device=anchors.device)
-            penalty = F.margin_penalty(every, client.num_classes, margin, known, anchors.dtype)
-            client.scratch["anchors"] = anchors, known, margin, penalty, every
+        if "prototypes" not in client.received:
+            return {}
+        anchors, known = received_prototypes(client)
+        margin = _margin(client.config)(anchors, known)
+        if "margin" in client.state:
+            margin = torch.maximum(margin, client.state["margin"])
+        every = torch.arange(client.num_classes, device=anchors.device)
+        penalty = F.margin_penalty(every, client.num_classes, margin, known, anchors.dtype)
+        return {"anchors": (anchors, known, margin, penalty, every)}
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """Eq. 9."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if "anchors" not in client.scratch:
+        if not given:
             return terms
         config, z, y = client.config, output.features, batch.y
-        anchors, known, margin, penalty, every = client.scratch["anchors"]
+        anchors, known, margin, penalty, every = given["anchors"]
         if "class" in (config.align, config.contrast):
             means, counts = F.class_means(z, y, client.num_classes)
             d = F.prototype_distance(means, anchors)  # d(P_i^c, Ā^c') of Eq. 5 and of Eq. 7
@@ -204,19 +205,19 @@ class FedSA:
         }
 
     @pf.hookimpl
-    def after_batch(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> None:
+    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
         """Eq. 2 during training, where asked for."""
         if client.config.collect == "online":
             client.collect_prototypes(batch, output)
 
     @pf.hookimpl
-    def after_training(self, client: pf.Client) -> None:
+    def after_training(self, client: pf.Client[Config]) -> None:
         """d_i (Eq. 6), for the client's next round."""
         table, known = client.class_prototypes().table("prototypes", client.num_classes)
         client.state["margin"] = _margin(client.config)(table, known)
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client) -> pf.Payload:
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """P_i^c (Eq. 2), with counts where Eq. 3 needs them."""
         payload = client.class_prototypes()
         if client.config.aggregate == "uniform":
@@ -224,7 +225,9 @@ class FedSA:
         return payload
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_aggregate(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """P̄ (Eq. 3), then the moving average of the anchors (Eq. 10)."""
         config, state = server.config, server.state
         K = server.feature_dim
@@ -247,7 +250,7 @@ class FedSA:
         return payload
 
     @pf.hookimpl
-    def inference(self, client: pf.Client, x: Tensor) -> Tensor:
+    def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
         """Nearest anchor, nearest prototype of this round, or the head."""
         if client.config.inference == "head":
             return client.head(client.features(x))
@@ -265,7 +268,7 @@ def _margin(config: FedSA.Config) -> Any:  # noqa: ANN401 - a function of protot
     return F.mean_margin if config.margin == "mean" else F.mean_nearest_margin
 
 
-def _without_bias(client: pf.Client, anchors: Tensor) -> Tensor:
+def _without_bias(client: pf.Learner, anchors: Tensor) -> Tensor:
     """φ_i · Ā (Eq. 8 has no bias): the last linear layer's weight, or the whole of an MLP head."""
     head = client.module("head")
     return linear(anchors, head.weight) if isinstance(head, nn.Linear) else client.head(anchors)

@@ -85,7 +85,7 @@ class FedTGP(Guided):
     }
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server) -> pf.Payload:
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """Trainable vectors from N(0, 1) and F, and their first prototypes."""
         K = server.feature_dim
         vectors = nn.Embedding(server.num_classes, K).to(server.device)
@@ -96,39 +96,43 @@ class FedTGP(Guided):
         return self._payload(server) if server.config.send_initial else pf.Payload()
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """P̂ (Alg. 1, line 3)."""
         return server.knowledge.select("prototypes")
 
     @pf.hookimpl
-    def before_training(self, client: pf.Client) -> None:
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
         """P̂ as a table C×K."""
-        if "prototypes" in client.received:
-            client.scratch["prototypes"] = received_prototypes(client)
+        if "prototypes" not in client.received:
+            return {}
+        table, known = received_prototypes(client)
+        return {"table": table, "known": known}
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """Eq. 11."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if "prototypes" in client.scratch:
-            terms["align"] = guide(client, batch, output, *client.scratch["prototypes"])
+        if given:
+            terms["align"] = guide(client, batch, output, **given)
         return terms
 
     @pf.hookimpl
-    def after_batch(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> None:
+    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
         """Eq. 2 during training, where asked for."""
         if client.config.collect == "online":
             client.collect_prototypes(batch, output)
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client) -> pf.Payload:
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """P_i^c (Eq. 2), without counts."""
         return client.class_prototypes().select("prototypes")
 
     @pf.hookimpl
-    def server_train(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_train(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """δ(t) by Eq. 9, then P̂ by Eq. 10 (Alg. 1, lines 8 and 9)."""
         anchored, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         delta = self._margin(server, uploads)
@@ -143,7 +147,7 @@ class FedTGP(Guided):
         return self._payload(server)
 
     @pf.hookimpl
-    def inference(self, client: pf.Client, x: Tensor) -> Tensor:
+    def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
         """Nearest global prototype of all C."""
         return nearest_prototype(client, x)
 

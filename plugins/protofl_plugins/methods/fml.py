@@ -59,19 +59,19 @@ class FML(AuxiliaryModel):
     downloads = {"auxiliary/…": "the average of the clients' auxiliary models"}
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """θ_aux."""
         return pf.Payload({k: v for k, v in server.knowledge.items() if k.startswith("auxiliary/")})
 
     @pf.hookimpl
-    def receive(self, client: pf.Client) -> None:
+    def receive(self, client: pf.Client[Config]) -> None:
         """Install θ_aux."""
         if client.received.under("auxiliary"):
             pf.load_weights(client.module("auxiliary"), client.received, "auxiliary")
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Client, batch: pf.Batch, output: pf.Output
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """L_local and L_auxiliary."""
         alpha, beta = client.config.alpha, client.config.beta
@@ -84,11 +84,13 @@ class FML(AuxiliaryModel):
         }
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client) -> pf.Payload:
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """θ_aux,i."""
         return pf.pack_weights(client.module("auxiliary"), "auxiliary")
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_aggregate(
+        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """The plain mean over the round's clients."""
         return pf.average_weights(list(uploads.values()), "auxiliary")
