@@ -18,14 +18,13 @@ from protofl.hookspecs.config import Config, parse_config
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS, MethodSpec
 from protofl.plugin.baseline import Baseline
 from protofl.plugin.loss import Loss, LossSource, checked
-from protofl.plugin.members import Around, Member, Term
+from protofl.plugin.members import Around, Member, Term, bound_to
 from protofl.plugin.registry import Registry
 from protofl.views.batch import Given
 from protofl.views.client import Client
 from protofl.views.run import Phase, RunInfo
 
 BASELINE = "baseline"
-_VIEWS = ("client", "server")
 
 
 class Composition:
@@ -158,7 +157,7 @@ class Composition:
         """
         owner = self.owner(hook)
         _note_reader(arguments, owner, hook)
-        result = self._callers[hook](**_bound(arguments, owner))
+        result = self._callers[hook](**bound_to(owner, arguments))
         if result is None:
             raise RunFailure(
                 f"{self.provider(hook)}.{hook} returned nothing",
@@ -181,7 +180,7 @@ class Composition:
         results = {}
         for member in self._on_side(hook):
             _note_reader(arguments, member.name, hook)
-            results[member.name] = member.call(hook, **_bound(arguments, member.name))
+            results[member.name] = member.call(hook, **bound_to(member.name, arguments))
         return results
 
     def has(self, hook: str) -> bool:
@@ -295,11 +294,6 @@ class Composition:
             lines[hook] = owner if provider == owner else f"{owner} (default)"
         lines["local_loss"] = " + ".join(term.label for term in self.terms)
         return lines
-
-
-def _bound(arguments: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Arguments whose client or server is bound to a method."""
-    return {k: v.bound_to(owner) if k in _VIEWS else v for k, v in arguments.items()}
 
 
 def _note_reader(arguments: Mapping[str, Any], method: str, hook: str) -> None:

@@ -53,7 +53,7 @@ class Vmapped:
     def train_group(self, jobs: list[pf.TrainJob]) -> list[dict[str, float]]:
         """Those of a kind in lock-step."""
         kinds = [_kind(job) for job in jobs]
-        alike: dict[Hashable, list[int]] = {}
+        alike: dict[tuple[Hashable, str], list[int]] = {}
         for place, job in enumerate(jobs):
             given = outline(job.loss.given(0))
             alike.setdefault((kinds[place], given), []).append(place)
