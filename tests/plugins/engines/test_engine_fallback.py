@@ -12,6 +12,7 @@ from protofl.hosts import groups as together
 from protofl.plugin.checks import check_class
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import DROPOUT, RESIDUAL, Run, assert_equal_runs
+from protofl_plugins.engines import captured
 from torch.nn.functional import cross_entropy
 
 
@@ -179,17 +180,21 @@ def test_one_compilation_serves_all_clients_of_an_architecture(tmp_path):
     assert len(compiled) == 2
 
 
-def test_one_recording_serves_all_clients_and_rounds(tmp_path):
+def test_one_recording_serves_all_clients_and_rounds(tmp_path, monkeypatch):
+    made = []
+    plain = captured.Plain
+
+    def count(step, warm_up=0):
+        made.append(step)
+        return plain(step, warm_up)
+
+    monkeypatch.setattr(captured, "Plain", count)
     plan = make_plan("fedproto", tmp_path, [RESIDUAL], engine="captured", rounds=4)
-    engine = plan.choices["engine"].instance
     Run(plan, rounds=2)
-    stages = list(engine._stages.values())
-    programs = {id(p) for stage in stages for found in stage._programs.values() for p in found}
-    assert len(stages) == 2  # two clients at once
+    recorded = len(made)
+    assert recorded
     Run(plan, rounds=4)
-    assert list(engine._stages.values()) == stages
-    again = {id(p) for stage in stages for found in stage._programs.values() for p in found}
-    assert again == programs
+    assert len(made) == recorded
 
 
 # --- groups -------------------------------------------------------------------------------------
