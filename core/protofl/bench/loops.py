@@ -16,9 +16,9 @@ from protofl.cores import compute_threads
 from protofl.data.batches import Pixels
 from protofl.errors import UsageError
 from protofl.hosts.jobs import Pool
-from protofl.hosts.storage import read_tensors
 from protofl.plan.plan import Plan
 from protofl.runs.federation import Federation, Tally
+from protofl.wire.files import read_tensors
 from protofl.wire.payload import Payload
 
 

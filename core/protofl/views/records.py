@@ -20,7 +20,8 @@ from protofl.views.architecture import Architecture, SplitModel
 from protofl.views.client import Client
 from protofl.views.run import ClientCard, RunInfo
 from protofl.views.server import Server
-from protofl.wire.payload import Knowledge, Payload
+from protofl.wire.knowledge import Knowledge
+from protofl.wire.payload import Payload
 
 
 @dataclass

@@ -13,7 +13,7 @@ from protofl.errors import UsageError
 from protofl.randomness import random_stream
 from protofl.views.architecture import SplitModel
 from protofl.views.run import ClientCard, build_model
-from protofl.wire.payload import Knowledge
+from protofl.wire.knowledge import Knowledge
 
 if TYPE_CHECKING:
     from protofl.data.batches import Samples

@@ -8,7 +8,7 @@ import protofl as pf
 import torch
 from protofl.hosts.host import Host
 from protofl.runs.federation import Federation
-from protofl.wire.payload import Knowledge
+from protofl.wire.knowledge import Knowledge
 from torch import nn
 from toy_federation import EXTRA, FREE, declared, without
 
