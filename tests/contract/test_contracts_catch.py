@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import protofl as pf
 import pytest
@@ -238,23 +240,24 @@ class _Idle(nn.Linear):
         self.idle = nn.Parameter(torch.zeros(3))
 
 
-def _idle(channels, num_classes, feature_dim, side):
-    extractor = nn.Sequential(nn.Flatten(), nn.Linear(channels * side**2, feature_dim))
+def _idle(sample, num_classes, feature_dim):
+    extractor = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(sample.shape), feature_dim))
     return pf.SplitModel(extractor, _Idle(feature_dim, num_classes), feature_dim)
 
 
-def _ten(channels, num_classes, feature_dim, side):
-    extractor = nn.Sequential(nn.Flatten(), nn.Linear(channels * side**2, feature_dim))
+def _ten(sample, num_classes, feature_dim):
+    extractor = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(sample.shape), feature_dim))
     return pf.SplitModel(extractor, nn.Linear(feature_dim, 10), feature_dim)
 
 
-def _fixed(channels, num_classes, feature_dim, side):
+def _fixed(sample, num_classes, feature_dim):
     torch.manual_seed(3)
-    return toyfed.CNN.build(channels, num_classes, feature_dim, side)
+    return toyfed.CNN.build(sample, num_classes, feature_dim)
 
 
-def _grey(channels, num_classes, feature_dim, side):
-    return toyfed.CNN.build(1, num_classes, feature_dim, side)
+def _grey(sample, num_classes, feature_dim):
+    grey = pf.SampleSpec((1, *sample.shape[1:]))
+    return toyfed.CNN.build(grey, num_classes, feature_dim)
 
 
 class _Across(nn.Module):
@@ -262,8 +265,8 @@ class _Across(nn.Module):
         return x - x.mean(0)
 
 
-def _across(channels, num_classes, feature_dim, side):
-    layers = [nn.Flatten(), _Across(), nn.Linear(channels * side**2, feature_dim)]
+def _across(sample, num_classes, feature_dim):
+    layers = [nn.Flatten(), _Across(), nn.Linear(math.prod(sample.shape), feature_dim)]
     return pf.SplitModel(nn.Sequential(*layers), nn.Linear(feature_dim, num_classes), feature_dim)
 
 
@@ -343,7 +346,7 @@ class Chance:
 
     @pf.hookimpl
     def decode(self):
-        return pf.Images(torch.rand(20, 1, 8, 9), torch.arange(20) % 4, 20, [*"abcde"])
+        return pf.Dataset(torch.rand(20, 1, 8, 9), torch.arange(20) % 4, 20, [*"abcde"])
 
 
 def test_a_dataset():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -40,21 +41,38 @@ def make_images(
     side: int = SIDE,
     noise: float = 0.5,
     given_split: bool = True,
-) -> pf.Images:
-    """Float images of C patterns under noise.
+) -> pf.Dataset:
+    """Square float images; see `make_data`."""
+    sample = pf.SampleSpec((CHANNELS, side, side))
+    return make_data(sample, train, test, seed=seed, noise=noise, given_split=given_split)
+
+
+def make_data(
+    sample: pf.SampleSpec,
+    train: Counts,
+    test: Counts | None = None,
+    *,
+    seed: int = 0,
+    noise: float = 0.5,
+    given_split: bool = True,
+) -> pf.Dataset:
+    """Samples of C patterns under noise.
+
+    A pattern of tokens is a sequence of ids, of which noise changes some; every fourth sample is
+    filled up from its middle on where there is a padding id.
 
     Args:
+        sample: What a sample is.
         train: Per client its numbers of training samples of each class.
         test: The same of test samples; a third of the training samples, at least one, by default.
         seed: Seed of the patterns and the noise.
-        side: Side of the images.
         noise: Its standard deviation; the patterns' is 1.
         given_split: Whether the data come split as said; else a partitioner splits them.
     """
     test = test or [[(n + 2) // 3 for n in counts] for counts in train]
     generator = torch.Generator().manual_seed(seed)
     num_classes = len(train[0])
-    patterns = torch.randn(num_classes, CHANNELS, side, side, generator=generator)
+    patterns = _patterns(sample, num_classes, generator)
     labels: list[int] = []
     split: list[tuple[Tensor, Tensor]] = []
     start = 0
@@ -68,26 +86,61 @@ def make_images(
             start += len(own)
         split.append((rows[0], rows[1]))
     y = torch.tensor(labels)
-    x = patterns[y] + noise * torch.randn(len(y), CHANNELS, side, side, generator=generator)
-    names = [f"class {c}" for c in range(num_classes)]
-    return pf.Images(x, y, len(y), names, split if given_split else None)
+    return pf.Dataset(
+        x=_with_noise(sample, patterns[y], noise, generator),
+        y=y,
+        num_train=len(y),
+        classes=[f"class {c}" for c in range(num_classes)],
+        split=split if given_split else None,
+        vocabulary=sample.vocabulary,
+        padding=sample.padding,
+    )
 
 
-def dataset(images: pf.Images) -> type:
-    """A data set plugin with these images."""
+def _patterns(sample: pf.SampleSpec, count: int, generator: torch.Generator) -> Tensor:
+    if sample.kind == "tokens":
+        return _ids(sample, count, generator)
+    return torch.randn(count, *sample.shape, generator=generator)
+
+
+def _ids(sample: pf.SampleSpec, count: int, generator: torch.Generator) -> Tensor:
+    """Random ids, none of them the padding."""
+    ids = torch.tensor([i for i in range(sample.vocabulary) if i != sample.padding])
+    return ids[torch.randint(0, len(ids), (count, *sample.shape), generator=generator)]
+
+
+def _with_noise(
+    sample: pf.SampleSpec, x: Tensor, noise: float, generator: torch.Generator
+) -> Tensor:
+    if sample.kind != "tokens":
+        return x + noise * torch.randn(x.shape, generator=generator)
+    changed = torch.rand(x.shape, generator=generator) < noise / 2
+    x = torch.where(changed, _ids(sample, len(x), generator), x)
+    if sample.padding is not None:
+        x[::4, sample.shape[0] // 2 :] = sample.padding
+    return x
+
+
+def random_batch(sample: pf.SampleSpec, count: int, seed: int = 0) -> Tensor:
+    """Samples as a model sees them: normal numbers, or token ids."""
+    return _patterns(sample, count, torch.Generator().manual_seed(seed))
+
+
+def dataset(data: pf.Dataset) -> type:
+    """A data set plugin with these samples."""
 
     class Toy:
-        """Toy images."""
+        """Toy data."""
 
         @pf.hookimpl
         def cache_key(self, config: pf.Config, data_dir: Path) -> str:
-            """Named by the images."""
-            return "toy-" + images.compute_digest()[:20]
+            """Named by the data."""
+            return "toy-" + data.compute_digest()[:20]
 
         @pf.hookimpl
-        def decode(self, config: pf.Config, data_dir: Path) -> pf.Images:
+        def decode(self, config: pf.Config, data_dir: Path) -> pf.Dataset:
             """As they were given."""
-            return images
+            return data
 
     return Toy
 
@@ -111,25 +164,40 @@ class Deal:
 # --- models -----------------------------------------------------------------------------------
 
 
-Extractor = Callable[[int, int, int], nn.Module]
-"""Channels, side, K → a module from images to K features."""
+Extractor = Callable[[pf.SampleSpec, int], nn.Module]
+"""What a sample is, K → a module from samples to K features."""
 Head = Callable[[int, int], nn.Module]
 """K, C → a module from features to scores."""
 
 
-def _cnn(channels: int, side: int, K: int) -> nn.Module:
-    width = 4 * ((side - 2) // 2) ** 2
+def _cnn(sample: pf.SampleSpec, K: int) -> nn.Module:
+    channels, height, width = sample.shape
+    width = 4 * ((height - 2) // 2) * ((width - 2) // 2)
     convolution = [nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
     return nn.Sequential(*convolution, nn.Linear(width, K), nn.Tanh())
 
 
-def _norm(channels: int, side: int, K: int) -> nn.Module:
-    flat = [nn.Flatten(), nn.Linear(channels * side**2, K)]
+def _norm(sample: pf.SampleSpec, K: int) -> nn.Module:
+    flat = [nn.Flatten(), nn.Linear(math.prod(sample.shape), K)]
     return nn.Sequential(*flat, nn.BatchNorm1d(K), nn.Tanh())
 
 
-def _pixels(channels: int, side: int, K: int) -> nn.Module:
+def _pixels(sample: pf.SampleSpec, K: int) -> nn.Module:
     return nn.Flatten()
+
+
+class _MeanEmbedding(nn.Module):
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean: Tensor = self.embedding(x).mean(1)
+        return mean
+
+
+def _embedding(sample: pf.SampleSpec, K: int) -> nn.Module:
+    return nn.Sequential(_MeanEmbedding(sample.vocabulary, 6), nn.Linear(6, K), nn.Tanh())
 
 
 def _linear(K: int, C: int) -> nn.Module:
@@ -141,9 +209,9 @@ def _two_layers(K: int, C: int) -> nn.Module:
 
 
 def _build(
-    extractor: Extractor, head: Head, channels: int, num_classes: int, feature_dim: int, side: int
+    extractor: Extractor, head: Head, sample: pf.SampleSpec, num_classes: int, feature_dim: int
 ) -> pf.SplitModel:
-    f = extractor(channels, side, feature_dim)
+    f = extractor(sample, feature_dim)
     return pf.SplitModel(f, head(feature_dim, num_classes), feature_dim)
 
 
@@ -157,15 +225,20 @@ def architecture(
 CNN = architecture("cnn", _cnn)
 NORM = architecture("norm", _norm)
 PIXELS = architecture("pixels", _pixels)
+EMBEDDING = architecture("embedding", _embedding)
 TWO_LAYERS = architecture("cnn-mlp", _cnn, _two_layers, "5")
 
 
-def group(*members: pf.Architecture, K: int = 8, side: int = SIDE) -> type:
+def group(
+    *members: pf.Architecture, K: int = 8, side: int = SIDE, kinds: Sequence[str] = ("image",)
+) -> type:
     """A model group plugin of these architectures."""
+    taken = tuple(kinds)
 
     class Group:
         """Toy models."""
 
+        kinds: tuple[str, ...] = taken
         feature_dim: int = K
         min_side: int = side
         channels: int | None = None
@@ -189,7 +262,7 @@ def group(*members: pf.Architecture, K: int = 8, side: int = SIDE) -> type:
 def make_plan(
     method: str,
     folder: Path,
-    images: pf.Images | None = None,
+    data: pf.Dataset | None = None,
     models: type | str | None = None,
     extra: Mapping[tuple[str, str], type] | None = None,
     **options: Any,  # noqa: ANN401 - the options of a run
@@ -199,12 +272,12 @@ def make_plan(
     Args:
         method: A method's name.
         folder: Where decoded data are cached.
-        images: The data; four clients and classes by default.
+        data: The data; four clients and classes by default.
         models: A model group's class, or the name of an installed one; toy models by default.
         extra: Further plugins that are not installed, {(kind, name): class}.
         **options: Options of the run.
     """
-    images = images if images is not None else make_images(MIXED)
+    data = data if data is not None else make_images(MIXED)
     given: dict[str, Any] = {
         "method": method,
         "models": models if isinstance(models, str) else "toy",
@@ -217,10 +290,10 @@ def make_plan(
         "participation": 1.0,
         **options,
     }
-    if images.split is None:
+    if data.split is None:
         given.setdefault("clients", 4)
     parts = {
-        ("dataset", "toy"): dataset(images),
+        ("dataset", "toy"): dataset(data),
         ("model-group", "toy"): models if isinstance(models, type) else group(CNN, NORM),
         **(extra or {}),
     }

@@ -26,7 +26,7 @@ class Batch:
     """One mini-batch of local training.
 
     Attributes:
-        x: Images B×channels×H×W, normalised.
+        x: What the model sees of the samples, B×… (`SampleSpec.shape`).
         y: Labels [B]; on the public phase's unlabelled samples an empty tensor.
         index: Rows of the samples in the phase's data, [B].
         phase: The phase's name.
@@ -199,9 +199,9 @@ class Client:
         """The public samples, unlabelled; None where the run has none."""
         return self._record.public
 
-    def prepare(self, images: Tensor) -> Tensor:
-        """Images in the data's channels, size and range, as the client's model takes them."""
-        return self._record.train.prepare(images)
+    def prepare(self, x: Tensor) -> Tensor:
+        """Other samples of the data's shape and range, as the client's model takes them."""
+        return self._record.train.prepare(x)
 
     def train_features(self) -> tuple[Tensor, Tensor]:
         """Features of all training samples in one evaluation pass, N×K, and their labels [N]."""

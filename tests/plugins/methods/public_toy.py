@@ -132,7 +132,7 @@ class DoubleSamples:
     def __len__(self):
         return len(self.x)
 
-    def images(self, index=slice(None)):
+    def inputs(self, index=slice(None)):
         return self.x[index]
 
     def chunks(self, size):
