@@ -277,7 +277,7 @@ def _across(sample, num_classes, feature_dim):
         (_ten, "feature_width_and_scores", "scores (2, 10)"),
         (_grey, "feature_width_and_scores", "channels"),
         (_fixed, "initial_weights", "two seeds give the same weights"),
-        (_across, "images_are_scored_alone", "alone and in a batch"),
+        (_across, "samples_are_scored_alone", "alone and in a batch"),
     ],
 )
 def test_a_model_group(build, check, why):
@@ -350,10 +350,9 @@ class Chance:
 
 
 def test_a_dataset():
-    found = failures(DatasetContract, Chance, "cache_key images square decoding_again")
+    found = failures(DatasetContract, Chance, "cache_key samples decoding_again")
     assert "depends on the folder" in found["cache_key"]
-    assert "no sample of class e" in found["images"]
-    assert "8×9" in found["square"]
+    assert "no sample of class e" in found["samples"]
     assert "a second decoding differs" in found["decoding_again"]
 
 

@@ -104,7 +104,7 @@ def test_name_given_twice(group):
         ("inception_v3", 32, "smallest image side is 75"),
         ("alexnet", 32, "smallest image side is 63"),
         ("vit_b_16", 40, "multiple of 16"),
-        ("maxvit_t", 32, "multiple of 224"),
+        ("maxvit_t", 32, "multiples of 224"),
     ],
 )
 def test_image_side_that_a_net_refuses(group, name, side, near):
