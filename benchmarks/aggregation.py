@@ -35,13 +35,13 @@ def noise(classes: int) -> type:
             return f"noise-{classes}"
 
         @pf.hookimpl
-        def decode(self) -> pf.Images:
+        def decode(self) -> pf.Dataset:
             """The images."""
             generator = torch.Generator().manual_seed(0)
             shape = (40 * classes, 1, 28, 28)
             x = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
             y = torch.arange(len(x)) % classes
-            return pf.Images(x, y, len(x), [str(c) for c in range(classes)])
+            return pf.Dataset(x, y, len(x), [str(c) for c in range(classes)])
 
     return Noise
 

@@ -78,7 +78,7 @@ class Client:
     def _samples(self, rows: Tensor) -> list[tuple[Tensor, Tensor]]:
         samples = self.place.plan.samples(rows, False)
         return [
-            (x.clone(), y) for x, y in zip(samples.images().cpu(), samples.y.cpu(), strict=True)
+            (x.clone(), y) for x, y in zip(samples.inputs().cpu(), samples.y.cpu(), strict=True)
         ]
 
     # --- loaders --------------------------------------------------------------------------------

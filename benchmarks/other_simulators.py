@@ -110,9 +110,9 @@ def write_task(given: argparse.Namespace, folder: Path) -> Path:
     path = folder / "task.npz"
     np.savez(
         path,
-        x=np.stack([part.images().numpy() for part in parts]),
+        x=np.stack([part.inputs().numpy() for part in parts]),
         y=np.stack([part.y.numpy() for part in parts]),
-        x_test=np.concatenate([test.images().numpy() for test in tests]),
+        x_test=np.concatenate([test.inputs().numpy() for test in tests]),
         y_test=np.concatenate([test.y.numpy() for test in tests]),
         batch_size=plan.settings.batch_size,
         lr=plan.settings.lr,

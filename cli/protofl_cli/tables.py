@@ -40,15 +40,9 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
     ]
     split = plan.split(0)
     sizes = split.offsets.diff()[::2]
-    images = plan.images
-    channels, height, width = images.x.shape[1:]
-    rows.append(
-        (
-            "data",
-            f"{s.dataset}: {len(images.y):,} images {channels}×{height}×{width}, "
-            f"{images.num_classes} classes",
-        )
-    )
+    data = plan.data
+    words = f"{s.dataset}: {len(data.y):,} {data.sample}, {data.num_classes} classes"
+    rows.append(("data", words))
     part = plan.choices["partitioner"]
     how = "as the data come" if split.partitioner == "own" else _called(part.text, part.config)
     rows.append(
@@ -60,16 +54,11 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
     )
     if split.public is not None:
         rows.append(("public", f"{len(split.public):,} unlabelled samples"))
-    elif plan.public_images is not None:
-        rows.append(("public", f"{len(plan.public_images.y):,} unlabelled samples, {s.public}"))
+    elif plan.public_data is not None:
+        rows.append(("public", f"{len(plan.public_data.y):,} unlabelled samples, {s.public}"))
     names = [a.name for a in info.architectures]
     group = s.models if names == [s.models] else f"{s.models}: {', '.join(names)}"
-    rows.append(
-        (
-            "models",
-            f"{group}; K = {info.feature_dim}, {info.channels}×{info.side}×{info.side} pixels",
-        )
-    )
+    rows.append(("models", f"{group}; K = {info.feature_dim}, {info.sample}"))
     optimizer = f"{s.optimizer} with lr {s.lr:g}" + (
         f", momentum {s.momentum:g}" * bool(s.momentum) + f", clipped at {s.clip:g}" * bool(s.clip)
     )

@@ -36,10 +36,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from protofl import functional
     from protofl.data.cache import files_key
+    from protofl.data.dataset import Dataset
     from protofl.data.download import download
     from protofl.data.generators import Generator, Outline
-    from protofl.data.images import Images
     from protofl.data.npz import images_from_arrays, read_npz
+    from protofl.data.spec import SampleSpec
     from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
     from protofl.hookspecs.config import Config, Deviation, Field, VariantConfig
     from protofl.hookspecs.markers import hookimpl
@@ -91,7 +92,8 @@ _HOME = {
     # what the other kinds of plugin build
     "Architecture": "protofl.views.architecture",
     "SplitModel": "protofl.views.architecture",
-    "Images": "protofl.data.images",
+    "SampleSpec": "protofl.data.spec",
+    "Dataset": "protofl.data.dataset",
     "download": "protofl.data.download",
     "read_npz": "protofl.data.npz",
     "images_from_arrays": "protofl.data.npz",
@@ -128,6 +130,7 @@ __all__ = [
     "Batch",
     "Client",
     "Config",
+    "Dataset",
     "Deviation",
     "Dispatcher",
     "Field",
@@ -135,7 +138,6 @@ __all__ = [
     "Given",
     "Host",
     "HostFailure",
-    "Images",
     "Job",
     "Learner",
     "Outline",
@@ -149,6 +151,7 @@ __all__ = [
     "Result",
     "RunFailure",
     "RunInfo",
+    "SampleSpec",
     "Server",
     "SplitModel",
     "TrainJob",

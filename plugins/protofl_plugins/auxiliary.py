@@ -63,7 +63,5 @@ class AuxiliaryModel:
 def size(architecture: pf.Architecture, run: pf.RunInfo) -> int:
     """Parameters of an architecture in this run; no memory is taken."""
     with torch.device("meta"):
-        model: nn.Module = architecture.build(
-            run.channels, run.num_classes, run.feature_dim, run.side
-        )
+        model: nn.Module = architecture.build(run.sample, run.num_classes, run.feature_dim)
     return sum(p.numel() for p in model.parameters())

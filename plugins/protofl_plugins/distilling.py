@@ -199,7 +199,7 @@ def train_on_public(
                 done = (epoch + number / len(batches)) / epochs
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * (1 + math.cos(math.pi * done)) / 2
-            features = model.features(samples.images(index))
+            features = model.features(samples.inputs(index))
             optimizer.zero_grad()
             loss(features, model.head(features), index).backward()  # type: ignore[no-untyped-call]
             optimizer.step()

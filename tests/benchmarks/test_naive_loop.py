@@ -62,7 +62,7 @@ def state_of(plan, file, folder, name):
     """Two rounds in float64."""
     own = folder / f"{name}-files"
     own.mkdir()
-    with double_precision(plan):
+    with double_precision():
         loop = open_loop(plan, own, file)
         for number in range(2):
             seconds = loop.round(number)
@@ -118,7 +118,7 @@ def test_parts_of_a_round(data, tmp_path):
     for file in (None, NAIVE):
         own = tmp_path / str(file is None)
         own.mkdir()
-        with double_precision(plan):
+        with double_precision():
             loop = open_loop(plan, own, file)
             loop.collect(0)
             before = loop.knowledge()["prototypes"].clone()

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from slowness import quick
 
 NAIVE = Path(__file__).parents[2] / "benchmarks/naive.py"
 SPREAD = {"min", "median", "max"}
@@ -25,6 +26,7 @@ def ordered(spread):
     return set(spread) == SPREAD and 0 <= spread["min"] <= spread["median"] <= spread["max"]
 
 
+@pytest.mark.slow
 def test_against_the_naive_loop(cli, small, tmp_path):
     words = ("--against", NAIVE, "--json", "b.json", "--chart", "b.png")
     result = cli("bench", "digits-fedproto", *small, *words)
@@ -65,8 +67,9 @@ def test_against_the_naive_loop(cli, small, tmp_path):
     assert equality["float32"]["largest"] < 1e-3 and equality["float64"]["tensors"] > 10
 
 
-def test_alone(cli, small, tmp_path):
-    result = cli("bench", "digits-local", *small, "--rounds", 2, "--fresh", "--json", "b.json")
+@pytest.mark.parametrize("fresh", [pytest.param(["--fresh"], marks=pytest.mark.slow), []])
+def test_alone(cli, small, tmp_path, fresh):
+    result = cli("bench", "digits-local", *small, "--rounds", 2, *fresh, "--json", "b.json")
     assert result.exit_code == 0, result.output
     assert "ratio" not in result.output and "digits-local" in result.output
     (case,) = json.loads((tmp_path / "b.json").read_text())["cases"]
@@ -74,6 +77,7 @@ def test_alone(cli, small, tmp_path):
     assert len(case["protofl"]["repeats"]) == 2
 
 
+@pytest.mark.slow
 def test_the_server_s_step_alone(cli, small, tmp_path):
     words = ("--dataset", "mnist=digits", "--json", "b.json", "--against", NAIVE)
     result = cli("bench", "mnist-server", *small, *words)
@@ -97,6 +101,18 @@ def open_loop(plan, folder):
 """
 
 
+def test_beside_another_loop_without_comparing(cli, small, tmp_path):
+    (tmp_path / "other.py").write_text(OTHER)
+    words = ("--against", "other.py", "--check-rounds", 0, "--json", "b.json")
+    result = cli("bench", "digits-local", *small, *words)
+    assert result.exit_code == 0, result.output
+    assert "ratio" in result.output and "other.py" in result.output
+    (case,) = json.loads((tmp_path / "b.json").read_text())["cases"]
+    assert ordered(case["ratio"]) and case["ratio"]["max"] < 1
+    assert (case["equality"]["equal"], case["equality"]["unchecked"]) == (None, "not asked for")
+
+
+@pytest.mark.slow
 def test_a_loop_that_does_other_work_is_not_equal(cli, small, tmp_path):
     (tmp_path / "other.py").write_text(OTHER)
     words = ("--against", "other.py", "--json", "b.json")
@@ -134,7 +150,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("case", quick(BAD, *(BAD.keys() - {"not a loop"})))
 def test_found_before_measuring(cli, data_dir, tmp_path, case):
     (tmp_path / "empty.py").touch()
     (tmp_path / "broken.py").write_text("1 / 0")
@@ -146,6 +162,7 @@ def test_found_before_measuring(cli, data_dir, tmp_path, case):
     assert len(result.stderr.strip().splitlines()) <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
 def test_ctrl_c_ends_every_process(subprocess_of, data_dir, tmp_path):
     words = "--repeats 5000 --clients 2 --samples 24 --workers 1 --backend process"

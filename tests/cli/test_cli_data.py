@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 
-def test_partition_show(cli, data_dir, tmp_path, tiny):
+def test_partition_show(cli, data_dir, tmp_path, digits):
     out = tmp_path / "split.png"
     words = ("--dataset", "digits", "--clients", 3, "--seed", 4, "--batch-size", 64)
     result = cli("partition", "show", *words, "--out", out, "--data-dir", data_dir)
@@ -17,7 +17,7 @@ def test_partition_show(cli, data_dir, tmp_path, tiny):
     assert "1,797" in result.output and str(out) in result.output.replace("\n", "")
 
     # It is the split that a run with the same options has.
-    result_of_run = cli("run", "local", *tiny, "--seed", 4, "--out", "run")
+    result_of_run = cli("run", "local", *digits, "--seed", 4, "--out", "run")
     assert result_of_run.exit_code == 0, result_of_run.output
     recorded = json.loads((tmp_path / "run" / "partition.json").read_text())
     assert recorded["hash"] in result.output

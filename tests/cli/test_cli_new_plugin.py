@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from installing import write_dist_info
 from protofl.plugin.kinds import KINDS
 from protofl_cli.app import app
 from protofl_cli.commands import new_plugin
+from slowness import quick
 from typer.testing import CliRunner
 
 RUN = {
@@ -37,27 +39,9 @@ def written(tmp_path_factory):
         words = ["new-plugin", f"my-{kind}", "--kind", kind, "--out", str(folder)]
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, result.output
-        install(folder)
+        write_dist_info(folder, folder / "src")
         folders[kind] = folder
     return folders
-
-
-def install(folder):
-    """Write the ``.dist-info`` that installing would write, from the folder's pyproject.toml."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    about = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    info = folder / "src" / f"{about['name'].replace('-', '_')}-{about['version']}.dist-info"
-    info.mkdir()
-    head = f"Metadata-Version: 2.1\nName: {about['name']}\nVersion: {about['version']}\n"
-    (info / "METADATA").write_text(head)
-    lines = [
-        f"[{group}]\n" + "\n".join(f"{name} = {target}" for name, target in entries.items())
-        for group, entries in about["entry-points"].items()
-    ]
-    (info / "entry_points.txt").write_text("\n".join(lines))
 
 
 @pytest.fixture
@@ -82,12 +66,14 @@ def test_it_is_listed_and_shown(installed, cli, kind):
     assert shown.exit_code == 0, shown.output
 
 
-@pytest.mark.parametrize("kind", RUN)
-def test_it_runs(installed, cli, kind, data_dir):
+@pytest.mark.parametrize("kind", quick(RUN, *(RUN.keys() - {"backend"})))
+def test_it_runs(installed, cli, kind, data_dir, few):
     words = "--clients 3 --rounds 2 --batch-size 64 --feature-dim 16 --out run".split()
     words += ["--data-dir", str(data_dir)]
     if kind == "dataset":
         words += ["--set", "dataset.samples=200"]
+    else:
+        words += ["--dataset", few]
     if kind != "backend":
         words += ["--backend", "local"]
     result = cli(*RUN[kind], *words)
@@ -105,6 +91,7 @@ def test_it_passes_the_check(installed, cli, kind, data_dir):
     assert f"protofl-my-{kind} 0.1.0" in result.stdout
 
 
+@pytest.mark.slow
 def test_they_pass_their_own_tests(installed):
     """Each file beside the plugin, as `pytest` finds it in the folder."""
     folders = [*installed.values()]

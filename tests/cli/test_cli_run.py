@@ -20,8 +20,8 @@ def rows_of(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_run(cli, tiny, tmp_path):
-    result = cli("run", "fedsa", *tiny, "--out", "r")
+def test_a_run(cli, digits, tmp_path):
+    result = cli("run", "fedsa", *digits, "--out", "r")
     assert result.exit_code == 0, result.output
     before, after = result.output.split("round 1/2:")
     for words in ("ce + align + mcl + calibration", "server_train", "dirichlet", "1,797 images"):
@@ -35,15 +35,15 @@ def test_a_run(cli, tiny, tmp_path):
     assert max(map(len, result.output.splitlines())) <= 100
 
 
-def test_run_folder_by_default(cli, tiny, tmp_path):
-    result = cli("run", "local", *tiny)
+def test_run_folder_by_default(cli, digits, tmp_path):
+    result = cli("run", "local", *digits)
     assert result.exit_code == 0, result.output
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("local-cnn4-digits-s0-") and folder.name in result.output
 
 
-def test_quiet_prints_the_last_table_only(cli, tiny):
-    result = cli("run", "local", *tiny, "--quiet")
+def test_quiet_prints_the_last_table_only(cli, digits):
+    result = cli("run", "local", *digits, "--quiet")
     assert result.exit_code == 0, result.output
     assert result.output.startswith("local · cnn4 · digits")
     assert all(words in result.output for words in LAST_TABLE)
@@ -68,8 +68,8 @@ def test_profile_prints_where_the_time_went(cli, tiny, tmp_path):
     assert again.exit_code == 0 and "Where the time went" not in again.output
 
 
-def test_trials_have_mean_and_deviation(cli, tiny):
-    result = cli("run", "local", *tiny, "--trials", 2, "--seed", 5)
+def test_trials_have_mean_and_deviation(cli, digits):
+    result = cli("run", "local", *digits, "--trials", 2, "--seed", 5)
     assert result.exit_code == 0, result.output
     assert "mean ± std" in result.output
     assert "seed 5" in result.output and "seed 6" in result.output
@@ -193,6 +193,7 @@ def test_interrupted_and_resumed(cli, tiny, tmp_path, monkeypatch):
     assert result.exit_code == 0 and "best accuracy" in result.output
 
 
+@pytest.mark.slow
 def test_ctrl_c(subprocess_of, tiny, tmp_path):
     process = subprocess_of("run", "local", *tiny, "--rounds", 5000, "--out", "r")
     metrics = tmp_path / "r" / "metrics.jsonl"
@@ -238,6 +239,7 @@ def test_a_run_that_fails(cli, tiny, strangers):
     assert len(result.stderr.strip().splitlines()) <= 3
 
 
+@pytest.mark.slow
 def test_debug_shows_the_worker_s_traceback(cli, tiny, strangers):
     strangers("trouble", {"method": {"failing": "trouble_module:Failing"}}, FAILING)
     words = [word if word != "local" else "process" for word in tiny]

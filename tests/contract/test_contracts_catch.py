@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import protofl as pf
 import pytest
@@ -239,23 +241,24 @@ class _Idle(nn.Linear):
         self.idle = nn.Parameter(torch.zeros(3))
 
 
-def _idle(channels, num_classes, feature_dim, side):
-    extractor = nn.Sequential(nn.Flatten(), nn.Linear(channels * side**2, feature_dim))
+def _idle(sample, num_classes, feature_dim):
+    extractor = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(sample.shape), feature_dim))
     return pf.SplitModel(extractor, _Idle(feature_dim, num_classes), feature_dim)
 
 
-def _ten(channels, num_classes, feature_dim, side):
-    extractor = nn.Sequential(nn.Flatten(), nn.Linear(channels * side**2, feature_dim))
+def _ten(sample, num_classes, feature_dim):
+    extractor = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(sample.shape), feature_dim))
     return pf.SplitModel(extractor, nn.Linear(feature_dim, 10), feature_dim)
 
 
-def _fixed(channels, num_classes, feature_dim, side):
+def _fixed(sample, num_classes, feature_dim):
     torch.manual_seed(3)
-    return toyfed.CNN.build(channels, num_classes, feature_dim, side)
+    return toyfed.CNN.build(sample, num_classes, feature_dim)
 
 
-def _grey(channels, num_classes, feature_dim, side):
-    return toyfed.CNN.build(1, num_classes, feature_dim, side)
+def _grey(sample, num_classes, feature_dim):
+    grey = pf.SampleSpec((1, *sample.shape[1:]))
+    return toyfed.CNN.build(grey, num_classes, feature_dim)
 
 
 class _Across(nn.Module):
@@ -263,8 +266,8 @@ class _Across(nn.Module):
         return x - x.mean(0)
 
 
-def _across(channels, num_classes, feature_dim, side):
-    layers = [nn.Flatten(), _Across(), nn.Linear(channels * side**2, feature_dim)]
+def _across(sample, num_classes, feature_dim):
+    layers = [nn.Flatten(), _Across(), nn.Linear(math.prod(sample.shape), feature_dim)]
     return pf.SplitModel(nn.Sequential(*layers), nn.Linear(feature_dim, num_classes), feature_dim)
 
 
@@ -275,7 +278,7 @@ def _across(channels, num_classes, feature_dim, side):
         (_ten, "feature_width_and_scores", "scores (2, 10)"),
         (_grey, "feature_width_and_scores", "channels"),
         (_fixed, "initial_weights", "two seeds give the same weights"),
-        (_across, "images_are_scored_alone", "alone and in a batch"),
+        (_across, "samples_are_scored_alone", "alone and in a batch"),
     ],
 )
 def test_a_model_group(build, check, why):
@@ -344,14 +347,13 @@ class Chance:
 
     @pf.hookimpl
     def decode(self):
-        return pf.Images(torch.rand(20, 1, 8, 9), torch.arange(20) % 4, 20, [*"abcde"])
+        return pf.Dataset(torch.rand(20, 1, 8, 9), torch.arange(20) % 4, 20, [*"abcde"])
 
 
 def test_a_dataset():
-    found = failures(DatasetContract, Chance, "cache_key images square decoding_again")
+    found = failures(DatasetContract, Chance, "cache_key samples decoding_again")
     assert "depends on the folder" in found["cache_key"]
-    assert "no sample of class e" in found["images"]
-    assert "8×9" in found["square"]
+    assert "no sample of class e" in found["samples"]
     assert "a second decoding differs" in found["decoding_again"]
 
 

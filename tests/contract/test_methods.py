@@ -63,7 +63,7 @@ def test_what_is_sent_is_what_is_declared(method, fed):
 
 def test_trial_k_of_seed_s_is_a_run_with_seed_s_plus_k(fed):
     images = toyfed.make_images([[12, 12, 12, 12], [12, 12, 12, 12]], given_split=False)
-    options = {"images": images, "participation": 0.5, "partition": "dirichlet"}
+    options = {"data": images, "participation": 0.5, "partition": "dirichlet"}
     second = fed(trial=2, seed=3, trials=3, **options)
     alone = fed(seed=5, **options)
     for found in (second, alone):

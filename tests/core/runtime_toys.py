@@ -6,6 +6,7 @@ Methods are small classes of the tests; they take part through ``Plan.make(extra
 from __future__ import annotations
 
 import atexit
+import math
 import shutil
 import tempfile
 from pathlib import Path
@@ -35,12 +36,12 @@ class Tiny:
         for label in range(4):
             row, column = 4 * (label // 2), 4 * (label % 2)
             x[y == label, :, row : row + 4, column : column + 4] += 100
-        return pf.Images(x, y, 96, ["a", "b", "c", "d"])
+        return pf.Dataset(x, y, 96, ["a", "b", "c", "d"])
 
 
 def _build(width):
-    def build(channels, num_classes, feature_dim, side):
-        flat = channels * side * side
+    def build(sample, num_classes, feature_dim):
+        flat = math.prod(sample.shape)
         layers = [nn.Flatten(), nn.Linear(flat, width), nn.ReLU(), nn.Linear(width, feature_dim)]
         return pf.SplitModel(nn.Sequential(*layers), nn.Linear(feature_dim, num_classes), 6)
 

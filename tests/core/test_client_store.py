@@ -11,7 +11,7 @@ import protofl as pf
 import pytest
 import torch
 from protofl.hosts import host, store
-from protofl.hosts.storage import read_tensors, write_tensors
+from protofl.wire.files import read_tensors, write_tensors
 from runtime_toys import make_plan, open_federation, without_times
 from torch import nn
 

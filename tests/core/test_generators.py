@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from protofl.data.generators import ImageSource, Outline, to_channels, to_size
-from protofl.data.images import Images
+from protofl.data.dataset import Dataset
+from protofl.data.generators import Outline, to_channels, to_size
 from protofl.errors import UsageError
 from protofl.hookspecs.markers import hookimpl
+from protofl.plan.inputs import image_source
 from protofl.plan.plan import Plan
 from protofl.plugin.choice import Choice
 
@@ -39,9 +40,9 @@ class _Opened:
 
 
 def source(x, dry=False):
-    data = Images(x, torch.zeros(len(x), dtype=torch.int64), len(x), ["a"])
+    data = Dataset(x, torch.zeros(len(x), dtype=torch.int64), len(x), ["a"])
     part = Choice("generator", "ramp", Ramp, None)
-    return ImageSource(part, data, CPU, None, dry=dry)
+    return image_source(part, data, CPU, None, dry=dry)
 
 
 @pytest.mark.parametrize(("channels", "side"), [(1, 8), (3, 16), (3, 32), (2, 5)])

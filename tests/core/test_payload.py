@@ -8,7 +8,8 @@ import protofl as pf
 import pytest
 import torch
 from protofl.errors import MissingKey
-from protofl.wire.payload import Knowledge, Payload, class_rows, stack_rows
+from protofl.wire.knowledge import Knowledge
+from protofl.wire.payload import Payload, class_rows, stack_rows
 
 
 def t(*values):

@@ -25,7 +25,7 @@ class Specks:
     def decode(self, config, data_dir):
         y = torch.arange(4).repeat(30)
         x = torch.randint(0, 256, (120, 1, 4, 4), generator=torch.Generator().manual_seed(1))
-        return pf.Images(x.to(torch.uint8), y, 100, list("abcd"))
+        return pf.Dataset(x.to(torch.uint8), y, 100, list("abcd"))
 
 
 class Pixels:
@@ -35,7 +35,7 @@ class Pixels:
 
     @pf.hookimpl
     def architectures(self, config):
-        def build(channels, num_classes, feature_dim, side):
+        def build(sample, num_classes, feature_dim):
             return pf.SplitModel(nn.Flatten(), nn.Linear(16, num_classes), feature_dim)
 
         return [pf.Architecture("pixels", build, channels_last=False)]
@@ -161,7 +161,7 @@ def test_a_phase_trains_on_the_rows_that_were_received(federation):
     for _, _, labels, x, index in digests:
         assert labels == 0
         assert sorted(index.tolist()) == [0, 1, 2, 3, 4]
-        assert torch.equal(x, public.images(KEPT[index]))
+        assert torch.equal(x, public.inputs(KEPT[index]))
 
 
 def test_without_the_rows_a_phase_trains_on_all(federation):

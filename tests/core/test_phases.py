@@ -56,7 +56,7 @@ class Distilling:
     def upload_payload(self, client):
         EVENTS.append(("upload", client.round, client.id, None))
         with torch.no_grad():
-            return pf.Payload(public_logits=client.head(client.features(client.public.images())))
+            return pf.Payload(public_logits=client.head(client.features(client.public.inputs())))
 
     @pf.hookimpl
     def server_aggregate(self, server, uploads):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from protofl.data import batches
-from protofl.data.batches import LEAST, Pixels, Samples, batch_bounds, training_batches
+from protofl.data.batches import LEAST, Samples, batch_bounds, training_batches
+from protofl.data.preparation import Pixels
 from protofl.randomness import global_stream, numpy_stream, random_stream
 
 
@@ -129,7 +130,7 @@ def test_every_sample_once_an_epoch():
         seen = torch.cat([index for *_, index in found[4 * epoch : 4 * epoch + 4]])
         assert sorted(seen.tolist()) == list(range(23))
     for x, y, index in found:
-        assert torch.equal(x, samples.images(index))
+        assert torch.equal(x, samples.inputs(index))
         assert torch.equal(y, samples.y[index])
     dropped = epoch_orders(samples, epochs=1, drop_last=True)
     assert [len(index) for *_, index in dropped] == [5, 5, 5, 5]
@@ -171,11 +172,11 @@ def test_rows_of_samples():
     samples = make_samples(12)
     part = samples.first(5)
     assert len(part) == 5
-    assert torch.equal(part.images(), samples.images(slice(0, 5)))
+    assert torch.equal(part.inputs(), samples.inputs(slice(0, 5)))
     assert torch.equal(part.y, samples.y[:5])
     chunks = list(samples.chunks(5))
     assert [len(c) for c in chunks] == [5, 5, 2]
-    assert torch.equal(torch.cat(chunks), samples.images())
+    assert torch.equal(torch.cat(chunks), samples.inputs())
 
 
 def test_augmented_batches_are_shifts_and_flips():
@@ -250,6 +251,6 @@ def test_reading_samples_leaves_the_stored_data_alone():
     stored = torch.randn(6, 1, 2, 2)
     kept = stored.clone()
     samples = Samples(stored, None, torch.arange(6), Pixels(1, 2), channels_last=False)
-    samples.images().add_(1)
-    samples.images(slice(0, 3)).zero_()
+    samples.inputs().add_(1)
+    samples.inputs(slice(0, 3)).zero_()
     assert torch.equal(stored, kept)

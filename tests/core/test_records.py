@@ -131,7 +131,7 @@ def test_partition_json(tmp_path):
     train("local", out, rounds=1)
     record = read(out / "partition.json")
     plan = Plan.make({"method": "local", "models": "toy", **_options(out)})
-    split, labels = plan.split(0), plan.images.y
+    split, labels = plan.split(0), plan.data.y
     assert record["hash"] == split.hash
     for side, rows in (("train", split.train), ("test", split.test)):
         for client in range(4):

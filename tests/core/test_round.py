@@ -259,7 +259,7 @@ def test_figures_of_a_line():
     assert line["upload_floats"] == sum(clients)
     hits, counts = [], []
     for client in range(4):
-        labels = plan.images.y[plan.split(0).test(client)]
+        labels = plan.data.y[plan.split(0).test(client)]
         hits.append(int((labels == client).sum()))
         counts.append(len(labels))
     shares = [h / n for h, n in zip(hits, counts, strict=True)]

@@ -11,6 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from installing import write_dist_info
+from protofl_cli.app import app
+from typer.testing import CliRunner
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/pyproject.toml"))
@@ -54,16 +57,55 @@ def test_there_are_two():
         assert [words for words in found if words[:2] == ["protofl", "run"]]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [words for name in NAMES for words in commands(name) if words[0] == "protofl"],
-    ids=lambda words: " ".join(words[1:3]),
-)
+COMMANDS = [words for name in NAMES for words in commands(name) if words[0] == "protofl"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_the_readme_s_commands(installed, tmp_path, words):
     done = run([*PROTOFL, *words[1:]], tmp_path, installed)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Both distributions as this process finds them, and a folder of its own."""
+    before = {*sys.modules}
+    for name in NAMES:
+        write_dist_info(EXAMPLES / name, tmp_path / "site")
+        monkeypatch.syspath_prepend(str(EXAMPLES / name))
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    yield
+    for name in {*sys.modules} - before:
+        if name.startswith(("protofl_proto_nce", "protofl_widths")):
+            del sys.modules[name]
+
+
+QUICK = [words for words in COMMANDS if words[1] in ("show", "partition")]
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("words", QUICK, ids=" ".join)
+def test_the_readme_s_commands_in_this_process(words):
+    result = CliRunner().invoke(app, words[1:])
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    "words",
+    ["proto-nce --models cnn4", "fedproto --models widths5 --partition quantity"],
+    ids=NAMES,
+)
+def test_they_run_in_this_process(words):
+    small = "--clients 2 --rounds 1 --batch-size 200 --feature-dim 16 --backend local"
+    result = CliRunner().invoke(app, ["run", *words.split(), *small.split()])
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_their_own_tests_pass(installed, tmp_path, name):
     tests = str(EXAMPLES / name / "tests")
@@ -72,6 +114,7 @@ def test_their_own_tests_pass(installed, tmp_path, name):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_plugins_are_listed_with_their_distributions(installed, tmp_path):
     done = run([*PROTOFL, "list-plugins", "--json"], tmp_path, installed)
     import json

@@ -60,13 +60,13 @@ def make_data() -> None:
     np.savez_compressed(DATA, x=images.x.numpy(), y=images.y.numpy(), piece=piece)
 
 
-def read_data() -> pf.Images:
+def read_data() -> pf.Dataset:
     """The stored images: four clients, four classes."""
     with np.load(DATA) as file:
         x, y, piece = (torch.from_numpy(file[key]) for key in ("x", "y", "piece"))
     rows = [(piece == number).nonzero().squeeze(1) for number in range(int(piece.max()) + 1)]
     names = [f"class {c}" for c in range(int(y.max()) + 1)]
-    return pf.Images(x, y, len(y), names, list(zip(rows[::2], rows[1::2], strict=True)))
+    return pf.Dataset(x, y, len(y), names, list(zip(rows[::2], rows[1::2], strict=True)))
 
 
 def run(name: str, folder: Path) -> dict[str, Tensor]:
@@ -83,7 +83,7 @@ def run(name: str, folder: Path) -> dict[str, Tensor]:
         method,
         folder,
         **public,
-        images=read_data(),
+        data=read_data(),
         models=toyfed.group(*members, K=6),
         rounds=ROUNDS,
         optimizer="sgd",  # a server's Adam is enough of it (see ADAM)
@@ -103,6 +103,6 @@ def run(name: str, folder: Path) -> dict[str, Tensor]:
         record = toy.client(number)
         record.model.eval()
         with torch.no_grad():
-            found[f"features/client {number}"] = record.model.features(record.test.images())
+            found[f"features/client {number}"] = record.model.features(record.test.inputs())
     kept = {key: value for key, value in found.items() if not key.endswith(NOISE.get(name, ()))}
     return {key: value.detach().clone().contiguous() for key, value in kept.items()}

@@ -60,7 +60,7 @@ def import_data(
     block: Block = None,
     debug: Debug = False,
 ) -> None:
-    """Put a data set's images into the cache from a .npz file, without a download."""
+    """Put a data set into the cache from a .npz file, without a download."""
     from protofl.data.cache import cache_file, import_npz
     from protofl.errors import UsageError, unknown
     from protofl.plugin.registry import Registry
@@ -84,12 +84,11 @@ def import_data(
     plugin = registry.load("dataset", name)
     key = _key(name, plugin, folder)
     with render.waiting(f"reading {file}"):
-        images = import_npz(key, file, folder)
-    channels, height, width = images.x.shape[1:]
-    test = len(images.y) - images.num_train
+        data = import_npz(key, file, folder)
+    test = len(data.y) - data.num_train
     render.line(
-        f"{name}: {images.num_train:,} training and {test:,} test samples, "
-        f"{images.num_classes} classes, {channels}×{height}×{width} {_dtype(images.x.dtype)}"
+        f"{name}: {data.num_train:,} training and {test:,} test samples, "
+        f"{data.num_classes} classes, {data.sample}, {_dtype(data.x.dtype)}"
     )
     render.line(f"in {cache_file(key, folder)}", "dim")
 

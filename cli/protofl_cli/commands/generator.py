@@ -41,7 +41,7 @@ def train(
 ) -> None:
     """Train a generator on the training part of a data set, for --set generator.weights=FILE."""
     from protofl.errors import UsageError
-    from protofl.plan.inputs import load_images
+    from protofl.plan.inputs import load_data
     from protofl.plan.settings import DEFAULT_DATA_DIR
     from protofl.plugin.choice import choose
     from protofl.plugin.registry import Registry
@@ -59,7 +59,7 @@ def train(
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{generator}-{Path(data.text).stem}")
     target = _target(out or Path(f"{stem}.safetensors"))
     folder = (data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
-    images = load_images(data, folder, lambda text: render.line(text, "dim"))
+    images = load_data(data, folder, lambda text: render.line(text, "dim"))
     render.heading(f"{part.name} on {data.name}", f"{images.num_train:,} images")
     told = part.call(
         "train_generator",

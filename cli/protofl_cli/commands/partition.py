@@ -13,7 +13,7 @@ from protofl_cli import render
 from protofl_cli.options import Block, DataDir, Debug
 
 if TYPE_CHECKING:
-    from protofl.data.images import Images
+    from protofl.data.dataset import Dataset
     from protofl.data.split import Split
     from torch import Tensor
 
@@ -152,10 +152,10 @@ def _make(
     options: dict[str, dict[str, Any]],
     data_dir: Path | None,
     block: list[str],
-) -> tuple[Images, Split, str]:
+) -> tuple[Dataset, Split, str]:
     """The data, their split, and the partitioner's name."""
     from protofl.data.split import make_split
-    from protofl.plan.inputs import load_images, partition_with
+    from protofl.plan.inputs import load_data, partition_with
     from protofl.plan.settings import DEFAULT_DATA_DIR, Settings
     from protofl.plugin.choice import choose
     from protofl.plugin.registry import Registry
@@ -166,7 +166,7 @@ def _make(
     defaults |= getattr(data.plugin, "defaults", {})
     part = choose(registry, "partitioner", partition or defaults["partition"], options["partition"])
     folder = (data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
-    images = load_images(data, folder, lambda line: render.line(line, "dim"))
+    images = load_data(data, folder, lambda line: render.line(line, "dim"))
     if clients is None and images.split is None:
         clients = defaults["clients"]
 
@@ -184,7 +184,7 @@ def _make(
     return images, split, split.partitioner
 
 
-def _whole_table(images: Images, train: Tensor, test: Tensor) -> None:
+def _whole_table(images: Dataset, train: Tensor, test: Tensor) -> None:
     counts = train + test
     rows = []
     for client in range(min(len(counts), LONG)):
@@ -199,7 +199,7 @@ def _whole_table(images: Images, train: Tensor, test: Tensor) -> None:
     render.table(columns, rows, right=columns[1:], keep=columns)
 
 
-def _short_table(images: Images, train: Tensor, test: Tensor) -> None:
+def _short_table(images: Dataset, train: Tensor, test: Tensor) -> None:
     counts = train + test
     rows = []
     for client in range(min(len(counts), LONG)):

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 CHANNELS = 3
 """Channels for which architectures are counted where the group takes the data's own."""
 
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "series": {"shape": (1, 64)},
+    "tokens": {"shape": (64,), "vocabulary": 5000, "padding": 0},
+    "table": {"shape": (32,)},
+}
+"""Samples for which architectures are counted that take no images."""
+
 
 def show(
     name: Annotated[
@@ -215,17 +222,24 @@ def run_defaults(plugin: Plugin, found: type) -> list[tuple[str, str]]:
 
 
 def _model_group(registry: Registry, text: str, found: Any, classes: int) -> None:  # noqa: ANN401
+    from protofl.data.spec import SampleSpec, in_words
+    from protofl.plan.inputs import kinds_of
     from protofl.plugin.choice import choose
     from protofl.views.architecture import profile
 
-    width, side = getattr(found, "feature_dim", 512), getattr(found, "min_side", 32)
-    channels = getattr(found, "channels", None)
-    images = f"{channels} channels" if channels else "the data's own channels"
+    width, kinds = getattr(found, "feature_dim", 512), kinds_of(found)
     rows = [
         ("K", f"{width} features unless --feature-dim says otherwise"),
-        ("images", f"{images}, at least {side}×{side}"),
-        ("server", getattr(found, "server_architecture", "resnet56")),
+        ("takes", in_words(kinds)),
     ]
+    if "image" in kinds:
+        side, channels = getattr(found, "min_side", 32), getattr(found, "channels", None)
+        own = f"{channels} channels" if channels else "the data's own channels"
+        rows.append(("images", f"{own}, smaller ones are brought to {side} px"))
+        seen = SampleSpec((channels or CHANNELS, side, side))
+    else:
+        seen = SampleSpec(kind=kinds[0], **EXAMPLES[kinds[0]])
+    rows.append(("server", getattr(found, "server_architecture", "resnet56")))
     render.pairs(rows)
     render.text()
     if getattr(found, "argument", None) and ":" not in text:
@@ -236,7 +250,7 @@ def _model_group(registry: Registry, text: str, found: Any, classes: int) -> Non
     with render.waiting("counting parameters"):
         architectures = part.call("architectures")
         for number, architecture in enumerate(architectures):
-            parameters, flops = profile(architecture, channels or CHANNELS, classes, width, side)
+            parameters, flops = profile(architecture, seen, classes, width)
             cells.append(
                 (str(number), architecture.name, architecture.head, f"{parameters:,}", si(flops))
             )
@@ -245,7 +259,7 @@ def _model_group(registry: Registry, text: str, found: Any, classes: int) -> Non
         cells,
         right=("parameters", "forward FLOPs"),
         title=f"Architectures: client i gets number i mod {len(cells)}; counted for "
-        f"{channels or CHANNELS}×{side}×{side} pixels and {classes} classes",
+        f"{seen} and {classes} classes",
     )
 
 

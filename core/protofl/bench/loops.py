@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from protofl.cores import compute_threads
-from protofl.data.batches import Pixels
 from protofl.errors import UsageError
 from protofl.hosts.jobs import Pool
-from protofl.hosts.storage import read_tensors
 from protofl.plan.plan import Plan
 from protofl.runs.federation import Federation, Tally
+from protofl.wire.files import read_tensors
 from protofl.wire.payload import Payload
 
 
@@ -171,27 +170,16 @@ _WRITE = "a file with open_loop(plan, folder), see protofl.bench.loops.Loop"
 # --- double precision ---------------------------------------------------------------------------
 
 
-class DoublePixels(Pixels):
-    """Images in float64."""
-
-    def __call__(self, x: Tensor, channels_last: bool) -> Tensor:
-        """As `Pixels`, and then widened."""
-        return super().__call__(x, channels_last).double()
-
-
 @contextmanager
-def double_precision(plan: Plan) -> Iterator[None]:
-    """Compute everything in float64 inside: weights, images, and what is made of them.
+def double_precision() -> Iterator[None]:
+    """Compute everything in float64 inside: weights, samples, and what is made of them.
 
     Two programs with the same arithmetic drift apart in float32 by rounding alone; in float64 what
     is left of that is far below any real difference.
     """
     before = torch.get_default_dtype()
-    pixels = plan.pixels
     torch.set_default_dtype(torch.float64)
-    plan.pixels = DoublePixels(pixels.channels, pixels.side)
     try:
         yield
     finally:
         torch.set_default_dtype(before)
-        plan.pixels = pixels

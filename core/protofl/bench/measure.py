@@ -24,7 +24,7 @@ from protofl.bench import subset
 from protofl.bench.cases import Case
 from protofl.bench.compare import TOLERANCE, compare
 from protofl.cores import usable_cores
-from protofl.data.images import Images
+from protofl.data.dataset import Dataset
 from protofl.errors import HostFailure, ProtoflError, UsageError
 from protofl.plan.options import merge_options
 from protofl.runs.federation import finite
@@ -102,7 +102,7 @@ def measure(request: Request, progress: Progress) -> dict[str, Any]:
         "tolerance": TOLERANCE,
         "cases": [],
     }
-    data: dict[str, Images] = {}
+    data: dict[str, Dataset] = {}
     for number, case in enumerate(cases):
         progress("case", {"case": case, "number": number, "count": len(cases)})
         if case.data not in data:
@@ -139,7 +139,7 @@ class _Measurement:
             merge_options(self.options, case.options), _writable(request.options)
         )
 
-    def run(self, images: Images) -> dict[str, Any]:
+    def run(self, images: Dataset) -> dict[str, Any]:
         """Measure, then compare."""
         case, request = self.case, self.request
         path = self.folder / f"{case.data}.npz"

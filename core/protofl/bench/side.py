@@ -40,7 +40,7 @@ def main() -> None:
     try:
         first = json.loads(asked.readline())
         plan = Plan.make(first["options"], report=lambda line: None)
-        with double_precision(plan) if first["double"] else nullcontext():
+        with double_precision() if first["double"] else nullcontext():
             loop = open_loop(plan, Path(first["folder"]), first["file"])
             answer(about(plan))
             for line in asked:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from protofl.data.images import Images
+from protofl.data.dataset import Dataset
 from protofl.errors import UsageError
-from protofl.plan.inputs import load_images
+from protofl.plan.inputs import load_data
 from protofl.plugin.choice import choose
 from protofl.plugin.registry import Registry
 
@@ -49,12 +49,12 @@ def find_data(kind: str, folder: Path | None, given: dict[str, str]) -> str:
     )
 
 
-def load(dataset: str, data_dir: Path, report: Any) -> Images:  # noqa: ANN401 - a callable
+def load(dataset: str, data_dir: Path, report: Any) -> Dataset:  # noqa: ANN401 - a callable
     """A data set by NAME or NAME:PATH, from the cache where it is there."""
-    return load_images(choose(Registry(()), "dataset", dataset), data_dir, report)
+    return load_data(choose(Registry(()), "dataset", dataset), data_dir, report)
 
 
-def write_subset(images: Images, clients: int, samples: int, path: Path, name: str) -> None:
+def write_subset(images: Dataset, clients: int, samples: int, path: Path, name: str) -> None:
     """Write the first images of every class, as many of each as the number allows.
 
     The partitioner ``iid`` then gives every client the same number, of which 75 % are its

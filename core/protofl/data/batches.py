@@ -1,17 +1,17 @@
 """Batches: index slices of a seeded permutation, normalised on the device.
 
 There is no DataLoader and no per-sample work: a client's samples are rows of one mapped tensor
-of all images; an epoch gathers them in the order of a permutation, a block of batches at a time.
+of all; an epoch gathers them in the order of a permutation, a block of batches at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from protofl.data.preparation import Preparation
 from protofl.randomness import random_stream
 
 BLOCK = 512
@@ -29,47 +29,27 @@ layer: at 32 px the gradient of a ResNet152 has norm 1e4 for 10 samples, 2e5 for
 """
 
 
-@dataclass(frozen=True)
-class Pixels:
-    """How stored images become what a model sees.
-
-    Attributes:
-        channels: Channels that the model takes; grey images are repeated.
-        side: Smallest side; smaller images are brought to it bilinearly.
-    """
-
-    channels: int
-    side: int
-
-    def __call__(self, x: Tensor, channels_last: bool) -> Tensor:
-        """Normalise uint8 to x/127.5 − 1 (floats are used as they are), resize, lay out."""
-        x = x.to(torch.float32).div_(127.5).sub_(1) if x.dtype == torch.uint8 else x.float()
-        if min(x.shape[2:]) < self.side:
-            scale = self.side / min(x.shape[2:])
-            size = [max(self.side, round(n * scale)) for n in x.shape[2:]]
-            x = torch.nn.functional.interpolate(x, size=size, mode="bilinear", align_corners=False)
-        if x.shape[1] < self.channels:
-            x = x.expand(-1, self.channels, -1, -1)
-        layout = torch.channels_last if channels_last else torch.contiguous_format
-        return x.contiguous(memory_format=layout)
-
-
 class Samples:
-    """Rows of a tensor of images, as a model sees them.
+    """Rows of a tensor of samples, as a model sees them.
 
     Args:
-        x: All images N×channels×H×W, on the device.
+        x: All samples N×…, on the device.
         y: All labels [N], on the device; None where the samples are unlabelled.
         rows: The rows that belong here, [n].
-        pixels: How images are prepared.
-        channels_last: Their layout.
+        prepare: How stored samples become what a model sees.
+        channels_last: The layout of images.
     """
 
     def __init__(
-        self, x: Tensor, y: Tensor | None, rows: Tensor, pixels: Pixels, channels_last: bool
+        self,
+        x: Tensor,
+        y: Tensor | None,
+        rows: Tensor,
+        prepare: Preparation,
+        channels_last: bool,
     ) -> None:
         self._x, self._rows = x, rows.to(x.device)
-        self._pixels, self._channels_last = pixels, channels_last
+        self._prepare, self._channels_last = prepare, channels_last
         labels = y if y is not None else torch.empty(0, dtype=torch.int64, device=x.device)
         self.y = labels[self._rows] if y is not None else labels
 
@@ -85,21 +65,21 @@ class Samples:
         part = object.__new__(Samples)
         part._x, part._rows = self._x, self._rows[index]
         part.y = self.y[index] if len(self.y) else self.y
-        part._pixels, part._channels_last = self._pixels, self._channels_last
+        part._prepare, part._channels_last = self._prepare, self._channels_last
         return part
 
-    def images(self, index: Tensor | slice = slice(None)) -> Tensor:
-        """The images at ``index``, n×channels×H×W, normalised."""
-        return self._pixels(self._x[self._rows[index]], self._channels_last)
+    def inputs(self, index: Tensor | slice = slice(None)) -> Tensor:
+        """What a model sees of the samples at ``index``, n×… (`SampleSpec.shape`)."""
+        return self._prepare(self._x[self._rows[index]], self._channels_last)
 
-    def prepare(self, images: Tensor) -> Tensor:
-        """Other images in the data's channels, size and range, prepared as these are."""
-        return self._pixels(images, self._channels_last)
+    def prepare(self, x: Tensor) -> Tensor:
+        """Other samples of the data's shape and range, prepared as these are."""
+        return self._prepare(x, self._channels_last)
 
     def chunks(self, size: int) -> Iterator[Tensor]:
-        """All images in order, ``size`` at a time."""
+        """What a model sees of all samples in order, ``size`` at a time."""
         for start in range(0, len(self), size):
-            yield self.images(slice(start, start + size))
+            yield self.inputs(slice(start, start + size))
 
 
 def batch_bounds(count: int, batch_size: int, drop_last: bool) -> list[tuple[int, int]]:
@@ -129,7 +109,7 @@ def training_batches(
     keys: tuple[str | int, ...],
     augment: bool = False,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Images, labels and row numbers of every mini-batch of all epochs.
+    """Inputs, labels and row numbers of every mini-batch of all epochs.
 
     Args:
         samples: The phase's data.
@@ -154,13 +134,13 @@ def training_batches(
             part = bounds[first : first + group]
             start = part[0][0]
             index = order[start : part[-1][1]]
-            images = samples.images(index)
+            x = samples.inputs(index)
             if moves is not None:
-                images = shifted_and_flipped(images, moves[:, start : start + len(images)])
+                x = shifted_and_flipped(x, moves[:, start : start + len(x)])
             labels = samples.y[index] if len(samples.y) else samples.y
             for a, b in part:
                 within = slice(a - start, b - start)
-                yield images[within], labels[within] if len(labels) else labels, index[within]
+                yield x[within], labels[within] if len(labels) else labels, index[within]
 
 
 def onto(device: torch.device, tensor: Tensor) -> Tensor:

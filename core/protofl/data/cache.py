@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from protofl.data.images import Images
+from protofl.data.dataset import Dataset
 from protofl.data.npz import read_npz
 from protofl.errors import ProtoflError, UsageError
 
@@ -74,9 +74,9 @@ def _to_stderr(line: str) -> None:
 def load(
     key: str,
     data_dir: Path,
-    decode: Callable[[], Images],
+    decode: Callable[[], Dataset],
     report: Callable[[str], None] = _to_stderr,
-) -> Images:
+) -> Dataset:
     """Return the data set ``key`` from the cache; decode it first where the cache has none.
 
     Of several processes that ask at the same time one decodes and the others wait for it. A file
@@ -102,7 +102,7 @@ def load(
     return images
 
 
-def import_npz(name: str, file: str | Path, data_dir: Path) -> Images:
+def import_npz(name: str, file: str | Path, data_dir: Path) -> Dataset:
     """Put the content of an ``.npz`` file into the cache as data set ``name``, replacing it.
 
     Args:
@@ -183,7 +183,7 @@ class _Unusable(Exception):
     """A cache file can't be used; the message says why."""
 
 
-def _reuse(path: Path, report: Callable[[str], None]) -> Images | None:
+def _reuse(path: Path, report: Callable[[str], None]) -> Dataset | None:
     if not path.exists():
         return None
     try:
@@ -193,7 +193,7 @@ def _reuse(path: Path, report: Callable[[str], None]) -> Images | None:
         return None
 
 
-def _read(path: Path) -> Images:
+def _read(path: Path) -> Dataset:
     """Open a cache file; its tensors are views of the mapped file."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -201,7 +201,7 @@ def _read(path: Path) -> Images:
             if about.get("format") != FORMAT:
                 raise _Unusable("no data set in this version's format")
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-        return Images(
+        return Dataset(
             x=tensors["x"],
             y=tensors["y"],
             num_train=about["num_train"],
@@ -218,7 +218,7 @@ def _read(path: Path) -> Images:
         raise _Unusable(f"damaged: {error}") from error
 
 
-def _store(path: Path, images: Images) -> Images:
+def _store(path: Path, images: Dataset) -> Dataset:
     """Write a cache file in one step and open it."""
     _check(images, path)
     about: dict[str, Any] = {
@@ -247,7 +247,7 @@ def _store(path: Path, images: Images) -> Images:
     return _read(path)
 
 
-def _check(images: Images, path: Path) -> None:
+def _check(images: Dataset, path: Path) -> None:
     """A data set plugin's result against its contract."""
     x, y, count = images.x, images.y, len(images.y)
     rows = [part for client in images.split or () for part in client]
@@ -271,11 +271,11 @@ def _check(images: Images, path: Path) -> None:
     if wrong:
         raise ProtoflError(
             f"the data set for {path.name} was decoded wrongly: {'; '.join(wrong)}",
-            do="this is an error in the data set's plugin; see protofl.Images",
+            do="this is an error in the data set's plugin; see protofl.Dataset",
         )
 
 
-def _packed_split(images: Images) -> dict[str, Tensor]:
+def _packed_split(images: Dataset) -> dict[str, Tensor]:
     if images.split is None:
         return {}
     packed = {}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from protofl.data.images import Images
+from protofl.data.dataset import Dataset
 from protofl.errors import UsageError
-from protofl.plugin.choice import Choice
 
 GREY = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in grey (ITU-R BT.601)."""
@@ -66,32 +65,30 @@ class ImageSource:
     """The run's generator: loaded when it is first used, and its images as the data are.
 
     Args:
-        part: The generator plugin.
-        images: The run's data, whose channels, size and range the images get.
+        name: Its name, for errors.
+        outline: Tells its sizes without loading it, or None where it can't.
+        open: Loads it.
+        data: The run's data, whose channels, size and range the images get.
         device: Where it computes.
-        data_dir: Where downloads are kept.
         dry: Load nothing; latents and images are zeros of their shape.
     """
 
     def __init__(
         self,
-        part: Choice,
-        images: Images,
+        name: str,
+        outline: Callable[[], Outline | None],
+        open: Callable[[], Generator | None],
+        data: Dataset,
         device: torch.device,
-        data_dir: Path,
         *,
         dry: bool = False,
     ) -> None:
-        self._part, self._images, self._device = part, images, device
-        self._data_dir, self._dry = data_dir, dry
+        self.name = name
+        self._tell, self._load = outline, open
+        self._data, self._device, self._dry = data, device, dry
         self._opened: Generator | None = None
         self._bounds: tuple[float, float] | None = None
         self._outline: Outline | None = None
-
-    @property
-    def name(self) -> str:
-        """The plugin's name."""
-        return self._part.name
 
     @property
     def outline(self) -> Outline:
@@ -99,8 +96,7 @@ class ImageSource:
         if not self._dry:
             return self._open().outline
         if self._outline is None:
-            found: Outline | None = self._call("outline")
-            self._outline = found or Outline(num_classes=None)
+            self._outline = self._tell() or Outline(num_classes=None)
         return self._outline
 
     @torch.no_grad()
@@ -115,7 +111,7 @@ class ImageSource:
     @torch.no_grad()
     def images(self, latents: Tensor) -> Tensor:
         """Images of latent vectors, [n, channels, H, W] float32 as the data are."""
-        channels, height, width = self._images.x.shape[1:]
+        channels, height, width = self._data.x.shape[1:]
         if self._dry:
             return torch.zeros(len(latents), channels, height, width, device=self._device)
         x = self._open().images(latents).float().clamp(-1, 1)
@@ -126,18 +122,15 @@ class ImageSource:
     def _open(self) -> Generator:
         if self._opened is None:
             with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-                self._opened = self._call("open_generator", device=self._device)
+                self._opened = self._load()
             if self._opened is None:
                 raise UsageError(f"generator/{self.name} opens no generator")
         return self._opened
 
-    def _call(self, hook: str, **more: torch.device) -> Any:  # noqa: ANN401 - as the hook says
-        return self._part.call(hook, data_dir=self._data_dir, **more)
-
     def _range(self) -> tuple[float, float]:
         """What −1 and 1 become: stored bytes are normalised to −1…1, floats used as they are."""
         if self._bounds is None:
-            x = self._images.x
+            x = self._data.x
             self._bounds = (-1.0, 1.0)
             if x.dtype != torch.uint8:
                 low, high = torch.aminmax(x)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from protofl.data.images import Images
+from protofl.data.dataset import Dataset
 from protofl.errors import UsageError
 
 __all__ = ["images_from_arrays", "read_npz"]
@@ -18,7 +18,7 @@ _KEYS = ("x_train", "y_train", "x_test", "y_test")
 _LARGEST_USUAL = 30.0  # normalised images hardly ever leave this range; 0…255 as floats does
 
 
-def read_npz(path: str | Path) -> Images:
+def read_npz(path: str | Path) -> Dataset:
     """Read a data set from one ``.npz`` file; pickled content is never read.
 
     Keys: ``x_train`` and ``y_train``; ``x_test`` and ``y_test``, if there is a test part;
@@ -53,7 +53,7 @@ def images_from_arrays(
     parts: Sequence[tuple[np.ndarray, np.ndarray, str]],
     num_train: int | None = None,
     classes: Sequence[str] | int | None = None,
-) -> Images:
+) -> Dataset:
     """Check arrays and join them to one data set, in the order given.
 
     Args:
@@ -90,7 +90,7 @@ def images_from_arrays(
             do="a data set needs two classes or more",
         )
     num_train = len(joined) if num_train is None else num_train
-    return Images(
+    return Dataset(
         x=torch.from_numpy(images),
         y=torch.from_numpy(joined.astype(np.int64, copy=False)),
         num_train=num_train,

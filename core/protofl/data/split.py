@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protofl.data.images import Images
+from protofl.data.dataset import Dataset
 from protofl.errors import UsageError
 from protofl.randomness import numpy_stream
 
@@ -98,7 +98,7 @@ class Split:
 
 
 def make_split(
-    images: Images,
+    images: Dataset,
     partition: Partition,
     num_clients: int | None,
     batch_size: int,
@@ -166,7 +166,7 @@ def make_split(
 
 
 def _hold_out(
-    images: Images, num_clients: int, seed: int, public: int
+    images: Dataset, num_clients: int, seed: int, public: int
 ) -> tuple[Tensor | None, Tensor | None, np.ndarray]:
     """Public rows, global test rows, and the rows that are left to partition.
 
@@ -223,7 +223,7 @@ def _checked(
     return rows, sizes
 
 
-def _own_split(images: Images, num_clients: int | None, public: int) -> Split:
+def _own_split(images: Dataset, num_clients: int | None, public: int) -> Split:
     """The split that the data came with."""
     own = images.split or []
     if num_clients not in (None, len(own)):

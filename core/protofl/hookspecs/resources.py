@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from protofl.data.dataset import Dataset
     from protofl.data.generators import Generator, Outline
-    from protofl.data.images import Images
     from protofl.hookspecs.config import Config
     from protofl.views.architecture import Architecture
 
@@ -95,7 +95,7 @@ class DatasetSpec:
         """Return a file name ([a-z0-9-]) that names the decoded data; changed data, new name."""
 
     @hookspec(firstresult=True)
-    def decode(self, config: Config, data_dir: Path) -> Images:
+    def decode(self, config: Config, data_dir: Path) -> Dataset:
         """Download where needed, decode and return the data; called when the cache has none.
 
         Raises:
@@ -131,7 +131,7 @@ class GeneratorSpec:
 
     @hookspec(firstresult=True)
     def train_generator(
-        self, config: Config, images: Images, report: Callable[[str], None], out: Path
+        self, config: Config, images: Dataset, report: Callable[[str], None], out: Path
     ) -> dict[str, str]:
         """Train a generator on the training part of a data set and write it to ``out`` (optional).
 

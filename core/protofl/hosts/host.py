@@ -96,9 +96,7 @@ class Host:
         info = self.plan.info
         with suppress(Exception):  # the dry step words what is wrong with a model
             for architecture in info.architectures:
-                unset_model(
-                    architecture, info.channels, info.num_classes, info.feature_dim, info.side
-                )
+                unset_model(architecture, info.sample, info.num_classes, info.feature_dim)
 
     # --- operations -----------------------------------------------------------------------------
 

@@ -20,16 +20,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from protofl.hosts.storage import (
-    load_client,
-    pack_client,
-    save_client,
-    unpack_client,
-    write_tensors,
-)
+from protofl.hosts.checkpoint import load_client, pack_client, save_client, unpack_client
 from protofl.views.architecture import SplitModel
 from protofl.views.records import ClientRecord
 from protofl.views.run import RunInfo
+from protofl.wire.files import write_tensors
 
 Kind = Literal["live", "packed", "disk"]
 Build = Callable[[int, SplitModel | None], ClientRecord]

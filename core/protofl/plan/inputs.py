@@ -1,23 +1,26 @@
-"""Inputs of a run: its data, its public data, and what images become for its models."""
+"""Inputs of a run: its data, its public data, and what samples become for its models."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import torch
 
 from protofl.data import cache
-from protofl.data.batches import Pixels
-from protofl.data.images import Images
+from protofl.data.dataset import Dataset
+from protofl.data.generators import Generator, ImageSource, Outline
+from protofl.data.preparation import AsStored, Pixels, Preparation
+from protofl.data.spec import PLURAL, Kind, SampleSpec, in_words
 from protofl.data.split import Partition
-from protofl.errors import UsageError
+from protofl.errors import ProtoflError, UsageError
 from protofl.plan.settings import Settings
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.registry import Registry
 
 
-def load_images(part: Choice, data_dir: Path, report: Any) -> Images:  # noqa: ANN401
+def load_data(part: Choice, data_dir: Path, report: Any) -> Dataset:  # noqa: ANN401
     """A data set, from the cache where it is there."""
     key = part.call("cache_key", data_dir=data_dir)
     return cache.load(
@@ -57,18 +60,18 @@ def public_data(
     settings: Settings,
     given: bool,
     needed: bool,
-    images: Images,
+    data: Dataset,
     registry: Registry,
     data_dir: Path,
     report: Any,  # noqa: ANN401
-) -> tuple[int | str, Images | None]:
-    """Public samples to hold out, or public images of their own."""
+) -> tuple[int | str, Dataset | None]:
+    """Public samples to hold out, or public samples of their own."""
     wanted = settings.public
     if isinstance(wanted, str) and wanted.isdigit():
         wanted = int(wanted)
     if isinstance(wanted, int):
         if not given and needed:
-            wanted = 5000 if len(images.y) >= 25_000 else len(images.y) // 5
+            wanted = 5000 if len(data.y) >= 25_000 else len(data.y) // 5
         if wanted < 0:
             raise UsageError(f"--public {wanted} is negative")
         return wanted, None
@@ -82,31 +85,75 @@ def public_data(
     if not wanted.startswith("npz:"):
         raise UsageError(f"--public {wanted!r} is no number, npz:PATH or none")
     part = choose(registry, "dataset", wanted)
-    loaded = load_images(part, data_dir, report)
-    if loaded.channels != images.channels:
-        raise UsageError(
-            f"--public {wanted} has {loaded.channels} channels, the data set {images.channels}"
-        )
+    loaded = load_data(part, data_dir, report)
+    given_as, held_as = loaded.sample, data.sample
+    alike = given_as.kind == held_as.kind and (
+        given_as.shape[0] == held_as.shape[0]
+        if held_as.kind == "image"
+        else (given_as.shape, given_as.vocabulary) == (held_as.shape, held_as.vocabulary)
+    )
+    if not alike:
+        raise UsageError(f"--public {wanted} holds {given_as}, the data set {held_as}")
     return part.argument, loaded
 
 
-def pixels_for(images: Images, group: type, name: str) -> tuple[Pixels, list[str]]:
-    """How the data become what the group's models take, and lines that say so."""
-    height, width = images.x.shape[2:]
-    if height != width:
+def preparation_for(
+    data: Dataset, group: type, name: str, registry: Registry
+) -> tuple[Preparation, list[str]]:
+    """How the data become what the group's models take, and lines that say so.
+
+    Raises:
+        UsageError: The group takes no samples of this kind, or no such images.
+    """
+    stored = data.sample
+    kinds = kinds_of(group)
+    if stored.kind not in kinds:
+        fits = [p.name for p in registry.plugins("model-group") if takes(registry, p.name, stored)]
         raise UsageError(
-            f"the images are {height}×{width}; the model groups take square images",
-            do="crop or pad them before",
+            f"{name} takes {in_words(kinds)}, and the data are {PLURAL[stored.kind]} ({stored})",
+            f"models that take {PLURAL[stored.kind]}: {', '.join(fits) or 'none is installed'}",
+            "choose one of them with --models, or other data with --dataset",
         )
-    channels = getattr(group, "channels", None) or images.channels
+    if stored.kind != "image":
+        return AsStored(), []
+    channels = getattr(group, "channels", None) or stored.shape[0]
     notes = []
-    if images.channels != channels:
-        if images.channels != 1:
+    if stored.shape[0] != channels:
+        if stored.shape[0] != 1:
             raise UsageError(
-                f"{name} takes images of {channels} channels, the data have {images.channels}"
+                f"{name} takes images of {channels} channels, the data have {stored.shape[0]}"
             )
         notes.append(f"grey images are repeated to {channels} channels for {name}")
-    side = getattr(group, "min_side", 32)
-    if images.side < side:
-        notes.append(f"images of {images.side} px are brought to {side} px for {name} (bilinear)")
-    return Pixels(channels, side), notes
+    smaller, least = min(stored.shape[1:]), getattr(group, "min_side", 32)
+    if smaller < least:
+        notes.append(f"images of {smaller} px are brought to {least} px for {name} (bilinear)")
+    return Pixels(channels, least), notes
+
+
+def kinds_of(group: type) -> tuple[Kind, ...]:
+    """The kinds of samples that a model group takes; images where it says nothing."""
+    return tuple(getattr(group, "kinds", ("image",)))
+
+
+def takes(registry: Registry, name: str, sample: SampleSpec) -> bool:
+    """Whether an installed model group can be loaded and takes such samples."""
+    try:
+        return sample.kind in kinds_of(registry.load("model-group", name))
+    except ProtoflError:
+        return False
+
+
+def image_source(
+    part: Choice, data: Dataset, device: torch.device, data_dir: Path, *, dry: bool = False
+) -> ImageSource:
+    """The run's image generator; ``dry``: it is never loaded."""
+    return ImageSource(
+        part.name,
+        lambda: cast("Outline | None", part.call("outline", data_dir=data_dir)),
+        lambda: cast(
+            "Generator | None", part.call("open_generator", data_dir=data_dir, device=device)
+        ),
+        data,
+        device,
+        dry=dry,
+    )

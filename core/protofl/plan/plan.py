@@ -18,13 +18,20 @@ import torch
 from protofl import __version__
 from protofl.cores import usable_cores
 from protofl.data import split
-from protofl.data.batches import Pixels, Samples
+from protofl.data.batches import Samples
+from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
-from protofl.data.images import Images
+from protofl.data.preparation import Preparation
 from protofl.errors import Refused, UsageError
 from protofl.hookspecs.config import Config
 from protofl.hosts.groups import trains_groups
-from protofl.plan.inputs import load_images, partition_with, pixels_for, public_data
+from protofl.plan.inputs import (
+    image_source,
+    load_data,
+    partition_with,
+    preparation_for,
+    public_data,
+)
 from protofl.plan.settings import KINDS_BY_PART, Settings, build
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.composition import Composition
@@ -44,7 +51,7 @@ class Plan:
         settings: All options, resolved.
         composition: The method, donors and wrappers.
         parts: The other plugins, by kind.
-        images: The data.
+        data: The data.
         info: What the hooks may know of the run.
         notes: Lines to print before the start.
     """
@@ -53,12 +60,12 @@ class Plan:
     registry: Registry
     composition: Composition
     choices: dict[str, Choice]
-    images: Images
+    data: Dataset
     info: RunInfo
     server_architectures: tuple[Architecture, ...]
-    pixels: Pixels
+    preparation: Preparation
     device: torch.device
-    public_images: Images | None = None
+    public_data: Dataset | None = None
     notes: list[str] = field(default_factory=list)
     _profiles: dict[str, tuple[int, int]] = field(default_factory=dict)
     _costs: dict[str, float] = field(default_factory=dict)
@@ -142,19 +149,19 @@ class Plan:
             )
         parts["backend"] = choose(registry, "backend", settings.backend, options.get("backend"))
 
-        images = load_images(parts["dataset"], data_dir, report)
+        data = load_data(parts["dataset"], data_dir, report)
         needs_public = getattr(composition.members[early.method].instance, "needs_public", False)
-        public, public_images = public_data(
-            settings, "public" in given, needs_public, images, registry, data_dir, report
+        public, own_public = public_data(
+            settings, "public" in given, needs_public, data, registry, data_dir, report
         )
-        notes = [images.note] if images.note else []
+        notes = [data.note] if data.note else []
         clients = settings.clients
-        if images.split is not None:
+        if data.split is not None:
             if "clients" not in given:
-                clients = len(images.split)
+                clients = len(data.split)
             if "partition" in given and settings.partition != "given":
                 notes.append("the data come already split over clients: that split is kept")
-        pixels, lines = pixels_for(images, group, parts["model-group"].text)
+        preparation, lines = preparation_for(data, group, parts["model-group"].text, registry)
         notes += lines
         architectures = tuple(parts["model-group"].call("architectures"))
         servers = parts["model-group"].call("server_architectures")
@@ -163,11 +170,10 @@ class Plan:
             architectures=architectures[:clients],
             num_clients=clients,
             participants=max(1, round(settings.participation * clients)),
-            num_classes=images.num_classes,
+            num_classes=data.num_classes,
             feature_dim=settings.feature_dim,
-            channels=pixels.channels,
-            side=max(pixels.side, images.side),
-            public=len(public_images.y) if public_images else int(public),
+            sample=preparation.seen(data.sample),
+            public=len(own_public.y) if own_public else int(public),
             rounds=settings.rounds,
             batch_size=settings.batch_size,
             local_epochs=settings.local_epochs,
@@ -195,7 +201,7 @@ class Plan:
                 "options": {name: values for name, values in resolved.items() if values},
                 "clients": clients,
                 "dataset": parts["dataset"].text,
-                "public": public if public_images is None else f"npz:{public}",
+                "public": public if own_public is None else f"npz:{public}",
                 "device": str(device),
                 "data_dir": data_dir,
             }
@@ -205,12 +211,12 @@ class Plan:
             registry,
             composition,
             parts,
-            images,
+            data,
             info,
             tuple(servers or ()),
-            pixels,
+            preparation,
             device,
-            public_images,
+            own_public,
             notes,
         )
 
@@ -243,12 +249,12 @@ class Plan:
         @lru_cache(maxsize=2)
         def made(seed: int) -> split.Split:
             return split.make_split(
-                self.images,
+                self.data,
                 partition_with(part),
                 self.info.num_clients,
                 self.settings.batch_size,
                 seed,
-                public=0 if self.public_images else self.info.public,
+                public=0 if self.public_data else self.info.public,
                 partitioner=part.name,
             )
 
@@ -256,19 +262,19 @@ class Plan:
 
     @cached_property
     def stored(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """All images and labels on the device."""
-        return self.images.x.to(self.device), self.images.y.to(self.device)
+        """All samples and labels on the device."""
+        return self.data.x.to(self.device), self.data.y.to(self.device)
 
     def samples(self, rows: torch.Tensor, channels_last: bool, *, labelled: bool = True) -> Samples:
         """Rows of the data as a model sees them."""
         x, y = self.stored
-        return Samples(x, y if labelled else None, rows, self.pixels, channels_last)
+        return Samples(x, y if labelled else None, rows, self.preparation, channels_last)
 
     def public_samples(self, trial: int, channels_last: bool) -> Samples | None:
         """The public samples, unlabelled; None where the run has none."""
-        if self.public_images is not None:
+        if self.public_data is not None:
             x, rows = self._public_stored
-            return Samples(x, None, rows, self.pixels, channels_last)
+            return Samples(x, None, rows, self.preparation, channels_last)
         rows_or_none = self.split(trial).public
         if rows_or_none is None:
             return None
@@ -276,9 +282,9 @@ class Plan:
 
     @cached_property
     def _public_stored(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Public images of their own on the device, and their rows."""
-        assert self.public_images is not None
-        x = self.public_images.x.to(self.device)
+        """Public samples of their own on the device, and their rows."""
+        assert self.public_data is not None
+        x = self.public_data.x.to(self.device)
         return x, torch.arange(len(x), device=self.device)
 
     def initial_model(self, client_id: int, trial: int) -> SplitModel:
@@ -286,7 +292,7 @@ class Plan:
         info, architecture = self.info, self.info.architecture_of(client_id)
         who = architecture.name if self.settings.same_init else client_id
         with global_stream(self.seed(trial), "initial-weights", who):
-            model = architecture.build(info.channels, info.num_classes, info.feature_dim, info.side)
+            model = architecture.build(info.sample, info.num_classes, info.feature_dim)
         layout = torch.channels_last if architecture.channels_last else torch.contiguous_format
         return model.to(self.device).to(memory_format=layout)
 
@@ -295,38 +301,38 @@ class Plan:
         part = self.choices.get("generator")
         if part is None or not dry:
             return self._image_source
-        return ImageSource(part, self.images, self.device, self.settings.data_dir, dry=True)
+        return image_source(part, self.data, self.device, self.settings.data_dir, dry=True)
 
     @cached_property
     def _image_source(self) -> ImageSource | None:
         part = self.choices.get("generator")
         if part is None:
             return None
-        return ImageSource(part, self.images, self.device, self.settings.data_dir)
+        return image_source(part, self.data, self.device, self.settings.data_dir)
 
     def costs(self) -> dict[str, float]:
         """`cost` of every architecture."""
         return {a.name: self.cost(a) for a in self.info.architectures}
 
     def cost(self, architecture: Architecture) -> float:
-        """What an image costs in a forward pass, relative to others; by it work is dealt out."""
+        """What a sample costs in a forward pass, relative to others; by it work is dealt out."""
         info = self.info
         if len(info.architectures) == 1:
             return 1.0
         found = self._costs.get(architecture.name)
         if found is None:
             found = self._costs[architecture.name] = cost(
-                architecture, info.channels, info.num_classes, info.feature_dim, info.side
+                architecture, info.sample, info.num_classes, info.feature_dim
             )
         return found
 
     def profile(self, architecture: Architecture) -> tuple[int, int]:
-        """Parameters, and forward FLOPs of one image, of an architecture in this run."""
+        """Parameters, and forward FLOPs of one sample, of an architecture in this run."""
         found = self._profiles.get(architecture.name)
         if found is None:
             info = self.info
             found = self._profiles[architecture.name] = profile(
-                architecture, info.channels, info.num_classes, info.feature_dim, info.side
+                architecture, info.sample, info.num_classes, info.feature_dim
             )
         return found
 
@@ -354,10 +360,10 @@ class Plan:
                 "python": platform.python_version(),
             },
             "data": {
-                "digest": self.images.digest,
-                "samples": len(self.images.y),
-                "shape": list(self.images.x.shape[1:]),
-                "classes": self.images.num_classes,
+                "digest": self.data.digest,
+                "samples": len(self.data.y),
+                "shape": list(self.data.x.shape[1:]),
+                "classes": self.data.num_classes,
             },
             "layout": {
                 a.name: {"channels_last": a.channels_last, "eval_batch": a.eval_batch}

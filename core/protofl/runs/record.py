@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.hosts.storage import load_server, save_server
 from protofl.plan.plan import Plan
+from protofl.runs.server_file import load_server, save_server
 from protofl.views.records import ServerRecord
 
 

@@ -65,5 +65,5 @@ def summarise(rows: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
 
 def majority(plan: Plan, trial: int) -> float:
     """The accuracy of always guessing a client's commonest training class."""
-    counts = plan.split(trial).counts(plan.images.y, plan.info.num_classes)
+    counts = plan.split(trial).counts(plan.data.y, plan.info.num_classes)
     return majority_correct(*counts)

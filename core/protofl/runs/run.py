@@ -199,7 +199,7 @@ def _as_recorded(key: str, value: str) -> str:
 
 def _same_data(folder: RunFolder, plan: Plan) -> None:
     recorded = read_config(folder.path)
-    if recorded["data"]["digest"] != plan.images.digest:
+    if recorded["data"]["digest"] != plan.data.digest:
         raise UsageError(
             f"the data of {plan.settings.dataset} are not those with which the run began",
             do="restore the data, or start a new run",
@@ -302,7 +302,7 @@ def _write_partition(plan: Plan, folder: RunFolder) -> None:
     records = []
     for trial in range(1 if plan.settings.hold_split else plan.settings.trials):
         split = plan.split(trial)
-        record = partition_record(split, plan.images.y, plan.info.num_classes, plan.images.classes)
+        record = partition_record(split, plan.data.y, plan.info.num_classes, plan.data.classes)
         records.append({"trial": trial, **record})
     write_json(folder.path / "partition.json", {**records[0], "trials": records[1:]})
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 
 from protofl.data.cache import cache_file
-from protofl.data.images import Images
+from protofl.data.dataset import Dataset
 from protofl.errors import UsageError
-from protofl.plan.inputs import load_images
+from protofl.plan.inputs import load_data
 from protofl.runs.dry_step import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
@@ -38,10 +38,10 @@ class DatasetContract(Contract):
         """The folder of the cache."""
         return self.folder / "data" if self.data_dir is None else self.data_dir
 
-    def images(self) -> Images:
+    def data(self) -> Dataset:
         """The data, by way of the cache."""
         try:
-            return load_images(self.part(), self.cache, lambda line: None)
+            return load_data(self.part(), self.cache, lambda line: None)
         except UsageError as error:
             skip(f"the data can't be had here: {refusal(error)}")
             raise
@@ -64,31 +64,29 @@ class DatasetContract(Contract):
         expect(first == again, f"cache_key gives {first!r}, then {again!r}")
         expect(first == other, f"cache_key depends on the folder: {first!r}, {other!r}")
 
-    def test_images(self) -> None:
-        """Decoding gives images N×C×H×W, a label in 0…C-1 for each, and names of the classes."""
-        images = self.images()  # the cache checks shapes, types and ranges
-        expect(images.num_classes >= 2, f"{images.num_classes} classes")
-        expect(all(isinstance(n, str) and n for n in images.classes), "a class has no name")
-        expect(len({*images.classes}) == len(images.classes), "two classes have one name")
-        counts = torch.bincount(images.y, minlength=images.num_classes)
-        empty = [images.classes[c] for c in (counts == 0).nonzero().flatten().tolist()]
+    def test_samples(self) -> None:
+        """Decoding gives samples of a kind, a label in 0…C-1 for each, and names of the classes."""
+        data = self.data()  # the cache checks shapes, types and ranges
+        expect(data.num_classes >= 2, f"{data.num_classes} classes")
+        expect(all(isinstance(n, str) and n for n in data.classes), "a class has no name")
+        expect(len({*data.classes}) == len(data.classes), "two classes have one name")
+        counts = torch.bincount(data.y, minlength=data.num_classes)
+        empty = [data.classes[c] for c in (counts == 0).nonzero().flatten().tolist()]
         expect(not empty, f"no sample of class {', '.join(empty[:5])}")
-        expect(images.channels in (1, 3), f"{images.channels} channels; models take 1 or 3")
-        if images.x.dtype == torch.float32:
-            expect(bool(torch.isfinite(images.x).all()), "an image holds NaN or infinity")
-        expect(float(images.x.float().std()) > 0, "all pixels are equal")
-
-    def test_square(self) -> None:
-        """Its images are square, as the model groups take them."""
-        height, width = self.images().x.shape[2:]
-        expect(height == width, f"the images are {height}×{width}")
+        sample = data.sample
+        if sample.kind == "image":
+            channels = sample.shape[0]
+            expect(channels in (1, 3), f"{channels} channels; models take 1 or 3")
+        if data.x.dtype == torch.float32:
+            expect(bool(torch.isfinite(data.x).all()), "a sample holds NaN or infinity")
+        expect(bool((data.x != data.x[0]).any()), "all samples are equal")
 
     def test_decoding_again(self) -> None:
-        """A second decoding gives the same images, and draws from no global generator."""
-        first, part = self.images(), self.part()
+        """A second decoding gives the same samples, and draws from no global generator."""
+        first, part = self.data(), self.part()
         before = torch.get_rng_state()
         try:
-            again: Images = part.call("decode", data_dir=self.cache)
+            again: Dataset = part.call("decode", data_dir=self.cache)
         except UsageError as error:
             skip(f"decoded before, it can't be decoded here: {refusal(error)}")
             raise
@@ -97,26 +95,29 @@ class DatasetContract(Contract):
 
     def test_own_split(self) -> None:
         """Data that come already split give every client its own training and test rows."""
-        images = self.images()
-        if images.split is None:
+        data = self.data()
+        if data.split is None:
             skip("the data do not come split; a partitioner splits them")
-        assert images.split is not None
-        rows = torch.cat([part.long() for pair in images.split for part in pair])
+        assert data.split is not None
+        rows = torch.cat([part.long() for pair in data.split for part in pair])
         expect(int(rows.bincount().max()) == 1, "a row belongs to two clients")
-        empty = [i for i, pair in enumerate(images.split) if not all(len(part) for part in pair)]
+        empty = [i for i, pair in enumerate(data.split) if not all(len(part) for part in pair)]
         expect(not empty, f"client {empty[:3]} has no training or no test sample")
 
     def test_it_runs(self) -> None:
         """Two clients train on it and are evaluated."""
-        images = self.images()
-        if max(images.x.shape[2:]) > MOST_SIDE:
+        data = self.data()
+        sample = data.sample
+        if sample.kind == "image" and max(sample.shape[1:]) > MOST_SIDE:
             skip(f"its images are larger than {MOST_SIDE} px")
-        clients = 2 if images.split is None else len(images.split)
+        model = toy.EMBEDDING if sample.kind == "tokens" else toy.NORM
+        side = min(sample.shape[1:]) if sample.kind == "image" else toy.SIDE
+        clients = 2 if data.split is None else len(data.split)
         plan = toy.make_plan(
             "toy",
             self.folder,
-            images,
-            toy.group(toy.NORM, side=images.side),
+            data,
+            toy.group(model, side=side, kinds=(sample.kind,)),
             {("method", "toy"): Prototypes, ("partitioner", "toy"): toy.Deal},
             partition="toy",
             clients=clients,

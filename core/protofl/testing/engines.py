@@ -57,7 +57,7 @@ class EngineContract(Contract):
         if not engine and self.chosen:
             options["options"] = {"engine": self.chosen}
         extra = {("method", "toy"): method, **self.extra}
-        images = options.pop("images", None) or ragged_images()
+        images = options.pop("data", None) or ragged_images()
         return toy.make_plan(
             "toy",
             self.folder,
@@ -118,9 +118,7 @@ class EngineContract(Contract):
         """A last batch of one sample, and a client with one sample, under BatchNorm."""
         images = toy.make_images([[3, 3, 0], [4, 4, 3], [1, 0, 0], [2, 2, 2]])
         for drop_last in (False, True):
-            self.compare(
-                Prototypes, toy.NORM, images=images, drop_last=drop_last, rounds=2, start=1
-            )
+            self.compare(Prototypes, toy.NORM, data=images, drop_last=drop_last, rounds=2, start=1)
 
     def test_groups(self) -> None:
         """An engine that trains several clients at once puts each of them into one group."""
@@ -148,7 +146,7 @@ class EngineContract(Contract):
         contract.__dict__["extra"], contract.__dict__["block"] = self.extra, self.block
         contract.folder, contract.remarks = self.folder, []
         models = [toy.group(toy.CNN, RESIDUAL), toy.group(RESIDUAL)]
-        given = {"images": ragged_images(), "backend": "local"}
+        given = {"data": ragged_images(), "backend": "local"}
         with double_precision():
             wanted = Run(contract.plan(models, **given), start=1)
             parts = {"engine": self.chosen}

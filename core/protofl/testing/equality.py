@@ -6,6 +6,7 @@ runs apart within a few steps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from protofl.data.batches import Pixels
+import protofl as pf
 from protofl.plan.plan import Plan
 from protofl.plugin.choice import choose
 from protofl.runs.events import Event, Note
@@ -41,10 +42,10 @@ class _Residual(nn.Module):
         return torch.relu(x + self.norm(self.convolution(x)))
 
 
-def _residual(channels: int, side: int, K: int) -> nn.Module:
+def _residual(sample: pf.SampleSpec, K: int) -> nn.Module:
     # No bias before BatchNorm: its gradient is 0 but for rounding, which Adam blows up.
     return nn.Sequential(
-        nn.Conv2d(channels, 4, 3, bias=False),
+        nn.Conv2d(sample.shape[0], 4, 3, bias=False),
         nn.BatchNorm2d(4),
         nn.ReLU(inplace=True),
         _Residual(),
@@ -54,8 +55,8 @@ def _residual(channels: int, side: int, K: int) -> nn.Module:
     )
 
 
-def _dropout(channels: int, side: int, K: int) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(channels * side**2, K), nn.Dropout(0.5))
+def _dropout(sample: pf.SampleSpec, K: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(sample.shape), K), nn.Dropout(0.5))
 
 
 RESIDUAL = toy.architecture("residual", _residual)
@@ -65,7 +66,7 @@ DROPOUT = toy.architecture("dropout", _dropout)
 """A net whose training draws from torch's global generators."""
 
 
-def ragged_images() -> Any:  # noqa: ANN401 - protofl.Images
+def ragged_images() -> Any:  # noqa: ANN401 - protofl.Dataset
     """Images of six clients with unlike numbers of samples."""
     images = toy.make_images(RAGGED, [[1, 1, 1, 1]] * 6)
     return replace(images, x=images.x.to(torch.float32))
@@ -73,19 +74,13 @@ def ragged_images() -> Any:  # noqa: ANN401 - protofl.Images
 
 @contextmanager
 def double_precision() -> Iterator[None]:
-    """All models, images and draws in float64 inside the block."""
-    plain, narrow, default = Pixels.__call__, torch.Tensor.float, torch.get_default_dtype()
-
-    def wide(self: Pixels, x: Tensor, channels_last: bool) -> Tensor:
-        return plain(self, x, channels_last).double()
-
+    """All models, samples and draws in float64 inside the block."""
+    narrow, default = torch.Tensor.float, torch.get_default_dtype()
     try:
-        Pixels.__call__ = wide  # type: ignore[method-assign]
         torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
         torch.set_default_dtype(torch.float64)
         yield
     finally:
-        Pixels.__call__ = plain  # type: ignore[method-assign]
         torch.Tensor.float = narrow  # type: ignore[method-assign]
         torch.set_default_dtype(default)
 

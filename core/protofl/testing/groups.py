@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
+from protofl.data.spec import KINDS, SampleSpec
+from protofl.errors import UsageError
+from protofl.plan.inputs import kinds_of
 from protofl.randomness import global_stream
 from protofl.runs.dry_step import dry_step
 from protofl.testing import toy
-from protofl.testing.contract import Contract, expect
+from protofl.testing.contract import Contract, expect, refusal
 from protofl.testing.toy_methods import Prototypes, Weights
 from protofl.views.architecture import Architecture, SplitModel, unset_model
 
@@ -24,11 +26,20 @@ class ModelGroupContract(Contract):
     Attributes:
         sides: Sides of images in pixels; those below the group's ``min_side`` are brought to it by
             the runtime and left out here.
+        samples: Samples of the other kinds.
         widths: Feature widths K beside the group's own; None for that.
     """
 
     kind = "model-group"
     sides: ClassVar[tuple[int, ...]] = (28, 32, 64)
+    samples: ClassVar[tuple[SampleSpec, ...]] = (
+        SampleSpec((1, 16), "series"),
+        SampleSpec((3, 50), "series"),
+        SampleSpec((12,), "tokens", vocabulary=30, padding=0),
+        SampleSpec((40,), "tokens", vocabulary=200),
+        SampleSpec((4,), "table"),
+        SampleSpec((30,), "table"),
+    )
     widths: ClassVar[tuple[int | None, ...]] = (None, 24)
 
     # --- what it has ----------------------------------------------------------------------------
@@ -56,10 +67,33 @@ class ModelGroupContract(Contract):
         return int(getattr(self.cls, "min_side", 32))
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of samples that it takes."""
+        return kinds_of(self.cls)
+
+    @property
     def channels(self) -> tuple[int, ...]:
-        """The channels that its models may be given."""
+        """The channels of images that its models may be given."""
         own = getattr(self.cls, "channels", None)
         return (1, 3) if own is None else (int(own),)
+
+    def taken(self) -> list[SampleSpec]:
+        """What its models may be given, the usual first; one of the images is not square."""
+        found = [sample for sample in self.samples if sample.kind in self.kinds]
+        if "image" not in self.kinds:
+            return found
+        sides = [side for side in self.sides if side >= self.least] or [self.least]
+        images = [(c, sides[0], sides[0]) for c in self.channels]
+        images += [(self.channels[-1], side, side) for side in sides[1:]]
+        images.append((self.channels[-1], sides[0], 2 * sides[0]))
+        return [*map(SampleSpec, images), *found]
+
+    @property
+    def usual(self) -> SampleSpec:
+        """The smallest that its models may be given."""
+        if "image" in self.kinds:
+            return SampleSpec((self.channels[0], self.least, self.least))
+        return self.taken()[0]
 
     # --- declarations ---------------------------------------------------------------------------
 
@@ -69,6 +103,9 @@ class ModelGroupContract(Contract):
         expect(
             1 <= self.least <= 64, f"min_side is {self.least}; it is a number of pixels up to 64"
         )
+        strange = [kind for kind in self.kinds if kind not in KINDS]
+        expect(not strange, f"kinds holds {strange}; kinds are {', '.join(KINDS)}")
+        expect(bool(self.kinds), "kinds is empty; it names what samples its models take")
         own = getattr(self.cls, "channels", None)
         expect(own in (None, 1, 3), f"channels is {own!r}; it is 1, 3, or None for the data's own")
         server = getattr(self.cls, "server_architecture", None)
@@ -106,39 +143,41 @@ class ModelGroupContract(Contract):
     # --- shapes ---------------------------------------------------------------------------------
 
     def test_feature_width_and_scores(self) -> None:
-        """Features are B×K and scores B×C, for every channel count, side and width it may get."""
-        taken = [side for side in self.sides if side >= self.least] or [self.least]
-        left_out = [str(side) for side in self.sides if side < self.least]
-        if left_out:
-            self.remarks.append(
-                f"{', '.join(left_out)} px: brought to {self.least} px by the runtime"
-            )
-        if len(self.channels) == 1:
-            self.remarks.append(f"{self.channels[0]} channels only, as it declares")
-        for member, side, channels in self._cases(taken):
-            for width in self.widths if side == taken[0] else (None,):
-                K = width or self.width
-                model = self._unset(member, channels, side, K).eval()
-                place = f"{member.name} with {channels}×{side}×{side} pixels and K={K}"
-                with torch.no_grad():
-                    features = model.features(torch.zeros(2, channels, side, side))
-                    scores = model.head(torch.zeros(2, K))
-                expect(features.shape == (2, K), f"{place}: features {tuple(features.shape)}")
-                expect(scores.shape == (2, CLASSES), f"{place}: scores {tuple(scores.shape)}")
-
-    def _cases(self, sides: list[int]) -> Iterator[tuple[Architecture, int, int]]:
+        """Features are B×K and scores B×C, for every sample and width that it may get."""
+        if "image" in self.kinds:
+            left_out = [str(side) for side in self.sides if side < self.least]
+            if left_out:
+                self.remarks.append(
+                    f"{', '.join(left_out)} px: brought to {self.least} px by the runtime"
+                )
+            if len(self.channels) == 1:
+                self.remarks.append(f"{self.channels[0]} channels only, as it declares")
+        samples = self.taken()
         for member in (*self.members(), *self.server_members()):
-            for side in sides:
-                for channels in self.channels if side == sides[0] else self.channels[-1:]:
-                    yield member, side, channels
+            for sample in samples:
+                for width in self.widths if sample == samples[0] else (None,):
+                    self._check_shapes(member, sample, width or self.width)
+
+    def _check_shapes(self, member: Architecture, sample: SampleSpec, K: int) -> None:
+        try:
+            model = self._unset(member, sample, K).eval()
+        except UsageError as error:
+            if sample.kind == "image" and sample.shape[1] != sample.shape[2]:
+                self.remarks.append(f"{member.name} takes square images only: {refusal(error)}")
+                return
+            raise
+        place = f"{member.name} with {sample} and K={K}"
+        with torch.no_grad():
+            features = model.features(sample.zeros(2))
+            scores = model.head(torch.zeros(2, K))
+        expect(features.shape == (2, K), f"{place}: features {tuple(features.shape)}")
+        expect(scores.shape == (2, CLASSES), f"{place}: scores {tuple(scores.shape)}")
 
     def _unset(
-        self, member: Architecture, channels: int = 0, side: int = 0, width: int = 0
+        self, member: Architecture, sample: SampleSpec | None = None, K: int = 0
     ) -> SplitModel:
         """A model with unset weights; quick to build."""
-        made = unset_model(
-            member, channels or self.channels[0], CLASSES, width or self.width, side or self.least
-        )
+        made = unset_model(member, sample or self.usual, CLASSES, K or self.width)
         expect(isinstance(made, SplitModel), f"{member.name} builds no pf.SplitModel")
         return made
 
@@ -148,7 +187,7 @@ class ModelGroupContract(Contract):
         """A gradient reaches every parameter, and is finite."""
         for member in self.members():
             model = self._drawn(member, 0).train()
-            x = torch.randn(4, self.channels[0], self.least, self.least, generator=_generator())
+            x = toy.random_batch(self.usual, 4)
             target = torch.arange(4) % CLASSES
             loss = nn.functional.cross_entropy(model(x), target)
             gradients = torch.autograd.grad(loss, [*model.parameters()], allow_unused=True)
@@ -174,15 +213,15 @@ class ModelGroupContract(Contract):
 
     def _drawn(self, member: Architecture, seed: int) -> SplitModel:
         with global_stream(seed, "contract", member.name):
-            return member.build(self.channels[0], CLASSES, self.width, self.least)
+            return member.build(self.usual, CLASSES, self.width)
 
-    def test_images_are_scored_alone(self) -> None:
-        """In evaluation the scores of an image do not depend on the others of its batch."""
+    def test_samples_are_scored_alone(self) -> None:
+        """In evaluation the scores of a sample do not depend on the others of its batch."""
         for member in self.members():
             model = self._drawn(member, 0).eval()
-            x = torch.randn(3, self.channels[0], self.least, self.least, generator=_generator())
+            x = toy.random_batch(self.usual, 3)
             with torch.no_grad():
-                whole, single = model(x), torch.cat([model(image[None]) for image in x])
+                whole, single = model(x), torch.cat([model(sample[None]) for sample in x])
             apart = float((whole - single).abs().max() / whole.abs().max().clamp(min=1e-6))
             expect(
                 apart < 1e-3, f"{member.name}: scores differ by {apart:.0e} alone and in a batch"
@@ -190,14 +229,14 @@ class ModelGroupContract(Contract):
 
     def test_it_runs(self) -> None:
         """Two clients train with it, exchange prototypes or weights, and are evaluated."""
-        images = toy.make_images(toy.MIXED, side=max(self.least, toy.SIDE))
+        data = toy.make_data(self._in_runs(), toy.MIXED)
         options = {"models": self.chosen} if self.chosen else {}
         methods = [Prototypes] + [Weights] * (len(self.members()) == 1)
         for method in methods:
             plan = toy.make_plan(
                 "toy",
                 self.folder,
-                images,
+                data,
                 extra={("method", "toy"): method, **self.extra},
                 models=self.text,
                 options=options,
@@ -205,6 +244,8 @@ class ModelGroupContract(Contract):
             )
             dry_step(plan)
 
-
-def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
+    def _in_runs(self) -> SampleSpec:
+        if "image" in self.kinds:
+            side = max(self.least, toy.SIDE)
+            return SampleSpec((toy.CHANNELS, side, side))
+        return self.usual

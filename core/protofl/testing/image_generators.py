@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from protofl.data.generators import Generator, ImageSource, Outline
+from protofl.data.generators import Generator, Outline
 from protofl.errors import UsageError
+from protofl.plan.inputs import image_source
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
 
@@ -135,7 +136,7 @@ class GeneratorContract(Contract):
         """A run gets its images in the channels, size and range of its data."""
         self.opened()
         data = toy.make_images(toy.MIXED)
-        source = ImageSource(self.part(), data, torch.device("cpu"), self.cache)
+        source = image_source(self.part(), data, torch.device("cpu"), self.cache)
         outline = source.outline
         labels = torch.arange(COUNT) % outline.num_classes if outline.num_classes else None
         latents = source.sample_latents(COUNT, torch.Generator().manual_seed(0), labels)

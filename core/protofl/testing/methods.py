@@ -170,7 +170,7 @@ class MethodContract(Contract):
 
     def test_few_and_lonely_classes(self) -> None:
         """A client with one class, one with a class of its own, and a class that nobody has."""
-        found = self.fed(images=toy.make_images(LONELY))
+        found = self.fed(data=toy.make_images(LONELY))
         lines = found.rounds(3)
         for direction in ("upload", "download"):
             for blob in getattr(found.pool, f"{direction}s")(2).values():
@@ -188,13 +188,13 @@ class MethodContract(Contract):
         """A last batch of one sample, and a client with one sample, under BatchNorm."""
         images = toy.make_images([[3, 3, 0], [4, 4, 3], [1, 0, 0], [2, 2, 2]])
         for drop_last in (False, True):
-            found = self.fed(images=images, models=[WITH_NORM], drop_last=drop_last)
+            found = self.fed(data=images, models=[WITH_NORM], drop_last=drop_last)
             expect_finite(found.rounds(2))
 
     def test_a_tenth_of_ten_clients(self) -> None:
         """One client in ten takes part in a round; all are evaluated."""
         shares = [[3 + i % 3, 2, 2, i % 4] for i in range(10)]
-        found = self.fed(images=toy.make_images(shares), participation=0.1, seed=1)
+        found = self.fed(data=toy.make_images(shares), participation=0.1, seed=1)
         lines = found.rounds(4)
         expect_finite(lines)
         for number, line in enumerate(lines):
@@ -284,7 +284,7 @@ class MethodContract(Contract):
         view = Client(record, self.label)
         found.lifecycle("receive", client=view)
         record.model.eval()
-        before, x = toy.client_state(record), record.test.images()
+        before, x = toy.client_state(record), record.test.inputs()
         with torch.no_grad():
             first, again = (found.call("inference", client=view, x=x) for _ in range(2))
         shape = (len(x), found.plan.info.num_classes)
@@ -323,7 +323,7 @@ class MethodContract(Contract):
         with torch.no_grad():  # a step away, so that a term at its minimum has a slope too
             for parameter in record.model.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=nudge))
-        x, y = record.train.images(slice(5)), record.train.y[:5]
+        x, y = record.train.inputs(slice(5)), record.train.y[:5]
         record.model.train()
         features = record.model.features(x)
         batch = Batch(x, y, torch.arange(len(y)))
@@ -354,7 +354,7 @@ class MethodContract(Contract):
     def test_it_learns(self) -> None:
         """In eight rounds on easy data it learns twice as much as a guess gets."""
         images = toy.make_images([[12, 12, 12, 12]] * 4, [[6, 6, 6, 6]] * 4)
-        found = self.fed(images=images, rounds=8, lr=0.1)
+        found = self.fed(data=images, rounds=8, lr=0.1)
         accuracy = found.rounds(8)[-1]["test_accuracy"]
         expect(accuracy > 0.5, f"accuracy {accuracy:.2f} of four classes; a guess gets 0.25")
 
@@ -370,11 +370,11 @@ class MethodContract(Contract):
         images = ragged_images()
         failures = []
         with double_precision():
-            wanted = Run(self.plan(members, images=images, backend="local"), start=1)
+            wanted = Run(self.plan(members, data=images, backend="local"), start=1)
             for name in usable:
                 options = getattr(self.registry.load("engine", name), "check_options", {})
                 parts = {"engine": options}
-                plan = self.plan(members, images=images, backend="local", engine=name, parts=parts)
+                plan = self.plan(members, data=images, backend="local", engine=name, parts=parts)
                 found = Run(plan, start=1)
                 self.remarks += [f"{name}: {note}" for note in found.notes]
                 try:

@@ -8,130 +8,67 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 import protofl as pf
 from protofl.runs.federation import Federation
+from protofl.testing.toy_data import CHANNELS as CHANNELS
+from protofl.testing.toy_data import MIXED as MIXED
+from protofl.testing.toy_data import SIDE as SIDE
+from protofl.testing.toy_data import Deal as Deal
+from protofl.testing.toy_data import dataset as dataset
+from protofl.testing.toy_data import make_data as make_data
+from protofl.testing.toy_data import make_images as make_images
+from protofl.testing.toy_data import random_batch as random_batch
 from protofl.views.client import Client
 from protofl.views.records import ClientRecord, ServerRecord
 from protofl.views.server import Server
 
-SIDE, CHANNELS = 6, 1
-
-
-# --- data -------------------------------------------------------------------------------------
-
-
-Counts = Sequence[Sequence[int]]
-"""Numbers of samples, clients × classes."""
-
-
-def make_images(
-    train: Counts,
-    test: Counts | None = None,
-    *,
-    seed: int = 0,
-    side: int = SIDE,
-    noise: float = 0.5,
-    given_split: bool = True,
-) -> pf.Images:
-    """Float images of C patterns under noise.
-
-    Args:
-        train: Per client its numbers of training samples of each class.
-        test: The same of test samples; a third of the training samples, at least one, by default.
-        seed: Seed of the patterns and the noise.
-        side: Side of the images.
-        noise: Its standard deviation; the patterns' is 1.
-        given_split: Whether the data come split as said; else a partitioner splits them.
-    """
-    test = test or [[(n + 2) // 3 for n in counts] for counts in train]
-    generator = torch.Generator().manual_seed(seed)
-    num_classes = len(train[0])
-    patterns = torch.randn(num_classes, CHANNELS, side, side, generator=generator)
-    labels: list[int] = []
-    split: list[tuple[Tensor, Tensor]] = []
-    start = 0
-    for pair in zip(train, test, strict=True):
-        rows = []
-        for counts in pair:
-            own = [c for c, n in enumerate(counts) for _ in range(n)]
-            order = torch.randperm(len(own), generator=generator).tolist()
-            labels += [own[i] for i in order]
-            rows.append(torch.arange(start, start + len(own)))
-            start += len(own)
-        split.append((rows[0], rows[1]))
-    y = torch.tensor(labels)
-    x = patterns[y] + noise * torch.randn(len(y), CHANNELS, side, side, generator=generator)
-    names = [f"class {c}" for c in range(num_classes)]
-    return pf.Images(x, y, len(y), names, split if given_split else None)
-
-
-def dataset(images: pf.Images) -> type:
-    """A data set plugin with these images."""
-
-    class Toy:
-        """Toy images."""
-
-        @pf.hookimpl
-        def cache_key(self, config: pf.Config, data_dir: Path) -> str:
-            """Named by the images."""
-            return "toy-" + images.compute_digest()[:20]
-
-        @pf.hookimpl
-        def decode(self, config: pf.Config, data_dir: Path) -> pf.Images:
-            """As they were given."""
-            return images
-
-    return Toy
-
-
-MIXED = [[6, 5, 4, 0], [0, 7, 0, 6], [9, 0, 3, 2], [4, 4, 4, 4]]
-"""Four clients, four classes, two of the clients without some."""
-
-
-class Deal:
-    """A partitioner that deals samples out one by one, after shuffling them."""
-
-    @pf.hookimpl
-    def partition(
-        self, labels: np.ndarray, num_clients: int, generator: np.random.Generator
-    ) -> list[np.ndarray]:
-        """Every client the n-th of a permutation."""
-        rows = generator.permutation(len(labels)).astype(np.int64)
-        return [rows[first::num_clients] for first in range(num_clients)]
-
-
 # --- models -----------------------------------------------------------------------------------
 
 
-Extractor = Callable[[int, int, int], nn.Module]
-"""Channels, side, K → a module from images to K features."""
+Extractor = Callable[[pf.SampleSpec, int], nn.Module]
+"""What a sample is, K → a module from samples to K features."""
 Head = Callable[[int, int], nn.Module]
 """K, C → a module from features to scores."""
 
 
-def _cnn(channels: int, side: int, K: int) -> nn.Module:
-    width = 4 * ((side - 2) // 2) ** 2
+def _cnn(sample: pf.SampleSpec, K: int) -> nn.Module:
+    channels, height, width = sample.shape
+    width = 4 * ((height - 2) // 2) * ((width - 2) // 2)
     convolution = [nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
     return nn.Sequential(*convolution, nn.Linear(width, K), nn.Tanh())
 
 
-def _norm(channels: int, side: int, K: int) -> nn.Module:
-    flat = [nn.Flatten(), nn.Linear(channels * side**2, K)]
+def _norm(sample: pf.SampleSpec, K: int) -> nn.Module:
+    flat = [nn.Flatten(), nn.Linear(math.prod(sample.shape), K)]
     return nn.Sequential(*flat, nn.BatchNorm1d(K), nn.Tanh())
 
 
-def _pixels(channels: int, side: int, K: int) -> nn.Module:
+def _pixels(sample: pf.SampleSpec, K: int) -> nn.Module:
     return nn.Flatten()
+
+
+class _MeanEmbedding(nn.Module):
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean: Tensor = self.embedding(x).mean(1)
+        return mean
+
+
+def _embedding(sample: pf.SampleSpec, K: int) -> nn.Module:
+    return nn.Sequential(_MeanEmbedding(sample.vocabulary, 6), nn.Linear(6, K), nn.Tanh())
 
 
 def _linear(K: int, C: int) -> nn.Module:
@@ -143,9 +80,9 @@ def _two_layers(K: int, C: int) -> nn.Module:
 
 
 def _build(
-    extractor: Extractor, head: Head, channels: int, num_classes: int, feature_dim: int, side: int
+    extractor: Extractor, head: Head, sample: pf.SampleSpec, num_classes: int, feature_dim: int
 ) -> pf.SplitModel:
-    f = extractor(channels, side, feature_dim)
+    f = extractor(sample, feature_dim)
     return pf.SplitModel(f, head(feature_dim, num_classes), feature_dim)
 
 
@@ -159,15 +96,20 @@ def architecture(
 CNN = architecture("cnn", _cnn)
 NORM = architecture("norm", _norm)
 PIXELS = architecture("pixels", _pixels)
+EMBEDDING = architecture("embedding", _embedding)
 TWO_LAYERS = architecture("cnn-mlp", _cnn, _two_layers, "5")
 
 
-def group(*members: pf.Architecture, K: int = 8, side: int = SIDE) -> type:
+def group(
+    *members: pf.Architecture, K: int = 8, side: int = SIDE, kinds: Sequence[str] = ("image",)
+) -> type:
     """A model group plugin of these architectures."""
+    taken = tuple(kinds)
 
     class Group:
         """Toy models."""
 
+        kinds: tuple[str, ...] = taken
         feature_dim: int = K
         min_side: int = side
         channels: int | None = None
@@ -191,7 +133,7 @@ def group(*members: pf.Architecture, K: int = 8, side: int = SIDE) -> type:
 def make_plan(
     method: str,
     folder: Path,
-    images: pf.Images | None = None,
+    data: pf.Dataset | None = None,
     models: type | str | None = None,
     extra: Mapping[tuple[str, str], type] | None = None,
     **options: Any,  # noqa: ANN401 - the options of a run
@@ -201,12 +143,12 @@ def make_plan(
     Args:
         method: A method's name.
         folder: Where decoded data are cached.
-        images: The data; four clients and classes by default.
+        data: The data; four clients and classes by default.
         models: A model group's class, or the name of an installed one; toy models by default.
         extra: Further plugins that are not installed, {(kind, name): class}.
         **options: Options of the run.
     """
-    images = images if images is not None else make_images(MIXED)
+    data = data if data is not None else make_images(MIXED)
     given: dict[str, Any] = {
         "method": method,
         "models": models if isinstance(models, str) else "toy",
@@ -219,10 +161,10 @@ def make_plan(
         "participation": 1.0,
         **options,
     }
-    if images.split is None:
+    if data.split is None:
         given.setdefault("clients", 4)
     parts = {
-        ("dataset", "toy"): dataset(images),
+        ("dataset", "toy"): dataset(data),
         ("model-group", "toy"): models if isinstance(models, type) else group(CNN, NORM),
         **(extra or {}),
     }

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from protofl.data.spec import SampleSpec
+
 
 class SplitModel(nn.Module):
     """A client's model: a feature extractor f to K features and a classifier h on them.
@@ -19,7 +21,7 @@ class SplitModel(nn.Module):
     pooling layer after each feature extractor").
 
     Args:
-        extractor: Maps images B×channels×H×W to B×anything.
+        extractor: Maps samples B×… (`SampleSpec.shape`) to B×anything.
         head: Maps features B×K to class scores B×C.
         feature_dim: K.
     """
@@ -31,7 +33,7 @@ class SplitModel(nn.Module):
         self.feature_dim = feature_dim
 
     def features(self, x: Tensor) -> Tensor:
-        """Features f(x), B×K, of images B×channels×H×W."""
+        """Features f(x), B×K, of samples B×…."""
         z = torch.flatten(self.extractor(x), 1)
         if z.shape[1] != self.feature_dim:
             z = nn.functional.adaptive_avg_pool1d(z.unsqueeze(1), self.feature_dim).squeeze(1)
@@ -49,72 +51,79 @@ class Architecture:
 
     Attributes:
         name: Its name, unique in the group (``resnet18``, ``resnet34+h2``).
-        build: ``build(channels, num_classes, feature_dim, image_side) -> SplitModel`` with
-            freshly drawn weights from torch's global generator, which the runtime seeds.
-        channels_last: Whether convolutions run in channels-last layout (a fixed rule, measured
-            once per architecture, never at run time).
-        eval_batch: Images per batch in evaluation (a fixed rule; rounding depends on it).
+        build: ``build(sample, num_classes, feature_dim) -> SplitModel`` for samples of a
+            `SampleSpec`, with freshly drawn weights from torch's global generator, which the
+            runtime seeds.
+        channels_last: Whether convolutions over images run in channels-last layout (a fixed rule,
+            measured once per architecture, never at run time); nothing to other samples.
+        eval_batch: Samples per batch in evaluation (a fixed rule; rounding depends on it).
         head: What tells heads apart that can't be averaged with each other (its layer widths).
     """
 
     name: str
-    build: Callable[[int, int, int, int], SplitModel]
+    build: Callable[[SampleSpec, int, int], SplitModel]
     channels_last: bool = True
     eval_batch: int = 256
     head: str = "linear"
 
 
 def profile(
-    architecture: Architecture, channels: int, num_classes: int, feature_dim: int, side: int
+    architecture: Architecture, sample: SampleSpec, num_classes: int, feature_dim: int
 ) -> tuple[int, int]:
-    """Parameters, and forward FLOPs of one image, by torch's counter; no memory is taken.
+    """Parameters, and forward FLOPs of one sample, by torch's counter; no memory is taken.
 
     A multiplication with an addition counts as two FLOPs.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
     with torch.device("meta"):
-        model = architecture.build(channels, num_classes, feature_dim, side).eval()
-        image = torch.zeros(1, channels, side, side)
+        model = architecture.build(sample, num_classes, feature_dim).eval()
+        x = sample.zeros(1)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(image)
+        model(x)
     return sum(p.numel() for p in model.parameters()), counter.get_total_flops()
 
 
 def cost(
-    architecture: Architecture, channels: int, num_classes: int, feature_dim: int, side: int
+    architecture: Architecture, sample: SampleSpec, num_classes: int, feature_dim: int
 ) -> float:
-    """Multiplications of one image's forward pass in convolutions and fully connected layers.
+    """Multiplications of one sample's forward pass in the layers that multiply matrices.
 
     What `profile` counts but for attention and the like, to order work by. `profile` computes on
     tensors without values, whose first use imports torch's compiler and takes over a second; this
-    runs one image through a net with unset weights.
+    runs one sample through a net with unset weights.
     """
-    model = unset_model(architecture, channels, num_classes, feature_dim, side).eval()
+    model = unset_model(architecture, sample, num_classes, feature_dim).eval()
     threads = torch.get_num_threads()
     counts: list[int] = []
 
     def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         counts.append(output.numel() * layer.weight[0].numel())  # type: ignore[index]
 
+    def count_steps(layer: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
+        steps = inputs[0].numel() // inputs[0].shape[-1]
+        counts.append(steps * sum(p.numel() for p in layer.parameters() if p.dim() == 2))
+
     for layer in model.modules():
         if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
             layer.register_forward_hook(count)
+        elif isinstance(layer, nn.RNNBase):
+            layer.register_forward_hook(count_steps)
     try:
         torch.set_num_threads(1)  # starting more takes longer than this
         with torch.no_grad():
-            model(torch.zeros(1, channels, side, side))
+            model(sample.zeros(1))
     finally:
         torch.set_num_threads(threads)
     return float(sum(counts))
 
 
 def unset_model(
-    architecture: Architecture, channels: int, num_classes: int, feature_dim: int, side: int
+    architecture: Architecture, sample: SampleSpec, num_classes: int, feature_dim: int
 ) -> SplitModel:
     """A model whose weights are whatever their memory holds; quick, and draws nothing."""
     with torch.random.fork_rng(devices=[]), _Unset():
-        return architecture.build(channels, num_classes, feature_dim, side)
+        return architecture.build(sample, num_classes, feature_dim)
 
 
 class _Unset(TorchFunctionMode):

@@ -16,7 +16,7 @@ class Batch:
     """One mini-batch of local training.
 
     Attributes:
-        x: Samples B×…, as the client's model takes them.
+        x: What the model sees of the samples, B×… (`SampleSpec.shape`).
         y: Labels [B]; on the public phase's unlabelled samples an empty tensor.
         index: Rows of the samples in the phase's data, [B].
         phase: The phase's name.

@@ -184,9 +184,9 @@ class Client(Learner[ConfigT], Remembered):
         """The public samples, unlabelled; None where the run has none."""
         return self._record.public
 
-    def prepare(self, images: Tensor) -> Tensor:
-        """Images in the data's channels, size and range, as the client's model takes them."""
-        return self._record.train.prepare(images)
+    def prepare(self, x: Tensor) -> Tensor:
+        """Other samples of the data's shape and range, as the client's model takes them."""
+        return self._record.train.prepare(x)
 
     def train_features(self) -> tuple[Tensor, Tensor]:
         """Features of all training samples in one evaluation pass, N×K, and their labels [N]."""

@@ -18,7 +18,8 @@ from protofl.profile.spans import OFF, Spans
 from protofl.views.architecture import Architecture, SplitModel
 from protofl.views.run import ClientCard, RunInfo
 from protofl.views.seen import Record
-from protofl.wire.payload import Knowledge, Payload
+from protofl.wire.knowledge import Knowledge
+from protofl.wire.payload import Payload
 
 
 @dataclass

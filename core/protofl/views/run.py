@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError
 from protofl.randomness import global_stream
 from protofl.views.architecture import Architecture, SplitModel
@@ -65,8 +66,7 @@ class RunInfo:
         participants: Clients in a round.
         num_classes: C.
         feature_dim: K.
-        channels: Channels of the images that the models see.
-        side: Their side in pixels.
+        sample: What the models see of a sample.
         public: Public samples; 0 where there are none.
         rounds: Rounds of the run.
         batch_size: Samples per mini-batch.
@@ -81,8 +81,7 @@ class RunInfo:
     participants: int
     num_classes: int
     feature_dim: int
-    channels: int
-    side: int
+    sample: SampleSpec
     public: int
     rounds: int
     batch_size: int
@@ -114,4 +113,4 @@ def build_model(
         names = ", ".join(sorted(known))
         raise UsageError(f"there is no architecture {architecture!r}", f"known: {names}")
     with global_stream(seed, "server-model", architecture):
-        return found.build(info.channels, info.num_classes, info.feature_dim, info.side)
+        return found.build(info.sample, info.num_classes, info.feature_dim)

@@ -16,7 +16,7 @@ from protofl.views.architecture import SplitModel
 from protofl.views.records import ServerRecord
 from protofl.views.run import ClientCard, build_model
 from protofl.views.seen import ConfigT, Remembered, Sizes
-from protofl.wire.payload import Knowledge
+from protofl.wire.knowledge import Knowledge
 
 
 class Server(Sizes[ConfigT], Remembered):

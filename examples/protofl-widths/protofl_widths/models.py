@@ -17,11 +17,9 @@ WIDTHS = (32, 16, 8, 4, 2)
 """Channels of the first convolution at levels a to e."""
 
 
-def _build(
-    width: int, channels: int, num_classes: int, feature_dim: int, side: int
-) -> pf.SplitModel:
+def _build(width: int, sample: pf.SampleSpec, num_classes: int, feature_dim: int) -> pf.SplitModel:
     layers: list[nn.Module] = []
-    sizes = (channels, width, 2 * width, 4 * width)
+    sizes = (sample.shape[0], width, 2 * width, 4 * width)
     for before, after in pairwise(sizes):
         norm = nn.GroupNorm(min(4, after), after)
         layers += [nn.Conv2d(before, after, 3, padding=1), norm, nn.ReLU(), nn.MaxPool2d(2)]

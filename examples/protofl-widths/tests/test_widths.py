@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import protofl as pf
 import pytest
 from protofl.testing import ModelGroupContract, PartitionerContract
 from protofl_widths.models import Widths5
@@ -20,8 +21,9 @@ class TestQuantity(PartitionerContract):
 
 
 def test_a_level_has_about_a_quarter_of_the_last_one_s_parameters():
+    image = pf.SampleSpec((1, 28, 28))
     sizes = [
-        sum(p.numel() for p in a.build(1, 10, 128, 28).extractor.parameters())
+        sum(p.numel() for p in a.build(image, 10, 128).extractor.parameters())
         for a in Widths5().architectures()
     ]
     for wide, narrow in pairwise(sizes):

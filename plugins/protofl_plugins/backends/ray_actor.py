@@ -77,7 +77,7 @@ class HostActor:
 def fingerprint(plan: pf.Plan) -> dict[str, str]:
     """What has to be the same on all machines for results to be the same."""
     versions = {name: metadata.version(name) for name in ("protofl", "torch")}
-    return versions | {"data": plan.images.digest}
+    return versions | {"data": plan.data.digest}
 
 
 def _same(expected: dict[str, str], found: dict[str, str]) -> None:

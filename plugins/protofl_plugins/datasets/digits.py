@@ -25,7 +25,7 @@ class Digits:
         return "digits"
 
     @pf.hookimpl
-    def decode(self, config: pf.Config, data_dir: Path) -> pf.Images:
+    def decode(self, config: pf.Config, data_dir: Path) -> pf.Dataset:
         """Read scikit-learn's copy; it has no test part of its own."""
         from sklearn.datasets import load_digits
 

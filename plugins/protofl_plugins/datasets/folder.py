@@ -46,7 +46,7 @@ class Folder:
         return pf.files_key("folder", root, files, config.side)
 
     @pf.hookimpl
-    def decode(self, config: Config, data_dir: Path) -> pf.Images:
+    def decode(self, config: Config, data_dir: Path) -> pf.Dataset:
         """Decode all images to RGB of one size."""
         root = Path(config.path).expanduser()
         parts = _parts(root)

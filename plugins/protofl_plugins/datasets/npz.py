@@ -33,6 +33,6 @@ class Npz:
         return pf.files_key("npz", path, [path])
 
     @pf.hookimpl
-    def decode(self, config: Config, data_dir: Path) -> pf.Images:
+    def decode(self, config: Config, data_dir: Path) -> pf.Dataset:
         """Read and check the file."""
         return pf.read_npz(config.path)

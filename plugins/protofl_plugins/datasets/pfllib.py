@@ -46,7 +46,7 @@ class PFLlib:
         return pf.files_key("pfllib", root, [*files, *([about] if about.is_file() else [])])
 
     @pf.hookimpl
-    def decode(self, config: Config, data_dir: Path) -> pf.Images:
+    def decode(self, config: Config, data_dir: Path) -> pf.Dataset:
         """Pool all clients' samples and note which rows are whose."""
         root = Path(config.path).expanduser()
         clients = _clients(root)

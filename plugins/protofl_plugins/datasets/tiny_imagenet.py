@@ -31,7 +31,7 @@ class TinyImageNet:
         return "tiny-imagenet"
 
     @pf.hookimpl
-    def decode(self, config: pf.Config, data_dir: Path) -> pf.Images:
+    def decode(self, config: pf.Config, data_dir: Path) -> pf.Dataset:
         """Download the archive and decode its images without unpacking it."""
         from PIL import Image
 

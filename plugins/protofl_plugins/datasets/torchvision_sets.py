@@ -33,7 +33,7 @@ class _Arrays:
         return self.name
 
     @pf.hookimpl
-    def decode(self, config: pf.Config, data_dir: Path) -> pf.Images:
+    def decode(self, config: pf.Config, data_dir: Path) -> pf.Dataset:
         """Download both parts and join them, the training part first."""
         import torchvision.datasets
 
@@ -96,7 +96,7 @@ class Flowers102:
         return "flowers102" if config.side == default else f"flowers102-{config.side}"
 
     @pf.hookimpl
-    def decode(self, config: Config, data_dir: Path) -> pf.Images:
+    def decode(self, config: Config, data_dir: Path) -> pf.Dataset:
         """Download; the training part is torchvision's train and val, the test part its test."""
         from torchvision import datasets
         from torchvision.transforms import InterpolationMode

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from functools import partial
 
+import protofl as pf
 from torch import nn
 
 from protofl_plugins.models.parts import Extractor
 
 
-def bottleneck_resnet(blocks: int, channels: int, image_side: int) -> nn.Module:
-    """The extractor of ResNet(9·blocks + 2): B×channels×side×side → B×256."""
+def bottleneck_resnet(blocks: int, sample: pf.SampleSpec) -> nn.Module:
+    """The extractor of ResNet(9·blocks + 2): B×channels×height×width → B×256."""
     from torchvision.models.resnet import Bottleneck  # its import takes a second
 
-    del image_side  # the pool is global
     layers: list[nn.Module] = [
-        nn.Conv2d(channels, 16, kernel_size=3, padding=1, bias=False),
+        nn.Conv2d(sample.shape[0], 16, kernel_size=3, padding=1, bias=False),
         nn.BatchNorm2d(16),
         nn.ReLU(inplace=True),
     ]

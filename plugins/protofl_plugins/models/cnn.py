@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
+import protofl as pf
 from torch import nn
 
 from protofl_plugins.models.parts import Extractor
 
 
 def cnn(
-    convolutions: tuple[int, ...], fully_connected: tuple[int, ...], channels: int, image_side: int
+    convolutions: tuple[int, ...], fully_connected: tuple[int, ...], sample: pf.SampleSpec
 ) -> nn.Module:
     """5×5 convolutions without padding, each with ReLU and 2×2 max pooling, then FC + ReLU.
 
@@ -20,19 +22,18 @@ def cnn(
     Args:
         convolutions: The convolutions' output channels.
         fully_connected: The fully connected layers' widths; the last is the native width.
-        channels: The images' channels.
-        image_side: The images' side.
+        sample: The images.
 
     Returns:
-        A module B×channels×side×side → B×``fully_connected[-1]``.
+        A module B×channels×height×width → B×``fully_connected[-1]``.
     """
     layers: list[nn.Module] = []
-    width, side = channels, image_side
+    width, *sizes = sample.shape
     for out in convolutions:
         layers += [nn.Conv2d(width, out, kernel_size=5), nn.MaxPool2d(2), nn.ReLU()]
-        width, side = out, (side - 4) // 2
+        width, sizes = out, [(size - 4) // 2 for size in sizes]
     layers.append(nn.Flatten())
-    width *= side**2
+    width *= math.prod(sizes)
     for out in fully_connected:
         layers += [nn.Linear(width, out), nn.ReLU()]
         width = out

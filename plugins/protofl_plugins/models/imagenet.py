@@ -22,22 +22,25 @@ from torch import nn
 from protofl_plugins.models.parts import Extractor, Head
 
 
-def torchvision_net(name: str, channels: int, image_side: int) -> nn.Module:
+def torchvision_net(name: str, sample: pf.SampleSpec) -> nn.Module:
     """The classification net ``name`` of torchvision, with one class as a stub.
 
     Raises:
-        UsageError: The net can't be made for images B×channels×side×side.
+        UsageError: The net can't be made for these images.
     """
     import torchvision.models as tv
 
-    _need_three(channels, name)
+    _need_three(sample, name)
     options: dict[str, Any] = {}
+    height, width = sample.shape[1:]
     if name in ("googlenet", "inception_v3"):
         options = {"aux_logits": False, "init_weights": True}
     elif name.startswith("vit_"):
-        options = {"image_size": image_side}
+        if height != width:
+            raise wrong_size(name, sample)
+        options = {"image_size": height}
     elif name.startswith("maxvit_"):
-        options = {"input_size": (image_side, image_side)}
+        options = {"input_size": (height, width)}
     # RegNets compute their widths with tensors, which the meta device has no values for.
     regnet = torch.device("cpu") if name.startswith("regnet_") else nullcontext()
     device = torch.empty(0).device
@@ -46,34 +49,35 @@ def torchvision_net(name: str, channels: int, image_side: int) -> nn.Module:
             net: nn.Module = tv.get_model(name, weights=None, num_classes=1, **options)
         return net.to(device)
     except (AssertionError, ValueError) as error:
-        raise wrong_side(name, image_side, error) from None
+        raise wrong_size(name, sample, error) from None
 
 
-def _need_three(channels: int, name: str) -> None:
-    if channels != 3:
+def _need_three(sample: pf.SampleSpec, name: str) -> None:
+    if sample.shape[0] != 3:
         raise pf.UsageError(
-            f"{name} takes images of 3 channels, not of {channels}",
+            f"{name} takes images of 3 channels, not of {sample.shape[0]}",
             do="declare `channels = 3` in the model group",
         )
 
 
-def wrong_side(name: str, image_side: int, error: Exception) -> pf.UsageError:
-    """The error for a net that refuses images of ``image_side``, naming the sides it takes."""
+def wrong_size(name: str, sample: pf.SampleSpec, error: Exception | None = None) -> pf.UsageError:
+    """The error for a net that refuses images of such a size, naming the sizes that it takes."""
     import torchvision.models as tv
 
     smallest = tv.get_model_weights(name).DEFAULT.meta["min_size"][0]
+    height, width = sample.shape[1:]
     if name.startswith("vit_"):
-        near = f"its image side must be a multiple of {name.rpartition('_')[2]}"
+        near = f"its images are square, of a side that is a multiple of {name.rpartition('_')[2]}"
     elif name.startswith("maxvit_"):
-        near = f"its image side must be a multiple of {smallest}"
-    elif image_side < smallest:
+        near = f"the sides of its images must be multiples of {smallest}"
+    elif min(height, width) < smallest:
         near = f"its smallest image side is {smallest}"
     else:
-        near = f"torchvision says: {str(error).splitlines()[0]}"
+        near = f"torchvision says: {str(error).splitlines()[0]}" if error else ""
     return pf.UsageError(
-        f"torchvision's {name} can't take images of {image_side}×{image_side}",
+        f"torchvision's {name} can't take images of {height}×{width}",
         near,
-        "choose another model, or a data set with images of such a side",
+        "choose another model, or a data set with images of such a size",
     )
 
 
@@ -94,27 +98,26 @@ def without_last_linear(net: nn.Module, name: str) -> nn.Module:
     return net
 
 
-def torchvision_features(name: str, channels: int, image_side: int) -> nn.Module:
-    """``name`` up to its last linear layer: B×3×side×side → B×its native width."""
-    return without_last_linear(torchvision_net(name, channels, image_side), name)
+def torchvision_features(name: str, sample: pf.SampleSpec) -> nn.Module:
+    """``name`` up to its last linear layer: B×3×height×width → B×its native width."""
+    return without_last_linear(torchvision_net(name, sample), name)
 
 
-def mobilenet_v2_features(channels: int, image_side: int) -> nn.Module:
+def mobilenet_v2_features(sample: pf.SampleSpec) -> nn.Module:
     """MobileNetV2 without its classifier, whose dropout goes with it: → B×1280."""
-    net = torchvision_net("mobilenet_v2", channels, image_side)
+    net = torchvision_net("mobilenet_v2", sample)
     net.set_submodule("classifier", nn.Identity())
     return net
 
 
-def small_resnet(stages: int, channels: int, image_side: int) -> nn.Module:
+def small_resnet(stages: int, sample: pf.SampleSpec) -> nn.Module:
     """ResNet of ``stages`` stages of one basic block behind torchvision's stem: → B×64·2^(s-1).
 
     One to four stages are ResNet4, 6, 8 and 10 (Zhong et al. 2017).
     """
     from torchvision.models.resnet import BasicBlock, ResNet
 
-    _need_three(channels, f"resnet{2 * stages + 2}")
-    del image_side  # the pool is global
+    _need_three(sample, f"resnet{2 * stages + 2}")
     net: nn.Module = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=1)
     for stage in range(stages + 1, 5):
         net.set_submodule(f"layer{stage}", nn.Identity())
@@ -127,7 +130,7 @@ CONTIGUOUS = re.compile(r"resnet(10|18|34|50)|wide_resnet.*|vgg.*|vit_.*|swin_.*
 
 
 def imagenet_extractor(
-    name: str, build: Callable[[int, int], nn.Module] | None = None
+    name: str, build: Callable[[pf.SampleSpec], nn.Module] | None = None
 ) -> Extractor:
     """The extractor ``name``, torchvision's net of that name unless ``build`` says otherwise."""
     return Extractor(

@@ -50,9 +50,9 @@ class Extractor:
 
     Attributes:
         name: The architecture's name in a group.
-        build: ``build(channels, image_side)`` returns a module B×channels×H×W → B×anything.
-        channels_last: Whether convolutions run in channels-last layout.
-        eval_batch: Images per batch in evaluation.
+        build: ``build(sample)`` returns a module B×``sample.shape`` → B×anything.
+        channels_last: Whether convolutions over images run in channels-last layout.
+        eval_batch: Samples per batch in evaluation.
 
     The two rules were measured once: one thread, 32×32 images, SGD steps of batch 10. Nets with
     an ImageNet stem are evaluated fastest in batches of 256, nets that keep the full resolution
@@ -60,7 +60,7 @@ class Extractor:
     """
 
     name: str
-    build: Callable[[int, int], nn.Module]
+    build: Callable[[pf.SampleSpec], nn.Module]
     channels_last: bool = True
     eval_batch: int = 128
 
@@ -78,11 +78,10 @@ class Extractor:
 def _build(
     extractor: Extractor,
     head: Head,
-    channels: int,
+    sample: pf.SampleSpec,
     num_classes: int,
     feature_dim: int,
-    image_side: int,
 ) -> pf.SplitModel:
     """A freshly drawn model; the extractor's weights are drawn first."""
-    f = extractor.build(channels, image_side)
+    f = extractor.build(sample)
     return pf.SplitModel(f, head.build(feature_dim, num_classes), feature_dim)

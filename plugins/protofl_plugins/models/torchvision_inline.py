@@ -12,7 +12,7 @@ import torchvision.models as tv
 from torch import nn
 
 from protofl_plugins.models.group import ModelGroup
-from protofl_plugins.models.imagenet import imagenet_extractor, torchvision_features, wrong_side
+from protofl_plugins.models.imagenet import imagenet_extractor, torchvision_features, wrong_size
 
 
 class TorchvisionGroup(ModelGroup):
@@ -68,16 +68,16 @@ def _unknown(name: str, known: list[str]) -> pf.UsageError:
     )
 
 
-def _checked_features(name: str, channels: int, image_side: int) -> nn.Module:
+def _checked_features(name: str, sample: pf.SampleSpec) -> nn.Module:
     """The net's extractor, tried on an image of zeros.
 
     Raises:
         UsageError: The net can't take such images, or has no linear last layer.
     """
-    net = torchvision_features(name, channels, image_side).eval()
+    net = torchvision_features(name, sample).eval()
     try:
         with torch.no_grad():
-            net(torch.zeros(1, channels, image_side, image_side))
+            net(sample.zeros(1))
     except (RuntimeError, ValueError, AssertionError, IndexError) as error:
-        raise wrong_side(name, image_side, error) from None
+        raise wrong_size(name, sample, error) from None
     return net.train()

@@ -13,7 +13,7 @@ from protofl.bench.compare import compare, difference
 from protofl.bench.measure import spread
 from protofl.bench.side import cpu_seconds, peak_memory
 from protofl.bench.subset import find_data, share_of, write_subset
-from protofl.data.images import Images
+from protofl.data.dataset import Dataset
 from protofl.data.npz import read_npz
 from protofl.errors import UsageError
 from safetensors.torch import save_file
@@ -62,7 +62,7 @@ def test_three_quarters_of_a_share_are_the_training_samples(samples):
 
 def images_of(labels):
     x = torch.arange(len(labels), dtype=torch.uint8).reshape(-1, 1, 1, 1).expand(-1, 1, 4, 4)
-    return Images(x.clone(), torch.tensor(labels), len(labels), ["a", "b", "c"])
+    return Dataset(x.clone(), torch.tensor(labels), len(labels), ["a", "b", "c"])
 
 
 def test_a_subset_is_the_first_images_of_every_class(tmp_path):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from protofl.data import cache
-from protofl.data.images import Images
+from protofl.data.dataset import Dataset
 from protofl.errors import ProtoflError, UsageError
 
 
@@ -21,7 +21,7 @@ def toy(n=12, split=False, dtype=torch.uint8):
     x = torch.randint(0, 256, (n, 3, 4, 5), generator=generator).to(dtype)
     rows = torch.arange(n)
     halves = [(rows[:4], rows[4:6]), (rows[6:], rows[:0])] if split else None
-    return Images(
+    return Dataset(
         x, rows % 3, n - 2, ["one", "two", "drei"], split=halves, note="a note", digest="unset"
     )
 
@@ -83,7 +83,7 @@ def test_writing_to_a_tensor_leaves_the_file_alone(tmp_path):
 
 
 def test_opening_a_large_file_is_instant(tmp_path):
-    big = Images(
+    big = Dataset(
         torch.zeros(50_000, 3, 32, 32, dtype=torch.uint8), torch.arange(50_000), 50_000, []
     )
     big.y %= 2

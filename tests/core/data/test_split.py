@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from protofl.data.images import Images
+from protofl.data.dataset import Dataset
 from protofl.data.split import Split, majority_correct, make_split, partition_record
 from protofl.errors import UsageError
 
@@ -18,7 +18,7 @@ GOLDEN_HASH = "5c66e9bdba9137a81e39c5aa664ddf9e4608fb7c09f76b92bf2bf62319c82216"
 
 
 def images(num_samples=1000, num_train=800, num_classes=10, split=None):
-    return Images(
+    return Dataset(
         x=torch.zeros(num_samples, 1, 1, 1, dtype=torch.uint8),
         y=torch.arange(num_samples) % num_classes,
         num_train=num_train,

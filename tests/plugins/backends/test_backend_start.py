@@ -71,7 +71,7 @@ def test_the_cost_of_an_architecture_is_half_its_flops(group, tmp_path):
     info = plan.info
     state = torch.get_rng_state()
     for architecture in info.architectures:
-        sizes = (info.channels, info.num_classes, info.feature_dim, info.side)
+        sizes = (info.sample, info.num_classes, info.feature_dim)
         assert 2 * cost(architecture, *sizes) == profile(architecture, *sizes)[1]
         assert plan.cost(architecture) == cost(architecture, *sizes)
     assert torch.equal(torch.get_rng_state(), state)

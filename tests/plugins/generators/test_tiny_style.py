@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from protofl.data.images import Images
+from protofl.data.dataset import Dataset
 from protofl.errors import UsageError
 from protofl.plugin.choice import Choice
 from protofl.plugin.registry import Registry
@@ -36,7 +36,7 @@ def stripes(count=96):
     plain = wave[:, None].expand(32, 32)
     pattern = torch.where(y[:, None, None] == 0, plain, plain.t())
     colours = torch.rand(count, 3, 1, 1, generator=generator) * 255
-    return Images((pattern[:, None] * colours).byte(), y, count, ["h", "v"])
+    return Dataset((pattern[:, None] * colours).byte(), y, count, ["h", "v"])
 
 
 def test_all_kinds_of_generator_are_installed():

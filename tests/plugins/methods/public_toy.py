@@ -9,7 +9,7 @@ import torch
 from protofl.hosts.host import Host
 from protofl.runs.federation import Federation
 from protofl.views.server import Server
-from protofl.wire.payload import Knowledge
+from protofl.wire.knowledge import Knowledge
 from torch import nn
 from toy_federation import EXTRA, FREE, declared, without
 
@@ -133,7 +133,7 @@ class DoubleSamples:
     def __len__(self):
         return len(self.x)
 
-    def images(self, index=slice(None)):
+    def inputs(self, index=slice(None)):
         return self.x[index]
 
     def chunks(self, size):

@@ -58,7 +58,7 @@ def test_scores_are_those_of_the_trained_model(data_dir):
         record = toy.record(job.client)
         record.model.eval()
         with torch.no_grad():
-            expected = record.model(record.public.images())
+            expected = record.model(record.public.inputs())
         assert torch.allclose(job.up["public_logits"], expected, atol=1e-6)
         record.model.train()
 

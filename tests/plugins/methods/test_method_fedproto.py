@@ -109,7 +109,7 @@ def test_upload_is_eq_2_in_an_evaluation_pass_after_training(toy):
         upload = pf.Payload.from_bytes(blob)
         record = found.client(number)  # it still has the weights with which the round ended
         y = record.train.y.tolist()
-        slow = means_by_class(features_of(record, record.train.images(), training=False), y)
+        slow = means_by_class(features_of(record, record.train.inputs(), training=False), y)
         assert upload["classes"].tolist() == sorted(slow)
         assert upload["counts"].tolist() == [y.count(c) for c in sorted(slow)]
         for row, c in zip(numbers(upload["prototypes"]), sorted(slow), strict=True):
@@ -123,7 +123,7 @@ def test_online_collects_in_train_mode_before_the_step(toy):
     before = {}
     for number in range(4):
         record = found.client(number)
-        z = features_of(record, record.train.images(), training=True)
+        z = features_of(record, record.train.inputs(), training=True)
         before[number] = means_by_class(z, record.train.y.tolist())
     # Batch statistics were moved by the look; a second federation trains from the same start.
     found = toy("fedproto", set={"collect": "online"}, **options)
@@ -156,7 +156,7 @@ def test_a_class_that_was_only_in_the_dropped_batch_sends_no_prototype(toy):
     """It was seen in no step, so there is no mean of its features that could be sent."""
     images = toyfed.make_images([[10, 1], [5, 5]])  # client 0: two batches and one sample over
     for seed in range(30):
-        found = toy("fedproto", set={"variant": "official"}, images=images, seed=seed)
+        found = toy("fedproto", set={"variant": "official"}, data=images, seed=seed)
         record = found.client(0)
         batches = training_batches(
             record.train, epochs=1, batch_size=5, drop_last=True, seed=seed, keys=("private", 0, 0)
@@ -242,7 +242,7 @@ def test_inference_is_the_nearest_prototype_and_never_an_unknown_class(toy, rows
 def test_before_the_first_prototypes_the_head_decides(toy):
     found = toy("fedproto")
     record = found.prepare(0, double=False)
-    x = record.test.images()
+    x = record.test.inputs()
     record.model.eval()
     scores = found.call("inference", client=Client(record, "fedproto"), x=x)
     assert torch.equal(scores, record.model(x))

@@ -205,13 +205,13 @@ def test_the_local_margin_is_taken_after_training(toy, margin):
         record = found.client(number)
         record.model.eval()
         with torch.no_grad():
-            z = numbers(record.model.features(record.train.images()))
+            z = numbers(record.model.features(record.train.inputs()))
         slow = slow_margin(means_by_class(z, record.train.y.tolist()), margin)
         assert float(record.state["fedsa"]["margin"]) == pytest.approx(slow, rel=1e-4)
 
 
 def test_a_client_with_one_class_takes_the_global_margin(toy):
-    found = toy("fedsa", images=toyfed.make_images([[8, 0, 0], [4, 4, 4]]))
+    found = toy("fedsa", data=toyfed.make_images([[8, 0, 0], [4, 4, 4]]))
     found.rounds(1)
     record = found.client(0)
     assert float(record.state["fedsa"]["margin"]) == 0
@@ -352,7 +352,7 @@ def test_the_upload_is_eq_2(toy):
         record = found.client(number)
         record.model.eval()
         with torch.no_grad():
-            z = numbers(record.model.features(record.train.images()))
+            z = numbers(record.model.features(record.train.inputs()))
         y = record.train.y.tolist()
         slow = means_by_class(z, y)
         assert upload["classes"].tolist() == sorted(slow)
@@ -393,7 +393,7 @@ def test_inference_by_the_head(toy):
     found.rounds(1)
     record = found.prepare(0, found.server.knowledge, double=False)
     record.model.eval()
-    x = record.test.images()
+    x = record.test.inputs()
     assert torch.equal(
         found.call("inference", client=Client(record, "fedsa"), x=x), record.model(x)
     )
@@ -403,7 +403,7 @@ def test_before_the_first_prototypes_the_head_decides(toy):
     found = toy("fedsa", set={"inference": "prototype"})
     record = found.prepare(0, found.server.knowledge, double=False)
     record.model.eval()
-    x = record.test.images()
+    x = record.test.inputs()
     assert torch.equal(
         found.call("inference", client=Client(record, "fedsa"), x=x), record.model(x)
     )

@@ -275,7 +275,7 @@ def test_the_upload_is_eq_2_without_counts(toy):
         record = found.client(number)
         record.model.eval()
         with torch.no_grad():
-            z = numbers(record.model.features(record.train.images()))
+            z = numbers(record.model.features(record.train.inputs()))
         slow = means_by_class(z, record.train.y.tolist())
         assert upload["classes"].tolist() == sorted(slow)
         for row, c in zip(numbers(upload["prototypes"]), sorted(slow), strict=True):

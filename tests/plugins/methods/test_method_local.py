@@ -60,6 +60,6 @@ def test_inference_is_the_head(toy):
     found.rounds(1)
     record = found.client(1)
     record.model.eval()
-    x = record.test.images()
+    x = record.test.inputs()
     scores = found.call("inference", client=Client(record, "local"), x=x)
     assert torch.equal(scores, record.model.head(record.model.features(x)))

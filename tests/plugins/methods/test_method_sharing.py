@@ -135,7 +135,7 @@ def test_inference_is_by_the_installed_model(toy, method):
     found.rounds(1)
     record = found.prepare(0, found.server.knowledge, double=False)
     record.model.eval()
-    x = record.test.images()
+    x = record.test.inputs()
     scores = found.call("inference", client=Client(record, method), x=x)
     assert torch.equal(scores, record.model(x))
 

@@ -38,7 +38,7 @@ def classes_of_clients():
 def run(toy):
     def make(method, data=None, rounds=2, **options):
         only_heads = toyfed.group(toyfed.PIXELS, K=K)
-        found = toy(method, images=data or images(), models=only_heads, batch_size=10, **options)
+        found = toy(method, data=data or images(), models=only_heads, batch_size=10, **options)
         return found, found.rounds(rounds)
 
     return make
@@ -50,7 +50,7 @@ def test_every_head_of_htfe8_has_51300_parameters():
     assert len(architectures) == 8
     for architecture in architectures:
         with torch.device("meta"):
-            head = architecture.build(3, C, K, 32).head
+            head = architecture.build(pf.SampleSpec((3, 32, 32)), C, K).head
         assert sum(p.numel() for p in head.parameters()) == HEAD, architecture.name
 
 

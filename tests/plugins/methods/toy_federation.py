@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,7 +31,7 @@ class ToyImages:
         y = torch.arange(self.classes).repeat(self.each)
         shape = (len(y), self.channels, self.side, self.side)
         x = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-        return pf.Images(x, y, len(y), [str(c) for c in range(self.classes)])
+        return pf.Dataset(x, y, len(y), [str(c) for c in range(self.classes)])
 
 
 class FewImages(ToyImages):
@@ -40,22 +41,22 @@ class FewImages(ToyImages):
 
 
 def _architecture(name, extractor, head=None, label="linear"):
-    def build(channels, num_classes, feature_dim, side):
+    def build(sample, num_classes, feature_dim):
         h = head(feature_dim, num_classes) if head else nn.Linear(feature_dim, num_classes)
-        return pf.SplitModel(extractor(channels, side), h, feature_dim)
+        return pf.SplitModel(extractor(sample), h, feature_dim)
 
     return pf.Architecture(name, build, channels_last=False, head=label)
 
 
-def _normed(channels, side):
-    return nn.Sequential(nn.Conv2d(channels, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU())
+def _normed(sample):
+    return nn.Sequential(nn.Conv2d(sample.shape[0], 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU())
 
 
-def _dense(channels, side):
-    return nn.Sequential(nn.Flatten(), nn.Linear(channels * side**2, 24), nn.ReLU())
+def _dense(sample):
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(sample.shape), 24), nn.ReLU())
 
 
-FLAT = _architecture("flat", lambda channels, side: nn.Flatten())
+FLAT = _architecture("flat", lambda sample: nn.Flatten())
 NORMED = _architecture("normed", _normed)
 DENSE = _architecture("dense", _dense)
 

@@ -68,7 +68,8 @@ def test_server_architecture(groups, name, channels):
     else:
         assert set(server) == {"resnet56"}
     if name in ("htcnn8", "fedpkd-het"):
-        model = server["resnet56"].build(channels, 10, group.feature_dim, group.min_side).eval()
+        sample = pf.SampleSpec((channels, group.min_side, group.min_side))
+        model = server["resnet56"].build(sample, 10, group.feature_dim).eval()
         side = group.min_side
         assert model.features(torch.zeros(2, channels, side, side)).shape == (2, group.feature_dim)
 
@@ -89,7 +90,7 @@ def test_heads_of_htc4_follow_the_appendix(groups, name):
     assert [a.head for a in found] == [heads[i % 4] for i in range(len(found))]
     for i in range(4):
         a = architectures(groups["res34-htc4"])[i] if name == "res34-htc4" else found[i]
-        head = a.build(3, 100, 512, 32).head
+        head = a.build(pf.SampleSpec((3, 32, 32)), 100, 512).head
         layers = list(head) if isinstance(head, nn.Sequential) else [head]
         hidden = [512, 256, 128]
         if i == 0:
@@ -113,7 +114,7 @@ def test_htcnn8_is_table_9(groups):
     }
     flat = {1: 32 * 12 * 12, 2: 64 * 4 * 4}
     for number, architecture in enumerate(architectures(groups["htcnn8"]), start=1):
-        model = architecture.build(1, 10, 512, 28)
+        model = architecture.build(pf.SampleSpec((1, 28, 28)), 10, 512)
         convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
         linear = [m for m in model.extractor if isinstance(m, nn.Linear)]
         pools = [m for m in model.modules() if isinstance(m, nn.MaxPool2d)]
@@ -127,11 +128,13 @@ def test_htcnn8_is_table_9(groups):
 
 @pytest.mark.parametrize("name", ["cnn4", "fedpkd-hom", "htfe4"])
 def test_weights_are_those_of_the_seed(groups, name):
+    sample = pf.SampleSpec((3, 32, 32))
     for architecture in architectures(groups[name]):
         states = []
         for seed in (0, 0, 1):
             torch.manual_seed(seed)
-            states.append(architecture.build(3, 10, groups[name].feature_dim, 32).state_dict())
+            model = architecture.build(sample, 10, groups[name].feature_dim)
+            states.append(model.state_dict())
         same, again, other = states
         assert all(torch.equal(same[key], again[key]) for key in same)
         assert not torch.equal(same["head.weight"], other["head.weight"])
@@ -150,13 +153,14 @@ def test_fedpkd_parameters(groups):
     found = architectures(group) + group.server_architectures(config=pf.Config())
     assert [a.name for a in found] == list(published)
     for architecture in found:
-        counts = tuple(parameters(architecture.build(3, c, 256, 32)) for c in (10, 100))
+        sample = pf.SampleSpec((3, 32, 32))
+        counts = tuple(parameters(architecture.build(sample, c, 256)) for c in (10, 100))
         assert counts == published[architecture.name]
 
 
 def test_the_server_model_is_pooled_to_k(groups):
     (server,) = groups["htfe8"].server_architectures(config=pf.Config())
-    model = server.build(3, 100, 512, 32).eval()
+    model = server.build(pf.SampleSpec((3, 32, 32)), 100, 512).eval()
     assert model.extractor(torch.zeros(1, 3, 32, 32)).shape == (1, 256)
     assert model.features(torch.zeros(1, 3, 32, 32)).shape == (1, 512)
     assert parameters(model.head) == 51_300

@@ -70,7 +70,7 @@ class TinyStyle:
 
     @pf.hookimpl
     def train_generator(
-        self, config: Config, images: pf.Images, report: Callable[[str], None], out: Path
+        self, config: Config, images: pf.Dataset, report: Callable[[str], None], out: Path
     ) -> dict[str, str]:
         """Train on the training part and write the network in half precision."""
         if config.side not in (32, 64):

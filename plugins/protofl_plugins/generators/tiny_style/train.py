@@ -37,7 +37,7 @@ class Training:
     Attributes:
         epochs: Passes over the images of stage 1.
         steps: Updates of the mapping network in stage 2.
-        batch_size: Images, or codes, per update.
+        batch_size: Dataset, or codes, per update.
         lr: Adam's first learning rate in stage 1; it falls to 0 along a cosine.
         noise: Standard deviation of the noise on codes, which have variance 1.
         seed: Decides everything.

@@ -1,11 +1,11 @@
-"""Weights and state as safetensors with a JSON header; no pickle anywhere."""
+"""Files of tensors and state: safetensors with a JSON header; no pickle anywhere."""
 
 from __future__ import annotations
 
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,6 @@ import torch
 from torch import Tensor
 
 from protofl.errors import RunFailure
-from protofl.views.records import ClientRecord, ServerRecord
-from protofl.wire.payload import Knowledge, Payload
-from protofl.wire.weights import load_weights, weight_views
 
 _NAMES = {
     torch.float64: "F64",
@@ -124,70 +121,18 @@ def unpack_state(packed: Any, tensors: dict[str, Tensor], device: torch.device) 
     return value
 
 
-def pack_client(record: ClientRecord, *, received: bool) -> tuple[dict[str, Tensor], Any]:
-    """A client's weights, trained modules and state; and its download where it is kept.
+def check_modules(tensors: Mapping[str, Tensor], made: Iterable[str], owner: str) -> None:
+    """Raise a `RunFailure` where a file holds a module that has not been made.
 
-    Returns:
-        Tensors, which are the client's own and not copies, and a header that JSON can hold.
+    Args:
+        tensors: What the file holds.
+        made: The modules that there are, ``module/METHOD/NAME``.
+        owner: Whose they are, for the message.
     """
-    tensors = weight_views(record.model, "model")
-    for name, slot in record.slots():
-        if slot.train:
-            tensors |= weight_views(slot.module, f"module/{name}")
-    if received:
-        tensors |= {f"received/{key}": value for key, value in record.received.items()}
-    return tensors, pack_state(record.state, tensors, f"state of client {record.id}")
-
-
-def unpack_client(record: ClientRecord, tensors: dict[str, Tensor], header: Any) -> None:  # noqa: ANN401
-    """Put copies of what `pack_client` packed into a client that has been set up."""
-    load_weights(record.model, tensors, "model")
-    for name, slot in record.slots():
-        if slot.train:
-            load_weights(slot.module, tensors, f"module/{name}")
-    kept = Payload(tensors).under("received")
-    made = [f"module/{name}" for name, slot in record.slots() if slot.train]
-    _all_there(tensors, made, f"client {record.id}")
-    record.received = Payload({k: v.to(record.device, copy=True) for k, v in kept.items()})
-    record.state = unpack_state(header, tensors, record.device)
-
-
-def save_client(record: ClientRecord, path: Path, *, received: bool) -> None:
-    """Write a client as `pack_client` packs it."""
-    write_tensors(path, *pack_client(record, received=received))
-
-
-def load_client(record: ClientRecord, path: Path) -> None:
-    """Put back what `save_client` wrote."""
-    unpack_client(record, *read_tensors(path))
-
-
-def _all_there(tensors: dict[str, Tensor], modules: list[str], owner: str) -> None:
+    starts = tuple(f"{module}/" for module in made)
     for key in tensors:
-        if key.startswith("module/") and not any(key.startswith(m + "/") for m in modules):
+        if key.startswith("module/") and not key.startswith(starts):
             raise RunFailure(
                 f"the checkpoint holds {key} of {owner}, which its set-up did not make",
                 do="make modules in setup_client or setup_server, so that a run can be resumed",
             )
-
-
-def save_server(record: ServerRecord, path: Path) -> None:
-    """Write the server's knowledge, modules and state."""
-    tensors: dict[str, Tensor] = {f"knowledge/{k}": v for k, v in record.knowledge.items()}
-    for owner, modules in sorted(record.modules.items()):
-        for name, module in sorted(modules.items()):
-            tensors |= weight_views(module, f"module/{owner}/{name}")
-    write_tensors(path, tensors, pack_state(record.state, tensors, "state of the server"))
-
-
-def load_server(record: ServerRecord, path: Path) -> None:
-    """Put back what `save_server` wrote."""
-    tensors, header = read_tensors(path)
-    kept = Payload(tensors).under("knowledge")
-    record.knowledge = Knowledge({k: v.to(record.device, copy=True) for k, v in kept.items()})
-    for owner, modules in record.modules.items():
-        for name, module in modules.items():
-            load_weights(module, tensors, f"module/{owner}/{name}")
-    made = [f"module/{owner}/{name}" for owner, own in record.modules.items() for name in own]
-    _all_there(tensors, made, "the server")
-    record.state = unpack_state(header, tensors, record.device)

@@ -1,0 +1,86 @@
+"""A decoded data set."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from protofl.data.spec import Kind, SampleSpec
+from protofl.errors import UsageError
+
+_STORED: dict[int, dict[torch.dtype, Kind]] = {
+    3: {torch.uint8: "image", torch.float32: "image"},
+    2: {torch.float32: "series"},
+    1: {torch.float32: "table", torch.int64: "tokens"},
+}
+"""What samples are, by their number of axes and their type."""
+
+
+@dataclass
+class Dataset:
+    """Decoded samples with labels, as a data set plugin returns them.
+
+    What a sample is follows from ``x``: four axes are images, three are series, two are rows of
+    tables where they are floats and token sequences where they are int64.
+
+    Attributes:
+        x: Images N×channels×height×width, uint8 in 0…255, or float32 that is already normalised
+            and used as it is; series N×channels×length, float32; rows of a table N×features,
+            float32; token sequences N×length, int64 in 0…V-1.
+        y: Labels [N], int64 in 0…C-1.
+        num_train: The first ``num_train`` rows are the data set's own training part, the rest
+            its own test part (``num_train == N`` where it has none).
+        classes: Names of the C classes.
+        split: For data that come already split: per client its rows of training and of test
+            samples, [n] int64 each; None for data that a partitioner splits.
+        note: A deviation to print beside figures; empty where there is none.
+        vocabulary: Number of token ids V; 0 where samples are no tokens.
+        padding: The id that fills short token sequences up at their end; None where none does.
+    """
+
+    x: Tensor
+    y: Tensor
+    num_train: int
+    classes: list[str]
+    split: list[tuple[Tensor, Tensor]] | None = None
+    note: str = ""
+    digest: str = field(default="", compare=False)
+    vocabulary: int = 0
+    padding: int | None = None
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return len(self.classes)
+
+    @property
+    def sample(self) -> SampleSpec:
+        """What a sample is, as it is stored.
+
+        Raises:
+            UsageError: ``x`` holds no samples that models take.
+        """
+        stored, shape = _STORED.get(self.x.dim() - 1, {}), tuple(self.x.shape)
+        kind = stored.get(self.x.dtype)
+        if kind is None:
+            raise UsageError(
+                f"x is {'×'.join(map(str, shape)) or 'empty'} of {self.x.dtype}",
+                "images N×channels×height×width are uint8 or float32, series N×channels×length and "
+                "tables N×features float32, token sequences N×length int64",
+            )
+        return SampleSpec(shape[1:], kind, self.vocabulary, self.padding)
+
+    def compute_digest(self) -> str:
+        """SHA-256 over samples, labels and the own split; identifies the data in a record."""
+        digest = hashlib.sha256()
+        own = [rows for pair in self.split or [] for rows in pair]
+        for tensor in (self.x, self.y, *own):
+            digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
+            digest.update(tensor.contiguous().view(torch.uint8).numpy().reshape(-1).data)
+        digest.update(str(self.num_train).encode())
+        if self.vocabulary:
+            digest.update(str((self.vocabulary, self.padding)).encode())
+        return digest.hexdigest()

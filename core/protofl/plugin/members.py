@@ -1,0 +1,88 @@
+"""Who takes part in a run: the main method, donors and wrappers, and their loss terms."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from protofl.errors import UsageError
+from protofl.hookspecs.config import Config, parse_config
+from protofl.hookspecs.markers import hookimpl
+from protofl.plugin.baseline import Baseline
+from protofl.plugin.choice import Choice
+from protofl.plugin.registry import Registry
+from protofl.views.client import Client
+from protofl.views.server import Server
+
+_VIEWS = ("client", "server")
+
+
+@dataclass(frozen=True)
+class Term:
+    """A loss term of the run: METHOD.TERM, and the name under which it is recorded."""
+
+    method: str
+    name: str
+    label: str
+
+
+class Member(Choice):
+    """A plugin of the composition.
+
+    Attributes:
+        role: ``main``, ``donor`` or ``wrapper``.
+        sides: Where it provides something: ``client``, ``server``.
+    """
+
+    def __init__(self, registry: Registry, name: str, role: str, options: dict[str, Any]) -> None:
+        kind = "wrapper" if role == "wrapper" else "method"
+        plugin = registry.load(kind, name)
+        config = parse_config(getattr(plugin, "Config", Config), options, name)
+        super().__init__(kind, name, plugin, config)
+        self.role = role
+        self.sides: set[str] = set()
+
+    def writes(self, hook: str) -> bool:
+        """Whether the plugin implements the hook itself."""
+        return hook in self.hooks
+
+    @property
+    def terms(self) -> dict[str, str]:
+        """The loss terms that it declares; the baseline's where it writes no loss."""
+        if not self.writes("local_loss"):
+            return Baseline.terms
+        declared = getattr(self.instance, "terms", None)
+        if not declared:
+            raise UsageError(
+                f"method/{self.name} has a local_loss and declares no terms",
+                do="write: terms = {'ce': 'what it is', …}",
+            )
+        return dict(declared)
+
+
+class Around:
+    """A wrapper as pluggy calls it: its hooks see the client or the server bound to it."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    @hookimpl(wrapper=True)
+    def upload_payload(self, client: Client) -> Generator[None, Any, Any]:
+        """The wrapper's, or nothing around the upload."""
+        return (yield from self._around("upload_payload", client=client))
+
+    @hookimpl(wrapper=True)
+    def download_payload(self, server: Server, client_id: int) -> Generator[None, Any, Any]:
+        """The wrapper's, or nothing around the download."""
+        return (yield from self._around("download_payload", server=server, client_id=client_id))
+
+    def _around(self, hook: str, **given: Any) -> Generator[None, Any, Any]:  # noqa: ANN401
+        if not self._member.writes(hook):
+            return (yield)
+        return (yield from self._member.call(hook, **bound_to(self._member.name, given)))
+
+
+def bound_to(owner: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A hook's arguments, the client or the server among them bound to a plugin."""
+    return {k: v.bound_to(owner) if k in _VIEWS else v for k, v in arguments.items()}

@@ -1,0 +1,49 @@
+"""What the server knows, in the wire's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from protofl.wire.payload import Payload
+from protofl.wire.vocabulary import find_key
+
+
+class Knowledge(Payload):
+    """What the server knows, in the wire's names; server hooks' results are merged into it."""
+
+    holder = "the server's knowledge"
+
+    def __init__(self, tensors: Mapping[str, Tensor] | None = None) -> None:
+        super().__init__(tensors)
+
+    def merge(self, update: Mapping[str, Tensor]) -> None:
+        """Take in what a server hook returned.
+
+        Tensors that stay while ``classes`` changes keep the classes of their rows under
+        ``NAME.classes``, so that every row's class is always known.
+        """
+        old, new = self.get("classes"), update.get("classes")
+        if new is not None and old is not None and not torch.equal(old, new):
+            for name in [n for n in self if n not in update and self._class_indexed(n, old)]:
+                self.setdefault(f"{name}.classes", old)
+        for name in update:
+            own = f"{name}.classes"
+            if own in self.keys() and own not in update:
+                del self[own]  # its rows are those of the update's own ``classes`` now
+        self.update(update)
+
+    def _class_indexed(self, name: str, classes: Tensor) -> bool:
+        """Whether a tensor's rows belong to classes: the vocabulary knows.
+
+        A name of a plugin's own stands in none: there a plain tensor with a row for every class of
+        ``classes`` does, unless its name says that its rows are public samples.
+        """
+        known = find_key(name)
+        if known is not None:
+            return known.by_class
+        tensor = self[name]
+        plain = "/" not in name and not name.endswith(".classes") and tensor.dim() > 0
+        return plain and not name.startswith("public_") and len(tensor) == len(classes)

@@ -1,0 +1,29 @@
+"""Distributions that are installed without pip: what it would leave is written by hand."""
+
+from __future__ import annotations
+
+import sys
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def write_dist_info(project, site):
+    """Write the ``.dist-info`` that installing would write, from a project's pyproject.toml.
+
+    Args:
+        project: The folder of the project.
+        site: The folder on ``sys.path`` in which its modules lie.
+    """
+    about = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    info = site / f"{about['name'].replace('-', '_')}-{about['version']}.dist-info"
+    info.mkdir(parents=True)
+    head = f"Metadata-Version: 2.1\nName: {about['name']}\nVersion: {about['version']}\n"
+    (info / "METADATA").write_text(head)
+    lines = [
+        f"[{group}]\n" + "\n".join(f"{name} = {target}" for name, target in entries.items())
+        for group, entries in about["entry-points"].items()
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines))
