@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from protofl.cores import compute_threads
+from protofl.cores import compute_threads, deterministic_kernels
 from protofl.data.batches import batch_bounds
 from protofl.errors import RunFailure
 from protofl.hosts import groups as together
@@ -62,7 +62,7 @@ class Host:
         """
         start, values = time.perf_counter_ns(), dict(job.values)
         self._profile.sample = bool(values.pop("sample", False))
-        with compute_threads(1):
+        with compute_threads(1), deterministic_kernels(self.plan.settings.deterministic):
             operation = getattr(self, job.op)
             if job.client is None:
                 return operation(**values)  # type: ignore[no-any-return]
@@ -90,7 +90,7 @@ class Host:
         names = [self.plan.info.architecture_of(job.client or 0).name for job in jobs]
         for places in together.chunks(engine, names):
             chosen = [jobs[place] for place in places]
-            with compute_threads(1):
+            with compute_threads(1), deterministic_kernels(self.plan.settings.deterministic):
                 steps = [self._training(j.client or 0, j.blob, **j.values) for j in chosen]
                 replies = together.several(engine, steps)
             yield from zip(chosen, replies, strict=True)
