@@ -29,3 +29,18 @@ def compute_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def deterministic_kernels(wanted: bool) -> Iterator[None]:
+    """Where it is wanted, have torch compute with deterministic CUDA kernels alone inside."""
+    if not wanted or torch.are_deterministic_algorithms_enabled():
+        # Setting it as it is would import torch's compiler, which takes more than a second.
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)

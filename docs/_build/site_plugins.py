@@ -8,7 +8,7 @@ from protofl.plugin.baseline import Baseline
 from protofl.hookspecs.config import Config, VariantConfig, option_names
 from protofl.plugin.choice import choose
 from protofl.plugin.registry import Registry
-from protofl.plan.settings import KINDS_BY_PART
+from protofl.plan.settings import CHOOSING
 from protofl.wire.vocabulary import VOCABULARY, find_key
 from protofl_cli.options import value_range, value_text
 from site_text import code, first_line, table
@@ -45,7 +45,7 @@ def _keys(declared: dict[str, str]) -> str:
 
 def plugin_reference(kind: str) -> str:
     """All plugins of a kind that is not a method, with their options."""
-    words = {k: word for word, k in KINDS_BY_PART.items()}
+    words = {k: word for word, k in CHOOSING.items()}
     parts = []
     for name, plugin in own_plugins(kind).items():
         argument = getattr(plugin, "argument", None)

@@ -12,7 +12,7 @@ import protofl_cli
 import pytest
 from protofl.plan.settings import Settings
 from protofl.plugin.registry import Registry
-from protofl_cli.commands.run import PANELS, SPELLING, whole_command
+from protofl_cli.commands.run import OTHER_NAMES, PANELS, whole_command
 
 PACKAGE = Path(protofl_cli.__file__).parent
 
@@ -58,7 +58,7 @@ def test_every_setting_has_its_option_and_the_reverse():
     own = {"method", "--config", "--out", "--save-recipe", "--resume", "--quiet", "--debug"}
     # The recipe is given as METHOD, and `Settings` holds where it came from.
     names = Settings.model_fields.keys() - {"method", "recipe"}
-    long = {SPELLING.get(name, name).replace("_", "-") for name in names}
+    long = {OTHER_NAMES.get(name, name).replace("_", "-") for name in names}
     assert flags - {"--help", "-h"} == {f"--{name}" for name in long} | own
     placed = [name for names in PANELS.values() for name in names]
     assert sorted(placed) == sorted(names)

@@ -9,6 +9,7 @@ from protofl.hookspecs.markers import hookimpl
 from protofl.plan.inputs import image_source
 from protofl.plan.plan import Plan
 from protofl.plugin.choice import Choice
+from protofl.runs.config import config_of
 
 CPU = torch.device("cpu")
 
@@ -98,7 +99,7 @@ def test_a_generator_is_chosen_only_where_a_method_needs_one(tmp_path):
         Plan.make({"method": "local", **given, "options": {"generator": {"seed": 1}}})
     made = Plan.make({"method": "fedktl", **given})
     assert made.choices["generator"].name == "tiny-style"
-    assert any(p["kind"] == "generator" for p in made.record()["plugins"])
+    assert any(p["kind"] == "generator" for p in config_of(made)["plugins"])
     donor = Plan.make({"method": "fedproto", **given, "use": {"server_train": "fedktl"}})
     assert "generator" in donor.choices
     with pytest.raises(UsageError, match="unknown generator 'tiny-stile'"):

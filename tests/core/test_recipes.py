@@ -8,8 +8,8 @@ import sys
 
 import protofl as pf
 import pytest
-from protofl.plan.recipes import to_toml, with_recipe, write_recipe
-from protofl.plan.settings import parse_toml, read_config_file
+from protofl.plan.config_files import parse_toml, read_options_file, to_toml
+from protofl.plan.recipes import with_recipe, write_recipe
 from protofl.plugin.registry import Registry
 from runtime_toys import install, train, without_times
 
@@ -191,7 +191,7 @@ def test_json_is_as_good_as_toml(tmp_path):
     options = {"method": "fedsa", "lr": 0.5, "drop": ["mcl"], "options": {"fedsa": {"alpha": 1}}}
     for name in ("r.toml", "r.json"):
         write_recipe(tmp_path / name, options)
-    one, two = (read_config_file(tmp_path / name) for name in ("r.toml", "r.json"))
+    one, two = (read_options_file(tmp_path / name) for name in ("r.toml", "r.json"))
     assert one == two
 
 

@@ -140,9 +140,9 @@ def test_partition_json(tmp_path):
 
 
 def _options(out):
-    from protofl.plan.settings import read_config_file
+    from protofl.plan.config_files import read_options_file
 
-    return read_config_file(out / "config.json")
+    return read_options_file(out / "config.json")
 
 
 def test_the_summary(tmp_path):

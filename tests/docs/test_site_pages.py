@@ -12,12 +12,12 @@ import site_commands
 import site_hooks
 from protofl import functional
 from protofl.hookspecs.config import Config, option_names
-from protofl.plan.settings import KINDS_BY_PART, Settings
+from protofl.plan.settings import CHOOSING, Settings
 from protofl.plugin.kinds import KINDS, spec_hooks
 from protofl.plugin.registry import Registry
 from protofl.wire.vocabulary import VOCABULARY, find_key
 from protofl_cli.app import app
-from protofl_cli.commands.run import SPELLING
+from protofl_cli.commands.run import OTHER_NAMES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -148,7 +148,7 @@ def test_every_option_has_its_names_default_and_meaning(path, page):
 def test_the_run_command_has_all_settings(page):
     text = section(page("reference/cli.md"), "## protofl run")
     for name in set(Settings.model_fields) - {"method", "recipe"}:
-        assert f"`--{SPELLING.get(name, name).replace('_', '-')}`" in text
+        assert f"`--{OTHER_NAMES.get(name, name).replace('_', '-')}`" in text
     assert "| `--optimizer` | `sgd` \\| `adam` | sgd | Local optimiser, fresh each round |" in text
     assert (
         "| `--clients` | `N`, 1 … 10,000,000 | the data set's, otherwise 20 | Clients M |" in text
@@ -168,7 +168,7 @@ def test_every_plugin_has_its_options(plugin, page):
     (heading,) = re.findall(rf"^### `.*` {{ #{plugin.kind}-{plugin.name} }}$", text, re.MULTILINE)
     text = section(text, heading)
     assert found.__doc__.strip().splitlines()[0].rstrip(".") in text
-    word = {k: w for w, k in KINDS_BY_PART.items()}.get(plugin.kind, plugin.name)
+    word = {k: w for w, k in CHOOSING.items()}.get(plugin.kind, plugin.name)
     for option in option_names(getattr(found, "Config", Config)):
         if option == getattr(found, "argument", None):
             assert f"{plugin.name}:{option.upper()}" in heading

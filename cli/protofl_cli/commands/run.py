@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from protofl.plan.options import settings_from
 
 from protofl_cli import render
 from protofl_cli.options import Debug, number, plain_type, value_range, value_text
@@ -66,7 +65,7 @@ PANELS: dict[str, tuple[str, ...]] = {
 }
 """Where each option stands in the help; a test holds it against `Settings`."""
 
-SPELLING = {"options": "set", "wrappers": "with"}
+OTHER_NAMES = {"options": "set", "wrappers": "with"}
 """Settings whose option has another name."""
 
 METAVAR = {
@@ -162,7 +161,7 @@ def _option(name: str, panel: str) -> inspect.Parameter:
     from protofl.plan.settings import Settings
 
     field = Settings.model_fields[name]
-    long = SPELLING.get(name, name).replace("_", "-")
+    long = OTHER_NAMES.get(name, name).replace("_", "-")
     types = plain_type(field.annotation)
     kind = types[0] if len(types) == 1 and types[0] in (int, float, bool, Path) else str
     if name == "checkpoint_every":
@@ -263,48 +262,34 @@ def run(
     data set's, and those below. Exit code 2: found before training; 1: the run failed; 130:
     interrupted (finished rounds are saved).
     """
-    from protofl.plan.recipes import with_file, with_recipe
+    from protofl.plan.request import read_request
 
     from protofl_cli.screen import Screen
 
     screen = Screen(quiet=quiet)
+    typed = {name.removesuffix("_"): value for name, value in given.items()}
     try:
-        options, set_ = _collected(method, given)
         with screen:
-            if config is not None and not resume:
-                options, out, quiet_ = with_file(config, options, out)
-                screen.quiet = quiet or quiet_
-            if not resume:
-                options = with_recipe(options)
-                _check_named(options)
-            screen.loading()
-            from protofl.runs.run import run as start
-
-            start(
-                config=config if resume else None,  # which refuses it
+            request = read_request(
+                {"method": method, **typed},
+                config=config,
                 out=out,
                 resume=resume,
-                set=set_,
-                progress=screen,
                 save_recipe=save_recipe,
-                **options,
             )
+            screen.quiet = quiet or request.quiet
+            if not resume:
+                _check_named(request.options)
+            screen.loading()
+            from protofl.runs.run import start
+
+            start(request, screen)
     except KeyboardInterrupt:
         render.error("interrupted", do=_to_continue(screen.folder, "nothing had been started"))
         raise typer.Exit(130) from None
     except Exception as problem:
         _hint(problem, screen.folder)
         raise
-
-
-def _collected(method: str | None, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The command line as settings, and what --set holds."""
-    set_: dict[str, Any] = {}
-    values = {name.removesuffix("_"): value for name, value in given.items()}
-    options = settings_from({"method": method, **values}, set_)
-    if "data_dir" in options:
-        options["data_dir"] = options["data_dir"].expanduser().absolute()
-    return options, set_
 
 
 def _check_named(options: dict[str, Any]) -> None:

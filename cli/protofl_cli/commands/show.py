@@ -126,11 +126,11 @@ def _config(found: type) -> type[Config]:
 
 def _options(kind: str, plugin: str, found: type) -> None:
     from protofl.hookspecs.config import VariantConfig, option_names
-    from protofl.plan.settings import KINDS_BY_PART
+    from protofl.plan.settings import CHOOSING
 
     config = _config(found)
     deviations = config.deviations if issubclass(config, VariantConfig) else {}
-    words = {k: word for word, k in KINDS_BY_PART.items()}
+    words = {k: word for word, k in CHOOSING.items()}
     rows = []
     for key, name in option_names(config).items():
         field = config.model_fields[name]

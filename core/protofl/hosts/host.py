@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from protofl.cores import compute_threads
+from protofl.cores import compute_threads, deterministic_kernels
 from protofl.errors import naming
 from protofl.hosts import groups
 from protofl.hosts.clock import Clock
@@ -58,7 +58,7 @@ class Host:
         """
         start, values = time.perf_counter_ns(), dict(job.values)
         self._profile.sample = bool(values.pop("sample", False))
-        with compute_threads(1):
+        with compute_threads(1), deterministic_kernels(self.plan.settings.deterministic):
             operation = getattr(self, job.op)
             if job.client is None:
                 return operation(**values)  # type: ignore[no-any-return]
@@ -86,7 +86,7 @@ class Host:
         names = [self.plan.info.architecture_of(job.client or 0).name for job in jobs]
         for places in groups.chunks(engine, names):
             chosen = [jobs[place] for place in places]
-            with compute_threads(1):
+            with compute_threads(1), deterministic_kernels(self.plan.settings.deterministic):
                 steps = [self._training(j.client or 0, j.blob, **j.values) for j in chosen]
                 replies = groups.several(engine, steps)
             yield from zip(chosen, replies, strict=True)

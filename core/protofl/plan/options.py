@@ -11,51 +11,72 @@ SPELLED = {"set", "with"}
 """Long names that `protofl.plan.settings` has under another."""
 
 
-def settings_from(
-    values: Mapping[str, Any], set_: dict[str, Any], *, file: bool = False
-) -> dict[str, Any]:
+def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
     """Options by the names of `protofl.plan.settings`, from the long names that users write.
 
     Args:
-        values: Options of a command line or of a ``--config`` file.
-        set_: Filled with what ``set`` holds, {``[NAME.]KEY``: value}.
-        file: Whether they come from a file: there the names and forms of a run's ``config.json``
-            (``wrappers``, ``drop = ["mcl"]``) are read as well.
+        typed: Options as one types them; what is None counts as not given.
+        owner: The method to which keys of ``set`` without a name belong, instead of their own.
 
     Raises:
         UsageError: One of them is not written as it should be.
     """
-    found = {k: v for k, v in values.items() if v is not None}
-    for key, value in assignments("--set", found.pop("set", ()), "[NAME.]KEY=VALUE").items():
-        if isinstance(value, Mapping):  # TOML reads partition.beta = 0.5 as a table in a table
-            set_ |= {f"{key}.{inner}": v for inner, v in value.items()}
-        else:
-            set_[key] = value
+    found = {key: value for key, value in typed.items() if value is not None}
+    given = assignments("--set", found.pop("set", ()), "[NAME.]KEY=VALUE")
+    if given:
+        nested = expand_set(given, owner or str(found.get("method") or ""))
+        found["options"] = merge_nested(found.get("options", {}), nested)
     if "with" in found:
         found["wrappers"] = several("--with", found.pop("with"))
     if "use" in found:
         found["use"] = assignments("--use", found["use"], "HOOK=METHOD")
     for key, read in (("add", _added), ("drop", _dropped)):
         if key in found:
-            found[key] = [read(text, file) for text in several(f"--{key}", found[key])]
+            found[key] = [read(text.strip()) for text in several(f"--{key}", found[key])]
     if "checkpoint_every" in found:
         found["checkpoint_every"] = _every(found["checkpoint_every"])
     return found
 
 
-def expand_set(values: dict[str, Any], method: str) -> dict[str, dict[str, Any]]:
-    """``[NAME.]KEY`` entries of --set as {plugin: {key: value}}."""
-    nested: dict[str, dict[str, Any]] = {}
+def as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a file or a program as one types them: there terms may stand without their hook.
+
+    A run's ``config.json`` has them so.
+    """
+    found = dict(values)
+    if found.get("add") is not None:
+        terms = several("--add", found["add"])
+        found["add"] = [term if "=" in term else f"local_loss={term}" for term in terms]
+    if found.get("drop") is not None:
+        terms = several("--drop", found["drop"])
+        bare = [term for term in terms if term.partition(".")[0] != "local_loss"]
+        found["drop"] = [f"local_loss.{term}" if term in bare else term for term in terms]
+    return found
+
+
+def expand_set(values: Mapping[str, Any], bare: str) -> dict[str, dict[str, Any]]:
+    """``[NAME.]KEY`` entries of --set as {plugin: {key: value}}; keys without a name are `bare`'s.
+
+    Raises:
+        UsageError: An entry names no option.
+    """
+    flat: dict[str, Any] = {}
     for key, value in values.items():
+        if isinstance(value, Mapping):  # TOML reads partition.beta = 0.5 as a table in a table
+            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
+        else:
+            flat[key] = value
+    nested: dict[str, dict[str, Any]] = {}
+    for key, value in flat.items():
         owner, dot, option = key.rpartition(".")
         if (dot and not owner) or not option:
             raise UsageError(f"--set {key}={value}: no option", do="write [NAME.]KEY=VALUE")
-        nested.setdefault(owner or method, {})[option] = value
+        nested.setdefault(owner or bare, {})[option] = value
     return nested
 
 
 def merge_nested(
-    base: dict[str, dict[str, Any]], over: dict[str, dict[str, Any]]
+    base: Mapping[str, Mapping[str, Any]], over: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Options of plugins, the second's winning key by key."""
     return {k: {**base.get(k, {}), **over.get(k, {})} for k in (*base, *over)}
@@ -102,11 +123,9 @@ def several(flag: str, given: Any) -> list[str]:  # noqa: ANN401 - it may come f
     return list(given)
 
 
-def _added(item: str, file: bool) -> str:
+def _added(item: str) -> str:
     """``local_loss=METHOD.TERM`` as ``METHOD.TERM``."""
     hook, sign, term = (part.strip() for part in item.partition("="))
-    if file and not sign:
-        hook, term = "local_loss", hook
     method, _, name = term.partition(".")
     if hook == "local_loss" and method and name:
         return term
@@ -118,13 +137,11 @@ def _added(item: str, file: bool) -> str:
     )
 
 
-def _dropped(item: str, file: bool) -> str:
+def _dropped(item: str) -> str:
     """``local_loss.TERM`` as ``TERM``, ``local_loss.METHOD.TERM`` as ``METHOD.TERM``."""
-    hook, _, term = item.strip().partition(".")
+    hook, _, term = item.partition(".")
     if hook == "local_loss" and term and "=" not in term:
         return term
-    if file and hook and hook != "local_loss":
-        return item
     plausible = bool(hook) and hook != "local_loss" and "=" not in item
     raise UsageError(
         f"--drop {item}: not of the form local_loss.TERM",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,21 +79,28 @@ class Settings(BaseModel):
     data_dir: Path = Field(DEFAULT_DATA_DIR, description="where decoded data are cached")
 
 
-KINDS_BY_PART = {
+CHOOSING = {
     "dataset": "dataset",
     "partition": "partitioner",
     "models": "model-group",
-    "backend": "backend",
     "engine": "engine",
     "generator": "generator",
+    "backend": "backend",
 }
-"""First parts of a --set key that address the chosen plugin of a kind."""
+"""Options that choose the plugin of a kind; in --set they stand for the chosen one."""
 
 FREE = {"backend", "workers", "client_store", "profile"}
 """Options that may differ on resume: results don't depend on them."""
 
 UNRECORDED = {"backend", "workers", "profile"}
 """Those of them that config.json doesn't hold."""
+
+RUN_OR_MACHINE = set(
+    "recipe block seed trials hold_split eval_every eval_clients checkpoint_every on_bad_upload "
+    "dry_step profile data_dir device deterministic engine backend workers client_store "
+    "server_threads".split()
+)
+"""Options that belong to a run or a machine, which recipes leave out."""
 
 
 def build(values: dict[str, Any]) -> Settings:
@@ -118,39 +124,3 @@ def build(values: dict[str, Any]) -> Settings:
             f"{flag} {first.get('input')} is not possible: {first['msg']}",
             do="see: protofl run --help",
         ) from None
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    """TOML as a mapping; ValueError where it is none."""
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib
-    values: dict[str, Any] = tomllib.loads(text)
-    return values
-
-
-def read_config_file(path: Path) -> dict[str, Any]:
-    """Options from a TOML or JSON file, by their long names (``-`` and ``_`` alike).
-
-    Raises:
-        UsageError: The file can't be read or is neither.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--config {path} can't be read: {error}") from None
-    try:
-        values = json.loads(text) if path.suffix == ".json" else parse_toml(text)
-    except ValueError as error:
-        raise UsageError(
-            f"--config {path} is no valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}"
-        ) from None
-    if not isinstance(values, dict):
-        raise UsageError(f"--config {path} holds no table of options")
-    values = {key.replace("-", "_"): value for key, value in values.items()}
-    return {k: v for k, v in values.items() if k not in RECORD_ONLY}
-
-
-RECORD_ONLY = {"plugins", "versions", "data", "layout", "protofl", "description"}
-"""Entries of a run's config.json that record the run and are no options, and a recipe's text."""

@@ -69,7 +69,6 @@ def dry_step(plan: Plan) -> None:
         info=replace(plan.info, num_clients=two, participants=two),
         settings=plan.settings.model_copy(update={"eval_every": 1, "on_bad_upload": "stop"}),
     )
-    small.__dict__["split"] = plan.split
     pool = _DryPool(small)
     federation = Federation(small, pool, dry=True)
     try:

@@ -132,7 +132,7 @@ class Federation:
             lr=plan.settings.lr,
             configs=plan.composition.configs,
             architectures={
-                a.name: a for a in (*plan.server_architectures, *plan.info.architectures)
+                a.name: a for a in (*plan.info.server_architectures, *plan.info.architectures)
             },
             cards=Cards(plan.info),
             public=public,

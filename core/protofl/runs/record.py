@@ -21,6 +21,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.plan.plan import Plan
+from protofl.runs.config import config_of
 from protofl.runs.server_file import load_server, save_server
 from protofl.views.records import ServerRecord
 
@@ -141,7 +142,7 @@ class RunFolder:
         check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            write_json(path / "config.json", plan.record())
+            write_json(path / "config.json", config_of(plan))
             (path / "checkpoint").mkdir(exist_ok=True)
             (path / "metrics.jsonl").touch()
         except OSError as error:
@@ -280,19 +281,3 @@ def check_free(path: Path) -> None:
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise UsageError(f"--out {path} can't be written", do="choose another folder with --out")
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """A run folder's config.json.
-
-    Raises:
-        UsageError: There is none.
-    """
-    file = path.expanduser() / "config.json"
-    if not file.exists():
-        raise UsageError(
-            f"--resume: {path} is no run folder (it has no config.json)",
-            do="give the folder of an interrupted run with --out",
-        )
-    values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -84,6 +85,7 @@ def profile(
     return sum(p.numel() for p in model.parameters()), counter.get_total_flops()
 
 
+@lru_cache(maxsize=256)
 def cost(
     architecture: Architecture, sample: SampleSpec, num_classes: int, feature_dim: int
 ) -> float:

@@ -1,0 +1,98 @@
+"""What a user asks for: options of a command line or a program, above a file's and a recipe's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import UsageError, unknown
+from protofl.plan.config_files import read_options_file
+from protofl.plan.options import SPELLED, as_typed, merge_options, parse_options
+from protofl.plan.recipes import check_recipe_path, of_method, with_recipe
+from protofl.plan.settings import Settings
+
+
+@dataclass
+class Request:
+    """What a user asks for.
+
+    Attributes:
+        options: Options of the run by the names of `protofl.plan.settings`, as far as given; on
+            resume those that stand beside the run's own.
+        out: The run folder, where one is given.
+        resume: Whether to continue the run in it.
+        save_recipe: Where to write the options as a recipe, if anywhere.
+        quiet: Whether a ``--config`` file asks for the last table only.
+        extra: Plugin classes that are not installed, {(kind, name): class}.
+    """
+
+    options: dict[str, Any]
+    out: Path | None = None
+    resume: bool = False
+    save_recipe: Path | None = None
+    quiet: bool = False
+    extra: dict[tuple[str, str], type] = field(default_factory=dict)
+
+
+def read_request(
+    typed: Mapping[str, Any],
+    *,
+    config: str | Path | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    save_recipe: str | Path | None = None,
+) -> Request:
+    """Parse what is given; the options of a file and of a recipe stand below it.
+
+    Args:
+        typed: Options by the long names of ``protofl run``, as one types them there; the method
+            may be a class that is not installed.
+        config: A TOML or JSON file with options.
+        out: The run folder.
+        resume: Continue the run in ``out``.
+        save_recipe: A new file, .toml or .json, for the options given.
+
+    Raises:
+        UsageError: An option is not written as it should be, or the file or the recipe is broken.
+    """
+    typed, extra = dict(typed), {}
+    if isinstance(method := typed.get("method"), type):
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", method.__name__).lower()
+        extra["method", name] = method
+        typed["method"] = name
+    request = Request({}, _path(out), resume, _path(save_recipe), extra=extra)
+    if request.save_recipe is not None:
+        check_recipe_path(request.save_recipe)
+    if resume:
+        _check_resume(request, config is not None or bool(typed.get("set")))
+        request.options = parse_options(typed)
+        return request
+    below = read_options_file(Path(config)) if config is not None else {}
+    if file_out := below.pop("out", None):
+        request.out = request.out or Path(str(file_out))
+    request.quiet = bool(below.pop("quiet", False))
+    owner = str(typed.get("method") or below.get("method") or "")
+    below = parse_options(as_typed(below), owner)
+    for key in below:
+        if key not in Settings.model_fields:
+            known = SPELLED | Settings.model_fields.keys() | {"out", "quiet"}
+            raise unknown(f"option in --config {config}:", key, known, "see: protofl run --help")
+    merged = of_method(merge_options(below, parse_options(typed, owner)))
+    request.options = merged if extra else with_recipe(merged)
+    return request
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)
+
+
+def _check_resume(request: Request, more: bool) -> None:
+    if request.save_recipe is not None:
+        raise UsageError("--resume continues the run as it was; leave --save-recipe out")
+    if request.out is None:
+        raise UsageError("--resume needs --out: the folder of the interrupted run")
+    if more:
+        raise UsageError("--resume continues the run as it was; leave --config and --set out")

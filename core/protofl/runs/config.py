@@ -1,0 +1,111 @@
+"""``config.json``: what a run was, all options resolved; by it a run is repeated or continued."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from protofl import __version__
+from protofl.errors import UsageError
+from protofl.plan.config_files import options_in
+from protofl.plan.plan import Plan
+from protofl.plan.settings import FREE, UNRECORDED
+
+
+def config_of(plan: Plan) -> dict[str, Any]:
+    """All options of a run, and what they stood for here."""
+    values: dict[str, Any] = json.loads(plan.settings.model_dump_json(exclude=UNRECORDED))
+    values["options"] = {k: v for k, v in values["options"].items() if k not in UNRECORDED}
+    if not values["recipe"]:
+        del values["recipe"]
+    members = plan.composition.members.values()
+    used = [("wrapper" if m.role == "wrapper" else "method", m.name) for m in members]
+    used += [(kind, choice.name) for kind, choice in plan.choices.items() if kind != "backend"]
+    plugins = [plan.registry.find(kind, name) for kind, name in used]
+    about = {
+        "plugins": [
+            {key: getattr(p, key) for key in ("kind", "name", "version", "distribution")}
+            for p in plugins
+        ],
+        "versions": {
+            "protofl": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "data": {
+            "digest": plan.data.digest,
+            "samples": len(plan.data.y),
+            "shape": list(plan.data.x.shape[1:]),
+            "classes": plan.data.num_classes,
+        },
+        "layout": {
+            a.name: {"channels_last": a.channels_last, "eval_batch": a.eval_batch}
+            for a in plan.info.architectures
+        },
+    }
+    return values | about
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A run folder's config.json.
+
+    Raises:
+        UsageError: There is none.
+    """
+    file = folder.expanduser() / "config.json"
+    if not file.exists():
+        raise UsageError(
+            f"--resume: {folder} is no run folder (it has no config.json)",
+            do="give the folder of an interrupted run with --out",
+        )
+    values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return values
+
+
+def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a run that goes on: its own, and those that may differ as given.
+
+    Raises:
+        UsageError: An option is given that differs from the run's.
+    """
+    values = options_in(recorded)
+    for key, value in given.items():
+        if key in FREE or key not in values or (key, value) == ("device", "auto"):
+            continue
+        if key == "method" and value == values.get("recipe", {}).get("name"):
+            continue
+        if str(values[key]) != _as_recorded(key, str(value)):
+            raise UsageError(
+                f"--{key.replace('_', '-')} {value} differs from the run's {values[key]}",
+                do="leave it out, or start a new run in another folder",
+            )
+    return values | {k: v for k, v in given.items() if k in FREE}
+
+
+def _as_recorded(key: str, value: str) -> str:
+    """A value as config.json records it."""
+    if key == "data_dir":
+        return str(Path(value).expanduser().absolute())
+    if key == "public" and value == "none":
+        return "0"
+    name, colon, path = value.partition(":")
+    if key == "dataset" and colon:
+        return f"{name}:{Path(path).expanduser().resolve()}"
+    return value
+
+
+def check_same_data(recorded: dict[str, Any], plan: Plan) -> None:
+    """Whether the data are those with which a run began.
+
+    Raises:
+        UsageError: They are others.
+    """
+    if recorded["data"]["digest"] != plan.data.digest:
+        raise UsageError(
+            f"the data of {plan.settings.dataset} are not those with which the run began",
+            do="restore the data, or start a new run",
+        )
