@@ -12,23 +12,33 @@ import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import protofl as pf
 import protofl_plugins.backends as backends
 import pytest
 from protofl_plugins.backends import wire
+from slowness import quick
 
-BASE = {"models": "htcnn8", "dataset": "digits", "clients": 4, "batch_size": 64, "rounds": 2}
+BASE = {"models": "htcnn8", "clients": 4, "batch_size": 16, "feature_dim": 32, "rounds": 2}
 
 
 @pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    return tmp_path_factory.mktemp("data")
+def data(tmp_path_factory):
+    """Options for 200 images of four classes, one bright quarter each."""
+    folder = tmp_path_factory.mktemp("data")
+    y = np.arange(200) % 4
+    x = np.random.default_rng(0).integers(0, 120, (len(y), 8, 8), dtype=np.uint8)
+    for label in range(4):
+        row, column = 4 * (label // 2), 4 * (label % 2)
+        x[y == label, row : row + 4, column : column + 4] += 100
+    np.savez(folder / "quarters.npz", x_train=x, y_train=y)
+    return {"dataset": f"npz:{folder / 'quarters.npz'}", "data_dir": folder}
 
 
 @pytest.fixture
-def run(tmp_path, data_dir):
+def run(tmp_path, data):
     def start(method, name, **options):
-        return pf.run(method, out=tmp_path / name, data_dir=data_dir, **BASE | options)
+        return pf.run(method, out=tmp_path / name, **BASE | data | options)
 
     return start
 
@@ -66,7 +76,12 @@ def children(process):
 
 @pytest.mark.parametrize(
     ("method", "options", "workers"),
-    [("fedsa", {}, (3,)), ("lg-fedavg", {"participation": 0.5, "trials": 2}, (1,))],
+    [
+        ("fedsa", {}, (2,)),
+        pytest.param(
+            "lg-fedavg", {"participation": 0.5, "trials": 2}, (1, 3), marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_backends_agree_to_the_last_bit(run, method, options, workers):
     local = run(method, "local", backend="local", **options)
@@ -77,7 +92,12 @@ def test_backends_agree_to_the_last_bit(run, method, options, workers):
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system can't pin")
 @pytest.mark.parametrize(
-    ("workers", "pin", "pinned"), [(0, True, True), (1, True, False), (0, False, False)]
+    ("workers", "pin", "pinned"),
+    [
+        pytest.param(0, True, True, marks=pytest.mark.slow),
+        (1, True, False),
+        pytest.param(0, False, False, marks=pytest.mark.slow),
+    ],
 )
 def test_pinned_workers_keep_to_a_core_each_where_they_take_them_all(run, workers, pin, pinned):
     before = os.sched_getaffinity(0)
@@ -133,7 +153,7 @@ CUTS = {
 }
 
 
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("cut", quick(CUTS, "between rounds"))
 def test_a_worker_that_is_killed_is_replaced(run, cut):
     method, kind, given = CUTS[cut]
     options = {key: value for key, value in given.items() if key != "workers"}
@@ -159,6 +179,7 @@ def install(site, name, source):
     (site / f"{name}_plugin.py").write_text("import protofl as pf\n" + source)
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_every_worker_ends_the_run(run, tmp_path):
     install(
         tmp_path / "site",
@@ -258,10 +279,11 @@ def from_stdin(**options):
     return child
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("by", "count"), [(signal.SIGKILL, 2), (signal.SIGINT, 1)])
-def test_workers_die_with_their_parent(tmp_path, data_dir, by, count):
-    options = {"backend": "process", "workers": count, "rounds": 50, "dry_step": False}
-    parent = from_stdin(method="fedsa", out=tmp_path / "run", data_dir=data_dir, **options)
+def test_workers_die_with_their_parent(tmp_path, data, by, count):
+    options = {"backend": "process", "workers": count, "rounds": 5000, "dry_step": False}
+    parent = from_stdin(method="fedsa", out=tmp_path / "run", **data, **options)
     assert parent.stdout.readline() == "client\n"
     workers = children(parent.pid)
     assert len(workers) == count
@@ -271,9 +293,10 @@ def test_workers_die_with_their_parent(tmp_path, data_dir, by, count):
     assert gone(workers)
 
 
-def test_from_standard_input_without_a_main_guard(run, tmp_path, data_dir):
+@pytest.mark.slow
+def test_from_standard_input_without_a_main_guard(run, tmp_path, data):
     options = {"backend": "process", "workers": 1, "rounds": 1}
-    child = from_stdin(method="lg-fedavg", out=tmp_path / "stdin", data_dir=data_dir, **options)
+    child = from_stdin(method="lg-fedavg", out=tmp_path / "stdin", **data, **options)
     text = child.stdout.read()
     child.stdout.close()
     assert child.wait() == 0

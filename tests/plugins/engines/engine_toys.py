@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from protofl.plugin.registry import Registry
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import ragged_images
 
 REGISTRY = Registry()
 METHODS = [plugin.name for plugin in REGISTRY.plugins("method")]
+UNLIKE = ("fedavg", "fedgen", "fedkd", "fedproto", "fedsa")
+"""Methods whose losses are unlike: none, draws and frozen modules, a model beside the client's own,
+tables of some classes, terms over pairs of samples."""
+
+
+def with_engines(quick_everywhere, engines):
+    """Pairs (engine, method): all methods are quick under one engine, some under all."""
+    return [
+        pytest.param(
+            engine,
+            method,
+            marks=[] if engine == quick_everywhere or method in UNLIKE else pytest.mark.slow,
+        )
+        for engine in engines
+        for method in METHODS
+    ]
 
 
 def make_plan(method, folder, members, **options):

@@ -140,7 +140,9 @@ class Fails(Numbered):
 @pytest.mark.parametrize("engine", ["vmapped", "captured", "compiled"])
 def test_an_error_of_the_method_is_the_methods(engine, tmp_path):
     with pytest.raises(pf.RunFailure, match=r"local_loss, client \d, round 0.*no such thing"):
-        Run(toy_plan(Fails, tmp_path, [RESIDUAL], engine=engine))
+        own = {"backend": "eager"} if engine == "compiled" else {}
+        options = {"engine": engine, "options": {"engine": own}}
+        Run(toy_plan(Fails, tmp_path, [RESIDUAL], **options))
 
 
 def test_without_a_compiler(tmp_path):
@@ -154,6 +156,7 @@ def test_without_a_compiler(tmp_path):
     assert_equal_runs(found, wanted, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Skipping serialization")  # torch 2.6's own
 def test_inductor(tmp_path):
     wanted, found = pair("compiled", "local", tmp_path, [toyfed.CNN])

@@ -11,6 +11,7 @@ from protofl.testing.equality import Run, assert_equal_runs, double_precision
 from protofl_plugins.models.cnn import CNN4, HTCNN8
 from protofl_plugins.models.group import ModelGroup
 from protofl_plugins.models.imagenet import MOBILENET_V2, RESNET4
+from slowness import quick
 
 ENGINES = {
     "vmapped": {"engine": "vmapped"},
@@ -34,7 +35,7 @@ def make_plan(net, folder, **options):
     return toyfed.make_plan("fedproto", folder, images, Nets, **given | options)
 
 
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("net", quick(NETS, "cnn4", "resnet4"))
 @pytest.mark.parametrize("engine", ENGINES)
 def test_in_float64(engine, net, tmp_path):
     with double_precision():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine_toys import METHODS, make_plan
+from engine_toys import make_plan, with_engines
 from protofl.plugin.choice import Choice
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import RESIDUAL, Run
@@ -57,8 +57,9 @@ def waits(monkeypatch, epochs, *given, **options):
     return count.found
 
 
-@pytest.mark.parametrize("engine", ["eager", "vmapped", "captured"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("engine", "method"), with_engines("eager", ["eager", "vmapped", "captured"])
+)
 def test_waiting_does_not_grow_with_the_steps(engine, method, tmp_path, monkeypatch):
     members = [RESIDUAL] if method in ("fedavg", "fedprox") else [toyfed.CNN, RESIDUAL]
     given = (monkeypatch, 1), (monkeypatch, 3)

@@ -108,5 +108,6 @@ def test_epochs_and_refusals(data_dir):
         assert text in str(caught.value)
 
 
+@pytest.mark.slow
 def test_it_learns(tmp_path, data_dir):
     smoke("ds-fl", tmp_path, data_dir)

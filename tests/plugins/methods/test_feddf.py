@@ -168,5 +168,6 @@ def test_epochs_and_refusals(data_dir):
         assert "--public N" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_it_learns(tmp_path, data_dir):
     smoke("feddf", tmp_path, data_dir)

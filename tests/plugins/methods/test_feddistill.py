@@ -144,9 +144,11 @@ def test_traffic(data_dir):
     assert known == 100
 
 
+@pytest.mark.slow
 def test_improves_over_chance(tmp_path, data_dir):
     improves("feddistill", tmp_path, data_dir)
 
 
+@pytest.mark.slow
 def test_same_on_processes_and_after_a_resume(tmp_path, data_dir):
     same_everywhere("feddistill", tmp_path, data_dir)

@@ -140,6 +140,7 @@ def test_epochs_and_refusals(data_dir):
         assert text in str(caught.value)
 
 
+@pytest.mark.slow
 def test_resume(tmp_path, data_dir):
     def run(out, **options):
         return pf.run(
@@ -172,5 +173,6 @@ def test_resume(tmp_path, data_dir):
         assert ours["extra"] == theirs["extra"]
 
 
+@pytest.mark.slow
 def test_it_learns(tmp_path, data_dir):
     smoke("fedet", tmp_path, data_dir, {"server_model": "cnn4"})

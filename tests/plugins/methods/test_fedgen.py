@@ -239,9 +239,11 @@ def test_traffic(data_dir):
     assert [row["download_floats"] for row in toy.rows] == [0, 20 * (51_300 + 331_776)]
 
 
+@pytest.mark.slow
 def test_improves_over_chance(tmp_path, data_dir):
     improves("fedgen", tmp_path, data_dir, set={"eta_g": 0.001}, rounds=3)
 
 
+@pytest.mark.slow
 def test_same_on_processes_and_after_a_resume(tmp_path, data_dir):
     same_everywhere("fedgen", tmp_path, data_dir)

@@ -109,9 +109,11 @@ def test_traffic(data_dir):
     assert [row["download_floats"] for row in toy.rows] == [0, 20 * 51_300]
 
 
+@pytest.mark.slow
 def test_improves_over_chance(tmp_path, data_dir):
     improves("fedgh", tmp_path, data_dir, set={"epochs": 20})
 
 
+@pytest.mark.slow
 def test_same_on_processes_and_after_a_resume(tmp_path, data_dir):
     same_everywhere("fedgh", tmp_path, data_dir)

@@ -255,9 +255,11 @@ def test_traffic(data_dir):
     assert conv.shape[1] == 32 * 5 * 5
 
 
+@pytest.mark.slow
 def test_improves_over_chance(tmp_path, data_dir):
     improves("fedkd", tmp_path, data_dir)
 
 
+@pytest.mark.slow
 def test_same_on_processes_and_after_a_resume(tmp_path, data_dir):
     same_everywhere("fedkd", tmp_path, data_dir)

@@ -434,6 +434,7 @@ def test_dry_step_does_not_load_the_generator(toy, tmp_path, monkeypatch):
         made.image_source().outline  # noqa: B018 - it is the access that loads
 
 
+@pytest.mark.slow
 def test_process_equals_local(toy, tmp_path):
     drop = {"seconds", "time"}
     lines = [
@@ -446,6 +447,7 @@ def test_process_equals_local(toy, tmp_path):
     assert lines[0] == lines[1]
 
 
+@pytest.mark.slow
 def test_resumed_run_is_the_same_and_checkpoints_are_light(toy, tmp_path):
     whole = run(toy, tmp_path, rounds=3)
 

@@ -77,5 +77,6 @@ def test_without_a_term(data_dir):
     assert [list(row["loss_terms"]) for row in alone.rows] == [["ce"], ["ce"]]
 
 
+@pytest.mark.slow
 def test_it_learns(tmp_path, data_dir):
     smoke("fedmd", tmp_path, data_dir)

@@ -236,6 +236,7 @@ def run_on_digits(data_dir, out, **options):
     )
 
 
+@pytest.mark.slow
 def test_backends_and_interruptions_change_nothing(tmp_path, data_dir):
     def lines(result):
         return [without(row, FREE) for row in result.record]
@@ -254,6 +255,7 @@ def test_backends_and_interruptions_change_nothing(tmp_path, data_dir):
     assert lines(resumed) == lines(here)
 
 
+@pytest.mark.slow
 def test_it_learns(tmp_path, data_dir):
     set = {"server_model": "cnn4", "server_epochs": 5}
     options = {"batch_size": 16, "lr": 1e-3}

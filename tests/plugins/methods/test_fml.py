@@ -120,9 +120,11 @@ def test_traffic(data_dir):
         assert row["upload_floats"] == row["download_floats"] == 20 * 924_708
 
 
+@pytest.mark.slow
 def test_improves_over_chance(tmp_path, data_dir):
     improves("fml", tmp_path, data_dir)
 
 
+@pytest.mark.slow
 def test_same_on_processes_and_after_a_resume(tmp_path, data_dir):
     same_everywhere("fml", tmp_path, data_dir)
