@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -44,6 +45,27 @@ DataDir = Annotated[
         show_default=False,
     ),
 ]
+
+
+def plugin_options(
+    words: Sequence[str] | None, form: str, owners: Sequence[str], bare: str = ""
+) -> dict[str, dict[str, Any]]:
+    """What --set holds for the plugins that a command uses, by the word that stands for each.
+
+    Args:
+        words: What was given.
+        form: How it is to be written.
+        owners: The words.
+        bare: The one to which a key without a word belongs.
+    """
+    from protofl.errors import unknown
+    from protofl.plan.options import assignments, expand_set
+
+    found = expand_set(assignments("--set", words or (), form), bare)
+    for owner, values in found.items():
+        if owner not in owners:
+            raise unknown("part in --set", owner or min(values), owners, f"write --set {form}")
+    return {owner: found.get(owner, {}) for owner in owners}
 
 
 # --- ranges and defaults ----------------------------------------------------------------------

@@ -141,11 +141,12 @@ def _cell(value: str) -> Any:  # noqa: ANN401 - a string or rich's Text
 
 
 def error(what: str, near: str = "", do: str = "") -> None:
-    """An error on standard error: one line what, one line near misses, one line what to do."""
+    """An error on standard error: one line what, one line near misses, and what to do."""
     from rich.text import Text
 
     screen = console(stderr=True)
-    first, *others = (" ".join(part.split()) for part in (what, near, do) if part)
+    parts = (what, near, *do.splitlines())
+    first, *others = (" ".join(part.split()) for part in parts if part.strip())
     screen.print(Text("error: ", style="bold red") + Text(first, style="red"), soft_wrap=True)
     for other in others:
         screen.print(f"       {other}", soft_wrap=True)

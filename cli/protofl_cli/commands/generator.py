@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from protofl.plan.options import assignments
 
 from protofl_cli import render
-from protofl_cli.options import Block, DataDir, Debug
+from protofl_cli.options import Block, DataDir, Debug, plugin_options
 
 
 def train(
@@ -47,7 +46,7 @@ def train(
     from protofl.plugin.registry import Registry
 
     registry = Registry(block or ())
-    options = _options(assignments("--set", set_ or (), "KEY=VALUE"))
+    options = plugin_options(set_, "KEY=VALUE", ("generator", "dataset"), bare="generator")
     part = choose(registry, "generator", generator, options["generator"])
     if "train_generator" not in part.hooks:
         able = [p.name for p in registry.plugins("generator") if _trainable(registry, p.name)]
@@ -68,18 +67,6 @@ def train(
         out=target,
     )
     render.pairs([*told.items(), ("use it", f"--set generator.weights={target}")])
-
-
-def _options(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    from protofl.errors import unknown
-
-    found: dict[str, dict[str, Any]] = {"generator": {}, "dataset": {}}
-    for key, value in given.items():
-        owner, _, option = key.rpartition(".")
-        if owner not in ("", *found):
-            raise unknown("part in --set", owner, found, "write --set KEY=VALUE")
-        found[owner or "generator"][option] = value
-    return found
 
 
 def _target(out: Path) -> Path:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from protofl.plan.options import assignments
 
 from protofl_cli import render
-from protofl_cli.options import Block, DataDir, Debug
+from protofl_cli.options import Block, DataDir, Debug, plugin_options
 
 if TYPE_CHECKING:
     from protofl.data.dataset import Dataset
@@ -79,12 +78,13 @@ def show(
 
     It is the split of a run with the same options: it depends on nothing else.
     """
-    options = _options(assignments("--set", set_ or (), "PART.KEY=VALUE"))
+    options = plugin_options(set_, "partition.KEY=VALUE", ("dataset", "partition"))
     target = _target(out)
     with render.waiting("loading"):
-        images, split, name = _make(
+        images, split = _make(
             dataset, partition, clients, seed, batch_size, public, options, data_dir, block or []
         )
+    name = split.partitioner
     train, test = split.counts(images.y, images.num_classes)
     counts = train + test
     data_name = dataset.partition(":")[0]
@@ -115,18 +115,6 @@ def show(
     render.pairs([*figures, ("picture", str(target))])
 
 
-def _options(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    from protofl.errors import unknown
-
-    found: dict[str, dict[str, Any]] = {"dataset": {}, "partition": {}}
-    for key, value in given.items():
-        part, _, option = key.rpartition(".")
-        if part not in found:
-            raise unknown("part in --set", part or key, found, "write --set partition.KEY=VALUE")
-        found[part][option] = value
-    return found
-
-
 def _target(out: Path | None) -> Path | None:
     """The picture's file, checked before anything takes time."""
     from protofl.errors import UsageError
@@ -152,36 +140,26 @@ def _make(
     options: dict[str, dict[str, Any]],
     data_dir: Path | None,
     block: list[str],
-) -> tuple[Dataset, Split, str]:
-    """The data, their split, and the partitioner's name."""
-    from protofl.data.split import make_split
-    from protofl.plan.inputs import load_data, partition_with
+) -> tuple[Dataset, Split]:
+    """The data and their split, by the steps of a run's plan."""
+    from protofl.plan.inputs import load_data
     from protofl.plan.settings import DEFAULT_DATA_DIR, Settings
+    from protofl.plan.steps import kept_split, number_of_clients, splitter
     from protofl.plugin.choice import choose
     from protofl.plugin.registry import Registry
 
     registry = Registry(block)
-    data = choose(registry, "dataset", dataset, options["dataset"])
-    defaults = {k: f.default for k, f in Settings.model_fields.items()}
-    defaults |= getattr(data.plugin, "defaults", {})
-    part = choose(registry, "partitioner", partition or defaults["partition"], options["partition"])
+    chosen = choose(registry, "dataset", dataset, options["dataset"])
+    usual = {key: field.default for key, field in Settings.model_fields.items()}
+    usual |= getattr(chosen.plugin, "defaults", {})
+    name = partition or usual["partition"]
+    partitioner = choose(registry, "partitioner", name, options["partition"])
     folder = (data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
-    images = load_data(data, folder, lambda line: render.line(line, "dim"))
-    if clients is None and images.split is None:
-        clients = defaults["clients"]
-
-    split = make_split(
-        images,
-        partition_with(part),
-        clients,
-        batch_size,
-        seed,
-        public=public,
-        partitioner=part.name,
-    )
-    if split.partitioner == "own":
-        split.notes.append("the data come already split over clients: that split is kept")
-    return images, split, split.partitioner
+    data = load_data(chosen, folder, lambda line: render.line(line, "dim"))
+    count = number_of_clients(data, clients, usual["clients"])
+    split = splitter(data, partitioner, count, batch_size, public)(seed)
+    split.notes.extend(kept_split(data))
+    return data, split
 
 
 def _whole_table(images: Dataset, train: Tensor, test: Tensor) -> None:

@@ -12,6 +12,17 @@ MAJOR grows when something is taken away or means something else (docs/compatibi
 that uses what a version brought says so: ``requires_hookspec = "2.1"``.
 """
 
+WHAT_CHANGED = {
+    2: (
+        "1. local_loss takes given, what before_training returns, in place of client.received, "
+        "client.state and client.scratch",
+        "2. draws are pf.per_step(tensor) in what before_training returns, not batch.draws; "
+        "Architecture.build takes a pf.SampleSpec",
+        '3. then write requires_hookspec = "2.0"',
+    ),
+}
+"""For each MAJOR what a plugin of the MAJOR before has to change, in lines."""
+
 _FORM = re.compile(r"(\d+)\.(\d+)")
 
 

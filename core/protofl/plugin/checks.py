@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError, unknown
-from protofl.hookspecs.version import HOOKSPEC_VERSION, parse_version, serves
+from protofl.hookspecs.version import HOOKSPEC_VERSION, WHAT_CHANGED, parse_version, serves
 from protofl.plugin.kinds import COMPOSED, Plugin, spec_hooks
 
 NAME = re.compile(r"[a-z][a-z0-9_-]*")
@@ -34,14 +34,15 @@ def check_version(plugin: Plugin, loaded: Any) -> None:  # noqa: ANN401 - it may
         )
     if serves(wanted, have):
         return
-    newer = wanted > have
-    release = importlib.metadata.version("protofl")
+    do = [f"update protofl (pip install -U protofl), or install an older {plugin.distribution}"]
+    if wanted < have:
+        do = [f"update {plugin.distribution}: it was written for an older protofl"]
+        for major in range(wanted[0] + 1, have[0] + 1):
+            do += WHAT_CHANGED.get(major, ())
     raise UsageError(
         f"{plugin.label} of {owner} needs version {required} of the hooks",
-        f"protofl {release} has version {HOOKSPEC_VERSION}",
-        f"update protofl (pip install -U protofl), or install an older {plugin.distribution}"
-        if newer
-        else f"update {plugin.distribution}: it was written for an older protofl",
+        f"protofl {importlib.metadata.version('protofl')} has version {HOOKSPEC_VERSION}",
+        "\n".join(do),
     )
 
 
