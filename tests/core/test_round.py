@@ -8,6 +8,7 @@ import protofl as pf
 import pytest
 import torch
 from protofl.data.batches import LEAST
+from protofl.hosts.jobs import Evaluate
 from runtime_toys import lines_of, make_plan, open_federation, without_times
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -74,8 +75,8 @@ def test_evaluation_may_be_repeated():
     federation.round(0)
     found = []
     for _ in range(2):
-        jobs = [pf.Job("evaluate", c, {"round": 0}) for c in range(4)]
-        found.append({j.client: r.values["correct"] for j, r in federation.pool.run(jobs)})
+        jobs = [Evaluate(c, 0) for c in range(4)]
+        found.append({j.client: r.correct for j, r in federation.pool.run(jobs)})
     assert found[0] == found[1]
 
 
