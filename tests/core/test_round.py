@@ -146,7 +146,7 @@ def test_few_samples_train_in_eval_mode():
         def train(self, client):
             return self._split.train(client)[: client + 1]
 
-    found.__dict__["_split"] = lambda seed: Short(whole)
+    found.splits = lambda seed: Short(whole)
     lines_of(found, rounds=1)
     assert modes == {n: n >= LEAST for n in (1, 2, 3, 4)}
 
