@@ -101,7 +101,7 @@ def measure(method: str, classes: int, count: int, repeats: int, data: Path) -> 
         start = time.perf_counter()
         uploads = {}
         for client, blob in enumerate(blobs):
-            uploads[client] = pf.Payload.from_bytes(Reply({}, blob).blob)
+            uploads[client] = pf.Payload.from_bytes(Reply(blob=blob).blob)
             assert uploads[client].nonfinite() is None
         middle = time.perf_counter()
         plan.composition.call("server_aggregate", server=view, uploads=uploads)

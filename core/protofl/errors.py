@@ -112,10 +112,11 @@ class WrongShape(ProtoflError, ValueError):
 
     lacks = "shape"
 
-    def __init__(self, key: str, shape: Iterable[int], wanted: str, reader: str = "") -> None:
+    def __init__(self, key: str, shape: Iterable[int], wanted: str) -> None:
         came = ", ".join(map(str, shape))
         ProtoflError.__init__(self, f"{key!r} came in shape [{came}], {wanted}")
-        self.key, self.reader = key, reader
+        self.key = key
+        self.reader = ""
 
 
 class MissingModule(ProtoflError, KeyError):

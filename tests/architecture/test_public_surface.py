@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import protofl as pf
 import pytest
+from protofl.hosts.jobs import StartTrial, Train
 from protofl.testing import CONTRACTS
 from protofl.testing import toy as toyfed
 from protofl.testing.toy_methods import Prototypes
@@ -81,11 +82,10 @@ def test_the_page_s_examples_run(tmp_path, monkeypatch, capsys):
     pool = toyfed.WatchedPool(plan)
     server = toyfed.Toy(plan).server
     assert server.knowledge == {}
-    pool.host.handle(pf.Job("start_trial", None, {"trial": 0, "files": {}}))
+    pool.host.handle(StartTrial(0))
     sent = pf.Payload(prototypes=data.x.new_zeros(1, 8), classes=data.y.new_zeros(1))
     for blob in (b"", sent.to_bytes()):
-        values = {"round": 0, "when": "before_upload"}
-        pool.host.handle(pf.Job("train", 0, values, blob))
+        pool.host.handle(Train(0, 0, blob=blob))
     assert Asks.answers == [{"toy": []}, {"toy": ["table", "known"]}]
 
 

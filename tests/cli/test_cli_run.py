@@ -88,13 +88,13 @@ def test_a_terminal_gets_a_live_line(cli, tiny, monkeypatch):
 
 def test_a_long_round_gives_signs_of_life(cli, tiny, monkeypatch):
     monkeypatch.setattr("protofl_cli.screen.SIGN_OF_LIFE", 0.5)
-    evaluate = Federation._evaluate
+    evaluate = Federation.evaluate_clients
 
     def slow(self, *given):
         time.sleep(1.6)
         evaluate(self, *given)
 
-    monkeypatch.setattr(Federation, "_evaluate", slow)
+    monkeypatch.setattr(Federation, "evaluate_clients", slow)
     result = cli("run", "local", *tiny, "--rounds", 1)
     assert "  round 1/1: train 3/3 clients, 0:0" in result.output
 

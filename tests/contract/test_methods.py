@@ -92,7 +92,7 @@ def test_where_clients_are_kept_changes_nothing(fed, monkeypatch, store):
     trained = {job.client for job, _ in found.pool.trained}
     chosen = [{*found.pool.uploads(number)} for number in range(4)]
     assert any(a & b for a, b in itertools.combinations(chosen, 2)), "nobody came back"
-    assert not found.pool.host._store._live
+    assert found.pool.host.client(0) is not found.pool.host.client(0), "it is live"
     for client in trained:
         assert toyfed.same(*(toyfed.own_state(run.client(client)) for run in (live, found)))
     lines = [toyfed.fingerprint(run)[:2] for run in (live, found)]

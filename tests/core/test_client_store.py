@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import tempfile
 from copy import deepcopy
 
 import protofl as pf
 import pytest
 import torch
 from protofl.hosts import host, store
+from protofl.hosts.jobs import Drop, Evaluate, Load, Save, StartTrial, Train
 from protofl.wire.files import read_tensors, write_tensors
 from runtime_toys import make_plan, open_federation, without_times
 from torch import nn
@@ -60,28 +62,22 @@ def make(kind, monkeypatch):
 
     def start(method=Counting, parked=None, files=None, **options):
         made = pf.Host(make_plan(method, **options))
-        values = {"trial": 0, "files": files or {}, "parked": parked and str(parked)}
-        made.handle(pf.Job("start_trial", values=values))
+        made.handle(StartTrial(0, files or {}, parked and str(parked)))
         return made
 
     return start
 
 
 def train_one(made, client, round=0):
-    return made.handle(pf.Job("train", client, {"round": round, "when": "before_upload"}))
+    return made.handle(Train(client, round))
 
 
 def evaluate(made, client):
-    return made.handle(pf.Job("evaluate", client, {"round": 0})).values["correct"]
-
-
-def count_kept(made):
-    kept = made._store
-    return len(kept._live) + len(kept._packed) + len(kept._files)
+    return made.handle(Evaluate(client, 0)).correct
 
 
 def weights(made, client):
-    found = made._client(client)
+    found = made.client(client)
     return [t.clone() for t in found.model.state_dict().values()], deepcopy(found.state)
 
 
@@ -96,14 +92,14 @@ def test_a_client_that_never_trained_is_kept_nowhere(make, tmp_path):
     made = make(parked=tmp_path / "run" / "parked")
     (tmp_path / "run").mkdir()
     correct = [evaluate(made, client) for client in range(4)]
-    assert count_kept(made) == 0
+    assert made.trained == set()
     assert not list(tmp_path.rglob("*.safetensors"))
     seed = weights(made, 1)
     train_one(made, 1)
-    assert count_kept(made) == 1
+    assert made.trained == {1}
     assert not equal(seed, weights(made, 1))
     assert [evaluate(made, client) for client in (0, 2, 3)] == [correct[i] for i in (0, 2, 3)]
-    assert count_kept(made) == 1
+    assert made.trained == {1}
 
 
 def test_set_up_and_the_first_round_build_participants_alone(monkeypatch):
@@ -147,19 +143,19 @@ def test_a_client_moves_to_another_host(make, tmp_path):
     for made in (stays, here):
         train_one(made, 2)
     path = tmp_path / "client.safetensors"
-    here.handle(pf.Job("save", 2, {"path": str(path)}))
-    there.handle(pf.Job("load", 2, {"path": str(path)}))
-    here.handle(pf.Job("drop", 2))
+    here.handle(Save(2, str(path)))
+    there.handle(Load(2, str(path)))
+    here.handle(Drop(2))
     content = path.read_bytes()
     assert equal(weights(stays, 2), weights(there, 2))
     assert evaluate(stays, 2) == evaluate(there, 2)
-    assert count_kept(here) == 0
+    assert here.trained == set()
     assert equal(weights(here, 2), weights(make(), 2))  # it is its seed again
     for made in (stays, there):
         train_one(made, 2, round=1)
     assert equal(weights(stays, 2), weights(there, 2))
     assert path.read_bytes() == content, "a file that was given is not written to"
-    there.handle(pf.Job("drop", 2))
+    there.handle(Drop(2))
     assert path.exists()
 
 
@@ -167,16 +163,16 @@ def test_a_client_is_brought_back_to_an_earlier_file(make, tmp_path):
     made, path = make(), tmp_path / "client.safetensors"
     train_one(made, 0)
     before = weights(made, 0)
-    made.handle(pf.Job("save", 0, {"path": str(path)}))
+    made.handle(Save(0, str(path)))
     train_one(made, 0, round=1)
     assert not equal(before, weights(made, 0))
-    made.handle(pf.Job("load", 0, {"path": str(path)}))
+    made.handle(Load(0, str(path)))
     assert equal(before, weights(made, 0))
 
 
 def test_a_missing_file_is_named(make, tmp_path):
     made = make()
-    made.handle(pf.Job("load", 0, {"path": str(tmp_path / "gone.safetensors")}))
+    made.handle(Load(0, str(tmp_path / "gone.safetensors")))
     with pytest.raises(pf.RunFailure, match=r"gone\.safetensors"):
         evaluate(made, 0)
 
@@ -186,22 +182,23 @@ def test_files_of_a_trial_are_forgotten_with_it(make, tmp_path):
     parked = tmp_path / "run" / "parked"
     made = make(parked=parked)
     train_one(made, 0)
-    made.handle(pf.Job("start_trial", values={"trial": 1, "files": {}, "parked": str(parked)}))
-    assert count_kept(made) == 0
+    made.handle(StartTrial(1, parked=str(parked)))
+    assert made.trained == set()
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
-def test_a_host_that_does_not_see_the_run_folder_has_a_folder_of_its_own(make, kind, tmp_path):
+def test_a_host_that_does_not_see_the_run_folder_has_its_own(make, kind, tmp_path, monkeypatch):
     if kind != "disk":
         pytest.skip("nothing is parked")
+    (tmp_path / "system").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "system"))
     made = make(parked=tmp_path / "elsewhere" / "parked")
     train_one(made, 0)
-    folder = made._store._folder
-    assert folder.is_dir()
-    assert not list(tmp_path.iterdir())
+    assert len(list((tmp_path / "system").glob("*/*.safetensors"))) == 1
+    assert not (tmp_path / "elsewhere").exists()
     del made
     gc.collect()
-    assert not folder.exists()
+    assert not list((tmp_path / "system").iterdir())
 
 
 @pytest.mark.parametrize("error", [None, errno.EXDEV, errno.EPERM])
@@ -252,12 +249,12 @@ def test_a_type_that_no_file_holds(tmp_path):
 # --- models are used again -----------------------------------------------------------------------
 
 
-class Swapping:
-    """Gives its clients another classifier, of another kind, when they train."""
+class Hooking:
+    """Leaves something on its clients' models that weights don't hold."""
 
     @pf.hookimpl
     def after_training(self, client):
-        client.module("model").head = nn.Sequential(client.module("head"), nn.Identity())
+        client.module("head").register_forward_hook(lambda *_: None)
 
 
 class Plain:
@@ -269,11 +266,13 @@ class Plain:
 
 
 @pytest.mark.parametrize(
-    ("method", "models"), [(Plain, 2), (Counting, 8)], ids=["again", "set-up sees the model"]
+    ("method", "fresh"),
+    [(Plain, 0), (Counting, 8), (Hooking, 8)],
+    ids=["again", "set-up sees the model", "a method has changed it"],
 )
-def test_a_parked_client_takes_over_a_model(monkeypatch, method, models):
+def test_a_parked_client_takes_over_a_model(monkeypatch, method, fresh):
     made = pf.Host(make_plan(method, client_store="disk"))
-    made.handle(pf.Job("start_trial", values={"trial": 0, "files": {}}))
+    made.handle(StartTrial(0))
     for client in range(4):
         train_one(made, client)
     built = []
@@ -284,16 +283,7 @@ def test_a_parked_client_takes_over_a_model(monkeypatch, method, models):
     for _ in range(2):
         for client in range(4):
             train_one(made, client, round=1)
-    assert len(built) == (0 if models == 2 else models)
-    assert len(made._store._models._free) <= 2
-
-
-def test_a_model_that_a_method_rebuilt_is_not_given_to_another():
-    made = pf.Host(make_plan(Swapping, client_store="disk"))
-    made.handle(pf.Job("start_trial", values={"trial": 0, "files": {}}))
-    for client in range(4):
-        train_one(made, client)
-    assert not made._store._models._free
+    assert len(built) == fresh
 
 
 def test_the_store_of_an_accelerator_is_host_memory():

@@ -9,9 +9,20 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import ClassVar
 
 import protofl as pf
 import pytest
+from protofl.hosts.jobs import (
+    Drop,
+    Evaluate,
+    EvaluateReply,
+    Load,
+    Save,
+    StartTrial,
+    Train,
+    TrainReply,
+)
 
 
 class FakeHost:
@@ -22,12 +33,13 @@ class FakeHost:
         self.clients, self.files = {}, {}
 
     def do(self, job):
-        self.world.log.append((self.number, job.op, job.client))
+        client = getattr(job, "client", None)
+        self.world.log.append((self.number, job.op, client))
         if self.world.ends(self, job):
             self.ended = True
         if self.ended:
-            raise pf.HostFailure(f"host {self.number} ended: {job.op} of {job.client}", do="hint")
-        return getattr(self, job.op)(job, **job.values)
+            raise pf.HostFailure(f"host {self.number} ended: {job.op} of {client}", do="hint")
+        return self.operations[type(job)](self, job)
 
     def close(self):
         self.ended = True
@@ -39,37 +51,45 @@ class FakeHost:
             self.clients[client] = json.loads(Path(file).read_text()) if file else []
         return self.clients[client]
 
-    def start_trial(self, job, trial, files, parked=None):
-        self.clients = {}
-        self.files = {int(client): path for client, path in files.items()}
+    def start_trial(self, job):
+        self.clients, self.files = {}, dict(job.files)
         return pf.Reply()
 
-    def train(self, job, round, when="before_upload"):
+    def train(self, job):
         self.world.gate(self, job)
         state = self.state(job.client)
-        state.append([round, when, job.blob.decode()])
+        state.append([job.round, job.when, job.blob.decode()])
         seconds = self.world.costs.get(job.client, 1.0)
-        return pf.Reply({"seconds": {"train": seconds}}, json.dumps(state).encode())
+        return TrainReply({"train": seconds}, blob=json.dumps(state).encode())
 
-    def evaluate(self, job, round):
+    def evaluate(self, job):
         state = self.state(job.client)
         if not state:
             del self.clients[job.client]  # one that never trained is kept nowhere
-        return pf.Reply({"seconds": {}}, json.dumps(state).encode())
+        return EvaluateReply(blob=json.dumps(state).encode())
 
-    def save(self, job, path):
-        Path(path).write_text(json.dumps(self.state(job.client)))
+    def save(self, job):
+        Path(job.path).write_text(json.dumps(self.state(job.client)))
         return pf.Reply()
 
-    def load(self, job, path):
+    def load(self, job):
         self.drop(job)
-        self.files[job.client] = path
+        self.files[job.client] = job.path
         return pf.Reply()
 
     def drop(self, job):
         self.clients.pop(job.client, None)
         self.files.pop(job.client, None)
         return pf.Reply()
+
+    operations: ClassVar = {
+        StartTrial: start_trial,
+        Train: train,
+        Evaluate: evaluate,
+        Save: save,
+        Load: load,
+        Drop: drop,
+    }
 
 
 class World:
@@ -96,7 +116,7 @@ class World:
         """End at each job that was named by `kill`, once."""
         with self.lock:
             for wanted in self.kills:
-                values = {"op": job.op, "client": job.client, "number": host.number, **job.values}
+                values = {"op": job.op, "number": host.number, **job.header()}
                 if all(values.get(key) == value for key, value in wanted.items()):
                     self.kills.remove(wanted)
                     return True
@@ -106,21 +126,19 @@ class World:
         self.kills.append(wanted)
 
     def trial(self, files=None, trial=0):
-        given = {str(client): str(path) for client, path in (files or {}).items()}
-        values = {"trial": trial, "files": given, "parked": str(self.folder / "parked")}
+        given = {client: str(path) for client, path in (files or {}).items()}
         self.expected = {c: json.loads(Path(p).read_text()) for c, p in (files or {}).items()}
-        self.pool.broadcast(pf.Job("start_trial", values=values))
+        self.pool.broadcast(StartTrial(trial, given, str(self.folder / "parked")))
 
     def train(self, clients, round, when="before_upload", blob=None):
-        values = {"round": round, "when": when}
         blob = blob if blob is not None else f"download {round}".encode()
-        jobs = [pf.Job("train", client, values, blob) for client in clients]
+        jobs = [Train(client, round, when, blob=blob) for client in clients]
         for client in clients:
             self.expected.setdefault(client, []).append([round, when, blob.decode()])
         self.check(jobs)
 
     def evaluate(self, clients, round=0):
-        self.check([pf.Job("evaluate", client, {"round": round}) for client in clients])
+        self.check([Evaluate(client, round) for client in clients])
 
     def check(self, jobs):
         found = {job.client: json.loads(reply.blob) for job, reply in self.pool.run(jobs)}
@@ -128,7 +146,7 @@ class World:
 
     def save(self, clients, round):
         paths = {c: str(self.folder / f"client-{c}-{round}.json") for c in clients}
-        jobs = [pf.Job("save", client, {"path": paths[client]}) for client in clients]
+        jobs = [Save(client, paths[client]) for client in clients]
         assert len(list(self.pool.run(jobs))) == len(clients)
         for client in clients:
             assert json.loads(Path(paths[client]).read_text()) == self.expected[client]
@@ -193,7 +211,7 @@ def meet(hosts, first):
     waiting = threading.Barrier(2, timeout=20)
 
     def gate(host, job):
-        if waiting.n_waiting < 2 and job.values["round"] == 0:
+        if waiting.n_waiting < 2 and job.round == 0:
             waiting.wait()
 
     hosts.gate = gate
@@ -344,7 +362,7 @@ def test_three_hosts_end_in_one_job(world):
 def test_two_hosts_ending_in_one_job_is_survived(world):
     hosts = world()
     hosts.kill(op="train", client=2)
-    hosts.kill(op="start_trial")
+    hosts.kill(op="start of a trial")
     hosts.train(range(4), 0)
     assert len(hosts.started) == 4
     hosts.train(range(4), 1)
@@ -426,7 +444,7 @@ def test_hosts_that_end_because_the_pool_closes_are_not_replaced(world):
             raise pf.HostFailure("closed")
 
     hosts.gate = gate
-    stage = hosts.pool.run([pf.Job("train", c, {"round": 0, "when": "x"}) for c in range(2)])
+    stage = hosts.pool.run([Train(c, 0, "x") for c in range(2)])
     caught = []
 
     def consume():

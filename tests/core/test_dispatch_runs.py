@@ -7,6 +7,7 @@ import threading
 import protofl as pf
 import pytest
 import torch
+from protofl.hosts.jobs import Train
 from protofl.runs.federation import Federation
 from runtime_toys import make_plan, open_federation, without_times
 from torch import nn
@@ -44,9 +45,9 @@ class Handle:
                 reply = self.host.handle(job)
             if not self.life:
                 raise pf.HostFailure(f"host {self.number} ended during {job.op}")
-            if job.op == "train" and job.values["round"] < 2:
+            if isinstance(job, Train) and job.round < 2:
                 # By these figures all that begins on host 0 takes long.
-                reply.values["seconds"] = {"train": 9.0 if self.number == 0 else 0.1}
+                reply.seconds = {"train": 9.0 if self.number == 0 else 0.1}
             return reply
 
     def close(self):

@@ -7,7 +7,8 @@ import math
 import protofl as pf
 import pytest
 import torch
-from protofl.errors import MissingKey
+from protofl.errors import MissingKey, WrongShape
+from protofl.runs.looks import Watched
 from protofl.wire.knowledge import Knowledge
 from protofl.wire.payload import Payload, class_rows, stack_rows
 
@@ -155,16 +156,39 @@ def test_a_missing_key_says_what_is_there():
         Payload()["x"]
 
 
-def test_what_was_looked_for_in_vain_is_noted():
-    payload = Payload(prototypes=rows(1), classes=t(1), head=rows(0))
+def test_what_is_looked_for_in_vain_is_noted_where_it_is_watched():
+    missed = {}
+    payload = Watched(Payload(prototypes=rows(1), classes=t(1), head=rows(0)), missed)
+    payload.reader = "fedproto.receive"
+    before = payload.to_bytes()
     assert "prototypes" in payload
     assert payload.under("head") == {}
     assert "x" not in payload
     assert "y" not in payload.keys()  # reading the keys asks for nothing
     assert payload.get("z") is None
-    with pytest.raises(MissingKey):
+    payload.reader = "fedproto.inference"
+    assert "x" not in payload
+    with pytest.raises(MissingKey) as caught:
         payload["w"]
-    assert set(payload.asked) == {"x", "w", "head/…"}
+    assert caught.value.reader == "fedproto.inference"
+    with pytest.raises(WrongShape) as caught:
+        payload.table("prototypes", 4, 7)
+    assert caught.value.reader == "fedproto.inference"
+    assert missed == {
+        "x": "fedproto.receive",
+        "head/…": "fedproto.receive",
+        "w": "fedproto.inference",
+    }
+    assert payload.to_bytes() == before
+
+
+def test_reading_a_payload_writes_nothing():
+    payload = Payload(prototypes=rows(1), classes=t(1))
+    before = dict(vars(payload))
+    assert "x" not in payload
+    with pytest.raises(MissingKey):
+        payload["x"]
+    assert vars(payload) == before
 
 
 def test_select_takes_the_classes_along():

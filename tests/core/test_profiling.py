@@ -12,7 +12,7 @@ import protofl as pf
 import pytest
 import torch
 from protofl.hosts.host import Host
-from protofl.hosts.jobs import Job, Reply
+from protofl.hosts.jobs import StartTrial, Train
 from protofl.profile import operators, timeline
 from protofl.profile import spans as profiling
 from protofl.profile.operators import Operators
@@ -210,9 +210,9 @@ def test_a_single_round_is_sampled_too_and_resuming_may_profile(tmp_path, monkey
 def test_nothing_is_recorded_unless_asked_for():
     plan = make_plan("local")
     host = Host(plan)
-    host.handle(Job("start_trial", values={"trial": 0, "files": {}}))
-    job = Job("train", 0, {"round": 0, "when": "before_upload"})
-    assert "profile" not in host.handle(job).values
+    host.handle(StartTrial(0))
+    job = Train(0, round=0)
+    assert not host.handle(job).profile
     assert OFF.span("a", "b") is OFF.span("c", "d")
     with OFF.span("a", "b"):
         pass
@@ -225,9 +225,9 @@ def test_nothing_is_recorded_unless_asked_for():
 
 def test_the_dry_step_is_not_profiled(monkeypatch):
     host = Host(make_plan("local", profile=True), dry=True)
-    host.handle(Job("start_trial", values={"trial": 0, "files": {}}))
-    job = Job("train", 0, {"round": 0, "when": "before_upload"})
-    assert "profile" not in host.handle(job).values
+    host.handle(StartTrial(0))
+    job = Train(0, round=0)
+    assert not host.handle(job).profile
 
 
 # --- operators ----------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_an_engine_marks_its_phases():
     told = []
     plan = make_plan("local")
     host = Host(plan)
-    host.handle(Job("start_trial", values={"trial": 0, "files": {}}))
+    host.handle(StartTrial(0))
     train_job = plan.choices["engine"].call
 
     def spied(hook, job, **given):
@@ -329,19 +329,18 @@ def test_an_engine_marks_its_phases():
         return train_job(hook, job=job, **given)
 
     plan.choices["engine"].call = spied
-    host.handle(Job("train", 0, {"round": 0, "when": "before_upload"}))
+    host.handle(Train(0, round=0))
     assert told == PHASES * 3
 
 
 # --- the timeline ---------------------------------------------------------------------------------
 
 
-def fake_plan():
-    architecture = SimpleNamespace(name="net")
-    return SimpleNamespace(info=SimpleNamespace(architecture_of=lambda client: architecture))
+def one_net(client):
+    return "net"
 
 
-def reply(process, start, stop, seconds, **extra):
+def recorded(process, start, stop, seconds, **extra):
     found = {
         "process": ["host", process],
         "job": [start, stop],
@@ -351,21 +350,19 @@ def reply(process, start, stop, seconds, **extra):
         "operators": {},
         "profiler": {},
     }
-    values = {"seconds": {"train": seconds}, "profile": json.dumps(found | extra)}
-    return Reply(values)
+    return json.dumps(found | extra), {"train": seconds}
 
 
 def test_workers_time_is_work_and_waiting(clock):
-    found = Timeline(fake_plan())
-    jobs = [Job("train", client, {"round": 1}) for client in range(3)]
+    found = Timeline(one_net)
     with found.round(0, 1, last=True):
         clock.now += 100  # the server prepares
-        with found.stage("train", jobs):
+        with found.stage("train", range(3)) as sampled:
             clock.now += 400
-            found.take(jobs[0], reply(7, 120, 400, 280e-9))
-            found.take(jobs[1], reply(8, 110, 310, 200e-9))
+            found.take(0, *recorded(7, 120, 400, 280e-9))
+            found.take(1, *recorded(8, 110, 310, 200e-9))
             clock.now += 100
-            found.take(jobs[2], reply(8, 330, 600, 270e-9))
+            found.take(2, *recorded(8, 330, 600, 270e-9))
         clock.now += 50  # and goes on
     summary = found.summary()
     assert (summary["workers"], summary["rounds"]) == (2, 1)
@@ -381,46 +378,43 @@ def test_workers_time_is_work_and_waiting(clock):
     assert both == pytest.approx(2 * summary["seconds"])
     training = {"forward": 180e-9, "backward": 90e-9, "other": 480e-9}
     assert summary["training"] == pytest.approx(training)
-    assert [job.values.get("sample", False) for job in jobs] == [True, False, False]
+    assert sampled == {0}
 
 
 def test_a_wrong_clock_is_shifted_into_the_time_in_which_its_jobs_ran(clock, tmp_path):
-    found = Timeline(fake_plan())
-    jobs = [Job("train", 0, {"round": 0})]
+    found = Timeline(one_net)
     clock.now = 1000
-    with found.round(0, 0, last=False), found.stage("train", jobs):
+    with found.round(0, 0, last=False), found.stage("train", [0]) as sampled:
         clock.now += 500
-        found.take(jobs[0], reply(7, 50_000, 50_400, 400e-9))
+        found.take(0, *recorded(7, 50_000, 50_400, 400e-9))
     found.write(tmp_path / "profile")
     events = trace_of(SimpleNamespace(folder=tmp_path))
     (stage,) = spans_in(events, cat="workers")
     (job,) = spans_in(events, cat="job")
     assert begin(stage) <= begin(job) and end(job) <= end(stage)
     assert end(job) - begin(job) == 400
-    assert "sample" not in jobs[0].values  # the first of several rounds is for warming up
+    assert not sampled  # the first of several rounds is for warming up
 
 
 def test_a_trace_is_bounded(clock, monkeypatch):
     monkeypatch.setattr(timeline, "LIMIT", 3)
-    found = Timeline(fake_plan())
-    jobs = [Job("train", client, {"round": 0}) for client in range(5)]
-    with found.round(0, 0, last=False), found.stage("train", jobs):
+    found = Timeline(one_net)
+    with found.round(0, 0, last=False), found.stage("train", range(5)):
         clock.now += 100
-        for job in jobs:
-            found.take(job, reply(7, 10, 20, 10e-9))
+        for client in range(5):
+            found.take(client, *recorded(7, 10, 20, 10e-9))
     assert found.summary()["left_out"] == 2
     assert found.summary()["stages"]["train"] == pytest.approx(50e-9)
 
 
 def test_each_sample_stands_for_its_architectures_time(clock):
-    found = Timeline(fake_plan())
-    jobs = [Job("train", client, {"round": 0}) for client in range(2)]
+    found = Timeline(one_net)
     sums = {"cpu": {"a": [30, 2], "b": [10, 1]}, "gpu": {}, "left_out": 5}
-    with found.round(0, 0, last=True), found.stage("train", jobs):
+    with found.round(0, 0, last=True), found.stage("train", range(2)):
         clock.now += 100
         own = {"operators": {"train": sums}, "profiler": {"train": 20}}
-        found.take(jobs[0], reply(7, 10, 80, 70e-9, **own))
-        found.take(jobs[1], reply(7, 80, 110, 30e-9))
+        found.take(0, *recorded(7, 10, 80, 70e-9, **own))
+        found.take(1, *recorded(7, 80, 110, 30e-9))
     summary = found.summary()
     assert summary["profiler"] == pytest.approx(20e-9)
     assert summary["stages"]["train"] == pytest.approx(80e-9)

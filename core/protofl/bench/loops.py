@@ -16,7 +16,8 @@ from protofl.cores import compute_threads
 from protofl.errors import UsageError
 from protofl.hosts.jobs import Pool
 from protofl.plan.plan import Plan
-from protofl.runs.federation import Federation, Tally
+from protofl.runs.federation import Federation
+from protofl.runs.tally import Tally
 from protofl.wire.files import read_tensors
 from protofl.wire.payload import Payload
 
@@ -92,7 +93,7 @@ class ProtoflLoop:
         federation.server.round = number
         with compute_threads(federation.plan.settings.server_threads):
             chosen = federation.participants(number)
-            self._uploads = federation._local_training(chosen, number, tally)
+            self._uploads = federation.train_clients(chosen, number, tally)
         return tally.seconds
 
     def serve(self, number: int) -> dict[str, float]:
@@ -100,7 +101,7 @@ class ProtoflLoop:
         tally = Tally()
         self._federation.server.round = number
         with compute_threads(self._federation.plan.settings.server_threads):
-            self._federation._server_step(self._uploads, tally)
+            self._federation.train_server(self._uploads, tally)
         return tally.seconds
 
     def evaluate(self, number: int) -> dict[str, float]:
@@ -108,8 +109,8 @@ class ProtoflLoop:
         tally = Tally()
         everyone = range(self._federation.plan.info.num_clients)
         with compute_threads(self._federation.plan.settings.server_threads):
-            self._federation._evaluate(everyone, number, tally)
-        self._accuracies = {c: right / n for c, (right, n) in tally.accuracy.items()}
+            self._federation.evaluate_clients(everyone, number, tally)
+        self._accuracies = tally.accuracy
         return tally.seconds
 
     def accuracies(self) -> dict[int, float]:

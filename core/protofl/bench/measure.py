@@ -27,7 +27,7 @@ from protofl.cores import usable_cores
 from protofl.data.dataset import Dataset
 from protofl.errors import HostFailure, ProtoflError, UsageError
 from protofl.plan.options import merge_options
-from protofl.runs.federation import finite
+from protofl.runs.tally import finite
 
 Progress = Callable[[str, dict[str, Any]], None]
 

@@ -1,35 +1,191 @@
-"""Jobs: what crosses between a run and its hosts."""
+"""Jobs and replies: what crosses between a run and its hosts, one class an operation.
+
+Each is plain values and one blob of bytes: ``header()`` gives the values as JSON can hold them, and
+``from_header(header, blob)`` makes the same object again on the other side.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Protocol, TypeVar
+
+M = TypeVar("M", bound="Message")
 
 
-@dataclass
-class Job:
-    """What a host is asked to do.
+@dataclass(kw_only=True)
+class Message:
+    """What crosses.
 
     Attributes:
-        op: The operation: a method of `Host`.
-        client: The client that it concerns; None for the whole host.
-        values: Its arguments: scalars and strings.
-        blob: The client's download.
+        blob: A payload's bytes; empty where there is none.
     """
 
-    op: str
-    client: int | None = None
-    values: dict[str, Any] = field(default_factory=dict)
-    blob: bytes = b""
+    kinds: ClassVar[dict[str, type[Message]]] = {}
+
+    blob: bytes = field(default=b"", repr=False)
+
+    def __init_subclass__(cls) -> None:
+        Message.kinds[cls.__name__] = cls
+
+    def header(self) -> dict[str, Any]:
+        """All but the blob, as JSON can hold it."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "blob"}
+        return {"kind": type(self).__name__, **values}
+
+    @classmethod
+    def from_header(cls: type[M], header: dict[str, Any], blob: bytes = b"") -> M:
+        """The message that `header` described, with its blob."""
+        values = {name: value for name, value in header.items() if name != "kind"}
+        found = Message.kinds[header["kind"]](**values, blob=blob)
+        assert isinstance(found, cls), f"{header['kind']} is no {cls.__name__}"
+        return found
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+class Job(Message):
+    """What a host is asked to do; ``str(job)`` says it in words."""
+
+    op: ClassVar[str]
+    """The operation in a word."""
+
+    def __str__(self) -> str:
+        return self.op
 
 
 @dataclass
-class Reply:
-    """What a host answers: scalars, and the client's upload."""
+class StartTrial(Job):
+    """Forget all clients; those in ``files`` have trained before.
 
-    values: dict[str, Any] = field(default_factory=dict)
-    blob: bytes = b""
+    Attributes:
+        trial: The trial.
+        files: {client: the file in which it lies}; they are read and never changed.
+        parked: A folder for files of clients between their jobs, inside the run folder, so that
+            it is there on machines that see that one; None for the system's temporary one.
+    """
+
+    op = "start of a trial"
+
+    trial: int
+    files: dict[int, str] = field(default_factory=dict)
+    parked: str | None = None
+
+    def __post_init__(self) -> None:
+        self.files = {int(client): path for client, path in self.files.items()}  # JSON's are words
+
+
+@dataclass
+class ClientJob(Job):
+    """Work on one client.
+
+    Attributes:
+        client: The client.
+        sample: Whether a profiled run records torch's operators in this job.
+    """
+
+    client: int
+    sample: bool = field(default=False, kw_only=True)
+
+    def __str__(self) -> str:
+        return f"{self.op} of client {self.client}"
+
+
+@dataclass
+class RoundJob(ClientJob):
+    """Work on one client in a round; the blob is the client's download."""
+
+    round: int
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} in round {self.round}"
+
+
+@dataclass
+class Train(RoundJob):
+    """Local training, and the upload; answered by `TrainReply`.
+
+    Attributes:
+        when: ``before_upload`` or ``after_server``: which phases of the method.
+        keep_received: Whether the client has its download already.
+    """
+
+    op = "train"
+
+    when: str = "before_upload"
+    keep_received: bool = False
+
+
+class Evaluate(RoundJob):
+    """Score a client on its test samples, changing nothing; answered by `EvaluateReply`."""
+
+    op = "evaluate"
+
+
+@dataclass
+class Save(ClientJob):
+    """Write a client's weights and state to a file."""
+
+    op = "save"
+
+    path: str
+
+
+@dataclass
+class Load(ClientJob):
+    """From now on a client is what a file holds; the file stays as long as that is so."""
+
+    op = "load"
+
+    path: str
+
+
+class Drop(ClientJob):
+    """Forget a client: it is its seed again."""
+
+    op = "drop"
+
+
+# --- replies --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Reply(Message):
+    """What a host answers.
+
+    Attributes:
+        seconds: Seconds that the job took, by stage.
+        profile: What a profiled host recorded of the job, as JSON.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    profile: str = ""
+
+
+@dataclass
+class TrainReply(Reply):
+    """What local training came to; the blob is the upload.
+
+    Attributes:
+        samples: Samples seen.
+        sums: Sums of the loss terms over these samples, by label.
+        floats: Floats of the upload.
+        notes: Lines for the user.
+    """
+
+    samples: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    floats: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class EvaluateReply(Reply):
+    """How many of a client's test samples were predicted rightly, and how many there are."""
+
+    correct: int = 0
+    count: int = 0
 
 
 class Pool(Protocol):
@@ -41,7 +197,7 @@ class Pool(Protocol):
 
     report: Callable[[str], None]
 
-    def run(self, jobs: list[Job]) -> Iterator[tuple[Job, Reply]]:
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
         """Carry out clients' jobs, costly ones first, and yield each as it is done, in any order.
 
         Raises:

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-from protofl.hosts.jobs import Job
+from protofl.hosts.jobs import Job, Reply, Train
 
 JOURNAL = 256 << 20
 """Bytes of different downloads that are kept for repeating, at most."""
+
+
+class Handle(Protocol):
+    """A host as a backend reaches it; see `protofl.Dispatcher`."""
+
+    def do(self, job: Job) -> Reply:
+        """Have a job done; raises `HostFailure` where the host ended."""
+        ...
+
+    def close(self) -> None:
+        """End the host."""
+        ...
 
 
 @dataclass(eq=False)
@@ -27,7 +39,7 @@ class Slot:
     """
 
     number: int
-    host: Any
+    host: Handle
     told: bool = False
     files: dict[int, str] = field(default_factory=dict)
     left: set[int] = field(default_factory=set)
@@ -47,7 +59,7 @@ class Kept:
     """
 
     base: str | None
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[Train] = field(default_factory=list)
     gap: bool = False
     slot: Slot | None = None
     handover: Path | None = None
@@ -56,6 +68,12 @@ class Kept:
     def here(self) -> Slot | None:
         """The host on which it lives; None where it has to be made."""
         return None if self.slot is None or self.slot.ended else self.slot
+
+    def handed_over(self) -> None:
+        """It has trained where it went: the file of its move is of no use any more."""
+        if self.handover is not None:
+            self.handover.unlink(missing_ok=True)
+            self.handover = None
 
 
 class Memory:
@@ -67,7 +85,7 @@ class Memory:
 
     def forget(self, files: dict[int, str]) -> None:
         """A new trial, in which some clients lie in files."""
-        self.files = files
+        self.files = dict(files)
         self.clients: dict[int, Kept] = {}
         self._uses: Counter[int] = Counter()
         self._bytes = 0
@@ -83,9 +101,9 @@ class Memory:
         kept = self.clients.get(client)
         return client in self.files or (kept is not None and bool(kept.jobs or kept.gap))
 
-    def trained(self, client: int, job: Job) -> None:
+    def trained(self, job: Train) -> None:
         """A client has been changed by a job."""
-        kept = self.of(client)
+        kept = self.of(job.client)
         kept.jobs.append(job)
         # Clients that got the same bytes share them here too.
         if not self._uses[id(job.blob)]:

@@ -73,9 +73,14 @@ class ClientStore:
             files: {client: its file}. They are read, never written or removed.
             parked: The folder for this store's own files; None for the system's temporary one.
         """
-        for client in [*self._live, *self._packed, *self._files]:
+        for client in self.clients:
             self.drop(client)
         self._files, self._parked = dict(files), parked
+
+    @property
+    def clients(self) -> set[int]:
+        """All that are kept: those that have trained."""
+        return {*self._live, *self._packed, *self._files}
 
     # --- at work --------------------------------------------------------------------------------
 

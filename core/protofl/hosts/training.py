@@ -15,7 +15,7 @@ from protofl.data.batches import Samples, batch_bounds
 from protofl.errors import RunFailure, naming
 from protofl.hosts.clock import Clock
 from protofl.hosts.groups import Trained, Training
-from protofl.hosts.jobs import Reply
+from protofl.hosts.jobs import Train, TrainReply
 from protofl.hosts.train_job import TrainJob
 from protofl.plan.plan import Plan
 from protofl.profile.spans import HostProfile
@@ -25,6 +25,9 @@ from protofl.views.client import Client
 from protofl.views.records import ClientRecord
 from protofl.views.run import Phase
 from protofl.wire.payload import Payload
+
+Read = Callable[[bytes, torch.device], Payload]
+"""Makes a download of its bytes; the dry step's notes who looks for what."""
 
 
 @dataclass
@@ -49,70 +52,56 @@ class Trainer:
         plan: The run.
         profile: Takes where the time goes.
         dry: Whether this is the dry step: one epoch of one batch.
+        read: Makes a download of its bytes.
     """
 
-    def __init__(self, plan: Plan, profile: HostProfile, *, dry: bool) -> None:
-        self._plan, self._profile, self._dry = plan, profile, dry
+    def __init__(self, plan: Plan, profile: HostProfile, *, dry: bool, read: Read) -> None:
+        self._plan, self._profile, self._dry, self._read = plan, profile, dry, read
         self._phases = plan.composition.phases(plan.info)
         self.after_server = any(phase.when == "after_server" for phase in self._phases)
         """Whether clients train after the server's step too, with the same download."""
-        self.asked: dict[str, str] = {}
-        """Keys that hooks looked for in this round's downloads and did not find, with the hook."""
-        self._asked_in = -1
 
-    def train(
-        self,
-        record: ClientRecord,
-        blob: bytes,
-        round: int,
-        when: str,
-        keep_received: bool,
-        clock: Clock,
-    ) -> Training:
+    def train(self, record: ClientRecord, asked: Train, clock: Clock) -> Training:
         """All phases of a time of the round, and the upload.
 
         Args:
             record: The client.
-            blob: Its download.
-            round: The round.
-            when: ``before_upload`` or ``after_server``.
-            keep_received: Whether the client has its download already.
+            asked: What is to be done.
             clock: Books seconds by stage.
         """
         plan, totals = self._plan, _Totals()
         client = Client(record, plan.composition.main)
-        place = f"client {record.id}, round {round}"
-        record.round = round
-        if not keep_received:
+        place = f"client {record.id}, round {asked.round}"
+        record.round = asked.round
+        if not asked.keep_received:
             with naming(f"download, {place}"):
-                record.received = Payload.from_bytes(blob, plan.device)
+                record.received = self._read(asked.blob, plan.device)
         clock.lap("payload")
         record.begin_work()
         with naming(f"receive, {place}"):
             plan.composition.lifecycle("receive", client=client)
         for phase in self._phases:
-            if phase.when == when and self._takes_place(phase, record):
+            if phase.when == asked.when and self._takes_place(phase, record):
                 totals.add(*(yield from self._phase(record, phase, clock)))
         spent = record.feature_seconds
         clock.lap("train", less=spent)
         payload = Payload()
-        if when == "before_upload":
+        if asked.when == "before_upload":
             upload = self._profile.operators("upload")
             with upload, naming(f"upload_payload, {place}"), torch.no_grad():
                 payload = Payload(plan.composition.call("upload_payload", client=client))
         data = payload.to_bytes()
-        self._note_asked(record)
         record.end_work(keep_received=self.after_server)
         clock.lap("payload", less=record.feature_seconds - spent)
         clock.seconds["prototypes"], record.feature_seconds = record.feature_seconds, 0.0
-        values = {
-            "samples": totals.samples,
-            "sums": totals.sums,
-            "floats": payload.floats,
-            "seconds": clock.seconds,
-            "notes": totals.notes,
-        }
-        return Reply(values, data)
+        return TrainReply(
+            clock.seconds,
+            samples=totals.samples,
+            sums=totals.sums,
+            floats=payload.floats,
+            notes=totals.notes,
+            blob=data,
+        )
 
     def _takes_place(self, phase: Phase, record: ClientRecord) -> bool:
         """Whether there is something to train by: what the phase needs, and a term of it."""
@@ -198,8 +187,3 @@ class Trainer:
             composition.lifecycle("after_batch", client=client, batch=batch, output=seen)
 
         return collect
-
-    def _note_asked(self, record: ClientRecord) -> None:
-        if record.round != self._asked_in:
-            self.asked, self._asked_in = {}, record.round
-        self.asked |= record.received.asked

@@ -8,7 +8,8 @@ for every batch, so it is frozen to plain callables.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 import pluggy
@@ -25,6 +26,9 @@ from protofl.views.client import Client
 from protofl.views.run import Phase, RunInfo
 
 BASELINE = "baseline"
+
+Watch = Callable[[str, str, Mapping[str, Any]], None]
+"""Is told of a call: the method, the hook, and its arguments."""
 
 
 class Composition:
@@ -80,6 +84,7 @@ class Composition:
                 "that takes part: the method, a donor, a wrapper, or a kind",
             )
         self._callers = {hook: self._caller(hook) for hook in ROUND_HOOKS}
+        self._watch: Watch = lambda method, hook, arguments: None
 
     # --- putting it together ------------------------------------------------------------------
 
@@ -138,6 +143,12 @@ class Composition:
         caller: pluggy.HookCaller = getattr(manager.hook, hook)
         return caller
 
+    def watched(self, watch: Watch) -> Composition:
+        """The same composition, of which every call of a hook is told beforehand."""
+        twin = copy(self)
+        twin._watch = watch
+        return twin
+
     # --- calling ------------------------------------------------------------------------------
 
     def provider(self, hook: str) -> str:
@@ -156,7 +167,7 @@ class Composition:
             RunFailure: The provider returned None.
         """
         owner = self.owner(hook)
-        _note_reader(arguments, owner, hook)
+        self._watch(owner, hook, arguments)
         result = self._callers[hook](**bound_to(owner, arguments))
         if result is None:
             raise RunFailure(
@@ -179,7 +190,7 @@ class Composition:
         """Call a lifecycle hook of every method on its side; {method: what it returned}."""
         results = {}
         for member in self._on_side(hook):
-            _note_reader(arguments, member.name, hook)
+            self._watch(member.name, hook, arguments)
             results[member.name] = member.call(hook, **bound_to(member.name, arguments))
         return results
 
@@ -294,10 +305,3 @@ class Composition:
             lines[hook] = owner if provider == owner else f"{owner} (default)"
         lines["local_loss"] = " + ".join(term.label for term in self.terms)
         return lines
-
-
-def _note_reader(arguments: Mapping[str, Any], method: str, hook: str) -> None:
-    """Tell the client's download who reads it now, for `Payload.asked`."""
-    client = arguments.get("client")
-    if client is not None:
-        client.received.reader = f"{method}.{hook}"

@@ -10,14 +10,12 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from protofl.hosts.jobs import Job, Reply
-from protofl.plan.plan import Plan
 from protofl.profile.spans import OFF, Event, Spans
 
 LIMIT = 100_000
@@ -54,14 +52,14 @@ class Timeline:
     """Collects what the run and its hosts record.
 
     Args:
-        plan: The run.
+        architecture_of: Gives the name of a client's architecture.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, architecture_of: Callable[[int], str]) -> None:
         self.spans = Spans()
         self.folder: Path | None = None
         """The run folder, once it is there."""
-        self._plan = plan
+        self._architecture_of = architecture_of
         self._workers: dict[tuple[str, int], _Worker] = {}
         self._rounds = 0
         self._wall = 0
@@ -91,17 +89,15 @@ class Timeline:
         self._wall += time.perf_counter_ns() - start
 
     @contextmanager
-    def stage(self, name: str, jobs: list[Job]) -> Iterator[None]:
-        """A stage in which the workers do jobs."""
-        for job in jobs:
-            if self._wants(name, job):
-                job.values["sample"] = True
+    def stage(self, name: str, clients: Sequence[int]) -> Iterator[set[int]]:
+        """A stage in which the workers work on clients; of those given operators are wanted."""
+        wanted = {client for client in clients if self._wants(name, client)}
         for worker in self._workers.values():
             worker.jobs.clear()
         start = time.perf_counter_ns()
         self._begin = self.spans.unix(start)
-        with self.spans.span(name, "workers", jobs=len(jobs)):
-            yield
+        with self.spans.span(name, "workers", jobs=len(clients)):
+            yield wanted
         end = time.perf_counter_ns()
         for worker in self._workers.values():
             busy = sum(stop - begin for begin, stop in worker.jobs)
@@ -112,13 +108,10 @@ class Timeline:
             self._between += max(0, end - start - busy - idle)
         self._window += end - start
 
-    def take(self, job: Job, reply: Reply) -> None:
-        """What a host recorded of a job."""
+    def take(self, client: int, recorded: str, seconds: Mapping[str, float]) -> None:
+        """What a host recorded of a client's job, and what it took by stage."""
         now = self.spans.unix(time.perf_counter_ns())
-        text = reply.values.pop("profile", None)
-        if text is None or job.client is None:
-            return
-        found = json.loads(text)
+        found = json.loads(recorded)
         key = found["process"][0], found["process"][1]
         worker = self._workers.get(key)
         if worker is None:
@@ -128,17 +121,16 @@ class Timeline:
         worker.low, worker.high = max(worker.low, self._begin - start), min(worker.high, now - end)
         worker.jobs.append((start + worker.shift, end + worker.shift))
         self._keep(worker.events, found["events"], sampled=bool(found["operators"]))
-        self._count(job.client, reply, found)
+        self._count(client, seconds, found)
 
-    def _wants(self, stage: str, job: Job) -> bool:
+    def _wants(self, stage: str, client: int) -> bool:
         """The first client of each architecture that trains; then its evaluation."""
-        assert job.client is not None
-        name = self._plan.info.architecture_of(job.client).name
+        name = self._architecture_of(client)
         if stage == "train" and self._may_sample and name not in self._sampled:
             self._sampled.add(name)
-            self._asked[job.client] = {"train", "evaluate"}
-        if stage in self._asked.get(job.client, ()):
-            self._asked[job.client].remove(stage)
+            self._asked[client] = {"train", "evaluate"}
+        if stage in self._asked.get(client, ()):
+            self._asked[client].remove(stage)
             return True
         return False
 
@@ -148,11 +140,11 @@ class Timeline:
         self._kept += 0 if sampled else len(events[:free])
         self._left_out += len(events[free:])
 
-    def _count(self, client: int, reply: Reply, found: dict[str, Any]) -> None:
-        name = self._plan.info.architecture_of(client).name
+    def _count(self, client: int, spent: Mapping[str, float], found: dict[str, Any]) -> None:
+        name = self._architecture_of(client)
         own = {OWN[part]: value for part, value in found["profiler"].items()}
         self._own += sum(own.values())
-        for stage, value in reply.values["seconds"].items():
+        for stage, value in spent.items():
             # The profiler may work in what a stage leaves to another one (features in an upload).
             seconds = max(0.0, value - own.get(stage, 0) / 1e9)
             self._stages[stage] += seconds

@@ -24,9 +24,10 @@ from protofl.runs import events
 from protofl.runs.config import check_same_data, continued, read_config
 from protofl.runs.dry_step import dry_step
 from protofl.runs.events import Progress
-from protofl.runs.federation import Federation, round_to
+from protofl.runs.federation import Federation
 from protofl.runs.record import RunFolder, check_free, write_json
 from protofl.runs.result import Result, summarise
+from protofl.runs.tally import round_to
 
 
 def run(
@@ -85,8 +86,9 @@ def start(request: Request, progress: Progress) -> Result:
     out = out or default_folder(plan)
     folder = RunFolder.reopen(out) if recorded else RunFolder(out)
     progress(events.Planned(plan, folder))
-    timeline = Timeline(plan) if plan.settings.profile and not folder.finished else None
-    if timeline is not None:
+    timeline = None
+    if plan.settings.profile and not folder.finished:
+        timeline = Timeline(lambda client: plan.info.architecture_of(client).name)
         timeline.spans.add("plan", "start", began, time.perf_counter_ns())
     life = _Life(plan, folder, progress, timeline, request)
     if not folder.finished:

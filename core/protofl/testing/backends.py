@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from protofl.errors import ProtoflError, UsageError
-from protofl.hosts.jobs import Job, Pool
+from protofl.hosts.jobs import Evaluate, EvaluateReply, Pool, StartTrial, Train
 from protofl.plan.plan import Plan
 from protofl.runs.federation import Federation
 from protofl.testing import toy
@@ -96,23 +96,22 @@ class BackendContract(Contract):
         """Each job comes back once with its reply; no jobs at all are no trouble."""
         plan = self.plan()
         with closing(self.opened(plan, 2)) as pool:
-            pool.broadcast(Job("start_trial", None, {"trial": 0, "files": {}}))
+            pool.broadcast(StartTrial(0))
             expect([*pool.run([])] == [], "no jobs, and something came back")
-            jobs = [Job("evaluate", client, {"round": 0}) for client in (2, 0, 1)]
+            jobs = [Evaluate(client, 0) for client in (2, 0, 1)]
             replies = [*pool.run(jobs)]
-            clients = sorted(job.client or 0 for job, _ in replies)
+            clients = sorted(job.client for job, _ in replies if isinstance(job, Evaluate))
             expect(clients == [0, 1, 2], f"replies came for clients {clients}, not 0, 1 and 2")
-            counts = [reply.values["count"] for _, reply in replies]
-            expect(all(counts), f"samples evaluated: {counts}")
+            counts = [reply.count for _, reply in replies if isinstance(reply, EvaluateReply)]
+            expect(len(counts) == 3 and all(counts), f"samples evaluated: {counts}")
 
     def test_an_error_in_a_host(self) -> None:
         """What goes wrong in a host arrives as an error of protofl that names the client."""
         plan = self.plan()
         with closing(self.opened(plan, 1)) as pool:
-            pool.broadcast(Job("start_trial", None, {"trial": 0, "files": {}}))
-            values = {"round": 0, "when": "before_upload"}
+            pool.broadcast(StartTrial(0))
             try:
-                list(pool.run([Job("train", 1, values, b"no payload")]))
+                list(pool.run([Train(1, 0, blob=b"no payload")]))
             except ProtoflError as error:
                 self.remarks.append(f"said: {error.what}"[:120])
             except Exception as error:

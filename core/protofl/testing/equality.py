@@ -121,7 +121,7 @@ class Run:
         }
 
     def _whole(self, client: int) -> nn.ModuleDict:
-        record = self.host._client(client)
+        record = self.host.client(client)
         modules = {n.replace("/", "-"): s.module for n, s in record.slots() if not s.temporary}
         return nn.ModuleDict({"model": record.model, **modules})
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from protofl.errors import UsageError
 from protofl.hookspecs.config import Config, VariantConfig
-from protofl.hosts.jobs import Job
+from protofl.hosts.jobs import Evaluate
 from protofl.plan.plan import Plan
 from protofl.runs.dry_step import dry_step
 from protofl.testing import toy
@@ -236,7 +236,7 @@ class MethodContract(Contract):
             found.rounds(4)
         first, other = (toy.fingerprint(found)[:2] for found in runs)
         expect(toy.same(first, other), "the record or the server differs")
-        for client in sorted({job.client or 0 for job, _ in runs[0].pool.trained}):
+        for client in sorted({job.client for job, _ in runs[0].pool.trained}):
             live, stored = (toy.own_state(found.client(client)) for found in runs)
             wrong = [
                 word
@@ -255,9 +255,9 @@ class MethodContract(Contract):
         for client in range(4):  # two of which have just trained
             record = found.client(client)
             payload = found.call("download_payload", server=server, client_id=client)
-            job = Job("evaluate", client, {"round": 7}, payload.to_bytes())
+            job = Evaluate(client, 7, blob=payload.to_bytes())
             before = toy.client_state(record)
-            first, again = (found.pool.host.handle(job).values for _ in range(2))
+            first, again = (found.pool.host.handle(job).header() for _ in range(2))
             expect(toy.same(before, toy.client_state(record)), "evaluation has changed a client")
             expect(first["correct"] == again["correct"], "two evaluations differ")
         expect(torch.equal(everything, torch.get_rng_state()), "torch's generator was drawn from")

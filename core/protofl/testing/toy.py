@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import protofl as pf
+from protofl.hosts.jobs import Train, TrainReply
 from protofl.runs.federation import Federation
 from protofl.testing.toy_data import CHANNELS as CHANNELS
 from protofl.testing.toy_data import MIXED as MIXED
@@ -178,12 +179,12 @@ class WatchedPool:
         self.host = pf.Host(plan)
         self.backwards = backwards
         self.report: Callable[[str], None]
-        self.trained: list[tuple[pf.Job, pf.Reply]] = []
+        self.trained: list[tuple[Train, TrainReply]] = []
 
-    def run(self, jobs: list[pf.Job]) -> Iterator[tuple[pf.Job, pf.Reply]]:
+    def run(self, jobs: Sequence[pf.Job]) -> Iterator[tuple[pf.Job, pf.Reply]]:
         """Do one job after the other, in order or backwards."""
         for job, reply in self.host.handle_many(jobs[::-1] if self.backwards else jobs):
-            if job.op == "train":
+            if isinstance(job, Train) and isinstance(reply, TrainReply):
                 self.trained.append((job, reply))
             yield job, reply
 
@@ -196,13 +197,12 @@ class WatchedPool:
 
     def client(self, number: int) -> ClientRecord:
         """A client's record, kept as if it had trained, so that what a test sets on it stays."""
-        with self.host._store.lent(number, trains=True) as record:
-            return record
+        return self.host.client(number, keep=True)
 
     def uploads(self, round: int) -> dict[int, bytes]:
         """{client id: its upload's bytes} of a round."""
-        sent = [(j, r) for j, r in self._of(round) if j.values["when"] == "before_upload"]
-        return {job.client or 0: reply.blob for job, reply in sent}
+        sent = [(j, r) for j, r in self._of(round) if j.when == "before_upload"]
+        return {job.client: reply.blob for job, reply in sent}
 
     def downloads(self, round: int) -> dict[int, bytes]:
         """{client id: its download's bytes} of a round; a phase after the server's step comes last.
@@ -211,13 +211,12 @@ class WatchedPool:
         """
         found: dict[int, bytes] = {}
         for job, _ in self._of(round):
-            client = job.client or 0
-            assert not (found.get(client) and job.blob)
-            found[client] = found.get(client) or job.blob
+            assert not (found.get(job.client) and job.blob)
+            found[job.client] = found.get(job.client) or job.blob
         return found
 
-    def _of(self, round: int) -> list[tuple[pf.Job, pf.Reply]]:
-        return [(j, r) for j, r in self.trained if j.values["round"] == round]
+    def _of(self, round: int) -> list[tuple[Train, TrainReply]]:
+        return [(j, r) for j, r in self.trained if j.round == round]
 
 
 class Toy:

@@ -17,35 +17,20 @@ from protofl.errors import MissingKey, RunFailure, WrongShape
 
 
 class Payload(dict[str, Tensor]):
-    """A flat mapping from the wire's names to tensors.
-
-    Attributes:
-        asked: Keys that were looked for and not found, with the `reader` of that time; the dry
-            step reports them.
-        reader: The hook that reads at the moment, ``METHOD.HOOK``.
-    """
+    """A flat mapping from the wire's names to tensors."""
 
     holder = "the payload"
 
     def __init__(self, tensors: Mapping[str, Tensor] | None = None, **named: Tensor) -> None:
         super().__init__({**(tensors or {}), **named})
-        self.asked: dict[str, str] = {}
-        self.reader = ""
 
     def __missing__(self, key: str) -> Tensor:
-        self.asked.setdefault(key, self.reader)
-        raise MissingKey(key, self.holder, self, self.reader)
-
-    def __contains__(self, key: object) -> bool:
-        found = super().__contains__(key)
-        if not found and isinstance(key, str):
-            self.asked.setdefault(key, self.reader)
-        return found
+        raise MissingKey(key, self.holder, self)
 
     def classes_of(self, name: str) -> Tensor:
         """The class of each row of the tensor ``name``, [n] int."""
         own = f"{name}.classes"
-        return self[own] if super().__contains__(own) else self["classes"]
+        return self[own] if own in self.keys() else self["classes"]
 
     def rows(self, name: str, width: int | None = None) -> tuple[Tensor, Tensor]:
         """A class-indexed tensor as it was sent.
@@ -64,7 +49,7 @@ class Payload(dict[str, Tensor]):
         rows = self[name]
         if width is not None and rows.shape[1:] != (width,):
             wanted = f"rows of width {width} are wanted"
-            raise WrongShape(name, rows.shape, wanted, self.reader)
+            raise WrongShape(name, rows.shape, wanted)
         return rows, self.classes_of(name)
 
     def table(self, name: str, num_classes: int, width: int | None = None) -> tuple[Tensor, Tensor]:
@@ -99,10 +84,7 @@ class Payload(dict[str, Tensor]):
     def under(self, prefix: str) -> dict[str, Tensor]:
         """The tensors named ``PREFIX/…``, with the prefix taken off."""
         start = prefix + "/"
-        found = {key[len(start) :]: value for key, value in self.items() if key.startswith(start)}
-        if not found:
-            self.asked.setdefault(start + "…", self.reader)
-        return found
+        return {key[len(start) :]: value for key, value in self.items() if key.startswith(start)}
 
     @property
     def floats(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import protofl as pf
 
@@ -15,7 +15,7 @@ class LocalPool:
     def __init__(self, plan: pf.Plan) -> None:
         self._host = pf.Host(plan)
 
-    def run(self, jobs: list[pf.Job]) -> Iterator[tuple[pf.Job, pf.Reply]]:
+    def run(self, jobs: Sequence[pf.Job]) -> Iterator[tuple[pf.Job, pf.Reply]]:
         """Do one job after the other, or those together that the engine trains as a group."""
         yield from self._host.handle_many(jobs)
 

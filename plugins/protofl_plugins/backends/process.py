@@ -57,12 +57,12 @@ class Worker:
         Raises:
             HostFailure: The process ended.
         """
-        doing = wire.described(job)
+        doing = str(job)
         if not self._ready:
             self._answer("starting")
             self._ready = True
         try:
-            wire.send(self._in, wire.header_of(job), job.blob)
+            wire.send(self._in, job.header(), job.blob)
         except OSError:
             raise self._ended(doing) from None
         return self._answer(doing)

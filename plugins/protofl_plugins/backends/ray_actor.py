@@ -47,7 +47,7 @@ class HostActor:
         Returns:
             The header of a reply.
         """
-        header: dict[str, Any] = {"values": {}}
+        header = pf.Reply().header()
         try:
             made = pf.Plan.from_json(plan.decode())
             _same(json.loads(expected), fingerprint(made))
@@ -97,7 +97,7 @@ def _same(expected: dict[str, str], found: dict[str, str]) -> None:
 
 def _see_run_folder(asked: dict[str, Any]) -> None:
     """Clients' files are written on one machine and read on another."""
-    parked = asked["values"].get("parked") if asked["op"] == "start_trial" else None
+    parked = asked.get("parked")
     if parked is not None and not Path(parked).parent.is_dir():
         raise pf.UsageError(
             f"{socket.gethostname()} doesn't see the run folder {Path(parked).parent}",

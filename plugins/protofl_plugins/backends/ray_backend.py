@@ -89,8 +89,8 @@ class Actor:
                 self._wait_for_place()
             wire.reply_of(json.loads(self._get(self._built, "starting")), b"")
             self._ready = True
-        doing = wire.described(job)
-        header = json.dumps(wire.header_of(job)).encode()
+        doing = str(job)
+        header = json.dumps(job.header()).encode()
         calls = self._actor.do.options(num_returns=2)
         answer, data = self._get(
             list(calls.remote(header, self._pool.downloads.passed(job.blob))), doing

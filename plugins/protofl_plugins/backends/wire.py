@@ -42,15 +42,10 @@ def _exactly(stream: BinaryIO, count: int) -> bytes:
     return data
 
 
-def header_of(job: pf.Job) -> dict[str, Any]:
-    """All of a job but its blob."""
-    return {"op": job.op, "client": job.client, "values": job.values}
-
-
 def answer(host: pf.Host, header: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
     """Have a host do a job; the header and the blob of its reply."""
-    reply = host.handle(pf.Job(header["op"], header["client"], header["values"], blob))
-    return {"values": reply.values}, reply.blob
+    reply = host.handle(pf.Job.from_header(header, blob))
+    return reply.header(), reply.blob
 
 
 def failure(error: Exception) -> dict[str, Any]:
@@ -66,10 +61,4 @@ def reply_of(header: dict[str, Any], blob: bytes) -> pf.Reply:
     """
     if "failure" in header:
         raise pf.ProtoflError.from_values(header["failure"])
-    return pf.Reply(header["values"], blob)
-
-
-def described(job: pf.Job) -> str:
-    """What a host was doing, for a message: ``train of client 3 in round 1``."""
-    doing = job.op if job.client is None else f"{job.op} of client {job.client}"
-    return f"{doing} in round {job.values['round']}" if "round" in job.values else doing
+    return pf.Reply.from_header(header, blob)

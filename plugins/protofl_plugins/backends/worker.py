@@ -44,7 +44,7 @@ def main() -> None:
         try:
             if host is None:
                 host = pf.Host(pf.Plan.from_json(blob.decode()))
-                answer, data = {"values": {}}, b""
+                answer, data = pf.Reply().header(), b""
             else:
                 answer, data = wire.answer(host, header, blob)
         except Exception as error:

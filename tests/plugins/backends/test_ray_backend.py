@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import protofl as pf
 import pytest
 import torch
+from protofl.hosts.jobs import StartTrial, Train
 from protofl_plugins.backends import ray_backend, ray_cluster
 from protofl_plugins.backends.ray_actor import HostActor, fingerprint
 
@@ -210,36 +211,35 @@ def test_the_same_download_is_stored_once():
     assert downloads.passed(large[0]) == 4, "the least used one was let go"
 
 
-def header(op, client=None, **values):
-    return json.dumps({"op": op, "client": client, "values": values}).encode()
+def header(job):
+    return json.dumps(job.header()).encode()
 
 
 def test_an_actor_takes_and_gives_bytes(plan, tmp_path):
     actor, host = HostActor(), pf.Host(plan)
     place = json.loads(actor.place())
     assert place == {"machine": socket.gethostname(), "process": os.getpid()}
-    answer, blob = actor.do(header("train", 0, round=0, when="before_upload"), b"")
+    answer, blob = actor.do(header(Train(0, 0)), b"")
     assert "not built" in json.loads(answer)["failure"]["what"]
     built = actor.build(plan.to_json().encode(), json.dumps(fingerprint(plan)).encode())
-    assert json.loads(built) == {"values": {}}
+    assert "failure" not in json.loads(built)
     actor.warm_up()
 
     parked = tmp_path / "nowhere" / "parked"
-    answer, blob = actor.do(header("start_trial", trial=0, files={}, parked=str(parked)), b"")
+    answer, blob = actor.do(header(StartTrial(0, parked=str(parked))), b"")
     error = pf.ProtoflError.from_values(json.loads(answer)["failure"])
     assert isinstance(error, pf.UsageError)
     assert str(parked.parent) in error.what
     assert "--out" in error.do
 
-    start = {"trial": 0, "files": {}, "parked": str(tmp_path / "parked")}
-    answer, blob = actor.do(header("start_trial", **start), b"")
-    assert json.loads(answer)["values"] == host.handle(pf.Job("start_trial", None, start)).values
-    values = {"round": 0, "when": "before_upload"}
-    answer, blob = actor.do(header("train", 1, **values), b"")
-    reply = host.handle(pf.Job("train", 1, values))
+    start = StartTrial(0, parked=str(tmp_path / "parked"))
+    answer, blob = actor.do(header(start), b"")
+    assert json.loads(answer) == host.handle(start).header()
+    answer, blob = actor.do(header(Train(1, 0)), b"")
+    reply = host.handle(Train(1, 0))
     assert type(blob) is bytes
     assert blob == reply.blob
-    assert json.loads(answer)["values"]["sums"] == reply.values["sums"]
+    assert json.loads(answer)["sums"] == reply.sums
 
 
 @pytest.mark.parametrize("what", ["data", "torch", "protofl"])

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import protofl as pf
 import torch
 from protofl.hosts.host import Host
+from protofl.hosts.jobs import Train
 from protofl.runs.federation import Federation
 from protofl.views.server import Server
 from protofl.wire.knowledge import Knowledge
@@ -24,13 +25,13 @@ class Watched:
     def run(self, jobs):
         for job in reversed(jobs) if self.backwards else jobs:
             reply = self.host.handle(job)
-            if job.op == "train":
+            if isinstance(job, Train):
                 self.jobs.append(
                     SimpleNamespace(
-                        round=job.values["round"],
-                        when=job.values["when"],
+                        round=job.round,
+                        when=job.when,
                         client=job.client,
-                        held=job.values.get("keep_received", False),
+                        held=job.keep_received,
                         down=pf.Payload.from_bytes(job.blob),
                         up=pf.Payload.from_bytes(reply.blob),
                         down_bytes=len(job.blob),
@@ -88,7 +89,7 @@ class Public:
         return sorted(found, key=lambda job: job.client)
 
     def record(self, client):
-        return self.pool.host._client(client)
+        return self.pool.host.client(client)
 
 
 def check_public_contract(method, data_dir, set=None, **options):

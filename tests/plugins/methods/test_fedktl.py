@@ -248,10 +248,10 @@ def test_etf_is_the_same_everywhere_and_not_sent(toy, tmp_path, K):
     made = plan(toy, tmp_path, {"K": K})
     host = Host(made)
     host.start_trial(0, {})
-    Vs = [host._client(i).modules["fedktl"]["V"].module.V for i in range(M)]
+    Vs = [host.client(i).modules["fedktl"]["V"].module.V for i in range(M)]
     late = Host(made)
     late.start_trial(0, {})
-    Vs.append(late._client(0).modules["fedktl"]["V"].module.V)
+    Vs.append(late.client(0).modules["fedktl"]["V"].module.V)
     assert all(torch.equal(V, Vs[0]) for V in Vs)
     V = Vs[0].double()
     assert V.shape == (K or C, C)
@@ -260,7 +260,7 @@ def test_etf_is_the_same_everywhere_and_not_sent(toy, tmp_path, K):
     other = plan(toy, tmp_path, {"K": K}, seed=1)
     host = Host(other)
     host.start_trial(0, {})
-    assert not torch.equal(host._client(0).modules["fedktl"]["V"].module.V, Vs[0])
+    assert not torch.equal(host.client(0).modules["fedktl"]["V"].module.V, Vs[0])
 
 
 def test_k_below_c_is_refused(toy, tmp_path):

@@ -10,6 +10,7 @@ import protofl as pf
 import pytest
 import torch
 from protofl.hosts.host import Host
+from protofl.hosts.jobs import Train
 from protofl.runs.federation import Federation
 from protofl.views.server import Server
 from protofl_plugins.models.cnn import CNN4
@@ -115,8 +116,8 @@ class Here:
     def run(self, jobs):
         for job in jobs:
             reply = self.host.handle(job)
-            if job.op == "train":
-                key = job.values["round"], job.client
+            if isinstance(job, Train):
+                key = job.round, job.client
                 self.down[key] = pf.Payload.from_bytes(job.blob)
                 self.up[key] = pf.Payload.from_bytes(reply.blob)
             yield job, reply
@@ -152,7 +153,7 @@ class Toy:
         return self.rows
 
     def record(self, client):
-        return self.pool.host._client(client)
+        return self.pool.host.client(client)
 
     @property
     def knowledge(self):

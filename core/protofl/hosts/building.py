@@ -1,0 +1,56 @@
+"""Clients as their seeds say: data, model, and what methods set up."""
+
+from __future__ import annotations
+
+from protofl.errors import naming
+from protofl.plan.plan import Plan
+from protofl.profile.spans import Spans
+from protofl.randomness import global_stream
+from protofl.views.architecture import SplitModel
+from protofl.views.client import Client
+from protofl.views.records import ClientRecord
+
+
+class Builder:
+    """Makes the clients of a host.
+
+    Args:
+        plan: The run.
+        spans: Where clients record what they do.
+        dry: Whether this is the dry step, in which all have client 0's first batch.
+
+    Attributes:
+        trial: The trial of which they are.
+    """
+
+    def __init__(self, plan: Plan, spans: Spans, *, dry: bool) -> None:
+        self._plan, self._spans, self._dry = plan, spans, dry
+        self.trial = 0
+
+    def __call__(self, client: int, model: SplitModel | None) -> ClientRecord:
+        """A client; ``model`` is one to take, whose weights are another's, or None."""
+        plan, trial = self._plan, self.trial
+        architecture = plan.info.architecture_of(client)
+        layout = architecture.channels_last
+        split, public = plan.split(trial), plan.public_samples(trial, layout)
+        train, test = split.train(client), split.test(client)
+        if self._dry:
+            train = test = split.train(0)[: plan.settings.batch_size]
+            public = public and public.first(plan.settings.batch_size)
+        record = ClientRecord(
+            id=client,
+            info=plan.info,
+            architecture=architecture,
+            seed=plan.seed(trial),
+            device=plan.device,
+            configs=plan.composition.configs,
+            train=plan.samples(train, layout),
+            test=plan.samples(test, layout),
+            public=public,
+            model=plan.initial_model(client, trial) if model is None else model,
+            spans=self._spans,
+        )
+        view = Client(record, plan.composition.main)
+        with global_stream(plan.seed(trial), "setup", client), naming(f"setup_client {client}"):
+            plan.composition.lifecycle("setup_client", client=view)
+        return record

@@ -1,0 +1,206 @@
+"""A crew of hosts that may end: one job on one of them, on as many as it takes.
+
+What a client was trained with since its last file is remembered, so that a client whose host ended
+is made again where it is needed: from that file or its seed, by the same jobs, to the same bits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from queue import SimpleQueue
+
+from protofl.errors import HostFailure
+from protofl.hosts.handover import Handover
+from protofl.hosts.jobs import ClientJob, Drop, Job, Load, Reply, Save, StartTrial, Train
+from protofl.hosts.recovery import Handle, Kept, Memory, Slot
+
+TRIES = 3
+"""Hosts that may end in the same job before the run does."""
+
+
+class NoHost(Exception):
+    """A host ended and could not be replaced."""
+
+
+class Crew:
+    """Hosts, their clients, and what to do when a host ends.
+
+    Args:
+        start: Starts host number n; see `protofl.Dispatcher`.
+        count: Hosts to start.
+        journal: Bytes of different downloads to remember, at most.
+
+    Attributes:
+        lock: Held wherever several threads could change something; notified when a client's host
+            has changed.
+        slots: The hosts, by their numbers.
+        assigned: {client: the host that it goes to in this round} of those that live on none yet.
+        notes: Lines for the user.
+    """
+
+    def __init__(self, start: Callable[[int], Handle], count: int, journal: int) -> None:
+        self.lock = threading.Condition()
+        self.slots: list[Slot] = []
+        self.assigned: dict[int, int] = {}
+        self.notes: SimpleQueue[str] = SimpleQueue()
+        self._start, self._memory, self._handover = start, Memory(journal), Handover()
+        self._trial: StartTrial | None = None
+        self._closed = False
+        try:
+            for number in range(count):
+                self.slots.append(Slot(number, start(number)))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def working(self) -> list[int]:
+        """The numbers of the hosts that have not ended for good."""
+        return [slot.number for slot in self.slots if not slot.ended]
+
+    def home(self, client: int) -> int | None:
+        """The host on which a client lives; None where it has to be made."""
+        kept = self._memory.clients.get(client)
+        slot = kept.here if kept else None
+        return slot.number if slot else None
+
+    def begin(self, trial: StartTrial) -> None:
+        """A new trial, of which each host is told before its next job."""
+        self._memory.forget(trial.files)
+        self._trial, self.assigned = trial, {}
+        self._handover.begin(trial.parked)
+        for slot in self.slots:
+            slot.told = False
+
+    def close(self) -> None:
+        """End all hosts."""
+        with self.lock:
+            self._closed = True
+            slots = list(self.slots)
+        for slot in slots:
+            slot.host.close()
+        self._handover.clear()
+
+    def attempt(self, number: int, job: Job | None) -> Reply:
+        """Do a job; None just tells a host of the trial.
+
+        Raises:
+            HostFailure: It ended three hosts, or the host that ended had a client that can't be
+                restored, or was the last.
+            NoHost: The host ended and none can be started in its place; others have its work.
+        """
+        ended = 0
+        while True:
+            slot = self.slots[number]
+            try:
+                self._tell(slot)
+                if job is None:
+                    return Reply()
+                if isinstance(job, ClientJob):
+                    self._bring(slot, job)
+                reply = slot.host.do(job)
+            except HostFailure as failure:
+                ended += 1
+                if ended == TRIES:
+                    row = f"{TRIES} hosts in a row ended in this job"
+                    raise HostFailure(failure.what, row, failure.do) from failure
+                self._replace(slot, failure)
+                continue
+            self._remember(job)
+            return reply
+
+    def release(self, number: int, clients: list[int]) -> None:
+        """Have a host let go of clients, which other hosts will take."""
+        slot = self.slots[number]
+        try:
+            for client in clients:
+                kept = self._memory.of(client)
+                if kept.jobs or kept.gap:
+                    path = self._handover.path(client)
+                    slot.host.do(Save(client, str(path)))
+                    kept.handover = path
+                slot.left.add(client)
+                kept.slot = None
+                slot.host.do(Drop(client))
+        except HostFailure as failure:
+            # What it still held is restored where it is needed.
+            try:
+                self._replace(slot, failure)
+            except NoHost:
+                pass
+
+    def _tell(self, slot: Slot) -> None:
+        """Tell a host of the trial, with the clients' files as they are now."""
+        if slot.told or self._trial is None:
+            return
+        with self.lock:
+            files = dict(self._memory.files)
+        slot.host.do(replace(self._trial, files=files))
+        slot.told, slot.files, slot.left = True, files, set()
+
+    def _bring(self, slot: Slot, job: ClientJob) -> None:
+        """See that a job's client is on a host as it was left."""
+        client = job.client
+        with self.lock:
+            if not isinstance(job, Train) and not self._memory.moved(client):
+                return  # it is its seed, anywhere and afterwards too
+            kept = self._memory.of(client)
+        if kept.slot is slot:
+            return
+        if kept.handover is not None:
+            slot.host.do(Load(client, str(kept.handover)))
+        else:
+            known = slot.files.get(client) == kept.base and client not in slot.left
+            if kept.base is not None and not known:
+                slot.host.do(Load(client, kept.base))
+            for past in kept.jobs:
+                slot.host.do(past)
+        slot.left.discard(client)
+        kept.slot = slot
+
+    def _remember(self, job: Job) -> None:
+        with self.lock:
+            if isinstance(job, Train):
+                self._memory.trained(job)
+                self._memory.of(job.client).handed_over()
+            elif isinstance(job, Save):
+                self._memory.saved(job.client, job.path)
+
+    def _lost_with(self, slot: Slot, failure: HostFailure) -> list[Kept]:
+        """Note that a host has ended; the clients that lived on it."""
+        with self.lock:
+            if self._closed:
+                raise failure
+            slot.ended = True
+            self.assigned = {c: n for c, n in self.assigned.items() if n != slot.number}
+            return [kept for kept in self._memory.clients.values() if kept.slot is slot]
+
+    def _replace(self, slot: Slot, failure: HostFailure) -> None:
+        """Start a host in the place of one that ended; raises as `attempt` does."""
+        lost = self._lost_with(slot, failure)
+        slot.host.close()
+        if any(kept.gap and kept.handover is None for kept in lost):
+            raise HostFailure(
+                failure.what,
+                "what its clients were trained with is too much to remember",
+                "with checkpoints (--checkpoint-every 1) they would have been restored; "
+                + failure.do,
+            ) from failure
+        count = f"{len(lost)} client{'s' if len(lost) != 1 else ''}"
+        try:
+            fresh = Slot(slot.number, self._start(slot.number))
+        except HostFailure as refused:
+            if all(other.ended for other in self.slots):
+                raise refused from failure
+            self.notes.put(f"{failure.what}; not replaced ({refused.what}), {count} to restore")
+            raise NoHost from refused
+        with self.lock:
+            if not self._closed:
+                self.slots[slot.number] = fresh
+                self.notes.put(f"{failure.what}; replaced, {count} to restore")
+                self.lock.notify_all()
+                return
+        fresh.host.close()
+        raise failure

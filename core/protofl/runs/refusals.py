@@ -1,0 +1,119 @@
+"""Refusals: what a composition lacks, as the dry step finds it, and which methods would have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from protofl.errors import (
+    MissingKey,
+    MissingModule,
+    ProtoflError,
+    Refused,
+    UsageError,
+    WrongShape,
+    part_of,
+)
+from protofl.plan.plan import Plan
+from protofl.plugin.composition import Composition
+from protofl.plugin.members import Term
+from protofl.plugin.registry import Registry
+from protofl.wire.payload import Payload
+
+
+def without_term(term: Term, missed: Mapping[str, str], registry: Registry) -> UsageError:
+    """The error for a loss term that did not come into being.
+
+    Args:
+        term: The term.
+        missed: {key: ``METHOD.HOOK`` that looked for it in a download in vain}.
+        registry: Where methods are found that might send the key.
+    """
+    what = f"the loss term {term.label!r} did not come into being in two rounds"
+    drop = f"drop it: --drop local_loss.{term.label}"
+    # What its own method looked for, or a phase that needs it.
+    own = [key for key, reader in missed.items() if reader.partition(".")[0] in ("", term.method)]
+    keys = sorted(own or missed)
+    if not keys:
+        near = "its method looked for nothing in the download that is not there"
+        return UsageError(what, near, drop)
+    near = f"its method looked in the download for: {', '.join(map(repr, keys))}"
+    do = "; ".join(_senders(key, "downloads", registry) for key in keys)
+    return Refused(what, near, do, lacks="key", name=keys[0])
+
+
+def without_key(missed: Mapping[str, str], registry: Registry) -> Refused:
+    """The error for keys that evaluation looks for."""
+    key = min(missed)
+    method, _, hook = missed[key].rpartition(".")
+    return Refused(
+        f"{hook} of {method} looks for {key!r}, which no download brings in two rounds",
+        do="; ".join(_senders(key, "downloads", registry) for key in sorted(missed)),
+        lacks="key",
+        name=key,
+    )
+
+
+def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes) -> UsageError:
+    """An error of the dry step, found before training: exit code 2.
+
+    Args:
+        error: What a hook raised.
+        plan: The run.
+        down: The last download.
+        up: The last upload.
+    """
+    what, composition = f"the dry step failed: {error.what}", plan.composition
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, (MissingKey, WrongShape, MissingModule)):
+        cause = cause.__cause__
+    hook = error.place.partition(",")[0].partition(" ")[0]
+    on_server = hook.startswith("server_")
+    sender = "upload_payload" if on_server else "download_payload"
+    sent = Payload.from_bytes(up if on_server else down)
+    came = f"{sender} of {composition.owner(sender)} sends: {_shapes(sent)}"
+    if cause is None:
+        return UsageError(what, error.near or came, error.do)
+    known = {"lacks": cause.lacks, "name": part_of(cause.key)}
+    if isinstance(cause, MissingModule):
+        return Refused(what, error.near, error.do, **known)
+    method, read_by = _reader(hook, cause, composition)
+    near = f"{read_by} of {method} reads it; {came}" if method else came
+    if isinstance(cause, WrongShape) and method:
+        do = f"take it from the method that reads it: --use {sender}={method}"
+    else:
+        do = _senders(cause.key, "uploads" if on_server else "downloads", plan.registry)
+    return Refused(what, near, do, **known)
+
+
+def _reader(hook: str, cause: ProtoflError, composition: Composition) -> tuple[str, str]:
+    """The method and the hook that read a key; empty where that is not known."""
+    if hook in composition.providers and hook != "local_loss":
+        return composition.owner(hook), hook
+    method, _, hook = getattr(cause, "reader", "").rpartition(".")
+    return method, hook
+
+
+def _shapes(sent: Payload) -> str:
+    """What a payload holds, with the shapes of what is no part of many tensors."""
+    words: Iterable[str] = (
+        part_of(key) if "/" in key else f"{key} {list(tensor.shape)}"
+        for key, tensor in sent.items()
+    )
+    return ", ".join(dict.fromkeys(words)) or "nothing"
+
+
+def _senders(key: str, direction: str, registry: Registry) -> str:
+    """Which methods could send a key."""
+    plain = part_of(key)
+    names = []
+    for plugin in registry.plugins("method"):
+        try:
+            declared = getattr(registry.load("method", plugin.name), direction, {})
+        except ProtoflError:
+            continue
+        if any(part_of(sent) == plain for sent in declared):
+            names.append(plugin.name)
+    hook = "download_payload" if direction == "downloads" else "upload_payload"
+    if not names:
+        return f"no installed method sends {key!r} in {hook}"
+    return f"{key!r} is sent by {hook} of: {', '.join(names)} (--use {hook}=METHOD)"

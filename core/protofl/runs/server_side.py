@@ -1,0 +1,141 @@
+"""The server's part of a round: its hooks, and what crosses from it to clients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import torch
+
+from protofl import functional
+from protofl.cores import compute_threads
+from protofl.errors import naming
+from protofl.plan.plan import Plan
+from protofl.profile.spans import Spans
+from protofl.randomness import global_stream
+from protofl.runs.tally import Tally, finite
+from protofl.views.records import Cards, ServerRecord
+from protofl.views.server import Server
+from protofl.wire.payload import Payload
+
+
+class ServerSide:
+    """A trial's server and the hooks that run there.
+
+    Args:
+        plan: The run.
+        trial: The trial.
+        spans: Takes where the time goes.
+        dry: Whether this is the dry step.
+
+    Attributes:
+        record: All that the server is.
+    """
+
+    def __init__(self, plan: Plan, trial: int, spans: Spans, *, dry: bool) -> None:
+        self._plan, self._spans = plan, spans
+        self.record = _fresh(plan, trial, dry=dry)
+        threads = compute_threads(plan.settings.server_threads)
+        stream = global_stream(self.record.seed, "setup-server")
+        with threads, stream, naming("setup_server"):
+            started = plan.composition.lifecycle("setup_server", server=self.view)
+        for knowledge in started.values():
+            # The main method comes first, and what it starts with stays: a donor's server_train
+            # does not replace the knowledge before it has run.
+            own = self.record.knowledge.keys()
+            fresh = {k: v for k, v in (knowledge or {}).items() if k == "classes" or k not in own}
+            if fresh.keys() - {"classes"}:
+                self.record.knowledge.merge(fresh)
+
+    @property
+    def view(self) -> Server:
+        """The server as the main method sees it."""
+        return Server(self.record, self._plan.composition.main)
+
+    def download(self, client: int) -> Payload:
+        """What a client gets."""
+        place = f"download_payload, client {client}, round {self.record.round}"
+        with naming(place):
+            found = self._plan.composition.call(
+                "download_payload", server=self.view, client_id=client
+            )
+            return Payload(found)
+
+    def learn(self, uploads: Mapping[int, Payload]) -> None:
+        """The server aggregates, then trains."""
+        record = self.record
+        with global_stream(record.seed, "server", record.round):
+            for hook in ("server_aggregate", "server_train"):
+                place = naming(f"{hook}, round {record.round}")
+                with self._spans.span(hook, "server"), place:
+                    update = self._plan.composition.call(hook, server=self.view, uploads=uploads)
+                record.knowledge.merge(update)
+
+    @torch.no_grad()
+    def end_round(self) -> dict[str, float | None]:
+        """Further numbers for the record: the prototypes' margin, and what methods add."""
+        knowledge, extra = self.record.knowledge, dict[str, float | None]()
+        if "prototypes" in knowledge.keys():
+            table, known = knowledge.table("prototypes", self._plan.info.num_classes)
+            extra["prototype_margin"] = finite(float(functional.nearest_margin(table, known)))
+        with naming(f"end_round, round {self.record.round}"):
+            ended = self._plan.composition.lifecycle("end_round", server=self.view)
+        for found in ended.values():
+            extra |= {key: finite(float(value)) for key, value in (found or {}).items()}
+        return extra
+
+
+class Downloads:
+    """What clients download in one stage, as bytes; the same tensors again are encoded once.
+
+    Args:
+        server: The server.
+        tally: Takes seconds and, where these downloads count, floats and bytes.
+        counted: Whether they count as traffic; those for an evaluation don't.
+    """
+
+    def __init__(self, server: ServerSide, tally: Tally, *, counted: bool) -> None:
+        self._server, self._tally, self._counted = server, tally, counted
+        self._last: tuple[tuple[tuple[str, int], ...], Payload, bytes] | None = None
+
+    def __call__(self, client: int) -> bytes:
+        """A client's download."""
+        start = time.perf_counter()
+        payload = self._server.download(client)
+        blob = self._encoded(payload)
+        if self._counted:
+            self._tally.traffic["download_floats"] += payload.floats
+            self._tally.traffic["download_bytes"] += len(blob)
+        self._tally.spend({"payload": time.perf_counter() - start})
+        return blob
+
+    def _encoded(self, payload: Payload) -> bytes:
+        key = tuple((name, id(tensor)) for name, tensor in payload.items())
+        if self._last is None or self._last[0] != key:
+            self._last = key, payload, payload.to_bytes()
+        return self._last[2]
+
+
+def _fresh(plan: Plan, trial: int, *, dry: bool) -> ServerRecord:
+    """The server before its set-up."""
+    layout = plan.info.architectures[0].channels_last
+    split = plan.split(trial)
+    test, public = None, plan.public_samples(trial, layout)
+    if split.global_test is not None:
+        test = plan.samples(split.global_test, layout)
+    if dry:
+        test, public = (s and s.first(plan.settings.batch_size) for s in (test, public))
+    architectures = (*plan.info.server_architectures, *plan.info.architectures)
+    return ServerRecord(
+        info=plan.info,
+        seed=plan.seed(trial),
+        device=plan.device,
+        lr=plan.settings.lr,
+        configs=plan.composition.configs,
+        architectures={a.name: a for a in architectures},
+        cards=Cards(plan.info),
+        public=public,
+        test=test,
+        images=plan.image_source(dry=dry),
+        dry=dry,
+    )

@@ -1,0 +1,104 @@
+"""What a round adds up to, and its line of the record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from protofl.hosts.jobs import EvaluateReply, TrainReply
+
+STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "checkpoint", "total")
+
+TRAFFIC = ("upload_floats", "upload_bytes", "download_floats", "download_bytes")
+
+
+@dataclass
+class Tally:
+    """The sums of a round.
+
+    Attributes:
+        participants: Clients that take part.
+        samples: Samples seen in local training.
+        sums: Sums of the loss terms over them.
+        traffic: Floats and bytes of downloads and uploads.
+        seconds: Seconds by stage, those of clients summed over hosts.
+        scores: {client: rightly predicted test samples, and all} of the evaluation.
+        skipped: Clients whose upload was left out.
+    """
+
+    participants: int = 0
+    samples: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    traffic: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TRAFFIC, 0))
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+    scores: dict[int, tuple[int, int]] = field(default_factory=dict)
+    skipped: list[int] = field(default_factory=list)
+
+    def spend(self, seconds: Mapping[str, float]) -> None:
+        """Book seconds by stage."""
+        for stage, value in seconds.items():
+            self.seconds[stage] += value
+
+    def add_losses(self, reply: TrainReply) -> None:
+        """Take in a client's local training."""
+        self.samples += reply.samples
+        for label, value in reply.sums.items():
+            self.sums[label] = self.sums.get(label, 0.0) + value
+
+    def add_score(self, client: int, reply: EvaluateReply) -> None:
+        """Take in a client's evaluation."""
+        self.scores[client] = reply.correct, reply.count
+
+    @property
+    def accuracy(self) -> dict[int, float]:
+        """The accuracy of every client that was evaluated and has test samples, by its number."""
+        scored = sorted(self.scores.items())
+        return {client: correct / count for client, (correct, count) in scored if count}
+
+    def line(self, extra: Mapping[str, float | None]) -> dict[str, Any]:
+        """The round's line of ``metrics.jsonl`` but for trial and round."""
+        return {
+            **self._accuracy_line(),
+            **self._train_line(),
+            **self.traffic,
+            "participants": self.participants,
+            "evaluated": len(self.scores),
+            **({"skipped_uploads": self.skipped} if self.skipped else {}),
+            "extra": dict(extra),
+            "seconds": {stage: round_to(self.seconds[stage]) for stage in STAGES},
+        }
+
+    def _train_line(self) -> dict[str, Any]:
+        """Losses, sample-weighted over the round."""
+        terms = {label: value / max(self.samples, 1) for label, value in self.sums.items()}
+        return {
+            "train_loss": finite(sum(terms.values())),
+            "loss_terms": {label: finite(terms[label]) for label in sorted(terms)},
+        }
+
+    def _accuracy_line(self) -> dict[str, float | None]:
+        """Accuracy over all test samples, and over clients."""
+        shares = [*self.accuracy.values()]
+        if not shares:
+            return dict.fromkeys(
+                ("test_accuracy", "client_test_accuracy", "test_accuracy_std"), None
+            )
+        mean = sum(shares) / len(shares)
+        correct, count = (sum(each) for each in zip(*self.scores.values(), strict=True))
+        return {
+            "test_accuracy": correct / count,
+            "client_test_accuracy": mean,
+            "test_accuracy_std": (sum((s - mean) ** 2 for s in shares) / len(shares)) ** 0.5,
+        }
+
+
+def finite(value: float) -> float | None:
+    """A number as the record holds it; NaN and infinity, which JSON has no word for, are null."""
+    return value if math.isfinite(value) else None
+
+
+def round_to(seconds: float) -> float:
+    """Seconds with the digits that mean something."""
+    return float(f"{seconds:.6g}")
