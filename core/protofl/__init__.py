@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from protofl.data.npz import images_from_arrays, read_npz
     from protofl.data.spec import SampleSpec
     from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
+    from protofl.fleet.dispatch import Dispatcher
     from protofl.hookspecs.config import Config, Deviation, Field, VariantConfig
     from protofl.hookspecs.markers import hookimpl
     from protofl.hookspecs.version import HOOKSPEC_VERSION
-    from protofl.hosts.dispatch import Dispatcher
     from protofl.hosts.host import Host
     from protofl.hosts.jobs import Job, Pool, Reply
     from protofl.hosts.train_job import TrainJob
@@ -105,7 +105,7 @@ _HOME = {
     "Job": "protofl.hosts.jobs",
     "Reply": "protofl.hosts.jobs",
     "Pool": "protofl.hosts.jobs",
-    "Dispatcher": "protofl.hosts.dispatch",
+    "Dispatcher": "protofl.fleet.dispatch",
     "TrainJob": "protofl.hosts.train_job",
     "Plan": "protofl.plan.plan",
     # running

@@ -460,7 +460,7 @@ class Forgetful:
             self._host = pf.Host(plan)
 
         def run(self, jobs):
-            yield from self._host.handle_many(jobs[:-1])
+            yield from self._host.run(jobs[:-1])
 
         def broadcast(self, job):
             self._host.handle(job)

@@ -322,13 +322,14 @@ def test_an_engine_marks_its_phases():
     plan = make_plan("local")
     host = Host(plan)
     host.handle(StartTrial(0))
-    train_job = plan.choices["engine"].call
+    engine = plan.choices["engine"].instance
+    train_job = engine.train
 
-    def spied(hook, job, **given):
+    def spied(job, config):
         job.lap = told.append
-        return train_job(hook, job=job, **given)
+        return train_job(job, config)
 
-    plan.choices["engine"].call = spied
+    engine.train = spied
     host.handle(Train(0, round=0))
     assert told == PHASES * 3
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import protofl as pf
 import pytest
 import torch
 from protofl.data.batches import LEAST
+from protofl.hosts.jobs import Evaluate
 from runtime_toys import lines_of, make_plan, open_federation, without_times
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -75,8 +75,8 @@ def test_evaluation_may_be_repeated():
     federation.round(0)
     found = []
     for _ in range(2):
-        jobs = [pf.Job("evaluate", c, {"round": 0}) for c in range(4)]
-        found.append({j.client: r.values["correct"] for j, r in federation.pool.run(jobs)})
+        jobs = [Evaluate(c, 0) for c in range(4)]
+        found.append({j.client: r.correct for j, r in federation.pool.run(jobs)})
     assert found[0] == found[1]
 
 
@@ -146,7 +146,8 @@ def test_few_samples_train_in_eval_mode():
         def train(self, client):
             return self._split.train(client)[: client + 1]
 
-    lines_of(replace(found, splits=lambda seed: Short(whole)), rounds=1)
+    found.splits = lambda seed: Short(whole)
+    lines_of(found, rounds=1)
     assert modes == {n: n >= LEAST for n in (1, 2, 3, 4)}
 
 

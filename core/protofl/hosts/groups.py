@@ -1,34 +1,17 @@
-"""Driving the work on clients: one at a time, or several whose training an engine does together.
-
-A client's work is a generator that yields every `TrainJob` and waits for what the engine made of
-it. So the same lines of `protofl.hosts.training` serve one client and a group in lock-step.
-"""
+"""Several clients whose training an engine does together, phase by phase."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from protofl.errors import RunFailure
 from protofl.hosts.jobs import Reply
 from protofl.hosts.train_job import TrainJob
+from protofl.hosts.training import Trained, Training, trained_by
 from protofl.plugin.choice import Choice
-
-
-@dataclass
-class Trained:
-    """What an engine made of a `TrainJob`: sums of loss terms, seconds, lines for the user."""
-
-    sums: dict[str, float]
-    seconds: float
-    notes: list[str] = field(default_factory=list)
-
-
-Training = Generator[TrainJob, Trained, Reply]
-"""The work on one client."""
 
 
 def trains_groups(engine: Choice) -> bool:
@@ -49,22 +32,6 @@ def chunks(engine: Choice, architectures: list[str]) -> list[list[int]]:
             f"it returned {found!r} for {len(architectures)} clients",
         )
     return [list(places) for places in found]
-
-
-def alone(engine: Choice, training: Training) -> Reply:
-    """Carry out the work on one client."""
-    step: Callable[[], TrainJob] = partial(next, training)
-    while True:
-        try:
-            job = step()
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        try:
-            trained = _train(engine, job)
-        except Exception as error:
-            step = _thrown(training, error)
-        else:
-            step = _sent(training, trained)
 
 
 def several(engine: Choice, trainings: list[Training]) -> list[Reply]:
@@ -88,31 +55,16 @@ def several(engine: Choice, trainings: list[Training]) -> list[Reply]:
                 found = _train_group(engine, list(same.values()))
             except Exception as error:
                 first = next(iter(same))
-                _thrown(trainings[first], error)()  # raises, with the client's name
+                trainings[first].throw(error)  # raises, with the client's name
                 raise
             for (number, _), trained in zip(same.items(), found, strict=True):
-                steps[number] = _sent(trainings[number], trained)
+                steps[number] = partial(trainings[number].send, trained)
     return [replies[number] for number in range(len(trainings))]
-
-
-def _sent(training: Training, trained: Trained) -> Callable[[], TrainJob]:
-    return partial(training.send, trained)
-
-
-def _thrown(training: Training, error: Exception) -> Callable[[], TrainJob]:
-    return partial(training.throw, error)
-
-
-def _train(engine: Choice, job: TrainJob) -> Trained:
-    start = time.perf_counter()
-    with job.stream():
-        sums = engine.call("train", job=job)
-    return Trained(sums, time.perf_counter() - start, job.notes)
 
 
 def _train_group(engine: Choice, jobs: list[TrainJob]) -> list[Trained]:
     if len(jobs) == 1:
-        return [_train(engine, jobs[0])]
+        return [trained_by(engine, jobs[0])]
     start = time.perf_counter()
     found: list[Any] = engine.call("train_group", jobs=jobs)
     seconds = (time.perf_counter() - start) / len(jobs)

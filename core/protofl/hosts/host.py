@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from protofl.cores import compute_threads, deterministic_kernels
-from protofl.hosts import groups
+from protofl.hosts import groups, training
 from protofl.hosts.building import Builder
 from protofl.hosts.clock import Clock
 from protofl.hosts.evaluation import score
@@ -35,7 +35,7 @@ from protofl.wire.payload import Payload
 
 
 class Host:
-    """Clients and the work on them, in one process.
+    """Clients and the work on them, in one process; a `Pool` of itself alone.
 
     Args:
         plan: The run.
@@ -45,6 +45,7 @@ class Host:
 
     def __init__(self, plan: Plan, *, dry: bool = False, read: Read = Payload.from_bytes) -> None:
         self.plan, self._read = plan, read
+        self.report: Callable[[str], None] = lambda line: None
         self._profile = HostProfile(plan.settings.profile and not dry, plan.device)
         self._trainer = Trainer(plan, self._profile, dry=dry, read=read)
         self._builder = Builder(plan, self._profile.spans, dry=dry)
@@ -77,7 +78,9 @@ class Host:
             reply.profile = self._profile.job_done(title, start, **told)
         return reply
 
-    def handle_many(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
+    # --- a host is a pool of one ----------------------------------------------------------------
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
         """Do clients' jobs, several at a time where the engine trains groups; yield as done.
 
         A profiled run does one at a time, as it tells of clients and of their steps.
@@ -86,18 +89,27 @@ class Host:
             ProtoflError: What went wrong, with the client and the hook.
         """
         engine = self.plan.choices["engine"]
-        training = [job for job in jobs if isinstance(job, Train)]
+        train = [job for job in jobs if isinstance(job, Train)]
         grouped = groups.trains_groups(engine) and not self._profile.spans.on
-        if not grouped or len(training) < len(jobs):
+        if not grouped or len(train) < len(jobs):
             for job in jobs:
                 yield job, self.handle(job)
             return
-        names = [self.plan.info.architecture_of(job.client).name for job in training]
+        names = [self.plan.info.architecture_of(job.client).name for job in train]
         for places in groups.chunks(engine, names):
-            chosen = [training[place] for place in places]
+            chosen = [train[place] for place in places]
             with self._computing():
                 replies = groups.several(engine, [self._training(job) for job in chosen])
             yield from zip(chosen, replies, strict=True)
+
+    def broadcast(self, job: Job) -> None:
+        """Do a job."""
+        self.handle(job)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    # --- for backends, and to look at -----------------------------------------------------------
 
     def warm_up(self) -> None:
         """Import what building the clients' models imports, while the run still prepares itself."""
@@ -129,7 +141,7 @@ class Host:
     def _do(self, job: Job) -> Reply:
         match job:
             case Train():
-                return groups.alone(self.plan.choices["engine"], self._training(job))
+                return training.alone(self.plan.choices["engine"], self._training(job))
             case Evaluate():
                 return self._evaluate(job)
             case StartTrial():
@@ -150,7 +162,7 @@ class Host:
         self.plan.split(job.trial)  # made now, while the hosts wait for each other
         return Reply()
 
-    def _training(self, job: Train) -> groups.Training:
+    def _training(self, job: Train) -> training.Training:
         """Local training, which waits for the engine at every `TrainJob` that it yields."""
         clock = Clock(self._profile.spans)
         with self._store.lent(job.client, trains=True) as record:

@@ -1,23 +1,26 @@
 """Local training of one client: its download, the phases of its method, its upload.
 
-The work is a generator that yields each `TrainJob` and waits for what the engine made of it
+The work is a generator that yields each `TrainJob` and waits for what the engine made of it. So
+the same lines serve one client (`alone`) and several that are trained together
 (`protofl.hosts.groups`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
 from protofl.data.batches import Samples, batch_bounds
 from protofl.errors import RunFailure, naming
 from protofl.hosts.clock import Clock
-from protofl.hosts.groups import Trained, Training
-from protofl.hosts.jobs import Train, TrainReply
+from protofl.hosts.jobs import Reply, Train, TrainReply
 from protofl.hosts.train_job import TrainJob
 from protofl.plan.plan import Plan
+from protofl.plugin.choice import Choice
 from protofl.profile.spans import HostProfile
 from protofl.randomness import global_stream
 from protofl.views.batch import Batch, Output
@@ -28,6 +31,41 @@ from protofl.wire.payload import Payload
 
 Read = Callable[[bytes, torch.device], Payload]
 """Makes a download of its bytes; the dry step's notes who looks for what."""
+
+
+@dataclass
+class Trained:
+    """What an engine made of a `TrainJob`: sums of loss terms, seconds, lines for the user."""
+
+    sums: dict[str, float]
+    seconds: float
+    notes: list[str] = field(default_factory=list)
+
+
+Training = Generator[TrainJob, Trained, Reply]
+"""The work on one client."""
+
+
+def alone(engine: Choice, training: Training) -> Reply:
+    """Carry out the work on one client."""
+    step: Callable[[], TrainJob] = partial(next, training)
+    while True:
+        try:
+            job = step()
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        try:
+            step = partial(training.send, trained_by(engine, job))
+        except Exception as error:
+            step = partial(training.throw, error)
+
+
+def trained_by(engine: Choice, job: TrainJob) -> Trained:
+    """Have an engine train one client."""
+    start = time.perf_counter()
+    with job.stream():
+        sums = engine.bound("train")(job=job)
+    return Trained(sums, time.perf_counter() - start, job.notes)
 
 
 @dataclass

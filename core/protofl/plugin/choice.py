@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,12 @@ class Choice:
     def text(self) -> str:
         """``NAME`` or ``NAME:ARGUMENT``."""
         return f"{self.name}:{self.argument}" if self.argument else self.name
+
+    def bound(self, hook: str) -> Callable[..., Any]:
+        """A hook that it implements, with the plugin's options where it takes them."""
+        function: Callable[..., Any] = getattr(self.instance, hook)
+        takes = inspect.signature(function).parameters
+        return partial(function, config=self.config) if "config" in takes else function
 
     def call(self, hook: str, **given: Any) -> Any:  # noqa: ANN401 - as the hook says
         """Call one hook with the arguments that it names, the plugin's options among them.

@@ -7,7 +7,6 @@ for every batch, so it is frozen to plain callables.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any
@@ -15,10 +14,10 @@ from typing import Any
 import pluggy
 
 from protofl.errors import Refused, RunFailure, UsageError, unknown
-from protofl.hookspecs.config import Config, parse_config
+from protofl.hookspecs.config import Config
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS, MethodSpec
 from protofl.plugin.baseline import Baseline
-from protofl.plugin.loss import Loss, LossSource, checked
+from protofl.plugin.loss import Loss
 from protofl.plugin.members import Around, Member, Term, bound_to
 from protofl.plugin.registry import Registry
 from protofl.views.batch import Given
@@ -125,7 +124,7 @@ class Composition:
         return terms
 
     def _set_sides(self) -> None:
-        self.members[self.main].sides = {"client", "server"}
+        self._main.sides = {"client", "server"}
         for hook, name in self.providers.items():
             self.members[name].sides.add(ROUND_HOOKS[hook])
         for term in self.terms:
@@ -177,6 +176,10 @@ class Composition:
         return result
 
     @property
+    def _main(self) -> Member:
+        return self.members[self.main]
+
+    @property
     def methods(self) -> list[Member]:
         """The main method and the donors."""
         return [m for m in self.members.values() if m.role != "wrapper"]
@@ -200,7 +203,7 @@ class Composition:
 
     def run_defaults(self) -> dict[str, Any]:
         """The main method's defaults of the run's options."""
-        return self.members[self.main].call("run_defaults") or {}
+        return self._main.call("run_defaults") or {}
 
     def reasons_against(self, run: RunInfo) -> list[str]:
         """Why the composition can't work with a run, from every method that takes part."""
@@ -233,14 +236,11 @@ class Composition:
     def resolve(self, run: RunInfo) -> None:
         """Fill in options whose default depends on the run."""
         for member in self.methods:
-            changes = member.call("resolve", run=run)
-            if changes:
-                values = member.config.model_dump(exclude_unset=False) | changes
-                member.config = parse_config(type(member.config), values, member.name)
+            member.resolve(run)
 
     def phases(self, run: RunInfo) -> list[Phase]:
         """The main method's phases of local training."""
-        return self.members[self.main].call("phases", run=run) or [Phase()]
+        return self._main.call("phases", run=run) or [Phase()]
 
     @property
     def needs_generator(self) -> bool:
@@ -281,20 +281,8 @@ class Composition:
         sources = []
         trained = self.terms_of(phase)
         for method in dict.fromkeys(term.method for term in trained):
-            member = self.members[method]
-            own = member.writes("local_loss")
-            function = member.instance.local_loss if own else Baseline().local_loss
-            sources.append(
-                LossSource(
-                    method,
-                    function,
-                    tuple(inspect.signature(function).parameters),
-                    client.bound_to(method).learner(),
-                    {t.name: t.label for t in trained if t.method == method},
-                    frozenset(member.terms),
-                    checked(given.get(method), method, client.steps),
-                )
-            )
+            labels = {t.name: t.label for t in trained if t.method == method}
+            sources.append(self.members[method].loss(client, labels, given.get(method)))
         return Loss(sources)
 
     def describe(self) -> dict[str, str]:

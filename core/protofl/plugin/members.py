@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,10 @@ from protofl.hookspecs.config import Config, parse_config
 from protofl.hookspecs.markers import hookimpl
 from protofl.plugin.baseline import Baseline
 from protofl.plugin.choice import Choice
+from protofl.plugin.loss import LossSource, checked
 from protofl.plugin.registry import Registry
 from protofl.views.client import Client
+from protofl.views.run import RunInfo
 from protofl.views.server import Server
 
 _VIEWS = ("client", "server")
@@ -59,6 +62,33 @@ class Member(Choice):
                 do="write: terms = {'ce': 'what it is', …}",
             )
         return dict(declared)
+
+    def resolve(self, run: RunInfo) -> None:
+        """Fill in its options whose default depends on the run."""
+        changes = self.call("resolve", run=run)
+        if changes:
+            values = self.config.model_dump(exclude_unset=False) | changes
+            self.config = parse_config(type(self.config), values, self.name)
+
+    def loss(self, client: Client, labels: Mapping[str, str], given: object) -> LossSource:
+        """Its loss on a client.
+
+        Args:
+            client: The client, bound to any method.
+            labels: {term: label} of the terms that take part in the sum.
+            given: What its ``before_training`` returned.
+        """
+        own = self.writes("local_loss")
+        function = self.instance.local_loss if own else Baseline().local_loss
+        return LossSource(
+            self.name,
+            function,
+            tuple(inspect.signature(function).parameters),
+            client.bound_to(self.name).learner(),
+            labels,
+            frozenset(self.terms),
+            checked(given, self.name, client.steps),
+        )
 
 
 class Around:

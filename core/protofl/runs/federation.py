@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from protofl.cores import compute_threads
 from protofl.errors import RunFailure
 from protofl.hosts.jobs import (
+    ClientJob,
     Evaluate,
     EvaluateReply,
     Pool,
+    Reply,
     Save,
     StartTrial,
     Train,
@@ -28,6 +30,8 @@ from protofl.runs.stages import Stages
 from protofl.runs.tally import Tally
 from protofl.views.records import ServerRecord
 from protofl.wire.payload import Payload
+
+R = TypeVar("R", bound=Reply)
 
 AHEAD = 256 << 20
 """Bytes of different downloads that are prepared for an evaluation before it begins."""
@@ -155,7 +159,7 @@ class Federation:
                 blob = b"" if holds else downloads(client)
                 jobs.append(Train(client, number, keep_received=holds, blob=blob))
         self._stages.begin("train", len(jobs))
-        replies = self._stages.replies("train", jobs, TrainReply, tally)
+        replies = self._replies("train", jobs, TrainReply, tally)
         with self._spans.span("uploads", "server"):
             received = {client: self._upload(client, replies[client], tally) for client in clients}
         return {client: upload for client, upload in received.items() if upload is not None}
@@ -195,7 +199,7 @@ class Federation:
             for client in self._alike_together(clients)
         ]
         self._stages.begin("train", len(jobs))
-        replies = self._stages.replies("train", jobs, TrainReply, tally)
+        replies = self._replies("train", jobs, TrainReply, tally)
         for client in clients:
             if client not in tally.skipped:
                 tally.add_losses(replies[client])
@@ -214,7 +218,7 @@ class Federation:
             last = blob
             # Where every client gets other bytes, those of all clients are never held at once.
             if held > AHEAD or len(jobs) + len(tally.scores) == len(clients):
-                replies = self._stages.replies("evaluate", jobs, EvaluateReply, tally)
+                replies = self._replies("evaluate", jobs, EvaluateReply, tally)
                 for scored, reply in replies.items():
                     tally.add_score(scored, reply)
                 jobs, held = [], 0
@@ -222,9 +226,21 @@ class Federation:
     def save_clients(self, clients: Iterable[int], paths: Mapping[int, str]) -> float:
         """Have hosts write clients; seconds that it took."""
         start = time.perf_counter()
-        for _ in self._stages.deal("checkpoint", [Save(c, paths[c]) for c in clients]):
-            pass
+        self._replies("checkpoint", [Save(c, paths[c]) for c in clients], Reply, Tally())
         return time.perf_counter() - start
+
+    def _replies(
+        self, stage: str, jobs: Sequence[ClientJob], kind: type[R], tally: Tally
+    ) -> dict[int, R]:
+        """Have the hosts do jobs of one kind; {client: reply}."""
+        replies: dict[int, R] = {}
+        with self._stages.ordered(stage, jobs) as ordered:
+            for job, reply in self.pool.run(ordered):
+                assert isinstance(job, ClientJob), f"{job} concerns no client"
+                assert isinstance(reply, kind), f"{job} was answered by {type(reply).__name__}"
+                self._stages.done(stage, job.client, reply, tally)
+                replies[job.client] = reply
+        return replies
 
     def _alike_together(self, clients: Sequence[int]) -> list[int]:
         """Clients of one architecture behind each other: they often get the same bytes."""

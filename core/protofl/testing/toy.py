@@ -183,7 +183,7 @@ class WatchedPool:
 
     def run(self, jobs: Sequence[pf.Job]) -> Iterator[tuple[pf.Job, pf.Reply]]:
         """Do one job after the other, in order or backwards."""
-        for job, reply in self.host.handle_many(jobs[::-1] if self.backwards else jobs):
+        for job, reply in self.host.run(jobs[::-1] if self.backwards else jobs):
             if isinstance(job, Train) and isinstance(reply, TrainReply):
                 self.trained.append((job, reply))
             yield job, reply

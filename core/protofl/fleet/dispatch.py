@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from protofl.cores import usable_cores
-from protofl.hosts.crew import Crew, NoHost
-from protofl.hosts.dealing import Deal, at_once
+from protofl.fleet.crew import Crew, NoHost
+from protofl.fleet.dealing import Deal, at_once
+from protofl.fleet.placement import Seconds, place
+from protofl.fleet.recovery import JOURNAL, Handle
 from protofl.hosts.jobs import ClientJob, Job, Reply, StartTrial, Train
-from protofl.hosts.placement import Seconds, place
-from protofl.hosts.recovery import JOURNAL, Handle
 
 
 class Dispatcher:

@@ -1,0 +1,1 @@
+"""A toolkit for backends whose hosts live in other processes: dealing, moving, replacing."""
