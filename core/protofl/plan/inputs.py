@@ -84,7 +84,7 @@ def public_data(
         return 0, None
     if not wanted.startswith("npz:"):
         raise UsageError(f"--public {wanted!r} is no number, npz:PATH or none")
-    part = choose(registry, "dataset", wanted)
+    part = choose(registry, "dataset", wanted, _options_like(data.sample))
     loaded = load_data(part, data_dir, report)
     given_as, held_as = loaded.sample, data.sample
     alike = given_as.kind == held_as.kind and (
@@ -97,13 +97,23 @@ def public_data(
     return part.argument, loaded
 
 
+def _options_like(sample: SampleSpec) -> dict[str, Any]:
+    """Options of ``npz`` under which a file holds such samples."""
+    if sample.kind == "image":
+        return {}
+    if sample.kind != "tokens":
+        return {"kind": sample.kind}
+    return {"kind": "tokens", "vocabulary": sample.vocabulary, "padding": sample.padding}
+
+
 def preparation_for(
-    data: Dataset, group: type, name: str, registry: Registry
+    data: Dataset, group: type, name: str, registry: Registry, *, augment: bool = False
 ) -> tuple[Preparation, list[str]]:
     """How the data become what the group's models take, and lines that say so.
 
     Raises:
-        UsageError: The group takes no samples of this kind, or no such images.
+        UsageError: The group takes no samples of this kind, or no such images; or what is no image
+            shall be augmented.
     """
     stored = data.sample
     kinds = kinds_of(group)
@@ -115,6 +125,11 @@ def preparation_for(
             "choose one of them with --models, or other data with --dataset",
         )
     if stored.kind != "image":
+        if augment:
+            raise UsageError(
+                f"--augment shifts and flips images, and the data are {PLURAL[stored.kind]}",
+                do="leave it out",
+            )
         return AsStored(), []
     channels = getattr(group, "channels", None) or stored.shape[0]
     notes = []
