@@ -120,7 +120,7 @@ def preparation_for(
     if stored.kind not in kinds:
         fits = [p.name for p in registry.plugins("model-group") if takes(registry, p.name, stored)]
         raise UsageError(
-            f"{name} takes {in_words(kinds)}, and the data are {PLURAL[stored.kind]} ({stored})",
+            f"{name} takes {in_words(kinds)}, and the data are {stored}",
             f"models that take {PLURAL[stored.kind]}: {', '.join(fits) or 'none is installed'}",
             "choose one of them with --models, or other data with --dataset",
         )
