@@ -245,10 +245,10 @@ def _model_group(registry: Registry, text: str, found: Any, classes: int) -> Non
     if getattr(found, "argument", None) and ":" not in text:
         render.text(f"Its architectures are those that follow its name: {text}:…\n")
         return
-    part = choose(registry, "model-group", text)
+    choice = choose(registry, "model-group", text)
     cells = []
     with render.waiting("counting parameters"):
-        architectures = part.call("architectures")
+        architectures = choice.call("architectures")
         for number, architecture in enumerate(architectures):
             parameters, flops = profile(architecture, seen, classes, width)
             cells.append(
