@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from protofl.data.generators import Generator, Outline
     from protofl.data.npz import read_npz
     from protofl.data.spec import SampleSpec
+    from protofl.dispatch.dispatcher import Dispatcher
     from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
     from protofl.hookspecs.config import Config, Deviation, Field, VariantConfig
     from protofl.hookspecs.markers import hookimpl
     from protofl.hookspecs.version import HOOKSPEC_VERSION
-    from protofl.hosts.dispatch import Dispatcher
     from protofl.hosts.host import Host
     from protofl.hosts.jobs import Job, Pool, Reply
     from protofl.hosts.train_job import TrainJob
@@ -106,7 +106,7 @@ _HOME = {
     "Job": "protofl.hosts.jobs",
     "Reply": "protofl.hosts.jobs",
     "Pool": "protofl.hosts.jobs",
-    "Dispatcher": "protofl.hosts.dispatch",
+    "Dispatcher": "protofl.dispatch.dispatcher",
     "TrainJob": "protofl.hosts.train_job",
     "Plan": "protofl.plan.plan",
     # running

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import Clash, ProtoflError, UsageError, unknown
+from protofl.errors import Blocked, Clash, ProtoflError, UsageError, unknown
 from protofl.plugin.checks import check_class, check_version
 from protofl.plugin.kinds import KINDS, Plugin, hooks_of, named
 
@@ -49,7 +49,7 @@ class Registry:
         if not plugins:
             blocked = any(p.name == name for p in self._of_kind(kind, blocked=True))
             if blocked:
-                raise UsageError(
+                raise Blocked(
                     f"{kind} {name!r} is blocked",
                     do="take it out of --block and of the environment variable PROTOFL_BLOCK",
                 )

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from protofl.cores import usable_cores
-from protofl.hosts.crew import Crew, NoHost
-from protofl.hosts.dealing import Deal, at_once
+from protofl.dispatch.crew import Crew, NoHost
+from protofl.dispatch.dealing import Deal, at_once
+from protofl.dispatch.placement import Seconds, place
+from protofl.dispatch.recovery import JOURNAL, Handle
 from protofl.hosts.jobs import ClientJob, Job, Reply, StartTrial, Train
-from protofl.hosts.placement import Seconds, place
-from protofl.hosts.recovery import JOURNAL, Handle
 
 
 class Dispatcher:

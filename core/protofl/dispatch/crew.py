@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from queue import SimpleQueue
 
+from protofl.dispatch.handover import Handover
+from protofl.dispatch.recovery import Handle, Kept, Memory, Slot
 from protofl.errors import HostFailure
-from protofl.hosts.handover import Handover
 from protofl.hosts.jobs import ClientJob, Drop, Job, Load, Reply, Save, StartTrial, Train
-from protofl.hosts.recovery import Handle, Kept, Memory, Slot
 
 TRIES = 3
 """Hosts that may end in the same job before the run does."""
