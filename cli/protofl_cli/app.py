@@ -22,6 +22,7 @@ from protofl_cli.commands import (
     run,
     show,
 )
+from protofl_cli.run_options import with_options
 
 # What a mistake on the command line raises. Newer versions of Typer bring these classes along,
 # older ones take Click's; BadParameter is public in both.
@@ -131,7 +132,7 @@ def start(
         render.plain([text] if text else [])
 
 
-app.command("run")(run.with_options(run.run))
+app.command("run")(with_options(run.run))
 app.command("bench")(bench.bench)
 app.command("list-plugins")(list_plugins.list_plugins)
 app.command("show")(show.show)

@@ -43,8 +43,8 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
     data = plan.data
     words = f"{s.dataset}: {len(data.y):,} {data.sample}, {data.num_classes} classes"
     rows.append(("data", words))
-    part = plan.choices["partitioner"]
-    how = "as the data come" if split.partitioner == "own" else _called(part.text, part.config)
+    choice = plan.choices["partitioner"]
+    how = "as the data come" if split.partitioner == "own" else _called(choice.text, choice.config)
     rows.append(
         (
             "split",

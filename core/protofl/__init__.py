@@ -35,14 +35,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from protofl import functional
+    from protofl.data.arrays import dataset_from_arrays
     from protofl.data.cache import files_key
     from protofl.data.dataset import Dataset
     from protofl.data.download import download
     from protofl.data.generators import Generator, Outline
-    from protofl.data.npz import images_from_arrays, read_npz
+    from protofl.data.npz import read_npz
     from protofl.data.spec import SampleSpec
+    from protofl.dispatch.dispatcher import Dispatcher
     from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
-    from protofl.fleet.dispatch import Dispatcher
     from protofl.hookspecs.config import Config, Deviation, Field, VariantConfig
     from protofl.hookspecs.markers import hookimpl
     from protofl.hookspecs.version import HOOKSPEC_VERSION
@@ -96,7 +97,7 @@ _HOME = {
     "Dataset": "protofl.data.dataset",
     "download": "protofl.data.download",
     "read_npz": "protofl.data.npz",
-    "images_from_arrays": "protofl.data.npz",
+    "dataset_from_arrays": "protofl.data.arrays",
     "files_key": "protofl.data.cache",
     "Generator": "protofl.data.generators",
     "Outline": "protofl.data.generators",
@@ -105,7 +106,7 @@ _HOME = {
     "Job": "protofl.hosts.jobs",
     "Reply": "protofl.hosts.jobs",
     "Pool": "protofl.hosts.jobs",
-    "Dispatcher": "protofl.fleet.dispatch",
+    "Dispatcher": "protofl.dispatch.dispatcher",
     "TrainJob": "protofl.hosts.train_job",
     "Plan": "protofl.plan.plan",
     # running
@@ -160,12 +161,12 @@ __all__ = [
     "__version__",
     "average_weights",
     "class_rows",
+    "dataset_from_arrays",
     "download",
     "events",
     "files_key",
     "functional",
     "hookimpl",
-    "images_from_arrays",
     "load_weights",
     "numpy_stream",
     "pack_weights",

@@ -71,6 +71,10 @@ class Clash(UsageError):
     """A name has two owners."""
 
 
+class Blocked(UsageError):
+    """A plugin is there and may not be loaded (``--block``)."""
+
+
 class Refused(UsageError):
     """A composition or run that can't work, as it lacks something that has a name.
 

@@ -76,8 +76,8 @@ def option_rows(plugin: type, prefix: str) -> list[tuple[str, str, str, str]]:
 
 
 def _architectures(name: str) -> str:
-    part = choose(Registry(), "model-group", name)
-    names = [a.name for a in part.call("architectures")]
+    choice = choose(Registry(), "model-group", name)
+    names = [a.name for a in choice.call("architectures")]
     several = "Architectures, client i gets number i mod " + str(len(names))
     return f"{several if len(names) > 1 else 'Architecture'}: {', '.join(map(code, names))}."
 

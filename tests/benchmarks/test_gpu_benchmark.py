@@ -36,6 +36,7 @@ def test_options_go_to_their_engine(script):
     assert script.engine_options("eager", texts) == {}
 
 
+@pytest.mark.slow
 def test_it_runs_without_a_gpu(script, tmp_path, capsys):
     out = tmp_path / "rows.json"
     given = ["--data", "digits", "--device", "cpu", "--tiny", "--rounds", "1", "--case", "1"]

@@ -12,7 +12,8 @@ import protofl_cli
 import pytest
 from protofl.plan.settings import Settings
 from protofl.plugin.registry import Registry
-from protofl_cli.commands.run import OTHER_NAMES, PANELS, whole_command
+from protofl_cli.commands.run import whole_command
+from protofl_cli.run_options import OTHER_NAMES, PANELS
 
 PACKAGE = Path(protofl_cli.__file__).parent
 

@@ -20,8 +20,14 @@ ELSEWHERE = {
     "model-group": LARGE,
     "engine": {"vmapped", "compiled", "captured"},  # see tests/plugins/engines
 }
-# Each method under each engine in float64: tests/plugins/engines/test_engine_equality.py.
-TWICE = ("test_every_engine_equals_eager", "test_every_method")
+TWICE = (
+    # Each method under each engine in float64: tests/plugins/engines/test_engine_equality.py.
+    "test_every_engine_equals_eager",
+    "test_every_method",
+    # test_methods.py looks at both, and more closely.
+    "test_nothing_undeclared_leaves_a_client",
+    "test_state_survives_a_file",
+)
 
 
 def contract_of(plugin):

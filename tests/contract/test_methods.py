@@ -99,7 +99,10 @@ def test_where_clients_are_kept_changes_nothing(fed, monkeypatch, store):
     assert toyfed.same(*lines)
 
 
-@pytest.mark.parametrize(("first", "then"), [("disk", "packed"), ("live", "disk")])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [pytest.param("disk", "packed", marks=pytest.mark.slow), ("live", "disk")],
+)
 def test_a_run_may_go_on_elsewhere(fed, monkeypatch, tmp_path, first, then):
     """Interrupted behind a commit, and continued from its files with another store."""
     options = {"rounds": 4, "participation": 0.5}

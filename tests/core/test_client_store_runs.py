@@ -77,6 +77,7 @@ def test_disk_equals_memory(tmp_path, every):
     assert all(not (r.folder / "parked").exists() for r in runs)
 
 
+@pytest.mark.slow
 def test_workers_keep_clients_on_disk(tmp_path):
     options = OPTIONS | {"trials": 1, "client_store": "disk", "backend": "process", "workers": 2}
     seen = []

@@ -42,8 +42,8 @@ class _Opened:
 
 def source(x, dry=False):
     data = Dataset(x, torch.zeros(len(x), dtype=torch.int64), len(x), ["a"])
-    part = Choice("generator", "ramp", Ramp, None)
-    return image_source(part, data, CPU, None, dry=dry)
+    choice = Choice("generator", "ramp", Ramp, None)
+    return image_source(choice, data, CPU, None, dry=dry)
 
 
 @pytest.mark.parametrize(("channels", "side"), [(1, 8), (3, 16), (3, 32), (2, 5)])

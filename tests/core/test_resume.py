@@ -377,6 +377,7 @@ SHORT = {"rounds": 6, "trials": 2, "participation": 0.5}
     [("fedavg", DIGITS), ("fedsa", SHORT), ("fedsa", SHORT | {"client_store": "disk"})],
     ids=["digits", "trials-and-participation", "on-disk"],
 )
+@pytest.mark.slow
 def test_sigkill_at_random_moments(tmp_path, method, options):
     options = GIVEN | {"method": method} | options
     whole = pf.run(out=tmp_path / "whole", **options)

@@ -17,7 +17,7 @@ from protofl.plugin.kinds import KINDS, spec_hooks
 from protofl.plugin.registry import Registry
 from protofl.wire.vocabulary import VOCABULARY, find_key
 from protofl_cli.app import app
-from protofl_cli.commands.run import OTHER_NAMES
+from protofl_cli.run_options import OTHER_NAMES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -39,10 +39,10 @@ def list_data(data_dir: DataDir = None, block: Block = None, debug: Debug = Fals
             rows.append((name, *about, _summary(plugin)))
     rows += [(key, *_about(entry), entry.note or entry.problem) for key, entry in cached.items()]
     render.table(
-        ("data set", "cached", "samples", "classes", "shape", "about"),
+        ("data set", "cached", "samples", "classes", "samples are", "about"),
         rows,
         right=("cached", "samples", "classes"),
-        keep=("cached", "shape"),
+        keep=("cached", "samples are"),
     )
     render.line(f"The cache is {folder}.", "dim")
 
@@ -123,7 +123,7 @@ def _about(entry: CacheEntry) -> tuple[str, str, str, str]:
     if entry.problem:
         return "unusable", "", "", ""
     size = f"{entry.bytes / 1e6:.1f} MB"
-    return size, f"{entry.samples:,}", str(entry.classes), "×".join(map(str, entry.shape))
+    return size, f"{entry.samples:,}", str(entry.classes), str(entry.sample)
 
 
 def _summary(plugin: type) -> str:

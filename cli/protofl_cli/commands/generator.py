@@ -47,11 +47,11 @@ def train(
 
     registry = Registry(block or ())
     options = plugin_options(set_, "KEY=VALUE", ("generator", "dataset"), bare="generator")
-    part = choose(registry, "generator", generator, options["generator"])
-    if "train_generator" not in part.hooks:
+    choice = choose(registry, "generator", generator, options["generator"])
+    if "train_generator" not in choice.hooks:
         able = [p.name for p in registry.plugins("generator") if _trainable(registry, p.name)]
         raise UsageError(
-            f"generator {part.name!r} can't be trained here",
+            f"generator {choice.name!r} can't be trained here",
             f"these can: {', '.join(able) or 'none that is installed'}",
         )
     data = choose(registry, "dataset", dataset, options["dataset"])
@@ -59,8 +59,8 @@ def train(
     target = _target(out or Path(f"{stem}.safetensors"))
     folder = (data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
     images = load_data(data, folder, lambda text: render.line(text, "dim"))
-    render.heading(f"{part.name} on {data.name}", f"{images.num_train:,} images")
-    told = part.call(
+    render.heading(f"{choice.name} on {data.name}", f"{images.num_train:,} images")
+    told = choice.call(
         "train_generator",
         images=images,
         report=lambda text: render.line(f"  {text}", "dim"),

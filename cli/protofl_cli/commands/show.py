@@ -84,7 +84,7 @@ def resolve(registry: Registry, text: str) -> tuple[str, str, list[str]]:
     Raises:
         UsageError: No kind, or no plugin, has that name.
     """
-    from protofl.errors import UsageError, unknown
+    from protofl.errors import Blocked, UsageError, unknown
     from protofl.plugin.kinds import KINDS
 
     kind, slash, short = text.partition("/")
@@ -98,9 +98,10 @@ def resolve(registry: Registry, text: str) -> tuple[str, str, list[str]]:
         for each in KINDS if registry.block else ():
             try:
                 registry.find(each, text)
-            except UsageError as error:
-                if error.what.endswith("is blocked"):
-                    raise
+            except Blocked:
+                raise
+            except UsageError:
+                pass
         raise unknown("plugin", text, {p.name for p in plugins}, "see: protofl list-plugins")
     return kinds[0], text, kinds[1:]  # KINDS begins with the methods
 
@@ -245,10 +246,10 @@ def _model_group(registry: Registry, text: str, found: Any, classes: int) -> Non
     if getattr(found, "argument", None) and ":" not in text:
         render.text(f"Its architectures are those that follow its name: {text}:…\n")
         return
-    part = choose(registry, "model-group", text)
+    choice = choose(registry, "model-group", text)
     cells = []
     with render.waiting("counting parameters"):
-        architectures = part.call("architectures")
+        architectures = choice.call("architectures")
         for number, architecture in enumerate(architectures):
             parameters, flops = profile(architecture, seen, classes, width)
             cells.append(

@@ -13,8 +13,7 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from protofl.data.dataset import Dataset
+from protofl.data.lock import exclusive
 from protofl.data.npz import read_npz
+from protofl.data.spec import SampleSpec
 from protofl.errors import ProtoflError, UsageError
 
 __all__ = ["CacheEntry", "cache_file", "entries", "files_key", "import_npz", "load"]
@@ -43,8 +44,8 @@ class CacheEntry:
         path: The file.
         samples: N, test part included.
         num_train: Samples of the training part.
-        shape: channels, height, width.
-        dtype: ``uint8`` or ``float32``.
+        sample: What a sample is, as it is stored; None where the file can't be used.
+        dtype: ``uint8``, ``float32`` or ``int64``.
         classes: C.
         clients: Clients of a given split, 0 where a partitioner splits.
         bytes: Size of the file.
@@ -57,7 +58,7 @@ class CacheEntry:
     path: Path
     samples: int = 0
     num_train: int = 0
-    shape: tuple[int, ...] = ()
+    sample: SampleSpec | None = None
     dtype: str = ""
     classes: int = 0
     clients: int = 0
@@ -92,14 +93,14 @@ def load(
         UsageError: ``data_dir`` can't be written, or what ``decode`` raises.
     """
     path = cache_file(key, data_dir)
-    images = _reuse(path, report)
-    if images is None:
-        with _exclusive(path, report):
-            images = _reuse(path, lambda line: None)
-            if images is None:
+    data = _reuse(path, report)
+    if data is None:
+        with exclusive(path, report):
+            data = _reuse(path, lambda line: None)
+            if data is None:
                 report(f"preparing {key} (once; kept in {data_dir})")
-                images = _store(path, decode())
-    return images
+                data = _store(path, decode())
+    return data
 
 
 def import_npz(name: str, file: str | Path, data_dir: Path) -> Dataset:
@@ -114,15 +115,15 @@ def import_npz(name: str, file: str | Path, data_dir: Path) -> Dataset:
         UsageError: The file doesn't hold a data set, or ``data_dir`` can't be written.
     """
     path = cache_file(name, data_dir)
-    images = read_npz(file)
-    test = len(images.y) - images.num_train
+    data = read_npz(file)
+    test = len(data.y) - data.num_train
     origin = (
         f"{name} as imported from {Path(file).name}: "
-        f"{images.num_train} training and {test} test samples"
+        f"{data.num_train} training and {test} test samples"
     )
-    images.note = f"{origin}; {images.note}" if images.note else origin
-    with _exclusive(path, _to_stderr):
-        return _store(path, images)
+    data.note = f"{origin}; {data.note}" if data.note else origin
+    with exclusive(path, _to_stderr):
+        return _store(path, data)
 
 
 def entries(data_dir: Path) -> list[CacheEntry]:
@@ -131,21 +132,21 @@ def entries(data_dir: Path) -> list[CacheEntry]:
     for path in sorted(Path(data_dir).glob(f"*{_SUFFIX}")):
         entry = CacheEntry(key=path.name[: -len(_SUFFIX)], path=path, bytes=path.stat().st_size)
         try:
-            images = _read(path)
+            data = _read(path)
         except _Unusable as problem:
             found.append(replace(entry, problem=str(problem)))
             continue
         found.append(
             replace(
                 entry,
-                samples=len(images.y),
-                num_train=images.num_train,
-                shape=tuple(images.x.shape[1:]),
-                dtype=str(images.x.dtype).removeprefix("torch."),
-                classes=images.num_classes,
-                clients=len(images.split or ()),
-                digest=images.digest,
-                note=images.note,
+                samples=len(data.y),
+                num_train=data.num_train,
+                sample=data.sample,
+                dtype=str(data.x.dtype).removeprefix("torch."),
+                classes=data.num_classes,
+                clients=len(data.split or ()),
+                digest=data.digest,
+                note=data.note,
             )
         )
     return found
@@ -209,6 +210,8 @@ def _read(path: Path) -> Dataset:
             split=_unpacked_split(tensors),
             note=about["note"],
             digest=about["digest"],
+            vocabulary=about.get("vocabulary", 0),
+            padding=about.get("padding"),
         )
     except PermissionError:
         raise UsageError(
@@ -218,17 +221,19 @@ def _read(path: Path) -> Dataset:
         raise _Unusable(f"damaged: {error}") from error
 
 
-def _store(path: Path, images: Dataset) -> Dataset:
+def _store(path: Path, data: Dataset) -> Dataset:
     """Write a cache file in one step and open it."""
-    _check(images, path)
+    _check(data, path)
     about: dict[str, Any] = {
         "format": FORMAT,
-        "num_train": images.num_train,
-        "classes": images.classes,
-        "note": images.note,
-        "digest": images.compute_digest(),
+        "num_train": data.num_train,
+        "classes": data.classes,
+        "note": data.note,
+        "digest": data.compute_digest(),
     }
-    tensors = {"x": images.x.contiguous(), "y": images.y.contiguous(), **_packed_split(images)}
+    if data.vocabulary:
+        about |= {"vocabulary": data.vocabulary, "padding": data.padding}
+    tensors = {"x": data.x.contiguous(), "y": data.y.contiguous(), **_packed_split(data)}
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         temporary.touch()
@@ -247,27 +252,23 @@ def _store(path: Path, images: Dataset) -> Dataset:
     return _read(path)
 
 
-def _check(images: Dataset, path: Path) -> None:
+def _check(data: Dataset, path: Path) -> None:
     """A data set plugin's result against its contract."""
-    x, y, count = images.x, images.y, len(images.y)
-    rows = [part for client in images.split or () for part in client]
+    x, y, count = data.x, data.y, len(data.y)
+    rows = [part for client in data.split or () for part in client]
     faults = [
-        (
-            x.ndim != 4 or x.dtype not in (torch.uint8, torch.float32),
-            "x isn't N×C×H×W of uint8 or float32",
-        ),
         (y.ndim != 1 or y.dtype != torch.int64 or len(x) != count, "y isn't [N] of int64"),
-        (not 0 < images.num_train <= count, f"num_train is {images.num_train} of {count}"),
+        (not 0 < data.num_train <= count, f"num_train is {data.num_train} of {count}"),
         (
-            bool(count) and not 0 <= int(y.min()) <= int(y.max()) < images.num_classes,
-            f"labels leave 0…{images.num_classes - 1}",
+            bool(count) and not 0 <= int(y.min()) <= int(y.max()) < data.num_classes,
+            f"labels leave 0…{data.num_classes - 1}",
         ),
         (
             any(len(r) and not 0 <= int(r.min()) <= int(r.max()) < count for r in rows),
             f"rows of the split leave 0…{count - 1}",
         ),
     ]
-    wrong = [text for fault, text in faults if fault]
+    wrong = [*_wrong_samples(data), *(text for fault, text in faults if fault)]
     if wrong:
         raise ProtoflError(
             f"the data set for {path.name} was decoded wrongly: {'; '.join(wrong)}",
@@ -275,11 +276,22 @@ def _check(images: Dataset, path: Path) -> None:
         )
 
 
-def _packed_split(images: Dataset) -> dict[str, Tensor]:
-    if images.split is None:
+def _wrong_samples(data: Dataset) -> list[str]:
+    try:
+        sample = data.sample
+    except UsageError as error:
+        return [f"{error.what} ({error.near})"]
+    ids = data.x if sample.kind == "tokens" else data.x[:0]
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < sample.vocabulary:
+        return [f"token ids leave 0…{sample.vocabulary - 1}"]
+    return []
+
+
+def _packed_split(data: Dataset) -> dict[str, Tensor]:
+    if data.split is None:
         return {}
     packed = {}
-    for part, rows in zip(("train", "test"), zip(*images.split, strict=True), strict=True):
+    for part, rows in zip(("train", "test"), zip(*data.split, strict=True), strict=True):
         packed[f"split/{part}"] = torch.cat(rows)
         packed[f"split/{part}_counts"] = torch.tensor([len(r) for r in rows])
     return packed
@@ -293,41 +305,3 @@ def _unpacked_split(tensors: dict[str, Tensor]) -> list[tuple[Tensor, Tensor]] |
         for part in ("train", "test")
     )
     return list(zip(train, test, strict=True))
-
-
-@contextmanager
-def _exclusive(path: Path, report: Callable[[str], None]) -> Iterator[None]:
-    """Let one process at a time prepare ``path``; checks that its folder can be written.
-
-    The lock only saves double work: where there are no file locks, writing stays safe, as a cache
-    file appears in one step.
-    """
-    lock = path.with_name(f".{path.name}.lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = lock.open("w")
-    except OSError as error:
-        raise UsageError(
-            f"can't write to the data folder {path.parent}: {error.strerror or error}",
-            do="give another folder with --data-dir",
-        ) from error
-    with file:
-        _lock(file.fileno(), lambda: report(f"waiting for another process that prepares {path}"))
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
-
-
-def _lock(descriptor: int, waiting: Callable[[], None]) -> None:
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        waiting()
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError:
-        return  # a file system without locks

@@ -20,37 +20,23 @@ from protofl.plugin.choice import Choice, choose
 from protofl.plugin.registry import Registry
 
 
-def load_data(part: Choice, data_dir: Path, report: Any) -> Dataset:  # noqa: ANN401
+def load_data(choice: Choice, data_dir: Path, report: Any) -> Dataset:  # noqa: ANN401
     """A data set, from the cache where it is there."""
-    key = part.call("cache_key", data_dir=data_dir)
+    key = choice.call("cache_key", data_dir=data_dir)
     return cache.load(
         key,
         data_dir,
-        lambda: part.call("decode", data_dir=data_dir),
+        lambda: choice.call("decode", data_dir=data_dir),
         **({"report": report} if report else {}),
     )
 
 
-def partition_with(part: Choice) -> Partition:
+def partition_with(choice: Choice) -> Partition:
     """A partitioner with its options bound, as `protofl.data.split.make_split` takes it."""
+    names = ("labels", "num_classes", "num_clients", "min_samples", "generator", "notes")
 
-    def partition(
-        labels: np.ndarray,
-        num_classes: int,
-        num_clients: int,
-        min_samples: int,
-        generator: np.random.Generator,
-        notes: list[str],
-    ) -> list[np.ndarray]:
-        found: list[np.ndarray] = part.call(
-            "partition",
-            labels=labels,
-            num_classes=num_classes,
-            num_clients=num_clients,
-            min_samples=min_samples,
-            generator=generator,
-            notes=notes,
-        )
+    def partition(*given: Any) -> list[np.ndarray]:  # noqa: ANN401 - as the hook says
+        found: list[np.ndarray] = choice.call("partition", **dict(zip(names, given, strict=True)))
         return found
 
     return partition
@@ -84,8 +70,8 @@ def public_data(
         return 0, None
     if not wanted.startswith("npz:"):
         raise UsageError(f"--public {wanted!r} is no number, npz:PATH or none")
-    part = choose(registry, "dataset", wanted)
-    loaded = load_data(part, data_dir, report)
+    choice = choose(registry, "dataset", wanted, _options_like(data.sample))
+    loaded = load_data(choice, data_dir, report)
     given_as, held_as = loaded.sample, data.sample
     alike = given_as.kind == held_as.kind and (
         given_as.shape[0] == held_as.shape[0]
@@ -94,27 +80,42 @@ def public_data(
     )
     if not alike:
         raise UsageError(f"--public {wanted} holds {given_as}, the data set {held_as}")
-    return part.argument, loaded
+    return choice.argument, loaded
+
+
+def _options_like(sample: SampleSpec) -> dict[str, Any]:
+    """Options of ``npz`` under which a file holds such samples."""
+    if sample.kind == "image":
+        return {}
+    if sample.kind != "tokens":
+        return {"kind": sample.kind}
+    return {"kind": "tokens", "vocabulary": sample.vocabulary, "padding": sample.padding}
 
 
 def preparation_for(
-    data: Dataset, group: type, name: str, registry: Registry
+    data: Dataset, group: type, name: str, registry: Registry, *, augment: bool = False
 ) -> tuple[Preparation, list[str]]:
     """How the data become what the group's models take, and lines that say so.
 
     Raises:
-        UsageError: The group takes no samples of this kind, or no such images.
+        UsageError: The group takes no samples of this kind, or no such images; or what is no image
+            shall be augmented.
     """
     stored = data.sample
     kinds = kinds_of(group)
     if stored.kind not in kinds:
         fits = [p.name for p in registry.plugins("model-group") if takes(registry, p.name, stored)]
         raise UsageError(
-            f"{name} takes {in_words(kinds)}, and the data are {PLURAL[stored.kind]} ({stored})",
+            f"{name} takes {in_words(kinds)}, and the data are {stored}",
             f"models that take {PLURAL[stored.kind]}: {', '.join(fits) or 'none is installed'}",
             "choose one of them with --models, or other data with --dataset",
         )
     if stored.kind != "image":
+        if augment:
+            raise UsageError(
+                f"--augment shifts and flips images, and the data are {PLURAL[stored.kind]}",
+                do="leave it out",
+            )
         return AsStored(), []
     channels = getattr(group, "channels", None) or stored.shape[0]
     notes = []
@@ -144,14 +145,14 @@ def takes(registry: Registry, name: str, sample: SampleSpec) -> bool:
 
 
 def image_source(
-    part: Choice, data: Dataset, device: torch.device, data_dir: Path, *, dry: bool = False
+    choice: Choice, data: Dataset, device: torch.device, data_dir: Path, *, dry: bool = False
 ) -> ImageSource:
     """The run's image generator; ``dry``: it is never loaded."""
     return ImageSource(
-        part.name,
-        lambda: cast("Outline | None", part.call("outline", data_dir=data_dir)),
+        choice.name,
+        lambda: cast("Outline | None", choice.call("outline", data_dir=data_dir)),
         lambda: cast(
-            "Generator | None", part.call("open_generator", data_dir=data_dir, device=device)
+            "Generator | None", choice.call("open_generator", data_dir=data_dir, device=device)
         ),
         data,
         device,

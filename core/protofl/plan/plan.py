@@ -187,10 +187,10 @@ class Plan:
         return self._image_source(dry=False)
 
     def _image_source(self, *, dry: bool) -> ImageSource | None:
-        part = self.choices.get("generator")
-        if part is None:
+        choice = self.choices.get("generator")
+        if choice is None:
             return None
-        return image_source(part, self.data, self.device, self.settings.data_dir, dry=dry)
+        return image_source(choice, self.data, self.device, self.settings.data_dir, dry=dry)
 
     def cost(self, architecture: Architecture) -> float:
         """What a sample costs in a forward pass, relative to others; by it work is dealt out."""

@@ -156,7 +156,9 @@ def run_data(
     public, own_public = public_data(
         settings, "public" in given, needed, data, registry, data_dir, report
     )
-    preparation, notes = preparation_for(data, group.plugin, group.text, registry)
+    preparation, notes = preparation_for(
+        data, group.plugin, group.text, registry, augment=settings.augment
+    )
     if "partition" in given and settings.partition != "given":
         notes = [*kept_split(data), *notes]
     return RunData(

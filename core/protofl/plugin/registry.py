@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import Clash, ProtoflError, UsageError, unknown
+from protofl.errors import Blocked, Clash, ProtoflError, UsageError, unknown
 from protofl.plugin.checks import check_class, check_version
 from protofl.plugin.kinds import KINDS, Plugin, hooks_of, named
 
@@ -33,6 +33,7 @@ class Registry:
         self.block = [b.strip() for b in [*block, *environment] if b.strip()]
         self.extra = dict(extra or {})
         self._found: dict[str, list[Plugin]] = {}
+        self._origins: dict[importlib.metadata.Distribution, tuple[str, str]] = {}
 
     def plugins(self, kind: str | None = None) -> list[Plugin]:
         """All plugins of a kind, or of all kinds, by kind and name; clashes appear twice."""
@@ -49,7 +50,7 @@ class Registry:
         if not plugins:
             blocked = any(p.name == name for p in self._of_kind(kind, blocked=True))
             if blocked:
-                raise UsageError(
+                raise Blocked(
                     f"{kind} {name!r} is blocked",
                     do="take it out of --block and of the environment variable PROTOFL_BLOCK",
                 )
@@ -116,7 +117,7 @@ class Registry:
         if kind not in KINDS:
             raise unknown("kind", kind, KINDS)
         found = {
-            Plugin(kind, entry.name, *_origin(entry), entry.value)
+            Plugin(kind, entry.name, *self._origin(entry), entry.value)
             for entry in self._installed.select(group=KINDS[kind].group)
         }
         found |= {
@@ -130,6 +131,15 @@ class Registry:
     def _installed(self) -> Any:  # noqa: ANN401 - Python 3.10 has a class of its own for them
         """All entry points; every distribution's file is read once for all kinds."""
         return importlib.metadata.entry_points()
+
+    def _origin(self, entry: importlib.metadata.EntryPoint) -> tuple[str, str]:
+        """Version and name of the distribution that has an entry point."""
+        if entry.dist is None:
+            return "?", "?"
+        if entry.dist not in self._origins:  # the two are in a file, which is read once
+            about = entry.dist.metadata
+            self._origins[entry.dist] = about["Version"], about["Name"]
+        return self._origins[entry.dist]
 
     def _is_blocked(self, plugin: Plugin) -> bool:
         for pattern in self.block:
@@ -164,11 +174,3 @@ def last_place(error: BaseException) -> str:
         return f"{Path(error.filename).name}:{error.lineno}"
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(last.filename).name}:{last.lineno}"
-
-
-def _origin(entry: importlib.metadata.EntryPoint) -> tuple[str, str]:
-    """Version and name of the distribution that has an entry point."""
-    if entry.dist is None:
-        return "?", "?"
-    about = entry.dist.metadata  # read once: each of the two would read the file again
-    return about["Version"], about["Name"]

@@ -17,15 +17,19 @@ if TYPE_CHECKING:
     from protofl.runs.result import Result
 
 
+class Event:
+    """What has happened."""
+
+
 @dataclass(frozen=True)
-class Note:
+class Note(Event):
     """A line for the user."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Planned:
+class Planned(Event):
     """Everything is resolved; a run that is resumed has its rows in the folder."""
 
     plan: Plan
@@ -33,19 +37,19 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class DryStepStarted:
+class DryStepStarted(Event):
     """Two short rounds on throw-away copies begin."""
 
 
 @dataclass(frozen=True)
-class FolderMade:
+class FolderMade(Event):
     """The dry step found nothing; the run folder is there."""
 
     folder: RunFolder
 
 
 @dataclass(frozen=True)
-class RoundStarted:
+class RoundStarted(Event):
     """A round begins."""
 
     trial: int
@@ -53,7 +57,7 @@ class RoundStarted:
 
 
 @dataclass(frozen=True)
-class StageStarted:
+class StageStarted(Event):
     """Hosts begin with a stage of the round.
 
     Attributes:
@@ -66,7 +70,7 @@ class StageStarted:
 
 
 @dataclass(frozen=True)
-class ClientDone:
+class ClientDone(Event):
     """A client has done its part of a stage; in any order."""
 
     stage: str
@@ -74,7 +78,7 @@ class ClientDone:
 
 
 @dataclass(frozen=True)
-class RoundDone:
+class RoundDone(Event):
     """A round is over and, where it is checkpointed, committed.
 
     Attributes:
@@ -85,24 +89,12 @@ class RoundDone:
 
 
 @dataclass(frozen=True)
-class Finished:
+class Finished(Event):
     """All rounds are done."""
 
     result: Result
     plan: Plan
 
-
-Event = (
-    Note
-    | Planned
-    | DryStepStarted
-    | FolderMade
-    | RoundStarted
-    | StageStarted
-    | ClientDone
-    | RoundDone
-    | Finished
-)
 
 Progress = Callable[[Event], None]
 """Called with every event of a run, in the thread that runs it."""

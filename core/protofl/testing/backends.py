@@ -57,9 +57,9 @@ class BackendContract(Contract):
 
     def opened(self, plan: Plan, workers: int) -> Pool:
         """The backend's pool."""
-        part = self.part()
+        choice = self.choice()
         try:
-            pool: Pool | None = part.call("open_pool", plan=plan, workers=workers)
+            pool: Pool | None = choice.call("open_pool", plan=plan, workers=workers)
         except UsageError as error:
             skip(f"it can't be opened here: {refusal(error)}")
             raise

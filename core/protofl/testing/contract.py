@@ -149,7 +149,7 @@ class Contract:
         argument = self.argument or getattr(self.cls, "check_argument", "")
         return f"{self.label}:{argument}" if argument else self.label
 
-    def part(self, kind: str = "", text: str = "") -> Choice:
+    def choice(self, kind: str = "", text: str = "") -> Choice:
         """The plugin with its options, or another one with its defaults."""
         if kind:
             return choose(self.registry, kind, text)

@@ -41,16 +41,16 @@ class DatasetContract(Contract):
     def data(self) -> Dataset:
         """The data, by way of the cache."""
         try:
-            return load_data(self.part(), self.cache, lambda line: None)
+            return load_data(self.choice(), self.cache, lambda line: None)
         except UsageError as error:
             skip(f"the data can't be had here: {refusal(error)}")
             raise
 
     def key(self, folder: Path) -> str:
         """What cache_key returns."""
-        part = self.part()
+        choice = self.choice()
         try:
-            found: str = part.call("cache_key", data_dir=folder)
+            found: str = choice.call("cache_key", data_dir=folder)
         except UsageError as error:
             skip(f"the data can't be had here: {refusal(error)}")
             raise
@@ -83,10 +83,10 @@ class DatasetContract(Contract):
 
     def test_decoding_again(self) -> None:
         """A second decoding gives the same samples, and draws from no global generator."""
-        first, part = self.data(), self.part()
+        first, choice = self.data(), self.choice()
         before = torch.get_rng_state()
         try:
-            again: Dataset = part.call("decode", data_dir=self.cache)
+            again: Dataset = choice.call("decode", data_dir=self.cache)
         except UsageError as error:
             skip(f"decoded before, it can't be decoded here: {refusal(error)}")
             raise

@@ -122,12 +122,12 @@ class EngineContract(Contract):
 
     def test_groups(self) -> None:
         """An engine that trains several clients at once puts each of them into one group."""
-        part = self.part()
-        if not trains_groups(part):
+        choice = self.choice()
+        if not trains_groups(choice):
             skip("it trains one client at a time")
-        expect("choose_groups" in part.hooks, "train_group needs choose_groups beside it")
+        expect("choose_groups" in choice.hooks, "train_group needs choose_groups beside it")
         for names in (["a", "b", "a", "b", "c"], ["a"] * 7, ["a"], []):
-            chunks(part, names)
+            chunks(choice, names)
 
     def test_every_method(self) -> None:
         """Every installed method trains under it as under eager, in float64."""

@@ -46,15 +46,15 @@ class ModelGroupContract(Contract):
 
     def members(self) -> list[Architecture]:
         """The clients' architectures."""
-        part = self.part()
-        found = part.call("architectures")
+        choice = self.choice()
+        found = choice.call("architectures")
         expect(isinstance(found, list) and bool(found), f"architectures returns {found!r}")
         return list(found)
 
     def server_members(self) -> list[Architecture]:
         """The further architectures of a server."""
-        part = self.part()
-        return list(part.call("server_architectures") or [])
+        choice = self.choice()
+        return list(choice.call("server_architectures") or [])
 
     @property
     def width(self) -> int:
@@ -135,9 +135,9 @@ class ModelGroupContract(Contract):
 
     def test_it_keeps_nothing_on_itself(self) -> None:
         """It keeps nothing on self."""
-        part = self.part()
-        part.call("architectures")
-        held = vars(part.instance)
+        choice = self.choice()
+        choice.call("architectures")
+        held = vars(choice.instance)
         expect(not held, f"self holds {', '.join(held)}")
 
     # --- shapes ---------------------------------------------------------------------------------

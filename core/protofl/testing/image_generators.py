@@ -36,9 +36,9 @@ class GeneratorContract(Contract):
 
     def opened(self) -> Generator:
         """The generator."""
-        part = self.part()
+        choice = self.choice()
         try:
-            found: Generator | None = part.call(
+            found: Generator | None = choice.call(
                 "open_generator",
                 device=torch.device("cpu"),
                 data_dir=self.cache,
@@ -59,9 +59,9 @@ class GeneratorContract(Contract):
 
     def test_outline(self) -> None:
         """outline, asked before it is loaded, tells the sizes of the opened generator."""
-        part = self.part()
+        choice = self.choice()
         try:
-            told = part.call("outline", data_dir=self.cache)
+            told = choice.call("outline", data_dir=self.cache)
         except UsageError as error:
             skip(f"it can't be opened here: {refusal(error)}")
             raise
@@ -120,23 +120,23 @@ class GeneratorContract(Contract):
 
     def test_it_keeps_nothing_on_itself(self) -> None:
         """It keeps nothing on self; a run opens its own."""
-        part = self.part()
+        choice = self.choice()
         try:
-            part.call(
+            choice.call(
                 "open_generator",
                 device=torch.device("cpu"),
                 data_dir=self.cache,
             )
         except UsageError as error:
             skip(f"it can't be opened here: {refusal(error)}")
-        held = vars(part.instance)
+        held = vars(choice.instance)
         expect(not held, f"self holds {', '.join(held)}")
 
     def test_in_the_data_s_channels_and_size(self) -> None:
         """A run gets its images in the channels, size and range of its data."""
         self.opened()
         data = toy.make_images(toy.MIXED)
-        source = image_source(self.part(), data, torch.device("cpu"), self.cache)
+        source = image_source(self.choice(), data, torch.device("cpu"), self.cache)
         outline = source.outline
         labels = torch.arange(COUNT) % outline.num_classes if outline.num_classes else None
         latents = source.sample_latents(COUNT, torch.Generator().manual_seed(0), labels)

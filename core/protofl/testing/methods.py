@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protofl.errors import UsageError
+from protofl.errors import Refused
 from protofl.hookspecs.config import Config, VariantConfig
 from protofl.hosts.jobs import Evaluate
 from protofl.plan.plan import Plan
@@ -74,14 +74,14 @@ class MethodContract(Contract):
             given.setdefault("public", self._public())
         given["options"] = {self.label: {**self.chosen, **(set or {})}, **(parts or {})}
         given["options"] = {name: values for name, values in given["options"].items() if values}
-        refused: UsageError | None = None
+        refused: Refused | None = None
         for group in models or self.models:
             try:
                 return toy.make_plan(
                     self.label, self.folder, models=group, extra=self.extra, **given
                 )
-            except UsageError as error:
-                if "can't run with" not in error.what:
+            except Refused as error:
+                if error.lacks != "requirement":
                     raise
                 refused = refused or error
         assert refused is not None

@@ -46,7 +46,7 @@ class PartitionerContract(Contract):
         self, sizes: list[int], clients: int, seed: int = 0, notes: list[str] | None = None
     ) -> list[np.ndarray]:
         """The partitioner's answer to classes of these sizes."""
-        found = partition_with(self.part())(
+        found = partition_with(self.choice())(
             labels_of(sizes),
             len(sizes),
             clients,
@@ -136,9 +136,9 @@ class PartitionerContract(Contract):
         for words, (sizes, clients) in self.taken().items():
             labels = labels_of(sizes)
             labels.setflags(write=False)
-            part = partition_with(self.part())
+            partition = partition_with(self.choice())
             try:
-                part(labels, len(sizes), clients, LEAST, np.random.default_rng(0), [])
+                partition(labels, len(sizes), clients, LEAST, np.random.default_rng(0), [])
             except ValueError as error:
                 raise AssertionError(f"{words}: {error}") from error
 
@@ -155,9 +155,9 @@ class PartitionerContract(Contract):
     def test_it_runs(self) -> None:
         """A data set is split with it, and every client has training and test samples."""
         images = toy.make_images([[30] * 6], given_split=False)
-        part = self.part()
+        choice = self.choice()
         splits = [
-            make_split(images, partition_with(part), 3, 5, seed, partitioner=self.label)
+            make_split(images, partition_with(choice), 3, 5, seed, partitioner=self.label)
             for seed in (0, 0)
         ]
         expect(splits[0].hash == splits[1].hash, "equal seeds give other splits")
@@ -167,10 +167,10 @@ class PartitionerContract(Contract):
 
     def test_it_keeps_nothing_on_itself(self) -> None:
         """It keeps nothing on self."""
-        part = self.part()
-        instance = part.instance
+        choice = self.choice()
+        instance = choice.instance
         for sizes, clients in self.taken().values():
-            partition_with(part)(
+            partition_with(choice)(
                 labels_of(sizes), len(sizes), clients, LEAST, np.random.default_rng(0), []
             )
         expect(not vars(instance), f"self holds {', '.join(vars(instance))} after a split")

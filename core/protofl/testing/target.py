@@ -52,7 +52,7 @@ def contract_for(
     if options:
         made.options = {**made().chosen, **options}
     found = made()
-    found.part() if kind not in ("method", "wrapper") else found.cls
+    found.choice() if kind not in ("method", "wrapper") else found.cls
     return made
 
 

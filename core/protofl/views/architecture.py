@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from protofl.cores import compute_threads
 from protofl.data.spec import SampleSpec
 
 
@@ -96,7 +97,6 @@ def cost(
     runs one sample through a net with unset weights.
     """
     model = unset_model(architecture, sample, num_classes, feature_dim).eval()
-    threads = torch.get_num_threads()
     counts: list[int] = []
 
     def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -111,12 +111,8 @@ def cost(
             layer.register_forward_hook(count)
         elif isinstance(layer, nn.RNNBase):
             layer.register_forward_hook(count_steps)
-    try:
-        torch.set_num_threads(1)  # starting more takes longer than this
-        with torch.no_grad():
-            model(sample.zeros(1))
-    finally:
-        torch.set_num_threads(threads)
+    with compute_threads(1), torch.no_grad():  # starting more takes longer than this
+        model(sample.zeros(1))
     return float(sum(counts))
 
 

@@ -1,8 +1,10 @@
-"""Handwritten digits from scikit-learn: the embedded data set, no download needed.
+"""Handwritten digits from scikit-learn: the embedded data sets, no download needed.
 
 1,797 grey images of 8×8 pixels in 17 shades: the test part of the UCI "Optical Recognition of
 Handwritten Digits" (https://archive.ics.uci.edu/dataset/80). Shade v of 0…16 becomes the pixel
-round(255·v / 16).
+round(255·v / 16). ``digits-series`` is the same read pixel by pixel, row after row: a series of 64
+shades in −1…1, as sequential MNIST reads its images (Le, Jaitly and Hinton, "A Simple Way to
+Initialize Recurrent Networks of Rectified Linear Units", 2015).
 """
 
 from __future__ import annotations
@@ -32,4 +34,25 @@ class Digits:
         shades, labels = load_digits(return_X_y=True)
         pixels = np.round(shades * 255 / 16).astype(np.uint8).reshape(-1, 1, 8, 8)
         names = [str(digit) for digit in range(10)]
-        return pf.images_from_arrays([(pixels, labels, "scikit-learn's digits")], classes=names)
+        return pf.dataset_from_arrays([(pixels, labels, "scikit-learn's digits")], classes=names)
+
+
+class DigitsSeries:
+    """Handwritten digits read pixel by pixel, 1,797 series of 64 (scikit-learn's, embedded)."""
+
+    defaults: ClassVar[dict[str, Any]] = {"clients": 8, "rounds": 20, "lr": 0.05}
+
+    @pf.hookimpl
+    def cache_key(self, config: pf.Config, data_dir: Path) -> str:
+        """The data never change."""
+        return "digits-series"
+
+    @pf.hookimpl
+    def decode(self, config: pf.Config, data_dir: Path) -> pf.Dataset:
+        """Read scikit-learn's copy; it has no test part of its own."""
+        from sklearn.datasets import load_digits
+
+        shades, labels = load_digits(return_X_y=True)
+        names = [str(digit) for digit in range(10)]
+        parts = [(shades / 8 - 1, labels, "scikit-learn's digits")]
+        return pf.dataset_from_arrays(parts, classes=names, kind="series")

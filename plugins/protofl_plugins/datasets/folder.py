@@ -62,7 +62,7 @@ class Folder:
             for _ in pool.map(put, range(len(samples))):
                 pass
         y = np.array([label for _, label in samples], np.int64)
-        return pf.images_from_arrays([(x, y, str(root))], len(found[0]), classes)
+        return pf.dataset_from_arrays([(x, y, str(root))], len(found[0]), classes)
 
 
 def _parts(root: Path) -> list[Path]:

@@ -1,14 +1,19 @@
 """A data set from one ``.npz`` file: ``--dataset npz:PATH``.
 
 Keys: ``x_train``, ``y_train``, and ``x_test``, ``y_test`` where there is a test part; ``classes``
-(names) where the classes have some. Images are N×H×W, N×H×W×C (C 1 or 3) or N×C×H×W, uint8, or
-floats that are used as they are. Pickled content is never read.
+(names) where the classes have some. Pickled content is never read. What a sample is follows from
+``x_train``, and ``kind`` says it where that is not what it is:
+
+    images           N×H×W, N×H×W×C (C 1 or 3) or N×C×H×W; uint8, or floats, used as they are
+    table            N×features of floats; of integers with kind=table
+    tokens           N×length of integers, ids in 0…V-1; of uint8 with kind=tokens
+    series           N×length or N×channels×length of numbers, with kind=series
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import protofl as pf
 
@@ -23,6 +28,20 @@ class Npz:
         """Options of npz."""
 
         path: str = pf.Field(description="the .npz file")
+        kind: Literal["image", "series", "tokens", "table"] | None = pf.Field(
+            None, description="what a sample is. None: what the arrays' shape and type suggest"
+        )
+        vocabulary: int | None = pf.Field(
+            None, ge=2, description="number of token ids V. None: the largest that occurs, and one"
+        )
+        padding: int | None = pf.Field(
+            None, ge=0, description="the id that fills short token sequences up. None: none does"
+        )
+        standardise: bool = pf.Field(
+            False,
+            description="bring every column of a table, every channel of a series to mean 0 and "
+            "standard deviation 1 over x_train",
+        )
 
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
@@ -30,9 +49,16 @@ class Npz:
         path = Path(config.path).expanduser()
         if not path.is_file():
             raise pf.UsageError(f"no file {path}", do="give it as --dataset npz:PATH")
-        return pf.files_key("npz", path, [path])
+        chosen = config.model_dump(exclude_defaults=True, exclude={"path"})
+        return pf.files_key("npz", path, [path], *chosen.items())
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.Dataset:
         """Read and check the file."""
-        return pf.read_npz(config.path)
+        return pf.read_npz(
+            config.path,
+            kind=config.kind,
+            vocabulary=config.vocabulary,
+            padding=config.padding,
+            standardise=config.standardise,
+        )

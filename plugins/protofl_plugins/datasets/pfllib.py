@@ -66,7 +66,7 @@ class PFLlib:
         whole = (y for _, y, _ in parts if y.size and y.dtype.kind in "iu")
         highest = max((int(y.max()) for y in whole), default=-1)
         classes, notes = _about(root, clients, highest)
-        images = pf.images_from_arrays(parts, classes=classes)
+        images = pf.dataset_from_arrays(parts, classes=classes)
         ends = np.cumsum([len(y) for _, y, _ in parts]).tolist()
         rows = [torch.arange(a, b) for a, b in zip([0, *ends], ends, strict=False)]
         images.split = list(zip(rows[::2], rows[1::2], strict=True))

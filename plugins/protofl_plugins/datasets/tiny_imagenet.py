@@ -65,4 +65,4 @@ class TinyImageNet:
                 for _ in pool.map(put, range(len(samples))):
                     pass
         y = np.array([label for _, label in samples], np.int64)
-        return pf.images_from_arrays([(x, y, str(path))], len(train), classes)
+        return pf.dataset_from_arrays([(x, y, str(path))], len(train), classes)

@@ -42,7 +42,7 @@ class _Arrays:
         with _downloading(self.name, getattr(loader, "url", None) or loader.mirrors[0]):
             parts = [loader(root, train=train, download=True) for train in (True, False)]
         arrays = [(np.asarray(p.data), np.asarray(p.targets), self.name) for p in parts]
-        return pf.images_from_arrays(arrays, len(arrays[0][0]), list(parts[0].classes))
+        return pf.dataset_from_arrays(arrays, len(arrays[0][0]), list(parts[0].classes))
 
 
 class MNIST(_Arrays):
@@ -127,7 +127,7 @@ class Flowers102:
             for _ in pool.map(put, range(len(samples))):
                 pass
         num_train = len(splits[0]) + len(splits[1])
-        return pf.images_from_arrays([(x, y, "flowers102")], num_train, list(loader.classes))
+        return pf.dataset_from_arrays([(x, y, "flowers102")], num_train, list(loader.classes))
 
 
 @contextlib.contextmanager

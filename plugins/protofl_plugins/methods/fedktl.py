@@ -121,7 +121,12 @@ class FedKTL:
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
-        """UᵀU = I needs K ≥ C, although the text says K ≥ C−1; one class has no ETF."""
+        """The generator makes images. UᵀU = I needs K ≥ C, although the text says K ≥ C−1."""
+        if run.sample.kind != "image":
+            return [
+                "its server sends generated images, on which clients train beside their own data; "
+                f"these data are {run.sample}"
+            ]
         if config.etf and run.num_classes < 2:
             return ["an ETF needs at least 2 classes; --set etf=false needs none"]
         if config.etf and config.K is not None and run.num_classes > config.K:

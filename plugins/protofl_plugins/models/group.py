@@ -14,16 +14,20 @@ class ModelGroup:
     Attributes:
         extractors: The extractors in order.
         feature_dim: Default K.
+        kinds: The kinds of samples that they take.
         min_side: Smaller images are brought to this side.
         channels: The images' channels, or None for the data's own.
         server_architecture: The model that a server with a model of its own trains.
+        server_extractors: Further extractors that only a server builds.
     """
 
     extractors: tuple[Extractor, ...] = ()
     feature_dim: int = 512
+    kinds: tuple[str, ...] = ("image",)
     min_side: int = 32
     channels: int | None = 3
     server_architecture: str = "resnet56"
+    server_extractors: tuple[Extractor, ...] = (RESNET56,)
 
     @pf.hookimpl
     def architectures(self, config: pf.Config) -> list[pf.Architecture]:
@@ -32,5 +36,5 @@ class ModelGroup:
 
     @pf.hookimpl
     def server_architectures(self, config: pf.Config) -> list[pf.Architecture]:
-        """FedPKD's server model."""
-        return [RESNET56.with_head()]
+        """The server's extractors, each with a linear head; the first is FedPKD's model."""
+        return [extractor.with_head() for extractor in self.server_extractors]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import protofl as pf
-
 from protofl_plugins.models.bottleneck import RESNET56
 from protofl_plugins.models.cnn import CNN4
 from protofl_plugins.models.group import ModelGroup
@@ -19,14 +17,9 @@ class CNN4Group(ModelGroup):
 
 
 class _OneResNet(ModelGroup):
-    @pf.hookimpl
-    def server_architectures(self, config: pf.Config) -> list[pf.Architecture]:
-        """FedPKD's server model and the 4-layer CNN.
-
-        The latter is the auxiliary model of FML and FedKD in a homogeneous group (FedTGP,
-        appendix A, "Model heterogeneity").
-        """
-        return [RESNET56.with_head(), CNN4.with_head()]
+    # The 4-layer CNN is the auxiliary model of FML and FedKD in a homogeneous group (FedTGP,
+    # appendix A, "Model heterogeneity").
+    server_extractors = (RESNET56, CNN4)
 
 
 class ResNet10Group(_OneResNet):

@@ -230,8 +230,10 @@ def test_a_key_that_is_no_file_name(tmp_path, key):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"x": torch.zeros(12, 8, 8, dtype=torch.uint8)}, "N×C×H×W"),
-        ({"x": torch.zeros(12, 1, 8, 8, dtype=torch.float64)}, "N×C×H×W"),
+        ({"x": torch.zeros(12, 8, 8, dtype=torch.uint8)}, "x is 12×8×8 of torch.uint8"),
+        ({"x": torch.zeros(12, 1, 8, 8, dtype=torch.float64)}, "x is 12×1×8×8 of torch.float64"),
+        ({"x": torch.full((12, 5), 7), "vocabulary": 7}, "token ids leave 0…6"),
+        ({"x": torch.zeros(12, 5, dtype=torch.int64)}, "need a vocabulary"),
         ({"y": torch.zeros(11, dtype=torch.int64)}, "y isn't"),
         ({"y": torch.full((12,), 3)}, "labels leave 0…2"),
         ({"num_train": 13}, "num_train is 13 of 12"),
@@ -270,7 +272,13 @@ def test_entries(tmp_path):
     cache.load("b", tmp_path, lambda: toy(split=True), quiet)
     cache.load("a", tmp_path, toy, quiet)
     a, b = cache.entries(tmp_path)
-    assert (a.key, a.samples, a.num_train, a.shape, a.dtype) == ("a", 12, 10, (3, 4, 5), "uint8")
+    assert (a.key, a.samples, a.num_train, str(a.sample), a.dtype) == (
+        "a",
+        12,
+        10,
+        "images 3×4×5",
+        "uint8",
+    )
     assert (a.classes, a.clients, b.clients, a.note) == (3, 0, 2, "a note")
     assert a.bytes == (tmp_path / "a.safetensors").stat().st_size
     assert a.digest == toy().compute_digest() and a.problem == ""

@@ -34,6 +34,7 @@ pf.run("fedproto", models="htcnn8", dataset="npz:images.npz", clients=4, rounds=
 """
 
 
+@pytest.mark.slow
 def test_plain_nets_need_torch_alone_in_the_run_and_in_its_workers(tmp_path):
     random = np.random.default_rng(0)
     np.savez(

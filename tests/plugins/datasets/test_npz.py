@@ -129,7 +129,7 @@ def test_labels_of_any_integer_type_and_as_a_column(tmp_path, dtype):
         (Y.astype(float), "not integers"),
         (Y.astype(str), "not integers"),
         (Y - 1, "negative label -1 at row 0"),
-        (Y[:5], "6 images, but labels of the shape (5,)"),
+        (Y[:5], "6 samples, but labels of the shape (5,)"),
         (np.eye(6, dtype=int), "labels of the shape (6, 6)"),
         (0 * Y, "only one class (0)"),
     ],
@@ -185,8 +185,8 @@ def test_missing_keys(tmp_path, arrays, missing):
 
 
 def test_no_images(tmp_path):
-    assert "no images" in failure(tmp_path, x_train=X[:0], y_train=Y[:0]).what
-    assert "no images" in failure(tmp_path, x_train=np.uint8(3), y_train=Y).what
+    assert "no samples" in failure(tmp_path, x_train=X[:0], y_train=Y[:0]).what
+    assert "no samples" in failure(tmp_path, x_train=np.uint8(3), y_train=Y).what
 
 
 def test_names_of_a_wrong_shape(tmp_path):
@@ -240,11 +240,11 @@ def test_read_only_arrays_give_no_warning():
     frozen.flags.writeable = False
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        pf.images_from_arrays([(frozen, Y, "here")])
+        pf.dataset_from_arrays([(frozen, Y, "here")])
 
 
 def test_a_number_of_classes():
-    images = pf.images_from_arrays([(X, Y, "here")], classes=5)
+    images = pf.dataset_from_arrays([(X, Y, "here")], classes=5)
     assert images.classes == ["0", "1", "2", "3", "4"]
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from protofl import functional as F
 from protofl.hosts.host import Host
+from protofl.hosts.jobs import StartTrial
 from protofl.plan.plan import Plan
 from protofl.runs.dry_step import dry_step
 from protofl_plugins.generators.tiny_style.plugin import TinyStyle
@@ -247,10 +248,10 @@ def test_a_single_prototype_does_not_stop_the_server():
 def test_etf_is_the_same_everywhere_and_not_sent(toy, tmp_path, K):
     made = plan(toy, tmp_path, {"K": K})
     host = Host(made)
-    host.start_trial(0, {})
+    host.handle(StartTrial(0))
     Vs = [host.client(i).modules["fedktl"]["V"].module.V for i in range(M)]
     late = Host(made)
-    late.start_trial(0, {})
+    late.handle(StartTrial(0))
     Vs.append(late.client(0).modules["fedktl"]["V"].module.V)
     assert all(torch.equal(V, Vs[0]) for V in Vs)
     V = Vs[0].double()
@@ -259,7 +260,7 @@ def test_etf_is_the_same_everywhere_and_not_sent(toy, tmp_path, K):
     torch.testing.assert_close(V.t() @ V, expected, atol=1e-6, rtol=0)
     other = plan(toy, tmp_path, {"K": K}, seed=1)
     host = Host(other)
-    host.start_trial(0, {})
+    host.handle(StartTrial(0))
     assert not torch.equal(host.client(0).modules["fedktl"]["V"].module.V, Vs[0])
 
 
@@ -404,7 +405,8 @@ def test_single_client(toy, tmp_path):
 
 
 def test_grey_data_get_grey_images(tmp_path):
-    values = {"dataset": "digits", "models": "htcnn8", "data_dir": tmp_path / "cache"}
+    values = {"dataset": "digits", "models": "cnn4", "data_dir": tmp_path / "cache"}
+    values |= {"feature_dim": 16, "batch_size": 128}
     values |= {"clients": 2, "rounds": 2, "backend": "local", "checkpoint_every": 0}
     result = pf.run("fedktl", out=tmp_path / "run", set={**FAST, "mu": 1}, **values)
     assert result.record[1]["download_floats"] == 2 * 10 * (8 * 8 + 512)

@@ -18,9 +18,10 @@ def _one_thread():
 
 @pytest.fixture(scope="session")
 def groups():
-    """An instance of every model group that protofl ships, by its entry point's name."""
-    return {
-        point.name: point.load()()
+    """An instance of every model group for images that protofl ships, by its entry point's name."""
+    found = {
+        point.name: point.load()
         for point in importlib.metadata.entry_points(group="protofl.model_groups")
         if point.value.startswith("protofl_plugins.")
     }
+    return {name: group() for name, group in found.items() if "image" in group.kinds}

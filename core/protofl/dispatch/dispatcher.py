@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from protofl.cores import usable_cores
-from protofl.fleet.crew import Crew, NoHost
-from protofl.fleet.dealing import Deal, at_once
-from protofl.fleet.placement import Seconds, place
-from protofl.fleet.recovery import JOURNAL, Handle
+from protofl.dispatch.crew import Crew, NoHost
+from protofl.dispatch.dealing import Deal, at_once
+from protofl.dispatch.placement import Seconds, place
+from protofl.dispatch.recovery import JOURNAL, Handle
 from protofl.hosts.jobs import ClientJob, Job, Reply, StartTrial, Train
 
 

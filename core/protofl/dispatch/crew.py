@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from queue import SimpleQueue
 
+from protofl.dispatch.handover import Handover
+from protofl.dispatch.recovery import Handle, Kept, Memory, Slot
 from protofl.errors import HostFailure
-from protofl.fleet.handover import Handover
-from protofl.fleet.recovery import Handle, Kept, Memory, Slot
 from protofl.hosts.jobs import ClientJob, Drop, Job, Load, Reply, Save, StartTrial, Train
 
 TRIES = 3

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from queue import Queue, SimpleQueue
 from typing import Any
 
-from protofl.fleet.crew import Crew, NoHost
+from protofl.dispatch.crew import Crew, NoHost
 from protofl.hosts.jobs import ClientJob, Reply, Train
 
 

@@ -1,0 +1,284 @@
+"""Arrays as a data set: every check on shapes, values and labels, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from protofl.data.dataset import Dataset
+from protofl.data.labels import checked_labels, numbered, odd_classes
+from protofl.data.spec import KINDS, PLURAL, Kind
+from protofl.errors import UsageError
+
+__all__ = ["dataset_from_arrays"]
+
+_Part = tuple[np.ndarray, str]
+_Layout = Callable[[np.ndarray], np.ndarray]
+
+_LARGEST_USUAL = 30.0  # normalised numbers hardly ever leave this range; 0…255 as floats does
+
+_DECIMALS = 5
+"""Of standardised numbers: so a data set's digest doesn't depend on the order of sums."""
+
+
+def dataset_from_arrays(
+    parts: Sequence[tuple[np.ndarray, np.ndarray, str]],
+    num_train: int | None = None,
+    classes: Sequence[str] | int | None = None,
+    *,
+    kind: Kind | None = None,
+    vocabulary: int | None = None,
+    padding: int | None = None,
+    standardise: bool = False,
+) -> Dataset:
+    """Check arrays and join them to one data set, in the order given.
+
+    What is not said follows from the arrays: two axes are rows of a table where they are floats
+    and token sequences where they are integers, but for uint8, which might be either or flattened
+    images; three or four axes are images.
+
+    Args:
+        parts: Of each part its samples, its labels and where they come from (for errors). Images
+            are N×H×W, N×H×W×C (C 1 or 3) or N×C×H×W; uint8 in 0…255, or floats that are already
+            normalised and used as they are. Series are N×length or N×channels×length, tables
+            N×features, of numbers that are used as they are. Token sequences are N×length, integers
+            in 0…V-1. Labels are integers, [N] or [N, 1].
+        num_train: Samples of the training part, which come first; None: all.
+        classes: Names of the classes or their number; None: the labels that occur, in ascending
+            order, are numbered 0…C-1 and keep their value as name.
+        kind: ``image``, ``series``, ``tokens`` or ``table``, where the arrays leave it open.
+        vocabulary: Number of token ids V; None: one more than the largest that occurs.
+        padding: The id that fills short token sequences up at their end, if one does.
+        standardise: Bring every column of a table, every channel of a series to mean 0 and
+            standard deviation 1 over the training part.
+
+    Raises:
+        UsageError: Shapes or values don't fit; names the part.
+    """
+    labels = [checked_labels(y, len(x) if np.ndim(x) else 0, source) for x, y, source in parts]
+    arrays = [(np.asarray(x), source) for x, _, source in parts]
+    filled = [(x, source) for x, source in arrays if x.ndim and len(x)]
+    if not filled:
+        noun = PLURAL[kind or "image"]
+        raise UsageError(f"{arrays[0][1] if arrays else 'data'}: no {noun}")
+    kind = kind or _kind_of(*filled[0])
+    if kind not in KINDS:
+        raise UsageError(f"{kind!r} is no kind of sample", f"kinds: {', '.join(KINDS)}")
+    _check_options(kind, vocabulary, padding, standardise)
+    samples = _joined(filled, kind)
+    y, names = numbered(labels, [source for *_, source in parts], classes)
+    num_train = len(y) if num_train is None else num_train
+    if kind == "tokens":
+        vocabulary = _checked_ids(samples, filled, vocabulary, padding)
+    if standardise:
+        samples = _standardised(samples, num_train)
+    notes = [*_odd_values(samples, kind), *odd_classes(y, num_train, names)]
+    return Dataset(
+        x=torch.from_numpy(samples),
+        y=torch.from_numpy(y),
+        num_train=num_train,
+        classes=names,
+        note="; ".join(notes),
+        vocabulary=vocabulary or 0,
+        padding=padding,
+    )
+
+
+# --- what the arrays hold -----------------------------------------------------------------------
+
+
+def _kind_of(x: np.ndarray, source: str) -> Kind:
+    """What an array holds where nobody says."""
+    if x.ndim == 2 and x.dtype.kind == "f":
+        return "table"
+    if x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8:
+        if int(x.min()) < 0:
+            raise UsageError(
+                f"{source}: integers from {x.min()}, in rows of {x.shape[1]}",
+                "token ids start at 0; the numbers of a table may be any",
+                "say which they are: kind=table, or floats",
+            )
+        return "tokens"
+    return "image"
+
+
+def _check_options(
+    kind: Kind, vocabulary: int | None, padding: int | None, standardise: bool
+) -> None:
+    if kind != "tokens":
+        for name, value in (("vocabulary", vocabulary), ("padding", padding)):
+            if value is not None:
+                raise UsageError(
+                    f"{name}={value}, but the samples are {PLURAL[kind]}",
+                    "only token sequences have one",
+                    "leave it out, or say kind=tokens",
+                )
+    if standardise and kind not in ("series", "table"):
+        raise UsageError(f"standardise is for series and tables, not for {PLURAL[kind]}")
+
+
+def _joined(filled: Sequence[_Part], kind: Kind) -> np.ndarray:
+    """All samples as one contiguous array of the kind's shape and type."""
+    first, first_source = filled[0]
+    layout = _layout(first, first_source, kind)
+    for x, source in filled:
+        _check_type(x, source, kind)
+        if x.shape[1:] != first.shape[1:] or (x.dtype == np.uint8) != (first.dtype == np.uint8):
+            raise UsageError(
+                f"{source}: {PLURAL[kind]} are {_size(x)} {x.dtype}",
+                f"{first_source}: {_size(first)} {first.dtype}",
+                f"bring all {PLURAL[kind]} to one shape and one type",
+            )
+    dtype: type[np.generic] = np.int64 if kind == "tokens" else np.float32
+    if kind == "image" and first.dtype == np.uint8:
+        dtype = np.uint8
+    with np.errstate(over="ignore", invalid="ignore"):  # what float32 doesn't hold is found below
+        if len(filled) == 1:  # not copied where it fits
+            joined = np.require(layout(first), dtype, ["C", "W"])
+        else:
+            count = sum(len(x) for x, _ in filled)
+            joined = np.empty((count, *layout(first[:1]).shape[1:]), dtype)
+            np.concatenate([layout(x) for x, _ in filled], out=joined, casting="unsafe")
+    if dtype == np.float32:
+        _check_finite(joined, filled, kind)
+    return joined
+
+
+_TYPES = {
+    "image": ("uf", "uint8 in 0…255, or floats that are already normalised", "uint8"),
+    "series": ("iuf", "floats or integers", "float32"),
+    "table": ("iuf", "floats or integers", "float32"),
+    "tokens": ("iu", "token ids are integers", "int64"),
+}
+
+
+def _check_type(x: np.ndarray, source: str, kind: Kind) -> None:
+    letters, near, example = _TYPES[kind]
+    fits = x.dtype.kind in letters and not (
+        kind == "image" and x.dtype.kind == "u" and x.dtype != np.uint8
+    )
+    if not fits:
+        raise UsageError(
+            f"{source}: {PLURAL[kind]} are {x.dtype}",
+            near,
+            f'convert them before saving: x.astype("{example}")',
+        )
+
+
+def _check_finite(joined: np.ndarray, filled: Sequence[_Part], kind: Kind) -> None:
+    at = 0
+    for x, source in filled:
+        rows = joined[at : at + len(x)]
+        at += len(x)
+        if not np.isfinite(rows).all():
+            bad = int(np.argmin(np.isfinite(rows).reshape(len(rows), -1).all(axis=1)))
+            noun = "image" if kind == "image" else "sample"
+            raise UsageError(
+                f"{source}: the {noun} in row {bad} holds NaN, infinity or more than float32 holds",
+                do=f"repair or leave out such {noun}s",
+            )
+
+
+def _layout(x: np.ndarray, source: str, kind: Kind) -> _Layout:
+    """How to view ``x`` in the kind's shape."""
+    if kind == "image":
+        return _image_layout(x, source)
+    if 0 not in x.shape:
+        if kind == "series" and x.ndim == 2:
+            return lambda a: a[:, None]
+        if x.ndim == (3 if kind == "series" else 2):
+            return lambda a: a
+    possible = {
+        "series": "N×length or N×channels×length",
+        "table": "N×features",
+        "tokens": "N×length",
+    }
+    raise UsageError(
+        f"{source}: {PLURAL[kind]} of the shape {_shape(x)}",
+        f"possible: {possible[kind]}",
+        "reshape them before saving",
+    )
+
+
+def _image_layout(x: np.ndarray, source: str) -> _Layout:
+    if x.ndim == 3:
+        return lambda a: a[:, None]
+    if x.ndim == 4 and 0 not in x.shape:
+        channels, height, width = x.shape[1:]
+        if channels in (1, 3):
+            return lambda a: a
+        if width in (1, 3):
+            return lambda a: np.moveaxis(a, 3, 1)
+        if channels < min(height, width):
+            return lambda a: a
+    raise UsageError(
+        f"{source}: images of the shape {_shape(x)}",
+        "possible: N×H×W, N×H×W×C with C 1 or 3, or N×C×H×W",
+        "reshape them before saving"
+        + (", or say that they are none: kind=table, tokens or series" if x.ndim == 2 else ""),
+    )
+
+
+def _shape(x: np.ndarray) -> str:
+    return "×".join(map(str, x.shape)) or "()"
+
+
+def _size(x: np.ndarray) -> str:
+    return "×".join(map(str, x.shape[1:]))
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+def _checked_ids(
+    ids: np.ndarray, filled: Sequence[_Part], vocabulary: int | None, padding: int | None
+) -> int:
+    """V, if all token ids are in 0…V-1."""
+    largest = max(int(ids.max()), padding or 0)
+    size = max(2, largest + 1) if vocabulary is None else vocabulary
+    at = 0
+    for x, source in filled:
+        rows = ids[at : at + len(x)]
+        at += len(x)
+        wrong = (rows < 0) | (rows >= size)
+        if wrong.any():
+            row = int(np.argmax(wrong.any(axis=1)))
+            raise UsageError(
+                f"{source}: token id {rows[row][wrong[row]][0]} in row {row}",
+                f"ids go from 0 to {size - 1}",
+                "correct the ids, or the vocabulary's size with vocabulary=",
+            )
+    if padding is not None and not 0 <= padding < size:
+        raise UsageError(
+            f"the padding id {padding} is no id of the vocabulary", f"ids go from 0 to {size - 1}"
+        )
+    return size
+
+
+def _standardised(x: np.ndarray, num_train: int) -> np.ndarray:
+    """Columns of a table, channels of a series, by mean and deviation of the first rows."""
+    axes = (0, *range(2, x.ndim))
+    train = x[:num_train].astype(np.float64)
+    mean, deviation = train.mean(axes, keepdims=True), train.std(axes, keepdims=True)
+    varies = deviation > 1e-9 * np.maximum(1, np.abs(mean))
+    found = np.round((x - mean) / np.where(varies, deviation, 1), _DECIMALS)
+    return np.asarray(found, np.float32)
+
+
+def _odd_values(samples: np.ndarray, kind: Kind) -> list[str]:
+    if samples.dtype != np.float32:
+        return []
+    low, high = float(samples.min()), float(samples.max())
+    if max(-low, high) <= _LARGEST_USUAL:
+        return []
+    if kind == "image":
+        return [
+            f"images are floats from {low:g} to {high:g} and are used as they are, not normalised "
+            "(save uint8 to have 0…255 normalised)"
+        ]
+    return [
+        f"numbers go from {low:g} to {high:g} and are used as they are "
+        "(standardise=true brings them to mean 0 and standard deviation 1)"
+    ]

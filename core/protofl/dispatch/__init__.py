@@ -1,0 +1,1 @@
+"""Hosts in other processes: where clients go, who works when, and what becomes of ended hosts."""

@@ -1,1 +1,0 @@
-"""A toolkit for backends whose hosts live in other processes: dealing, moving, replacing."""

@@ -1,0 +1,123 @@
+"""Passages of Python's own documentation: which part of the reference is a passage from?
+
+The text is what ``help()`` shows in Python's prompt, the module ``pydoc_data.topics`` of the
+standard library, so there is nothing to download. The classes are seven long topics that do not
+overlap, cut into passages of ``length`` words; of every five passages the last is the test part.
+Token ids number the words that occur at least twice in the training part, the commonest first; 0 is
+the padding of a topic's last passage and 1 any other word.
+
+The text changes with the version of Python, and with it the data's digest in a run's record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import protofl as pf
+
+TOPICS = {
+    "specialnames": "special methods",
+    "compound": "compound statements",
+    "types": "standard types",
+    "formatstrings": "format strings",
+    "string-methods": "string methods",
+    "typesseq": "sequence types",
+    "debugger": "debugger",
+}
+"""The topics' names in the module, and the classes'."""
+
+PADDING, UNKNOWN = 0, 1
+
+LEAST = 8
+"""Words of the shortest passage."""
+
+
+class PythonDocs:
+    """Passages of Python's documentation by topic, as token ids (from the standard library)."""
+
+    defaults: ClassVar[dict[str, Any]] = {
+        "clients": 8,
+        "rounds": 20,
+        "optimizer": "adam",
+        "lr": 0.005,
+    }
+
+    class Config(pf.Config):
+        """Options of python-docs."""
+
+        length: int = pf.Field(32, ge=LEAST, le=512, description="words of a passage")
+        vocabulary: int = pf.Field(
+            2000, ge=100, le=100_000, description="largest number of token ids V"
+        )
+
+    @pf.hookimpl
+    def cache_key(self, config: Config, data_dir: Path) -> str:
+        """A digest of the text and the options."""
+        digest = hashlib.sha256(repr((config.length, config.vocabulary)).encode())
+        for text in _topics():
+            digest.update(text.encode())
+        return f"python-docs-{digest.hexdigest()[:12]}"
+
+    @pf.hookimpl
+    def decode(self, config: Config, data_dir: Path) -> pf.Dataset:
+        """Cut the topics into passages, number the words of the training part."""
+        parts: tuple[list[tuple[int, list[str]]], ...] = ([], [])
+        for label, text in enumerate(_topics()):
+            for number, words in enumerate(passages(text, config.length)):
+                parts[number % 5 == 4].append((label, words))
+        train, test = parts
+        ids = number_words((words for _, words in train), config.vocabulary)
+        samples = train + test
+        x = np.full((len(samples), config.length), PADDING, np.int64)
+        for row, (_, words) in enumerate(samples):
+            x[row, : len(words)] = [ids.get(word, UNKNOWN) for word in words]
+        y = np.array([label for label, _ in samples], np.int64)
+        data = pf.dataset_from_arrays(
+            [(x, y, "pydoc_data.topics")],
+            len(train),
+            [*TOPICS.values()],
+            kind="tokens",
+            vocabulary=len(ids) + 2,
+            padding=PADDING,
+        )
+        data.note = f"the text is that of Python {platform.python_version()}"
+        return data
+
+
+def passages(text: str, length: int) -> list[list[str]]:
+    """A text's words, ``length`` at a time; a last passage that is very short is left out."""
+    words = re.findall(r"[a-z_]+", text.lower())
+    found = [words[start : start + length] for start in range(0, len(words), length)]
+    return [words for words in found if len(words) >= LEAST]
+
+
+def number_words(texts: Iterable[list[str]], most: int) -> dict[str, int]:
+    """Ids from 2 on of the words that occur twice or more, the commonest first, in all ``most``."""
+    counts = Counter(word for words in texts for word in words)
+    common = sorted((-count, word) for word, count in counts.items() if count > 1)
+    return {word: number + 2 for number, (_, word) in enumerate(common[: most - 2])}
+
+
+def _topics() -> list[str]:
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise pf.UsageError(
+            "this Python comes without pydoc_data, the text that help() shows",
+            do="install the whole standard library (on Debian: the package python3)",
+        ) from None
+    missing = [name for name in TOPICS if name not in topics]
+    if missing:
+        raise pf.UsageError(
+            f"the documentation of Python {platform.python_version()} has no topic "
+            f"{', '.join(missing)}",
+            do="use Python 3.10 to 3.14",
+        )
+    return [topics[name] for name in TOPICS]

@@ -1,0 +1,35 @@
+"""Multilayer perceptrons for tables: fully connected layers with ReLU, of unlike depth and width.
+
+The last layer before the classifier has 64 features in all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from itertools import pairwise
+
+import protofl as pf
+from torch import nn
+
+from protofl_plugins.models.parts import Extractor
+from protofl_plugins.models.selectable import SelectableGroup
+
+
+def perceptron(widths: tuple[int, ...], sample: pf.SampleSpec) -> nn.Module:
+    """Fully connected layers of ``widths``, each with ReLU: B×features → B×``widths[-1]``."""
+    sizes = (math.prod(sample.shape), *widths)
+    layers = [(nn.Linear(before, after), nn.ReLU()) for before, after in pairwise(sizes)]
+    return nn.Sequential(nn.Flatten(), *(part for layer in layers for part in layer))
+
+
+def _net(*widths: int) -> Extractor:
+    return Extractor(f"mlp{len(widths)}", partial(perceptron, widths), channels_last=False)
+
+
+class MLPs(SelectableGroup):
+    """Four perceptrons of one to four hidden layers, for tables."""
+
+    extractors = (_net(64), _net(128, 64), _net(64, 64, 64), _net(256, 128, 128, 64))
+    kinds = ("table",)
+    server_architecture = "mlp4"

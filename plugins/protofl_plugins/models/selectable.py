@@ -1,0 +1,49 @@
+"""What the groups for series, tokens and tables share: one of their nets may be everybody's."""
+
+from __future__ import annotations
+
+import difflib
+from typing import cast
+
+import protofl as pf
+
+from protofl_plugins.models.group import ModelGroup
+
+
+class SelectableGroup(ModelGroup):
+    """A group of which one net can be taken for all clients."""
+
+    feature_dim = 64
+    server_extractors = ()
+
+    class Config(pf.Config):
+        """Which of the nets."""
+
+        only: str | None = pf.Field(
+            None, description="the name of one of its nets, for all clients. None: all in turn"
+        )
+
+    @pf.hookimpl
+    def architectures(self, config: pf.Config) -> list[pf.Architecture]:
+        """The extractors in order, or the chosen one, each with a linear head K → C.
+
+        Raises:
+            UsageError: The chosen one is none of them.
+        """
+        found = {extractor.name: extractor.with_head() for extractor in self.extractors}
+        only = cast(SelectableGroup.Config, config).only
+        if only is None:
+            return [*found.values()]
+        if only not in found:
+            near = difflib.get_close_matches(only, found, n=1, cutoff=0.5)
+            raise pf.UsageError(
+                f"only={only} is no net of this group",
+                f"did you mean {near[0]}?" if near else f"its nets: {', '.join(found)}",
+                "choose one of them, or leave it out",
+            )
+        return [found[only]]
+
+    @pf.hookimpl
+    def server_architectures(self, config: pf.Config) -> list[pf.Architecture]:
+        """All nets: the server's own, and the auxiliary of FML and FedKD, may be any of them."""
+        return [extractor.with_head() for extractor in self.extractors]

@@ -1,0 +1,54 @@
+"""``--deterministic``: a switch of the whole process, on while a run computes and off behind it."""
+
+from __future__ import annotations
+
+import protofl as pf
+import pytest
+import torch
+from runtime_toys import install, make_plan, open_federation, train
+
+is_on = torch.are_deterministic_algorithms_enabled
+
+
+class Watching:
+    """Sends whether torch takes deterministic kernels alone."""
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        return pf.Payload(on=torch.tensor(float(is_on())))
+
+    @pf.hookimpl
+    def server_aggregate(self, server, uploads):
+        return {"clients": torch.stack([u["on"] for u in uploads.values()]).mean()}
+
+    @pf.hookimpl
+    def end_round(self, server):
+        return {"clients": server.knowledge["clients"], "server": float(is_on())}
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_on_while_a_run_computes(tmp_path, monkeypatch, wanted):
+    install(monkeypatch)
+    result = train(Watching, tmp_path / "run", rounds=1, deterministic=wanted)
+    assert result.record[0]["extra"] == {"clients": wanted, "server": wanted}
+    assert not is_on()
+
+
+def test_off_behind_a_run_that_fails(tmp_path, monkeypatch):
+    class Failing(Watching):
+        @pf.hookimpl
+        def end_round(self, server):
+            raise ZeroDivisionError
+
+    install(monkeypatch)
+    with pytest.raises(pf.RunFailure):
+        train(Failing, tmp_path / "run", rounds=1, deterministic=True, dry_step=False)
+    assert not is_on()
+
+
+def test_a_plan_switches_nothing_and_a_host_does_by_itself():
+    """A host in another process has no run around it."""
+    plan = make_plan(Watching, deterministic=True)
+    assert not is_on()
+    line, _ = open_federation(plan).round(0)
+    assert line["extra"]["clients"] == 1 and not is_on()

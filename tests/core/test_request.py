@@ -1,0 +1,106 @@
+"""What is asked for: options as they are typed, in a file, from a program, and who wins."""
+
+from __future__ import annotations
+
+import json
+
+import protofl as pf
+import pytest
+from protofl.plan.options import as_typed
+from protofl.plan.request import read_request
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Writes a --config file."""
+
+    def write(**values):
+        path = tmp_path / "options.json"
+        path.write_text(json.dumps(values))
+        return path
+
+    return write
+
+
+def test_typed_words_and_a_program_s_values_are_the_same():
+    typed = {
+        "method": "fedsa",
+        "set": ["alpha=0.5", "fedtgp.tau=50"],
+        "use": ["server_train=fedtgp"],
+        "add": ["local_loss=fedproto.align"],
+        "drop": ["local_loss.mcl"],
+        "with": ["gaussian-noise"],
+        "checkpoint_every": "off",
+        "lr": None,
+    }
+    program = {
+        "method": "fedsa",
+        "set": {"alpha": "0.5", "fedtgp.tau": "50"},
+        "use": {"server_train": "fedtgp"},
+        "add": "fedproto.align",
+        "drop": ["mcl"],
+        "wrappers": ["gaussian-noise"],
+        "checkpoint_every": 0,
+    }
+    found = read_request(typed).options
+    assert found == read_request(as_typed(program)).options
+    assert found == {
+        "method": "fedsa",
+        "use": {"server_train": "fedtgp"},
+        "add": ["fedproto.align"],
+        "drop": ["mcl"],
+        "wrappers": ["gaussian-noise"],
+        "checkpoint_every": 0,
+        "options": {"fedsa": {"alpha": "0.5"}, "fedtgp": {"tau": "50"}},
+    }
+    assert read_request(as_typed(found)).options == found  # what is parsed stays
+
+
+@pytest.mark.parametrize("key", ["alpha", "fedsa.alpha"])
+@pytest.mark.parametrize("below", ["alpha", "fedsa.alpha"])
+def test_a_key_wins_over_the_file_s_however_it_is_written(file, key, below):
+    config = file(method="fedsa", set={below: 1, "lambda_2": 2}, use={"inference": "local"})
+    typed = {"set": [f"{key}=3"], "use": ["server_train=fedtgp"]}
+    options = read_request(typed, config=config).options
+    assert options["options"] == {"fedsa": {"alpha": "3", "lambda_2": 2}}
+    assert options["use"] == {"inference": "local", "server_train": "fedtgp"}
+
+
+def test_bare_keys_of_a_file_belong_to_the_method_that_is_run(file):
+    config = file(method="fedproto", set={"lambda": 1})
+    assert read_request({}, config=config).options["options"] == {"fedproto": {"lambda": 1}}
+    options = read_request({"method": "fedtgp"}, config=config).options
+    assert options["options"] == {"fedtgp": {"lambda": 1}}
+
+
+def test_out_and_quiet_of_a_file(file, tmp_path):
+    config = file(method="local", out="there", quiet=True)
+    request = read_request({}, config=config)
+    assert (str(request.out), request.quiet) == ("there", True)
+    assert read_request({}, config=config, out=tmp_path).out == tmp_path
+    assert "out" not in request.options
+
+
+def test_a_class_takes_part_under_a_name_and_is_no_recipe():
+    FedsaTgp = type("FedsaTgp", (), {})
+    request = read_request({"method": FedsaTgp})
+    assert request.options == {"method": "fedsa-tgp"}
+    assert request.extra == {("method", "fedsa-tgp"): FedsaTgp}
+    assert read_request({"method": "fedsa-tgp"}).options["method"] == "fedtgp"
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ({"drop": ["mcl"]}, "did you mean local_loss.mcl?"),
+        ({"add": ["fedsa.mcl"]}, "did you mean local_loss=fedsa.mcl?"),
+        ({"add": ["inference=fedsa.mcl"]}, "local_loss is the hook that has terms"),
+        ({"use": ["inference"]}, "write --use HOOK=METHOD"),
+        ({"set": ["=1"]}, "[NAME.]KEY=VALUE"),
+        ({"with": [3]}, "--with takes a text or a list of texts, not [3]"),
+    ],
+)
+def test_what_is_not_written_as_it_should_be(typed, words):
+    with pytest.raises(pf.UsageError) as caught:
+        read_request({"method": "fedsa", **typed})
+    assert words in str(caught.value)
