@@ -4,5 +4,20 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory):
+    """A data set of 150 images in ten classes, as ``--dataset`` takes it."""
+    import numpy as np  # its threads are set above
+
+    path = tmp_path_factory.mktemp("few") / "few.npz"
+    y = np.arange(150) % 10
+    noise = np.random.default_rng(0).integers(0, 100, (len(y), 8, 8))
+    noise[np.arange(len(y)), y % 8, y // 8] += 155
+    np.savez(path, x_train=noise.astype(np.uint8), y_train=y)
+    return f"npz:{path}"

@@ -9,7 +9,6 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 from protofl_cli.app import app
 from typer.testing import CliRunner
@@ -39,17 +38,6 @@ def cli():
         return CliRunner().invoke(app, [str(word) for word in words])
 
     return type_in
-
-
-@pytest.fixture(scope="session")
-def few(tmp_path_factory):
-    """A data set of 150 images in ten classes, as ``--dataset`` takes it."""
-    path = tmp_path_factory.mktemp("few") / "few.npz"
-    y = np.arange(150) % 10
-    noise = np.random.default_rng(0).integers(0, 100, (len(y), 8, 8))
-    noise[np.arange(len(y)), y % 8, y // 8] += 155
-    np.savez(path, x_train=noise.astype(np.uint8), y_train=y)
-    return f"npz:{path}"
 
 
 SMALL = "--models cnn4 --clients 3 --rounds 2 --batch-size 64 --feature-dim 16 --backend local"

@@ -36,6 +36,31 @@ def test_a_run(cli, digits, tmp_path):
     assert max(map(len, result.output.splitlines())) <= 100
 
 
+@pytest.mark.parametrize(
+    ("models", "dataset", "words"),
+    [
+        ("mlp", "wine", ("178 rows of 13 numbers, 3 classes", "mlp1, mlp2, mlp3, mlp4")),
+        ("text", "python-docs", ("sequences of 32 tokens", "bag, bag-mlp, textcnn, gru")),
+    ],
+)
+def test_data_that_are_no_images(cli, data_dir, tmp_path, models, dataset, words):
+    where = ("--backend", "local", "--data-dir", data_dir, "--out", "r")
+    result = cli("run", "fedproto", "--models", models, "--dataset", dataset, *where)
+    assert result.exit_code == 0, result.output
+    assert all(part in result.output for part in words)
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert summary["final_test_accuracy"] > summary["majority_accuracy"] + 0.05  # it has learned
+
+
+def test_models_for_other_data_are_refused(cli, data_dir):
+    result = cli(
+        "run", "fedproto", "--models", "htfe8", "--dataset", "wine", "--data-dir", data_dir
+    )
+    assert result.exit_code == 2
+    assert "htfe8 takes images, and the data are rows of 13 numbers" in result.stderr
+    assert "models that take tables: mlp" in result.stderr
+
+
 def test_run_folder_by_default(cli, digits, tmp_path):
     result = cli("run", "local", *digits)
     assert result.exit_code == 0, result.output

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 CALLS = []
-"""(method, hook, owner of the view, weight in the view's config, copy of the view's state)."""
+"""(method, hook, weight in the view's config, copy of the view's state)."""
 
 
 def recording(name, option):
@@ -28,7 +28,7 @@ def recording(name, option):
         def _note(self, hook, view):
             state = view.state
             state["calls"] = state.get("calls", 0) + 1
-            CALLS.append((name, hook, view._owner, view.config.weight, dict(state)))
+            CALLS.append((name, hook, view.config.weight, dict(state)))
 
         @pf.hookimpl
         def setup_server(self, server):
@@ -46,7 +46,7 @@ def recording(name, option):
         @pf.hookimpl
         def download_payload(self, server, client_id):
             assert set(server.modules) == {"net"}
-            CALLS.append((name, "download_payload", server._owner, server.config.weight, {}))
+            CALLS.append((name, "download_payload", server.config.weight, {}))
             return pf.Payload({f"{name}_key": server.knowledge[f"{name}_key"]})
 
         @pf.hookimpl
@@ -60,7 +60,7 @@ def recording(name, option):
 
         @pf.hookimpl
         def local_loss(self, client, batch, output, given):
-            CALLS.append((name, "local_loss", client._owner, client.config.weight, {}))
+            CALLS.append((name, "local_loss", client.config.weight, {}))
             assert given["of"] == name
             assert set(client.modules) == {"own"}
             assert given["d"] == option
@@ -94,7 +94,7 @@ def recording(name, option):
 
         @pf.hookimpl
         def inference(self, client, x):
-            CALLS.append((name, "inference", client._owner, client.config.weight, {}))
+            CALLS.append((name, "inference", client.config.weight, {}))
             return client.head(client.features(x))
 
         @pf.hookimpl

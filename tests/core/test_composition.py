@@ -21,7 +21,7 @@ def test_one_method_provides_everything():
     lines = run_of()
     assert called("a") == SERVER | CLIENT
     assert called("b") == set()
-    assert all(owner == "a" and weight == 1.0 for _, _, owner, weight, _ in CALLS)
+    assert all((name, weight) == ("a", 1.0) for name, _, weight, _ in CALLS)
     assert lines[0]["extra"] == {"a_extra": 1.0}
     assert set(lines[0]["loss_terms"]) == {"ce", "extra"}
     assert lines[0]["train_loss"] == pytest.approx(sum(lines[0]["loss_terms"].values()))
@@ -41,7 +41,7 @@ def test_a_donor_on_the_server(hook):
     lines = run_of(use={hook: "b"})
     assert called("b") == {hook, "setup_server", "end_round"}
     assert called("a") == (SERVER | CLIENT) - {hook}
-    assert all((owner, weight) == (n, {"a": 1, "b": 2}[n]) for n, _, owner, weight, _ in CALLS)
+    assert all(weight == {"a": 1, "b": 2}[name] for name, _, weight, _ in CALLS)
     assert lines[0]["extra"] == {"a_extra": 1.0, "b_extra": 2.0}
 
 
@@ -50,7 +50,7 @@ def test_a_donor_on_the_client(hook):
     lines = run_of(use={hook: "b"})
     assert called("b") == {hook} | CLIENT_LIFE
     assert called("a") == (SERVER | CLIENT) - {hook}
-    assert all((owner, weight) == (n, {"a": 1, "b": 2}[n]) for n, _, owner, weight, _ in CALLS)
+    assert all(weight == {"a": 1, "b": 2}[name] for name, _, weight, _ in CALLS)
     assert lines[0]["extra"] == {"a_extra": 1.0}
 
 

@@ -24,7 +24,7 @@ def scaling(name):
         @pf.hookimpl(wrapper=True)
         def upload_payload(self, client):
             payload = yield
-            CALLS.append((name, "upload_payload", client._owner, client.config.by, {}))
+            CALLS.append((name, "upload_payload", client.config.by, {}))
             return pf.Payload({k: v * 10 + client.config.by for k, v in payload.items()})
 
     return Scaling
@@ -50,7 +50,7 @@ def test_wrappers_act_in_the_order_given(order, expected):
     federation.round(0)
     assert federation.server.knowledge["x"] == expected
     assert [name for name, *_ in CALLS[:2]] == order.split()
-    assert all(name == owner for name, _, owner, *_ in CALLS)
+    assert all(by == {"one": 1, "two": 2}[name] for name, _, by, _ in CALLS)
 
 
 def test_wrappers_wrap_donors_and_the_baseline_too():

@@ -46,16 +46,21 @@ def package(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def type_in(words, data_dir, out):
-    """Run a command of a page, a run on little data."""
-    small = []
-    if words[0] == "run":
-        small = [*SMALL.split(), "--data-dir", str(data_dir), "--out", str(out)]
-        if "--backend" not in words:
-            small += ["--backend", "local"]
-    result = CliRunner().invoke(app, [*words, *small])
-    assert result.exit_code == 0, f"protofl {' '.join(words)}\n{result.output}"
-    return result.output
+@pytest.fixture
+def type_in(data_dir, few):
+    """``type_in(words, out)``: runs a command of a page, a run on little data."""
+
+    def run(words, out):
+        small = []
+        if words[0] == "run":
+            small = [*SMALL.split(), "--data-dir", str(data_dir), "--out", str(out)]
+            for option, value in (("--backend", "local"), ("--dataset", few)):
+                small += [option, value] if option not in words else []
+        result = CliRunner().invoke(app, [*words, *small])
+        assert result.exit_code == 0, f"protofl {' '.join(words)}\n{result.output}"
+        return result.output
+
+    return run
 
 
 def figures(out):
@@ -69,7 +74,7 @@ def test_there_is_a_guide_for_each_kind():
 
 
 @pytest.mark.parametrize("kind", GUIDES)
-def test_a_guide_can_be_followed(kind, package, data_dir, tmp_path):
+def test_a_guide_can_be_followed(kind, package, type_in, tmp_path):
     (plugin,) = package(kind)
     assert plugin.kind == kind
     loaded = Registry().load(kind, plugin.name)
@@ -79,7 +84,7 @@ def test_a_guide_can_be_followed(kind, package, data_dir, tmp_path):
     for number, words in enumerate(commands):
         assert plugin.name in re.split(r"[\s=]", " ".join(words)), words
         again = ["--no-dry-step"] if words[0] == "run" and number else []
-        type_in([*words, *again], data_dir, tmp_path / f"run{number}")
+        type_in([*words, *again], tmp_path / f"run{number}")
 
 
 def loaded_from(package, kind):
@@ -137,21 +142,22 @@ def test_the_guides_wrapper_bounds_rows(package):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_the_guides_engine_learns_as_eager_does(optimizer, package, data_dir, tmp_path):
+def test_the_guides_engine_learns_as_eager_does(optimizer, package, type_in, tmp_path):
     package("engine")
     for engine in ("optim", "eager"):
         words = f"run fedproto --models htcnn8 --engine {engine} --optimizer {optimizer} --clip 1"
-        type_in([*words.split(), "--no-dry-step"], data_dir, tmp_path / engine)
+        type_in([*words.split(), "--no-dry-step"], tmp_path / engine)
     (own,), (reference,) = figures(tmp_path / "optim"), figures(tmp_path / "eager")
     assert own["train_loss"] == pytest.approx(reference["train_loss"], rel=1e-4)
     assert own["test_accuracy"] == pytest.approx(reference["test_accuracy"], abs=0.01)
 
 
-def test_the_guides_backend_gives_the_same_numbers(package, data_dir, tmp_path):
+@pytest.mark.slow
+def test_the_guides_backend_gives_the_same_numbers(package, type_in, tmp_path):
     package("backend")
     for backend in ("multi", "local"):
         words = f"run fedproto --models htcnn8 --backend {backend} --no-dry-step"
-        type_in(words.split(), data_dir, tmp_path / backend)
+        type_in(words.split(), tmp_path / backend)
     assert figures(tmp_path / "multi") == figures(tmp_path / "local")
 
 
@@ -160,11 +166,12 @@ PYTHON = ["README.md", "docs/start.md", *(f"docs/reference/{name}.md" for name i
 
 
 @pytest.mark.parametrize("page", PYTHON)
-def test_python_on_other_pages_runs(page, data_dir, monkeypatch):
+def test_python_on_other_pages_runs(page, data_dir, few, monkeypatch):
     run, runs = pf.run, []
 
     def small(method, *, models, **options):
         options |= {"clients": 2, "rounds": 2, "batch_size": 64, "feature_dim": 16}
+        options.setdefault("dataset", few)
         found = run(method, models="htcnn8", backend="local", data_dir=data_dir, **options)
         runs.append((method, models))
         return found

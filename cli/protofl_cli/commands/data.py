@@ -14,6 +14,7 @@ from protofl_cli.options import Block, DataDir, Debug
 
 if TYPE_CHECKING:
     from protofl.data.cache import CacheEntry
+    from protofl.data.spec import SampleSpec
     from protofl.plugin.registry import Registry
 
 
@@ -39,10 +40,10 @@ def list_data(data_dir: DataDir = None, block: Block = None, debug: Debug = Fals
             rows.append((name, *about, _summary(plugin)))
     rows += [(key, *_about(entry), entry.note or entry.problem) for key, entry in cached.items()]
     render.table(
-        ("data set", "cached", "samples", "classes", "samples are", "about"),
+        ("data set", "cached", "samples", "classes", "sample", "about"),
         rows,
         right=("cached", "samples", "classes"),
-        keep=("cached", "samples are"),
+        keep=("cached", "sample"),
     )
     render.line(f"The cache is {folder}.", "dim")
 
@@ -123,7 +124,12 @@ def _about(entry: CacheEntry) -> tuple[str, str, str, str]:
     if entry.problem:
         return "unusable", "", "", ""
     size = f"{entry.bytes / 1e6:.1f} MB"
-    return size, f"{entry.samples:,}", str(entry.classes), str(entry.sample)
+    return size, f"{entry.samples:,}", str(entry.classes), _short(entry.sample)
+
+
+def _short(sample: SampleSpec | None) -> str:
+    """``image 3×32×32``, ``table 13``."""
+    return f"{sample.kind} {'×'.join(map(str, sample.shape))}" if sample else ""
 
 
 def _summary(plugin: type) -> str:

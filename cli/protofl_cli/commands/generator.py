@@ -59,6 +59,11 @@ def train(
     target = _target(out or Path(f"{stem}.safetensors"))
     folder = (data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
     images = load_data(data, folder, lambda text: render.line(text, "dim"))
+    if images.sample.kind != "image":
+        raise UsageError(
+            f"{choice.name} makes images, and {data.text} holds {images.sample}",
+            do="give a data set of images",
+        )
     render.heading(f"{choice.name} on {data.name}", f"{images.num_train:,} images")
     told = choice.call(
         "train_generator",

@@ -81,11 +81,11 @@ def show(
     options = plugin_options(set_, "partition.KEY=VALUE", ("dataset", "partition"))
     target = _target(out)
     with render.waiting("loading"):
-        images, split = _make(
+        data, split = _make(
             dataset, partition, clients, seed, batch_size, public, options, data_dir, block or []
         )
     name = split.partitioner
-    train, test = split.counts(images.y, images.num_classes)
+    train, test = split.counts(data.y, data.num_classes)
     counts = train + test
     data_name = dataset.partition(":")[0]
     if target is None:
@@ -93,25 +93,26 @@ def show(
         target = Path(re.sub(r"[^A-Za-z0-9._-]+", "-", stem) + ".png")
 
     render.heading(f"{data_name}, {name}, {split.num_clients} clients, seed {seed}")
-    for note in (images.note, *split.notes):
+    for note in (data.note, *split.notes):
         if note:
             render.text(f"  note: {note}", "yellow")
-    if images.num_classes <= WIDE:
-        _whole_table(images, train, test)
+    if data.num_classes <= WIDE:
+        _whole_table(data, train, test)
     else:
-        _short_table(images, train, test)
+        _short_table(data, train, test)
     from protofl.data.picture import draw_split
     from protofl.errors import UsageError
 
     title = f"{data_name} · {name} · {split.num_clients} clients · seed {seed}"
     try:
-        draw_split(counts, images.classes, title, target)
+        draw_split(counts, data.classes, title, target)
     except OSError as error:
         raise UsageError(
             f"--out {target} can't be written: {error.strerror or error}",
             do="choose another file with --out",
         ) from error
-    figures = _figures(split, train, test, images.num_classes)
+    figures = [("data", f"{len(data.y):,} {data.sample}")]
+    figures += _figures(split, train, test, data.num_classes)
     render.pairs([*figures, ("picture", str(target))])
 
 
@@ -162,28 +163,28 @@ def _make(
     return data, split
 
 
-def _whole_table(images: Dataset, train: Tensor, test: Tensor) -> None:
+def _whole_table(data: Dataset, train: Tensor, test: Tensor) -> None:
     counts = train + test
     rows = []
     for client in range(min(len(counts), LONG)):
         cells = [f"{n:,}" if n else "·" for n in counts[client].tolist()]
         sums = [f"{int(t[client].sum()):,}" for t in (counts, train, test)]
         rows.append([str(client), *cells, *sums])
-    rows += _rest(len(counts), images.num_classes + 4)
+    rows += _rest(len(counts), data.num_classes + 4)
     total = [f"{n:,}" for n in counts.sum(0).tolist()]
     rows.append(["all", *total, *(f"{int(t.sum()):,}" for t in (counts, train, test))])
-    names = [_short(name) for name in images.classes]
+    names = [_short(name) for name in data.classes]
     columns = ["client", *names, "samples", "train", "test"]
     render.table(columns, rows, right=columns[1:], keep=columns)
 
 
-def _short_table(images: Dataset, train: Tensor, test: Tensor) -> None:
+def _short_table(data: Dataset, train: Tensor, test: Tensor) -> None:
     counts = train + test
     rows = []
     for client in range(min(len(counts), LONG)):
         order = counts[client].argsort(descending=True, stable=True).tolist()
         present = [c for c in order if counts[client, c]]
-        largest = [f"{_short(images.classes[c])}: {int(counts[client, c]):,}" for c in present[:5]]
+        largest = [f"{_short(data.classes[c])}: {int(counts[client, c]):,}" for c in present[:5]]
         if len(present) > 5:
             largest.append(f"{len(present) - 5} more")
         sums = [f"{int(t[client].sum()):,}" for t in (counts, train, test)]

@@ -159,7 +159,7 @@ def test_a_wrong_folder(tmp_path, parts):
         ({"x": np.zeros((2, 1, 5, 5), np.float32), "y": [0, 1]}, "images are 1×5×5"),
         ({"x": np.zeros((2, 1, 4, 4), np.uint8), "y": [0, 1]}, "images are 1×4×4 uint8"),
         ({"x": np.zeros((2, 99), np.float32), "y": [0, 1]}, "images are 99"),
-        ({"x": np.zeros((2, 1, 4, 4), np.float32), "y": [0]}, "2 images, but labels"),
+        ({"x": np.zeros((2, 1, 4, 4), np.float32), "y": [0]}, "2 samples, but labels"),
         ({"x": np.zeros((2, 1, 4, 4), np.float32), "y": [0, -1]}, "negative label"),
         ({"x": np.zeros((2, 1, 4, 4), np.float32), "y": [0.5, 1]}, "not integers"),
         ({"x": np.full((2, 1, 4, 4), np.nan, np.float32), "y": [0, 1]}, "NaN"),

@@ -1,0 +1,45 @@
+"""Engines on series, token sequences, tables and images that are not square: equal to eager."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import protofl as pf
+import pytest
+import torch
+from protofl.testing import toy as toyfed
+from protofl.testing.equality import Run, assert_equal_runs, double_precision
+from slowness import quick
+from test_engine_nets import ENGINES
+
+SAMPLES = {
+    "table": ("mlp", "mlp2", pf.SampleSpec((5,), "table")),
+    "series": ("cnn1d", "resnet1d", pf.SampleSpec((2, 24), "series")),
+    "bag": ("text", "bag-mlp", pf.SampleSpec((10,), "tokens", vocabulary=40, padding=0)),
+    "textcnn": ("text", "textcnn", pf.SampleSpec((10,), "tokens", vocabulary=40, padding=0)),
+    "gru": ("text", "gru", pf.SampleSpec((10,), "tokens", vocabulary=40)),
+    "oblong images": ("cnn4", None, pf.SampleSpec((1, 28, 40))),
+}
+
+
+def make_plan(name, folder, **options):
+    models, only, sample = SAMPLES[name]
+    data = toyfed.make_data(sample, [[5, 4], [6, 6], [3, 4]])
+    if sample.kind != "tokens":
+        data = replace(data, x=data.x.to(torch.float32))
+    given = {"feature_dim": 16, "lr": 0.05, "backend": "local", **options}
+    chosen = {"models": {"only": only}} if only else {}
+    given["options"] = {**chosen, **options.get("options", {})}
+    return toyfed.make_plan("fedproto", folder, data, models, **given)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("engine", quick(ENGINES, "vmapped", "captured"))
+def test_in_float64(engine, name, tmp_path):
+    with double_precision():
+        wanted, found = (
+            Run(make_plan(name, tmp_path, **own), start=1) for own in ({}, ENGINES[engine])
+        )
+    alone = (engine, name) == ("vmapped", "gru")  # torch has no rule to run several GRUs at once
+    assert bool(found.notes) == alone
+    assert_equal_runs(found, wanted, 1e-9)

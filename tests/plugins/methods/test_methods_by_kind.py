@@ -1,0 +1,93 @@
+"""Methods on series, token sequences, tables, and images that are not square."""
+
+from __future__ import annotations
+
+import numpy as np
+import protofl as pf
+import pytest
+import torch
+from protofl.testing import toy as toyfed
+
+SAMPLES = {
+    "table": ("mlp", pf.SampleSpec((5,), "table")),
+    "series": ("cnn1d", pf.SampleSpec((2, 24), "series")),
+    "tokens": ("text", pf.SampleSpec((10,), "tokens", vocabulary=40, padding=0)),
+    "oblong images": ("cnn4", pf.SampleSpec((1, 28, 40))),
+}
+METHODS = ["fedproto", "fedtgp", "fedsa", "fedgen", "fml"]
+PUBLIC = ["fedpkd", "feddf"]
+COUNTS = [[8, 7, 0], [0, 9, 5], [6, 0, 8], [5, 5, 5]]
+
+
+def plan(method, kind, folder, **options):
+    models, sample = SAMPLES[kind]
+    split = "public" not in options
+    data = toyfed.make_data(sample, COUNTS, noise=0.3, given_split=split)
+    given = {"feature_dim": 16, "lr": 0.05, "backend": "local", **options}
+    return toyfed.make_plan(method, folder, data, models, **given)
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+@pytest.mark.parametrize("method", METHODS)
+def test_two_rounds(method, kind, tmp_path):
+    found = toyfed.Toy(plan(method, kind, tmp_path))
+    lines = found.rounds(2)
+    assert all(torch.isfinite(torch.tensor(line["train_loss"])) for line in lines)
+    assert found.plan.info.sample.kind == SAMPLES[kind][1].kind
+    sizes = {len(list(found.client(i).model.parameters())) for i in range(4)}
+    assert len(sizes) > 1 or kind == "oblong images"  # the clients' models differ
+
+
+@pytest.mark.parametrize("kind", ["table", "tokens"])
+@pytest.mark.parametrize("method", PUBLIC)
+def test_public_samples(method, kind, tmp_path):
+    found = toyfed.Toy(plan(method, kind, tmp_path, public=12, partition="iid", clients=3))
+    found.rounds(2)
+    public = found.client(0).public
+    assert public is not None and public.inputs().shape == (12, *SAMPLES[kind][1].shape)
+
+
+@pytest.mark.parametrize("kind", ["table", "series", "tokens"])
+def test_clients_learn(kind, tmp_path):
+    found = toyfed.Toy(plan("fedproto", kind, tmp_path, optimizer="adam", lr=0.01, local_epochs=2))
+    lines = found.rounds(8)
+    assert lines[-1]["train_loss"] < 0.6 * lines[0]["train_loss"]
+    assert lines[-1]["test_accuracy"] > 0.7
+
+
+@pytest.mark.parametrize("kind", ["table", "series", "tokens"])
+def test_a_generator_of_images_has_nothing_to_make(kind, tmp_path):
+    with pytest.raises(pf.UsageError, match="can't run with") as error:
+        plan("fedktl", kind, tmp_path)
+    assert "generated images" in error.value.near and str(SAMPLES[kind][1]) in error.value.near
+
+
+@pytest.mark.parametrize("kind", ["table", "series", "tokens"])
+def test_only_images_are_shifted_and_flipped(kind, tmp_path):
+    with pytest.raises(pf.UsageError, match="--augment shifts and flips images"):
+        plan("fedproto", kind, tmp_path, augment=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "models", "fit"),
+    [("table", "cnn4", "mlp"), ("series", "mlp", "cnn1d"), ("tokens", "htfe8", "text")],
+)
+def test_models_that_do_not_fit_are_refused_with_those_that_do(kind, models, fit, tmp_path):
+    data = toyfed.make_data(SAMPLES[kind][1], COUNTS)
+    with pytest.raises(pf.UsageError, match=f"{models} takes ") as error:
+        toyfed.make_plan("fedproto", tmp_path, data, models)
+    assert str(data.sample) in error.value.what
+    assert error.value.near.endswith(f": {fit}") and "--models" in error.value.do
+
+
+def test_public_samples_of_another_kind_are_refused(tmp_path):
+    np.savez(tmp_path / "own.npz", x_train=np.zeros((6, 9)), y_train=np.arange(6) % 3)
+    with pytest.raises(pf.UsageError, match="holds rows of 9 numbers, the data set rows of 5"):
+        plan("fedpkd", "table", tmp_path, public=f"npz:{tmp_path}/own.npz")
+
+
+def test_public_token_ids_share_the_vocabulary(tmp_path):
+    np.savez(tmp_path / "own.npz", x_train=np.full((6, 10), 3), y_train=np.arange(6) % 3)
+    own = f"npz:{tmp_path}/own.npz"
+    made = plan("feddf", "tokens", tmp_path, public=own, partition="iid", clients=3)
+    assert made.public_data.sample == made.data.sample
