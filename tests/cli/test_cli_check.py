@@ -43,7 +43,7 @@ class Broken:
 NEWER = """
 class Broken:
     "Newer."
-    requires_hookspec = "1.99"
+    requires_hookspec = "2.99"
 """
 FINE = """
 class Broken:
@@ -140,8 +140,8 @@ def test_what_can_t_be_checked(cli, tmp_path, words, said):
             NEWER,
             "broken",
             [
-                "method/broken of toys 1.5 needs version 1.99 of the hooks",
-                "protofl 0.1.0 has version 1.0",
+                "method/broken of toys 1.5 needs version 2.99 of the hooks",
+                "protofl 0.1.0 has version 2.0",
                 "update protofl (pip install -U protofl), or install an older toys",
             ],
         ),

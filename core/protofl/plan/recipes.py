@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from protofl.errors import UsageError, unknown
+from protofl.errors import UsageError
 from protofl.plan.config_files import options_in, parse_toml, to_toml
 from protofl.plan.options import SPELLED, as_typed, merge_nested, merge_options, parse_options
-from protofl.plan.settings import RUN_OR_MACHINE, Settings
+from protofl.plan.settings import RUN_OR_MACHINE, Settings, check_names
 from protofl.plugin.kinds import Plugin
 from protofl.plugin.registry import Registry
 
@@ -46,9 +46,7 @@ def load_recipe(plugin: Plugin) -> type[Recipe]:
     text = file.read_text(encoding="utf-8")
     values = parse_toml(text)
     options = parse_options(as_typed(options_in(values)))
-    for key in options:
-        if key not in Settings.model_fields:
-            raise unknown("option", key, SPELLED | Settings.model_fields.keys())
+    check_names(options, "option", SPELLED)
     if not options.get("method"):
         raise UsageError("it names no method")
     about = str(values.get("description") or describe(options))

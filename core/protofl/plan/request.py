@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import UsageError, unknown
+from protofl.errors import UsageError
 from protofl.plan.config_files import read_options_file
 from protofl.plan.options import SPELLED, as_typed, merge_options, parse_options
 from protofl.plan.recipes import check_recipe_path, of_method, with_recipe
-from protofl.plan.settings import Settings
+from protofl.plan.settings import check_names
 
 
 @dataclass
@@ -76,10 +76,7 @@ def read_request(
     request.quiet = bool(below.pop("quiet", False))
     owner = str(typed.get("method") or below.get("method") or "")
     below = parse_options(as_typed(below), owner)
-    for key in below:
-        if key not in Settings.model_fields:
-            known = SPELLED | Settings.model_fields.keys() | {"out", "quiet"}
-            raise unknown(f"option in --config {config}:", key, known, "see: protofl run --help")
+    check_names(below, f"option in --config {config}:", SPELLED | {"out", "quiet"})
     merged = of_method(merge_options(below, parse_options(typed, owner)))
     request.options = merged if extra else with_recipe(merged)
     return request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -103,15 +104,27 @@ RUN_OR_MACHINE = set(
 """Options that belong to a run or a machine, which recipes leave out."""
 
 
+def check_names(values: Iterable[str], noun: str, others: Iterable[str] = ()) -> None:
+    """Raise a `UsageError` for a name that is none of an option.
+
+    Args:
+        values: The names.
+        noun: What they are, for the error.
+        others: Further names that are known there.
+    """
+    for key in values:
+        if key not in Settings.model_fields:
+            known = {*Settings.model_fields, *others}
+            raise unknown(noun, key, known, "see: protofl run --help")
+
+
 def build(values: dict[str, Any]) -> Settings:
     """Validate options given by their long names.
 
     Raises:
         UsageError: One is unknown, missing, or out of its range.
     """
-    for key in values:
-        if key not in Settings.model_fields:
-            raise unknown("option", key, Settings.model_fields, "see: protofl run --help")
+    check_names(values, "option")
     try:
         return Settings.model_validate(values)
     except ValidationError as error:

@@ -284,7 +284,5 @@ def resolved(
     return settings.model_copy(update=update)
 
 
-def _dump(config: Config, skip: str | None = None) -> dict[str, Any]:
-    values = config.model_dump(mode="json", by_alias=True)
-    values.pop(skip or "", None)
-    return values
+def _dump(config: Config, without: str | None = None) -> dict[str, Any]:
+    return config.model_dump(mode="json", by_alias=True, exclude={without} if without else None)
