@@ -15,59 +15,35 @@ import protofl as pf
 import torch
 from protofl.plan.plan import Plan
 from protofl.runs.federation import Federation
+from protofl.testing import toy as toyfed
 from torch import nn
 
 DATA = Path(tempfile.mkdtemp(prefix="protofl-tests-"))
 atexit.register(shutil.rmtree, DATA, ignore_errors=True)
 
 
-class Tiny:
+def _quarters():
     """Four classes of 8×8 images: 96 samples, one bright quarter each."""
-
-    @pf.hookimpl
-    def cache_key(self):
-        return "tiny"
-
-    @pf.hookimpl
-    def decode(self):
-        generator = torch.Generator().manual_seed(3)
-        y = torch.arange(96) % 4
-        x = torch.randint(0, 120, (96, 1, 8, 8), generator=generator, dtype=torch.uint8)
-        for label in range(4):
-            row, column = 4 * (label // 2), 4 * (label % 2)
-            x[y == label, :, row : row + 4, column : column + 4] += 100
-        return pf.Dataset(x, y, 96, ["a", "b", "c", "d"])
+    generator = torch.Generator().manual_seed(3)
+    y = torch.arange(96) % 4
+    x = torch.randint(0, 120, (96, 1, 8, 8), generator=generator, dtype=torch.uint8)
+    for label in range(4):
+        row, column = 4 * (label // 2), 4 * (label % 2)
+        x[y == label, :, row : row + 4, column : column + 4] += 100
+    return pf.Dataset(x, y, 96, ["a", "b", "c", "d"])
 
 
-def _build(width):
-    def build(sample, num_classes, feature_dim):
-        flat = math.prod(sample.shape)
-        layers = [nn.Flatten(), nn.Linear(flat, width), nn.ReLU(), nn.Linear(width, feature_dim)]
-        return pf.SplitModel(nn.Sequential(*layers), nn.Linear(feature_dim, num_classes), 6)
+def _dense(width):
+    def extractor(sample, K):
+        flat = [nn.Flatten(), nn.Linear(math.prod(sample.shape), width), nn.ReLU()]
+        return nn.Sequential(*flat, nn.Linear(width, K))
 
-    return build
-
-
-class Toy:
-    """Two small dense networks."""
-
-    feature_dim = 6
-    min_side = 8
-    channels = None
-
-    @pf.hookimpl
-    def architectures(self):
-        return [pf.Architecture(f"dense{width}", _build(width)) for width in (8, 5)]
+    return toyfed.architecture(f"dense{width}", extractor)
 
 
-class Toy1(Toy):
-    """One small dense network."""
-
-    @pf.hookimpl
-    def architectures(self):
-        return [pf.Architecture("dense8", _build(8))]
-
-
+Tiny = toyfed.dataset(_quarters())
+Toy = toyfed.group(_dense(8), _dense(5), K=6, side=8)
+Toy1 = toyfed.group(_dense(8), K=6, side=8)
 PARTS = {("dataset", "tiny"): Tiny, ("model-group", "toy"): Toy, ("model-group", "toy1"): Toy1}
 
 GIVEN = {
@@ -120,8 +96,7 @@ def install(monkeypatch):
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1.0\n")
         groups = {"dataset": "datasets", "model-group": "model_groups"}
         lines = [
-            f"[protofl.{groups[kind]}]\n{name} = {found.__module__}:{found.__name__}"
-            for (kind, name), found in PARTS.items()
+            f"[protofl.{groups[kind]}]\n{name} = {__name__}:{name.title()}" for kind, name in PARTS
         ]
         (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
     monkeypatch.syspath_prepend(info.parent)

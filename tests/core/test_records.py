@@ -111,7 +111,7 @@ def test_config_json_records_what_the_run_was(tmp_path):
     }
     assert len(config["data"]["digest"]) == 64
     assert config["versions"]["torch"] == torch.__version__
-    assert config["layout"]["dense8"] == {"channels_last": True, "eval_batch": 256}
+    assert config["layout"]["dense8"] == {"channels_last": False, "eval_batch": 7}
 
 
 def test_paths_are_recorded_absolute(tmp_path, monkeypatch):
