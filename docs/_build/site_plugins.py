@@ -8,6 +8,8 @@ from protofl.plugin.baseline import Baseline
 from protofl.hookspecs.config import Config, VariantConfig, option_names
 from protofl.plugin.choice import choose
 from protofl.plugin.registry import Registry
+from protofl.data.spec import in_words
+from protofl.plan.inputs import kinds_of
 from protofl.plan.settings import CHOOSING
 from protofl.wire.vocabulary import VOCABULARY, find_key
 from protofl_cli.options import value_range, value_text
@@ -52,7 +54,7 @@ def plugin_reference(kind: str) -> str:
         title = f"{name}:{argument.upper()}" if argument else name
         parts += [f"### `{title}` {{ #{kind}-{name} }}", f"{first_line(plugin)}."]
         if kind == "model-group" and not argument:
-            parts.append(_architectures(name))
+            parts.append(f"Takes {in_words(kinds_of(plugin))}. {_architectures(name)}")
         rows = option_rows(plugin, f"{words.get(kind, name)}.")
         if rows:
             parts.append(table(("option", "default", "range", "meaning"), rows))

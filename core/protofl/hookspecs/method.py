@@ -152,7 +152,7 @@ class MethodSpec:
 
     @hookspec(firstresult=True)
     def inference(self, client: Client, x: Tensor) -> Tensor:
-        """Return class scores B×C of images ``x``; writes nothing."""
+        """Return class scores B×C of samples ``x``; writes nothing."""
 
     @hookspec(firstresult=True)
     def end_round(self, server: Server) -> Mapping[str, float]:

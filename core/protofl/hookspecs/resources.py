@@ -37,10 +37,11 @@ class RecipeSpec:
 class ModelGroupSpec:
     """A model group.
 
-    Attributes that a group may declare beside its hooks: ``feature_dim`` (default K, 512),
-    ``min_side`` (smaller images are brought to it, the same for all its clients; 32),
-    ``channels`` (a fixed number of input channels, or None for the data's own), and
-    ``server_architecture`` (``resnet56``).
+    Attributes that a group may declare beside its hooks: ``kinds`` (the samples that its models
+    take: ``image``, ``series``, ``tokens``, ``table``; images alone), ``feature_dim`` (default K,
+    512) and ``server_architecture`` (``resnet56``); for images ``min_side`` (smaller ones are
+    brought to it, the same for all its clients; 32) and ``channels`` (a fixed number of input
+    channels, or None for the data's own).
     """
 
     @hookspec(firstresult=True)
