@@ -8,9 +8,10 @@ import sys
 
 import protofl as pf
 import pytest
-from protofl.plan.config_files import parse_toml, read_options_file, to_toml
 from protofl.plan.recipes import with_recipe, write_recipe
+from protofl.plan.request import read_options_file
 from protofl.plugin.registry import Registry
+from protofl.toml import parse_toml, to_toml
 from runtime_toys import install, train, without_times
 
 MIX = """

@@ -140,7 +140,7 @@ def test_partition_json(tmp_path):
 
 
 def _options(out):
-    from protofl.plan.config_files import read_options_file
+    from protofl.plan.request import read_options_file
 
     return read_options_file(out / "config.json")
 

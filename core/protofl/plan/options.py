@@ -54,6 +54,16 @@ def as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+RECORD_ONLY = {"plugins", "versions", "data", "layout", "protofl", "description"}
+"""Entries of a run's config.json that record the run and are no options, and a recipe's text."""
+
+
+def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a file are options."""
+    values = {key.replace("-", "_"): value for key, value in values.items()}
+    return {key: value for key, value in values.items() if key not in RECORD_ONLY}
+
+
 def expand_set(values: Mapping[str, Any], bare: str) -> dict[str, dict[str, Any]]:
     """``[NAME.]KEY`` entries of --set as {plugin: {key: value}}; keys without a name are `bare`'s.
 

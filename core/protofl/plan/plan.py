@@ -100,6 +100,9 @@ class Plan:
         choices |= others
         # 3. The data, what they become for the models, and the public data.
         found = steps.run_data(given, settings, composition, choices, registry, report)
+        splits = steps.splitter(
+            found.data, choices["partitioner"], found.clients, settings.batch_size, found.held_out
+        )
         # 4. What hooks may know of the run; what they ask of it; options that depend on it.
         info = steps.run_info(settings, choices["model-group"], found)
         steps.settle(composition, settings, info)
@@ -110,13 +113,7 @@ class Plan:
             choices=choices,
             data=found.data,
             public_data=found.public_data,
-            splits=steps.splitter(
-                found.data,
-                choices["partitioner"],
-                found.clients,
-                settings.batch_size,
-                found.held_out,
-            ),
+            splits=splits,
             info=info,
             preparation=found.preparation,
             device=device,

@@ -19,11 +19,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from protofl.errors import UsageError
-from protofl.plan.config_files import options_in, parse_toml, to_toml
-from protofl.plan.options import SPELLED, as_typed, merge_nested, merge_options, parse_options
+from protofl.plan.options import (
+    SPELLED,
+    as_typed,
+    merge_nested,
+    merge_options,
+    options_in,
+    parse_options,
+)
 from protofl.plan.settings import RUN_OR_MACHINE, Settings, check_names
 from protofl.plugin.kinds import Plugin
 from protofl.plugin.registry import Registry
+from protofl.toml import parse_toml, to_toml
 
 
 class Recipe:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.plan.config_files import read_options_file
-from protofl.plan.options import SPELLED, as_typed, merge_options, parse_options
+from protofl.plan.options import SPELLED, as_typed, merge_options, options_in, parse_options
 from protofl.plan.recipes import check_recipe_path, of_method, with_recipe
 from protofl.plan.settings import check_names
+from protofl.toml import parse_toml
 
 
 @dataclass
@@ -93,3 +94,24 @@ def _check_resume(request: Request, more: bool) -> None:
         raise UsageError("--resume needs --out: the folder of the interrupted run")
     if more:
         raise UsageError("--resume continues the run as it was; leave --config and --set out")
+
+
+def read_options_file(path: Path) -> dict[str, Any]:
+    """Options from a TOML or JSON file, by their long names (``-`` and ``_`` alike).
+
+    Raises:
+        UsageError: The file can't be read or is neither.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config {path} can't be read: {error}") from None
+    try:
+        values = json.loads(text) if path.suffix == ".json" else parse_toml(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--config {path} is no valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}"
+        ) from None
+    if not isinstance(values, dict):
+        raise UsageError(f"--config {path} holds no table of options")
+    return options_in(values)

@@ -203,13 +203,7 @@ def splitter(
     @lru_cache(maxsize=2)
     def split(seed: int) -> Split:
         return make_split(
-            data,
-            partition,
-            clients,
-            batch_size,
-            seed,
-            public=public,
-            partitioner=partitioner.name,
+            data, partition, clients, batch_size, seed, public, partitioner=partitioner.name
         )
 
     return split

@@ -11,7 +11,7 @@ import torch
 
 from protofl import __version__
 from protofl.errors import UsageError
-from protofl.plan.config_files import options_in
+from protofl.plan.options import options_in
 from protofl.plan.plan import Plan
 from protofl.plan.settings import FREE, UNRECORDED
 

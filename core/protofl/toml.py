@@ -1,44 +1,11 @@
-"""Files of options: TOML or JSON with the long names that ``protofl run`` takes."""
+"""TOML as values, and values as TOML: of what the standard library only reads."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
-
-from protofl.errors import UsageError
-
-RECORD_ONLY = {"plugins", "versions", "data", "layout", "protofl", "description"}
-"""Entries of a run's config.json that record the run and are no options, and a recipe's text."""
-
-
-def read_options_file(path: Path) -> dict[str, Any]:
-    """Options from a TOML or JSON file, by their long names (``-`` and ``_`` alike).
-
-    Raises:
-        UsageError: The file can't be read or is neither.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--config {path} can't be read: {error}") from None
-    try:
-        values = json.loads(text) if path.suffix == ".json" else parse_toml(text)
-    except ValueError as error:
-        raise UsageError(
-            f"--config {path} is no valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}"
-        ) from None
-    if not isinstance(values, dict):
-        raise UsageError(f"--config {path} holds no table of options")
-    return options_in(values)
-
-
-def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a file are options."""
-    values = {key.replace("-", "_"): value for key, value in values.items()}
-    return {key: value for key, value in values.items() if key not in RECORD_ONLY}
 
 
 def parse_toml(text: str) -> dict[str, Any]:
