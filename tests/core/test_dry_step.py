@@ -338,6 +338,12 @@ def test_a_key_is_told_though_a_later_phase_looks_for_others():
     assert (error.lacks, error.name) == ("key", "prototypes")
 
 
+def test_a_key_is_told_though_the_download_is_that_of_the_last_round():
+    """A client that keeps its download looks in this round for what another one brought."""
+    error = lacking("fedpkd", use={"download_payload": "fedprox"}, public=8)
+    assert (error.lacks, error.name) == ("key", "prototypes")
+
+
 def test_who_looks_in_vain():
     error = lacking("local", {"proto": Prototypes}, use={"inference": "proto"})
     assert error.what.startswith("inference of proto looks for 'prototypes'")

@@ -17,16 +17,15 @@ class Watched(Payload):
     """A download that knows which hook reads it, and notes what that looks for in vain.
 
     Attributes:
-        missed: {key: the hook that looked for it first}.
         reader: The hook that reads at the moment, ``METHOD.HOOK``.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], missed: dict[str, str]) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], looks: Looks) -> None:
         super().__init__(tensors)
-        self.missed, self.reader = missed, ""
+        self._looks, self.reader = looks, ""
 
     def _note(self, key: str) -> None:
-        self.missed.setdefault(key, self.reader)
+        self._looks.missed(key, self.reader)
 
     def __missing__(self, key: str) -> Tensor:
         self._note(key)
@@ -79,7 +78,11 @@ class Looks:
 
     def read(self, data: bytes, device: torch.device) -> Payload:
         """A download from its bytes."""
-        return Watched(Payload.from_bytes(data, device), self._now)
+        return Watched(Payload.from_bytes(data, device), self)
+
+    def missed(self, key: str, reader: str) -> None:
+        """A hook has looked for a key in vain, in a download of this round or of the last."""
+        self._now.setdefault(key, reader)
 
     def __call__(self, method: str, hook: str, arguments: Mapping[str, Any]) -> None:
         """A method's hook is about to be called."""
