@@ -38,7 +38,8 @@ class Message:
         """The message that `header` described, with its blob."""
         values = {name: value for name, value in header.items() if name != "kind"}
         found = Message.kinds[header["kind"]](**values, blob=blob)
-        assert isinstance(found, cls), f"{header['kind']} is no {cls.__name__}"
+        if not isinstance(found, cls):
+            raise TypeError(f"{header['kind']} is no {cls.__name__}")
         return found
 
 
