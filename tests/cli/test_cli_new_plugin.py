@@ -29,18 +29,23 @@ RUN = {
 }
 
 
+VARIANTS = {f"{samples}-{kind[:4]}": (kind, samples) for kind, samples in new_plugin.SAMPLES}
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """{kind: folder} of a new plugin of every kind, installed as pip would leave it."""
     root = tmp_path_factory.mktemp("plugins")
     folders = {}
-    for kind in new_plugin.KINDS:
-        folder = root / kind
-        words = ["new-plugin", f"my-{kind}", "--kind", kind, "--out", str(folder)]
+    every = {kind: (kind, "image") for kind in new_plugin.KINDS} | VARIANTS
+    for name, (kind, samples) in every.items():
+        folder = root / name
+        words = ["new-plugin", f"my-{name}", "--kind", kind, "--samples", samples]
+        words += ["--out", str(folder)]
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, result.output
         write_dist_info(folder, folder / "src")
-        folders[kind] = folder
+        folders[name] = folder
     return folders
 
 
@@ -89,6 +94,20 @@ def test_it_passes_the_check(installed, cli, kind, data_dir):
     result = cli("check", f"my-{kind}", "--data-dir", data_dir)
     assert result.exit_code == 0, result.output
     assert f"protofl-my-{kind} 0.1.0" in result.stdout
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_one_for_other_samples_than_images(installed, cli, name, data_dir):
+    kind, samples = VARIANTS[name]
+    checked = cli("check", f"{kind}/my-{name}", "--data-dir", data_dir)
+    assert checked.exit_code == 0, checked.output
+    run = new_plugin.SAMPLES[kind, samples].run.format(name=f"my-{name}").split()[1:]
+    small = ["--clients", "3", "--rounds", "2", "--backend", "local", "--data-dir", str(data_dir)]
+    run = [word for word in run if word not in ("--rounds", "3")]
+    result = cli(*run, *small, "--out", "run")
+    assert result.exit_code == 0, result.output
+    readme = (installed[name] / "README.md").read_text()
+    assert f"--{'models' if kind == 'model-group' else 'dataset'} my-{name}" in readme
 
 
 @pytest.mark.slow
@@ -149,6 +168,8 @@ def test_an_underscore(cli):
         (["fedsa"], "method 'fedsa' is taken: protofl 0.1.0 provides it"),
         (["digits", "--kind", "dataset"], "dataset 'digits' is taken"),
         (["mine", "--kind", "metod"], "did you mean 'method'?"),
+        (["mine", "--samples", "table"], "a method is not about one kind of sample"),
+        (["mine", "--kind", "dataset", "--samples", "tables"], "did you mean 'table'"),
         (["mine", "--out", "used"], "used exists already"),
         (["mine", "--out", "used/file.txt"], "used/file.txt exists already"),
     ],

@@ -72,6 +72,40 @@ KINDS = {
     ),
 }
 
+SAMPLES = {
+    ("model-group", "series"): _Kind(
+        "ModelGroupContract",
+        "Three small 1-D convolutional nets of growing width, for series.",
+        "protofl run fedproto --models {name} --dataset digits-series --rounds 3",
+    ),
+    ("model-group", "tokens"): _Kind(
+        "ModelGroupContract",
+        "Three bags of embeddings of growing width, for token sequences.",
+        "protofl run fedproto --models {name} --dataset python-docs --rounds 3",
+    ),
+    ("model-group", "table"): _Kind(
+        "ModelGroupContract",
+        "Three perceptrons of growing width, for tables.",
+        "protofl run fedproto --models {name} --dataset wine --rounds 3",
+    ),
+    ("dataset", "series"): _Kind(
+        "DatasetContract",
+        "Waves of several frequencies under noise.",
+        "protofl run fedproto --models cnn1d --dataset {name} --rounds 3",
+    ),
+    ("dataset", "tokens"): _Kind(
+        "DatasetContract",
+        "Sequences of made-up words.",
+        "protofl run fedproto --models text --dataset {name} --rounds 3",
+    ),
+    ("dataset", "table"): _Kind(
+        "DatasetContract",
+        "Rows of numbers around the centres of their classes.",
+        "protofl run fedproto --models mlp --dataset {name} --rounds 3",
+    ),
+}
+"""Kinds of which there is a template for other samples than images, and which."""
+
 
 def new_plugin(
     name: Annotated[
@@ -86,6 +120,14 @@ def new_plugin(
         str,
         typer.Option("--kind", metavar="KIND", help=f"The plugin's kind: {', '.join(KINDS)}."),
     ] = "method",
+    samples: Annotated[
+        str,
+        typer.Option(
+            "--samples",
+            metavar="KIND",
+            help="What a data set holds or a model group takes: image, series, tokens or table.",
+        ),
+    ] = "image",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -106,6 +148,7 @@ def new_plugin(
 
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS, "write --kind KIND")
+    _check_samples(kind, samples)
     _check_name(Registry(), kind, name)
     folder = (out or Path(f"protofl-{name}")).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -114,7 +157,7 @@ def new_plugin(
             "a new plugin is written into a folder that is new or empty",
             "give another with --out DIR, or remove it",
         )
-    files = render_files(kind, name)
+    files = render_files(kind, name, samples)
     try:
         for path, content in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -129,8 +172,32 @@ def new_plugin(
     render.text()
     render.line("Next:")
     steps = [f"cd {folder}", "pip install -e '.[dev]'", f"protofl check {kind}/{name}", "pytest"]
-    for step in (*steps, KINDS[kind].run.format(name=name)):
+    for step in (*steps, _about(kind, samples).run.format(name=name)):
         render.line(f"  {step}")
+
+
+def _about(kind: str, samples: str) -> _Kind:
+    return KINDS[kind] if samples == "image" else SAMPLES[kind, samples]
+
+
+def _check_samples(kind: str, samples: str) -> None:
+    """Whether there is a template of the kind for such samples.
+
+    Raises:
+        UsageError: There is none.
+    """
+    from protofl.errors import UsageError, unknown
+
+    if samples == "image" or (kind, samples) in SAMPLES:
+        return
+    able = sorted({kind for kind, _ in SAMPLES})
+    if kind not in able:
+        raise UsageError(
+            f"--samples {samples}: a {kind} is not about one kind of sample",
+            f"kinds of plugin that are: {', '.join(able)}",
+            "leave it out",
+        )
+    raise unknown("kind of sample", samples, ["image", *(s for k, s in SAMPLES if k == kind)])
 
 
 def _check_name(registry: Registry, kind: str, name: str) -> None:
@@ -174,18 +241,20 @@ def _check_name(registry: Registry, kind: str, name: str) -> None:
     )
 
 
-def render_files(kind: str, name: str) -> dict[str, str]:
+def render_files(kind: str, name: str, samples: str = "image") -> dict[str, str]:
     """{path: content} of a new distribution.
 
     Args:
         kind: The plugin's kind.
         name: Its name.
+        samples: What it takes or holds.
     """
     from protofl import HOOKSPEC_VERSION, __version__
     from protofl.plugin.kinds import KINDS as GROUPS
 
-    about, package = KINDS[kind], f"protofl_{name.replace('-', '_')}"
-    module = _template(f"{kind}.py")
+    about, package = _about(kind, samples), f"protofl_{name.replace('-', '_')}"
+    source = f"{kind}.py" if samples == "image" else f"{kind}-{samples}.py"
+    module = _template(source)
     values = {
         "name": name,
         "kind": kind,
@@ -205,7 +274,7 @@ def render_files(kind: str, name: str) -> dict[str, str]:
         "README.md": "README.md",
         ".gitignore": "gitignore",
         f"src/{package}/py.typed": "",
-        f"src/{package}/__init__.py": f"{kind}.py",
+        f"src/{package}/__init__.py": source,
         f"tests/test_{package}.py": "test.py",
     }
     if kind == "backend":
