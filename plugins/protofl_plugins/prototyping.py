@@ -63,7 +63,7 @@ DEVIATIONS = {
 
 
 def guide(
-    client: pf.Learner, batch: pf.Batch, output: pf.Output, table: Tensor, known: Tensor
+    client: pf.Learner, batch: pf.Batch, output: pf.Output, prototypes: Tensor, known: Tensor
 ) -> Tensor:
     """λ·E_{c ~ C_i} φ(P_i^c, P̄^c): FedTGP Eq. 4 and 11; or of every sample (published code).
 
@@ -73,11 +73,11 @@ def guide(
     config = client.config
     weight: float | Tensor = config.lambda_
     if config.align == "sample":
-        term = F.prototype_alignment(output.features, batch.y, table, known, config.distance)
+        term = F.prototype_alignment(output.features, batch.y, prototypes, known, config.distance)
     else:
         means, counts = F.class_means(output.features, batch.y, client.num_classes)
         present = counts > 0
-        term = F.prototype_alignment(means, None, table, known & present, config.distance)
+        term = F.prototype_alignment(means, None, prototypes, known & present, config.distance)
         # Of all C rows the mean was taken; one factor in place of three steps for autograd.
         weight = weight * len(means) / present.sum(dtype=term.dtype)
     return weight * term

@@ -14,6 +14,8 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `mean_margin`            average margin: FedSA Eq. 6
 `margin_contrastive_…`   ``rows`` and their mean, ``loss``: FedTGP Eq. 10, FedSA Eq. 7
 `margin_penalty`         what both add to the distances
+`anchor_alignment`       FedSA Eq. 5; `anchor_contrast` Eq. 7, `anchor_terms` both at once
+`anchor_calibration`     FedSA Eq. 8
 `simplex_etf`            the fixed classifier V: FedKTL section 3.3.2
 `arcface_loss`           FedKTL Eq. 1
 `mmd_rbf`                maximum mean discrepancy: FedKTL Eq. 3
@@ -34,6 +36,12 @@ in float32, except by `ema`, which keeps the dtype, and `truncated_svd`, which t
 
 from __future__ import annotations
 
+from protofl.functional.anchors import (
+    anchor_alignment,
+    anchor_calibration,
+    anchor_contrast,
+    anchor_terms,
+)
 from protofl.functional.compression import truncated_svd
 from protofl.functional.distances import prototype_alignment, prototype_distance
 from protofl.functional.distillation import (
@@ -58,6 +66,10 @@ from protofl.functional.prototypes import aggregate_prototypes, class_means, ema
 
 __all__ = [
     "aggregate_prototypes",
+    "anchor_alignment",
+    "anchor_calibration",
+    "anchor_contrast",
+    "anchor_terms",
     "arcface_loss",
     "class_means",
     "ema",

@@ -95,7 +95,7 @@ class DSFL:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self, batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """Update, or distil."""
         if batch.phase == "distil":

@@ -67,13 +67,6 @@ class FedGH:
             pf.load_weights(client.module("head"), client.received, "head")
 
     @pf.hookimpl
-    def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
-    ) -> Mapping[str, Tensor]:
-        """Cross-entropy."""
-        return {"ce": cross_entropy(output.logits, batch.y)}
-
-    @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """P_i^c, without counts."""
         return client.class_prototypes().select("prototypes")

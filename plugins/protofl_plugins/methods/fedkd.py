@@ -120,7 +120,7 @@ class FedKD(AuxiliaryModel):
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output
     ) -> Mapping[str, Tensor]:
         """L_s and L_a."""
         model = cast(pf.SplitModel, client.module("auxiliary"))

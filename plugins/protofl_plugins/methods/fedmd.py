@@ -70,7 +70,7 @@ class FedMD:
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self, batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """Digest, or revisit."""
         if batch.phase == "digest":

@@ -80,8 +80,8 @@ class FedProto(Guided):
         """P̄ as a table C×K with the mask of known classes."""
         if "prototypes" not in client.received:
             return {}
-        table, known = received_prototypes(client)
-        return {"table": table, "known": known}
+        prototypes, known = received_prototypes(client)
+        return {"prototypes": prototypes, "known": known}
 
     @pf.hookimpl
     def local_loss(

@@ -160,7 +160,7 @@ class FedSA:
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
-        """Ā as a table C×K, d_i* = max(d_global, d_i), and all that a round's steps share."""
+        """Ā as a table C×K, and what d_i* = max(d_global, d_i) adds to distances in Eq. 7."""
         if "prototypes" not in client.received:
             return {}
         anchors, known = received_prototypes(client)
@@ -169,7 +169,7 @@ class FedSA:
             margin = torch.maximum(margin, client.state["margin"])
         every = torch.arange(client.num_classes, device=anchors.device)
         penalty = F.margin_penalty(every, client.num_classes, margin, known, anchors.dtype)
-        return {"anchors": (anchors, known, margin, penalty, every)}
+        return {"anchors": anchors, "known": known, "penalty": penalty}
 
     @pf.hookimpl
     def local_loss(
@@ -179,25 +179,18 @@ class FedSA:
         terms = {"ce": cross_entropy(output.logits, batch.y)}
         if not given:
             return terms
-        config, z, y = client.config, output.features, batch.y
-        anchors, known, margin, penalty, every = given["anchors"]
-        if "class" in (config.align, config.contrast):
-            means, counts = F.class_means(z, y, client.num_classes)
-            d = F.prototype_distance(means, anchors)  # d(P_i^c, Ā^c') of Eq. 5 and of Eq. 7
-            present = counts > 0
-            here = (known & present).to(d.dtype)  # 1 for a class of the batch, weights below
-        if config.align == "sample":
-            L_R = F.prototype_alignment(z, y, anchors, known, config.distance)
-        else:
-            own = d.diagonal()
-            L_R = here @ (own if config.distance == "l2" else own.square() / z.shape[1])
-        if config.contrast == "sample":
-            L_MCL = F.margin_contrastive_loss(z, y, anchors, margin, known)
-        else:
-            mean = here / present.sum()
-            L_MCL = cross_entropy(-(d + penalty), every, weight=mean, reduction="sum")
-        scores = _without_bias(client, anchors)
-        L_CC = cross_entropy(scores, every, weight=known.to(scores.dtype))  # the mean over known
+        config = client.config
+        L_R, L_MCL = F.anchor_terms(  # Eq. 5 and 7
+            output.features,
+            batch.y,
+            **given,
+            distance=config.distance,
+            align=config.align,
+            contrast=config.contrast,
+        )
+        L_CC = F.anchor_calibration(
+            _without_bias(client, given["anchors"]), given["known"]
+        )  # Eq. 8
         return terms | {
             "align": config.lambda_1 * L_R,
             "mcl": config.lambda_2 * L_MCL,

@@ -105,8 +105,8 @@ class FedTGP(Guided):
         """P̂ as a table C×K."""
         if "prototypes" not in client.received:
             return {}
-        table, known = received_prototypes(client)
-        return {"table": table, "known": known}
+        prototypes, known = received_prototypes(client)
+        return {"prototypes": prototypes, "known": known}
 
     @pf.hookimpl
     def local_loss(

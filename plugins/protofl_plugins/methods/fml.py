@@ -71,7 +71,7 @@ class FML(AuxiliaryModel):
 
     @pf.hookimpl
     def local_loss(
-        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output
     ) -> Mapping[str, Tensor]:
         """L_local and L_auxiliary."""
         alpha, beta = client.config.alpha, client.config.beta

@@ -37,9 +37,9 @@ def test_loss_is_algorithm_1_line_6():
     known = torch.tensor([True, True, False, True])
     batch.y[:4] = torch.arange(4)
     payload = pf.class_rows(known, class_logits=table)
-    view = client(FedDistill.Config(gamma=0.7), scratch={}, received=payload, num_classes=4)
-    FedDistill().before_training(view)
-    terms = FedDistill().local_loss(view, batch, output)
+    view = client(FedDistill.Config(gamma=0.7), received=payload, num_classes=4)
+    given = FedDistill().before_training(view)
+    terms = FedDistill().local_loss(view, batch, output, given)
     ce = distill = 0.0
     for row, y in zip(output.logits.tolist(), batch.y.tolist(), strict=True):
         p = softmax(row)

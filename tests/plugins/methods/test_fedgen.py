@@ -93,23 +93,24 @@ def test_client_loss():
     batch, output = batch_of(5, 4, 3)
     draw = torch.Generator().manual_seed(7)
     head, G = nn.Linear(3, 4).double(), Generator(2, 4, 6, 3).double().eval().requires_grad_(False)
-    batch.draws = {
+    config, fade = FedGen.Config(a=0.6, b=0.4, decay=0.9), 0.9**3
+    given = {
+        "a": fade * config.a,
+        "b": fade * config.b,
         "labels": torch.tensor([3, 0, 1]),
         "noise": torch.rand(3, 2, generator=draw, dtype=torch.float64),
         "own": torch.rand(8, 2, generator=draw, dtype=torch.float64),
     }
-    config = FedGen.Config(a=0.6, b=0.4, decay=0.9)
-    view = client(config, head=head, module={"generator": G}.get, round=3)
-    terms = FedGen().local_loss(view, batch, output)
-    fade = 0.9**3
+    view = client(config, head=head, module={"generator": G}.get)
+    terms = FedGen().local_loss(view, batch, output, given)
     expected = dict.fromkeys(FedGen.terms, 0.0)
     for p, y in zip(output.logits.tolist(), batch.y.tolist(), strict=True):
         expected["ce"] -= math.log(softmax(p)[y]) / 5
-    for eps, y in zip(batch.draws["noise"], (3, 0, 1), strict=True):
+    for eps, y in zip(given["noise"], (3, 0, 1), strict=True):
         scores = head(G(eps[None], torch.tensor([y])))[0].tolist()
         expected["gen"] -= fade * 0.6 * math.log(softmax(scores)[y]) / 3
     for n, y in enumerate(batch.y.tolist()):
-        q = softmax(head(G(batch.draws["own"][n : n + 1], torch.tensor([y])))[0].tolist())
+        q = softmax(head(G(given["own"][n : n + 1], torch.tensor([y])))[0].tolist())
         p = softmax(output.logits[n].tolist())
         for c in range(4):
             expected["latent"] += fade * 0.4 * q[c] * math.log(q[c] / p[c]) / 5
@@ -175,7 +176,8 @@ def test_draws_follow_the_counts(data_dir):
         300,
         FedGen().download_payload(Server(toy.federation.server, "fedgen"), 1),
     )
-    draws = FedGen().before_training(view)
+    given = FedGen().before_training(view)
+    draws = {name: given[name].rows for name in ("labels", "noise", "own")}
     assert draws["labels"].shape == (300, 10)
     assert draws["noise"].shape == (300, 10, 32)
     assert draws["own"].shape == (300, 13, 32)

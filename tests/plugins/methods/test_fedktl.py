@@ -66,7 +66,7 @@ def config(**values):
 def stub(settings, h, V, **more):
     modules = {"h": h, "V": V, **more.pop("modules", {})}
     return SimpleNamespace(
-        config=settings, num_classes=V.V.shape[1], module=modules.__getitem__, scratch={}, **more
+        config=settings, num_classes=V.V.shape[1], module=modules.__getitem__, **more
     )
 
 
@@ -99,7 +99,8 @@ def test_supervised_loss_is_eq_1_and_6(s, m):
     assert float(found) == pytest.approx(total / len(y), rel=1e-9)
     # the hook computes it in float32
     h.float(), V.float()
-    hook = FedKTL().local_loss(client, SimpleNamespace(y=y), SimpleNamespace(features=z.float()))
+    batch, output = SimpleNamespace(y=y), SimpleNamespace(features=z.float())
+    hook = FedKTL().local_loss(client, batch, output, {})
     assert float(hook["arcface"]) == pytest.approx(total / len(y), rel=1e-3)
 
 
@@ -138,10 +139,11 @@ def test_guide_is_eq_4():
     h_prime, f = nn.Linear(6, 9), nn.Linear(12, 6)
     images, latents = torch.randn(C, 12), torch.randn(C, 9)
     client = stub(config(mu=50.0), h, V, modules={"h_prime": h_prime}, features=f)
-    client.scratch["pairs"] = images, latents, torch.arange(C)
-    batch = SimpleNamespace(y=y, x=None, draws={"pairs": torch.arange(C)})
+    rows = torch.arange(C)
+    given = {"images": images, "latents": latents, "classes": rows, "rows": rows}
+    batch, output = SimpleNamespace(y=y, x=None), SimpleNamespace(features=torch.randn(7, 6))
     h_prime.requires_grad_(False), f.requires_grad_(False), h.requires_grad_(False)
-    found = FedKTL().local_loss(client, batch, SimpleNamespace(features=torch.randn(7, 6)))
+    found = FedKTL().local_loss(client, batch, output, given)
     f, h_prime = f.double(), h_prime.double()
     total = 0.0
     for c in range(C):
@@ -296,7 +298,6 @@ def test_mini_batches_of_pairs(toy, tmp_path):
         ),
         config=config(guide_batch=3),
         steps=11,
-        scratch={},
         feature_dim=6,
         device=torch.device("cpu"),
         prepare=lambda x: x,
@@ -306,13 +307,13 @@ def test_mini_batches_of_pairs(toy, tmp_path):
         batch_size=10,
         num_samples=104,
     )
-    draws = FedKTL().before_training(client)["pairs"]
+    draws = FedKTL().before_training(client)["rows"].rows
     assert draws.shape == (11, 3)
     assert all(len(set(row.tolist())) == 3 for row in draws)
     client.config = config(guide_batch=0)
-    assert FedKTL().before_training(client)["pairs"].shape == (11, C)
+    assert FedKTL().before_training(client)["rows"].rows.shape == (11, C)
     client.config = config(mix=True)  # every image about once an epoch
-    draws = FedKTL().before_training(client)["pairs"]
+    draws = FedKTL().before_training(client)["rows"].rows
     assert draws.shape == (11, 1)
     assert all(n >= 2 for n in torch.bincount(draws.flatten(), minlength=C).tolist())
 

@@ -7,7 +7,7 @@ import torch
 from protofl.errors import UsageError
 from protofl_plugins.methods.fedmd import FedMD
 from public_toy import DoubleServer, Public, check_public_contract, logits, payload, smoke
-from toy_federation import batch_of, client
+from toy_federation import batch_of
 
 
 @pytest.fixture(scope="module")
@@ -19,8 +19,7 @@ def test_digest():
     batch, output = batch_of(6, 4, 3)
     batch.phase, batch.y, batch.index = "digest", torch.empty(0), torch.tensor([4, 0, 2, 7, 5, 1])
     consensus = logits(1, 8, 4)[0]
-    view = client(FedMD.Config(), received={"public_logits": consensus})
-    terms = FedMD().local_loss(view, batch, output)
+    terms = FedMD().local_loss(batch, output, {"public_logits": consensus})
     expected = 0.0
     for scores, row in zip(output.logits.tolist(), batch.index.tolist(), strict=True):
         for own, common in zip(scores, consensus[row].tolist(), strict=True):

@@ -36,8 +36,8 @@ def test_private_loss():
     batch, output = batch_of(6, 4, 3)
     P = torch.randn(4, 3, dtype=torch.float64)
     known = torch.tensor([True, False, True, True])
-    view = client(FedPKD.Config(epsilon=0.7), scratch={"P": (P, known)})
-    terms = FedPKD().local_loss(view, batch, output)
+    view = client(FedPKD.Config(epsilon=0.7))
+    terms = FedPKD().local_loss(view, batch, output, {"P": P, "known": known})
     ce = align = 0.0
     rows = zip(output.features.tolist(), output.logits.tolist(), batch.y.tolist(), strict=True)
     for feature, scores, y in rows:
@@ -46,16 +46,15 @@ def test_private_loss():
             pairs = zip(feature, P[y].tolist(), strict=True)
             align += 0.7 * sum((a - b) ** 2 for a, b in pairs) / 3 / 6
     assert {k: v.item() for k, v in terms.items()} == pytest.approx({"ce": ce, "align": align})
-    view = client(FedPKD.Config(), scratch={})
-    assert set(FedPKD().local_loss(view, batch, output)) == {"ce"}
+    assert set(FedPKD().local_loss(client(FedPKD.Config()), batch, output, {})) == {"ce"}
 
 
 def test_public_loss():
     batch, output = batch_of(6, 4, 3)
     batch.phase, batch.y, batch.index = "public", torch.empty(0), torch.tensor([4, 0, 2, 7, 5, 1])
     M_G = logits(1, 8, 4)[0]
-    view = client(FedPKD.Config(gamma=0.3), received={"public_logits": M_G})
-    terms = FedPKD().local_loss(view, batch, output)
+    view = client(FedPKD.Config(gamma=0.3))
+    terms = FedPKD().local_loss(view, batch, output, {"public_logits": M_G})
     kl = ce = 0.0
     for scores, row in zip(output.logits, batch.index.tolist(), strict=True):
         kl += 0.3 * slow_kl(list(scores), list(M_G[row])) / 6
