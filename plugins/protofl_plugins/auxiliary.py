@@ -18,7 +18,7 @@ HOMOGENEOUS = "cnn4"
 class AuxiliaryConfig(pf.Config):
     """Which model is the auxiliary."""
 
-    auxiliary: str | None = pf.Field(
+    auxiliary: str = pf.Field(
         None,
         description="architecture of the auxiliary model, one of the group's. None: the one with "
         "the fewest parameters, or cnn4 where all clients have one architecture",
@@ -50,12 +50,12 @@ class AuxiliaryModel:
         return {"auxiliary": min(run.architectures, key=lambda a: size(a, run)).name}
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server) -> pf.Payload:
+    def setup_server(self, server: pf.Server[AuxiliaryConfig]) -> pf.Payload:
         """The auxiliary model as the server builds it, sent from round 0."""
         return pf.pack_weights(server.build(server.config.auxiliary), "auxiliary")
 
     @pf.hookimpl
-    def setup_client(self, client: pf.Client) -> None:
+    def setup_client(self, client: pf.Client[AuxiliaryConfig]) -> None:
         """A place for the auxiliary model, trained with the client's own."""
         client.add_module("auxiliary", client.build(client.config.auxiliary))
 

@@ -19,9 +19,6 @@ from torch import Tensor
 CHUNK = 128
 """Public samples that are scored together; rounding depends on it, so it is fixed."""
 
-LEAST = 4
-"""The smallest batch on which BatchNorm is trained, as on clients."""
-
 # --- options --------------------------------------------------------------------------------------
 
 
@@ -48,15 +45,11 @@ class EpochsConfig(pf.Config):
         own = {k: v for k, v in cls.paper_epochs.items() if k in cls.model_fields}
         return data | {k: v if paper else 1 for k, v in own.items() if data.get(k) is None}
 
-    def run_epochs(self) -> dict[str, int]:
-        """Epochs of the private phase, as a default of the run."""
-        return {"local_epochs": self.paper_epochs["local_epochs"]} if self.epochs == "paper" else {}
-
 
 class PublicPhaseConfig(EpochsConfig):
     """Options of a method whose clients train on public data."""
 
-    public_epochs: int | None = pf.Field(
+    public_epochs: int = pf.Field(
         None, ge=1, description="a client's epochs on public data. None: as epochs says"
     )
 
@@ -64,9 +57,21 @@ class PublicPhaseConfig(EpochsConfig):
 class ServerTrainingConfig(EpochsConfig):
     """Options of a method whose server trains on public data."""
 
-    server_epochs: int | None = pf.Field(
+    server_epochs: int = pf.Field(
         None, ge=0, description="the server's epochs; 0 trains nothing. None: as epochs says"
     )
+
+
+class OnPublicData:
+    """A method with `EpochsConfig`, which distils on public data."""
+
+    needs_public = True
+
+    @pf.hookimpl
+    def run_defaults(self, config: EpochsConfig) -> dict[str, Any]:
+        """The paper's private epochs, with ``epochs=paper``."""
+        paper = config.epochs == "paper"
+        return {"local_epochs": config.paper_epochs["local_epochs"]} if paper else {}
 
 
 def without_public(run: pf.RunInfo) -> list[str]:
@@ -117,10 +122,25 @@ def public_logits(client: pf.Client) -> Tensor:
     return torch.cat(logits)
 
 
-def scores_down(server: pf.Server, name: str) -> pf.Payload:
-    """The scores that the server knows, and of which public samples; empty before there are any."""
-    known = server.knowledge
-    return pf.Payload({key: known[key] for key in (name, "public_index") if key in known.keys()})
+class ScoresDown(OnPublicData):
+    """Clients learn from scores of public samples that come down.
+
+    ``scores`` is ``public_logits`` or ``public_probabilities``. A loss finds them in
+    ``given["scores"]``, where row n belongs to public sample n.
+    """
+
+    scores: ClassVar[str] = "public_logits"
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+        """The scores, and of which public samples; empty before there are any."""
+        return server.knowledge.select(self.scores, "public_index")
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client) -> pf.Given:
+        """The scores, once there are any."""
+        received = client.received
+        return {"scores": received[self.scores]} if self.scores in received.keys() else {}
 
 
 def stacked(uploads: Mapping[int, pf.Payload], name: str) -> Tensor:
@@ -152,12 +172,16 @@ def server_model(server: pf.Server) -> pf.SplitModel:
     return model
 
 
-def server_accuracy(server: pf.Server) -> dict[str, float]:
-    """Accuracy of the server's model on the global test samples, in rounds that are evaluated."""
-    if not server.evaluates or server.test is None or "model" not in server.modules:
-        return {}
-    _, logits = evaluated(server_model(server), server.test)
-    return {"server_test_accuracy": float((logits.argmax(1) == server.test.y).double().mean())}
+class EvaluatesServerModel:
+    """A method that trains a model on the server, ``server.modules["model"]``."""
+
+    @pf.hookimpl
+    def end_round(self, server: pf.Server) -> dict[str, float]:
+        """Its accuracy on the global test samples, in rounds that are evaluated."""
+        if not server.evaluates or server.test is None or "model" not in server.modules:
+            return {}
+        _, logits = evaluated(server_model(server), server.test)
+        return {"server_test_accuracy": float((logits.argmax(1) == server.test.y).double().mean())}
 
 
 @torch.enable_grad()
@@ -192,7 +216,7 @@ def train_on_public(
     generator = server.generator(purpose)
     rates = [group["lr"] for group in optimizer.param_groups]
     for epoch in server.epochs(epochs):
-        model.train(len(samples) >= LEAST)
+        model.train(len(samples) >= server.least_batch)
         batches = list(server.batches(len(samples), generator))
         for number, index in enumerate(batches):
             if cosine:
@@ -211,11 +235,27 @@ def train_on_public(
 # --- one model per architecture -------------------------------------------------------------------
 
 
-class ModelPerArchitecture:
+class ArchitecturesConfig(ServerTrainingConfig):
+    """Options of a method with `ModelPerArchitecture`."""
+
+    aggregate: Literal["weighted", "uniform"] = pf.Field(
+        "weighted", description="weights n_i/n of the average, or 1/M"
+    )
+
+
+class ModelPerArchitecture(OnPublicData):
     """Hooks that send a client the model of its architecture, and its own back (FedDF, FedET).
 
     The server knows the weights as ``model@ARCHITECTURE/…``.
     """
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server) -> pf.Payload:
+        """A model of every architecture, sent from round 0."""
+        start = pf.Payload()
+        for name in architectures_of(server, server.clients):
+            start.update(pf.pack_weights(server.build(name), f"model@{name}"))
+        return start
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
@@ -229,7 +269,7 @@ class ModelPerArchitecture:
             pf.load_weights(client.module("model"), client.received, "model")
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client) -> pf.Payload:
+    def upload_payload(self, client: pf.Client[ArchitecturesConfig]) -> pf.Payload:
         """The client's weights, and n_i where the mean is weighted by it."""
         payload = pf.pack_weights(client.module("model"), "model")
         if client.config.aggregate == "weighted":
@@ -237,7 +277,9 @@ class ModelPerArchitecture:
         return payload
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_aggregate(
+        self, server: pf.Server[ArchitecturesConfig], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """The mean of the round's clients of every architecture."""
         means = pf.Payload()
         for name in architectures_of(server, uploads):
@@ -256,13 +298,8 @@ def architectures_of(server: pf.Server, clients: Iterable[int]) -> list[str]:
 
 def renamed(tensors: Mapping[str, Tensor], old: str, new: str) -> pf.Payload:
     """The tensors ``OLD/…`` as ``NEW/…``."""
-    return pf.Payload(
-        {
-            f"{new}/{name.removeprefix(f'{old}/')}": tensor
-            for name, tensor in tensors.items()
-            if name.startswith(f"{old}/")
-        }
-    )
+    found = pf.Payload(tensors).select(f"{old}/*")
+    return pf.Payload({f"{new}/{n.removeprefix(f'{old}/')}": t for n, t in found.items()})
 
 
 def public_logits_of(server: pf.Server, uploads: Mapping[int, pf.Payload]) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the prototype methods have in common: options, the guiding term, nearest prototypes."""
+"""What the prototype methods have in common: options, the guiding term, means, the nearest."""
 
 from __future__ import annotations
 
@@ -10,46 +10,110 @@ import torch
 from protofl import functional as F
 from torch import Tensor
 
+from protofl_plugins.variants import DropsLastBatch
 
-class GuidedConfig(pf.VariantConfig):
+# --- prototypes up --------------------------------------------------------------------------------
+
+
+class CollectingConfig(pf.VariantConfig):
+    """How a client takes its prototypes P_i^c (Eq. 2)."""
+
+    collect: Literal["eval", "online"] = pf.Field(
+        None,
+        description="take prototypes in an evaluation pass after training, or during training",
+    )
+
+
+class Collecting(DropsLastBatch):
+    """A method with `CollectingConfig`."""
+
+    @pf.hookimpl
+    def after_batch(
+        self, client: pf.Client[CollectingConfig], batch: pf.Batch, output: pf.Output
+    ) -> None:
+        """Eq. 2 during training, where asked for."""
+        if client.config.collect == "online":
+            client.collect_prototypes(batch, output)
+
+
+Average = Literal["weighted", "uniform", "eq3"]
+"""How prototypes are averaged over clients, see `protofl.functional.aggregate_prototypes`."""
+
+
+def class_prototypes(client: pf.Client, average: Average) -> pf.Payload:
+    """P_i^c (Eq. 2), with the counts where their average needs them."""
+    payload = client.class_prototypes()
+    return payload.select("prototypes") if average == "uniform" else payload
+
+
+def mean_prototypes(
+    server: pf.Server,
+    uploads: Mapping[int, pf.Payload],
+    average: Average,
+    width: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """P̄, the mean of all clients' prototypes (Eq. 3), C×K, and the classes that were sent, [C].
+
+    Args:
+        server: The server.
+        uploads: With `class_prototypes`.
+        average: Of which kind.
+        width: Take rows of this width alone; None takes any.
+    """
+    P, weights = pf.stack_rows(uploads, "prototypes", server.num_classes, width)
+    if average != "uniform":
+        weights, _ = pf.stack_rows(uploads, "counts", server.num_classes)
+    return F.aggregate_prototypes(P, weights, average)
+
+
+def sent_rows(uploads: Mapping[int, pf.Payload], name: str, width: int) -> tuple[Tensor, Tensor]:
+    """The rows of all uploads below each other, [n, width], and the class of each, [n]."""
+    sent = [upload.rows(name, width) for upload in uploads.values()]
+    return torch.cat([rows for rows, _ in sent]), torch.cat([classes for _, classes in sent])
+
+
+# --- prototypes down ------------------------------------------------------------------------------
+
+
+def received_prototypes(client: pf.Client, name: str = "prototypes") -> tuple[Tensor, Tensor]:
+    """The downloaded prototypes as a table C×K in the space of features, and the known ones, [C].
+
+    Those of another space (FedKTL's) are of another width and raise `protofl.ProtoflError`.
+    """
+    return client.received.table(name, client.num_classes, client.feature_dim)
+
+
+def nearest_prototype(client: pf.Client, x: Tensor, name: str = "prototypes") -> Tensor:
+    """Minus the distance to every prototype, B×C; a class without one can't be predicted.
+
+    Before the first prototypes arrive the head decides.
+    """
+    features = client.features(x)
+    if name not in client.received:
+        return client.head(features)
+    table, known = received_prototypes(client, name)
+    return -F.prototype_distance(features.float(), table).masked_fill(~known, torch.inf)
+
+
+# --- guiding --------------------------------------------------------------------------------------
+
+
+class GuidedConfig(CollectingConfig):
     """Options of a method that guides features towards prototypes."""
 
-    lambda_: float | None = pf.Field(
+    lambda_: float = pf.Field(
         None,
         alias="lambda",
         ge=0,
         description="λ of the guiding term; 0 regresses to local training. None: 0.1 for "
         "distance=l2, 10 for mse",
     )
-    distance: Literal["l2", "mse"] | None = pf.Field(
+    distance: Literal["l2", "mse"] = pf.Field(
         None, description="φ: Euclidean distance, or squared distance / K"
     )
-    align: Literal["class", "sample"] | None = pf.Field(
+    align: Literal["class", "sample"] = pf.Field(
         None, description="guide the batch's class means P_i^c, or every sample's feature"
     )
-    collect: Literal["eval", "online"] | None = pf.Field(
-        None,
-        description="take prototypes in an evaluation pass after training, or during training",
-    )
-
-
-class Guided:
-    """A method with `GuidedConfig`: λ's default, and the published code's last batch."""
-
-    @pf.hookimpl
-    def run_defaults(self, config: GuidedConfig) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
-
-    @pf.hookimpl
-    def resolve(self, config: GuidedConfig) -> dict[str, Any]:
-        """λ, with the default that belongs to the distance."""
-        return {"lambda_": guide_weight(config.lambda_, config.distance)}
-
-
-def guide_weight(given: float | None, distance: str | None) -> float:
-    """The weight of a guiding term: 0.1 with Euclidean, 10 with mean squared distances."""
-    return given if given is not None else (10.0 if distance == "mse" else 0.1)
 
 
 DEVIATIONS = {
@@ -62,8 +126,48 @@ DEVIATIONS = {
 }
 
 
+def guide_weight(given: float | None, distance: str) -> float:
+    """The weight of a guiding term: 0.1 with Euclidean, 10 with mean squared distances."""
+    return given if given is not None else (10.0 if distance == "mse" else 0.1)
+
+
+class Guided(Collecting):
+    """Prototypes come down, guide the features, and the nearest one decides (FedProto, FedTGP).
+
+    The method itself says what its prototypes are (``server_aggregate``, ``server_train``), and
+    adds `guide` to its loss.
+    """
+
+    @pf.hookimpl
+    def resolve(self, config: GuidedConfig) -> dict[str, Any]:
+        """λ, with the default that belongs to the distance."""
+        return {"lambda_": guide_weight(config.lambda_, config.distance)}
+
+    @pf.hookimpl
+    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+        """The global prototypes."""
+        return server.knowledge.select("prototypes")
+
+    @pf.hookimpl
+    def before_training(self, client: pf.Client) -> pf.Given:
+        """The global prototypes as a table C×K with the mask of known classes."""
+        if "prototypes" not in client.received:
+            return {}
+        prototypes, known = received_prototypes(client)
+        return {"prototypes": prototypes, "known": known}
+
+    @pf.hookimpl
+    def inference(self, client: pf.Client, x: Tensor) -> Tensor:
+        """The nearest global prototype."""
+        return nearest_prototype(client, x)
+
+
 def guide(
-    client: pf.Learner, batch: pf.Batch, output: pf.Output, prototypes: Tensor, known: Tensor
+    client: pf.Learner[GuidedConfig],
+    batch: pf.Batch,
+    output: pf.Output,
+    prototypes: Tensor,
+    known: Tensor,
 ) -> Tensor:
     """λ·E_{c ~ C_i} φ(P_i^c, P̄^c): FedTGP Eq. 4 and 11; or of every sample (published code).
 
@@ -81,29 +185,3 @@ def guide(
         # Of all C rows the mean was taken; one factor in place of three steps for autograd.
         weight = weight * len(means) / present.sum(dtype=term.dtype)
     return weight * term
-
-
-def received_prototypes(client: pf.Client, name: str = "prototypes") -> tuple[Tensor, Tensor]:
-    """The downloaded prototypes as a table C×K in the space of features, and the known ones, [C].
-
-    Those of another space (FedKTL's) are of another width and raise `protofl.ProtoflError`.
-    """
-    return client.received.table(name, client.num_classes, client.feature_dim)
-
-
-def sent_rows(uploads: Mapping[int, pf.Payload], name: str, width: int) -> tuple[Tensor, Tensor]:
-    """The rows of all uploads below each other, [n, width], and the class of each, [n]."""
-    sent = [upload.rows(name, width) for upload in uploads.values()]
-    return torch.cat([rows for rows, _ in sent]), torch.cat([classes for _, classes in sent])
-
-
-def nearest_prototype(client: pf.Client, x: Tensor, name: str = "prototypes") -> Tensor:
-    """Minus the distance to every prototype, B×C; a class without one can't be predicted.
-
-    Before the first prototypes arrive the head decides.
-    """
-    features = client.features(x)
-    if name not in client.received:
-        return client.head(features)
-    table, known = received_prototypes(client, name)
-    return -F.prototype_distance(features.float(), table).masked_fill(~known, torch.inf)

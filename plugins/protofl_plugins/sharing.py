@@ -20,50 +20,81 @@ class SharingConfig(pf.Config):
     )
 
 
+class ModelSharingConfig(SharingConfig):
+    """How whole models are averaged."""
+
+    buffers: Literal["average", "local"] = pf.Field(
+        "average", description="average BatchNorm statistics too, or keep them on the client"
+    )
+
+
 class SharedWeights:
     """Hooks that send a part of the model up, average it, and install the average.
 
-    ``part`` is ``model`` or ``head``. With the option ``buffers = local`` BatchNorm statistics
-    stay on the client.
+    ``part`` is ``model`` or ``head``.
     """
 
     part: ClassVar[str] = "model"
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+    def download_payload(self, server: pf.Server[SharingConfig], client_id: int) -> pf.Payload:
         """The average, once there is one."""
-        start = f"{self.part}/"
-        return pf.Payload({k: v for k, v in server.knowledge.items() if k.startswith(start)})
+        return server.knowledge.select(f"{self.part}/*")
 
     @pf.hookimpl
-    def receive(self, client: pf.Client) -> None:
+    def receive(self, client: pf.Client[SharingConfig]) -> None:
         """Install the average in the client's model."""
         if client.received.under(self.part):
             pf.load_weights(client.module(self.part), client.received, self.part)
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client) -> pf.Payload:
+    def upload_payload(self, client: pf.Client[SharingConfig]) -> pf.Payload:
         """The client's weights, and n_i."""
-        buffers = getattr(client.config, "buffers", "average") == "average"
+        buffers = _sends_buffers(client.config)
         payload = pf.pack_weights(client.module(self.part), self.part, buffers=buffers)
         payload["samples"] = torch.tensor(client.num_samples)
         return payload
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_aggregate(
+        self, server: pf.Server[SharingConfig], uploads: Mapping[int, pf.Payload]
+    ) -> pf.Payload:
         """Σ_i (n_i / n) · w_i over the round's clients."""
         samples = torch.stack([upload["samples"] for upload in uploads.values()])
         weights = None if server.config.aggregate == "uniform" else samples
         return pf.average_weights(list(uploads.values()), self.part, weights)
 
 
-def needs_one_architecture(run: pf.RunInfo) -> list[str]:
-    """The reason why whole models can't be averaged in a heterogeneous group."""
-    if run.homogeneous:
-        return []
-    names = ", ".join(a.name for a in run.architectures)
-    return [
-        f"it averages whole models, and the clients have {len(run.architectures)} architectures "
-        f"({names}); a homogeneous group works (--models cnn4, resnet18), or a method for "
-        "heterogeneous models (fedproto, fedtgp, fedsa)"
-    ]
+class SharedModel(SharedWeights):
+    """`SharedWeights` of whole models, which the server builds and sends from round 0.
+
+    With the option ``buffers = local`` BatchNorm statistics stay on the client.
+    """
+
+    uploads = {
+        "model/…": "the whole model after local training; gradients can be inverted from it",
+        "samples": "n_i, the number of training samples",
+    }
+    downloads = {"model/…": "the average of the clients' models"}
+
+    @pf.hookimpl
+    def requires(self, run: pf.RunInfo) -> list[str]:
+        """One architecture."""
+        if run.homogeneous:
+            return []
+        names = ", ".join(a.name for a in run.architectures)
+        return [
+            f"it averages whole models, and the clients have {len(run.architectures)} "
+            f"architectures ({names}); a homogeneous group works (--models cnn4, resnet18), or a "
+            "method for heterogeneous models (fedproto, fedtgp, fedsa)"
+        ]
+
+    @pf.hookimpl
+    def setup_server(self, server: pf.Server[ModelSharingConfig]) -> pf.Payload:
+        """w, as the server builds it."""
+        model = server.build(server.clients[0].architecture)
+        return pf.pack_weights(model, "model", buffers=_sends_buffers(server.config))
+
+
+def _sends_buffers(config: SharingConfig) -> bool:
+    return not isinstance(config, ModelSharingConfig) or config.buffers == "average"

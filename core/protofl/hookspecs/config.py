@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args, get_origin, overload
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+import pydantic
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from protofl.errors import UsageError, unknown
 
 __all__ = ["Config", "Deviation", "Field", "VariantConfig", "option_names", "parse_config"]
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    # With None for its default an option is of the type that it has once it is filled in.
+    @overload
+    def Field(default: None, *, description: str, **about: object) -> Any: ...  # noqa: ANN401
+    @overload
+    def Field(default: T, *, description: str, **about: object) -> T: ...
+    @overload
+    def Field(*, description: str, **about: object) -> Any: ...  # noqa: ANN401
+
+
+def Field(default: Any = ..., *, description: str, **about: Any) -> Any:
+    """Say what an option is: its default, what it does, and within which bounds.
+
+    Args:
+        default: None where something else decides: the variant, another option, or ``resolve``.
+            An option that has a value by then has the value's type, ``tau: float = Field(None,
+            …)``; one that may stay None says so, ``float | None``.
+        description: What it does, for a number by its effect at the ends.
+        **about: What pydantic's ``Field`` takes: ``ge``, ``gt``, ``le``, ``lt``, ``alias``, ….
+    """
+    known = default is not None
+    return pydantic.Field(default, description=description, validate_default=known, **about)
 
 
 class Config(BaseModel):
@@ -22,6 +48,17 @@ class Config(BaseModel):
     model_config = ConfigDict(
         extra="forbid", populate_by_name=True, frozen=True, validate_default=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_open(cls, data: Any) -> Any:  # noqa: ANN401 - pydantic passes raw input
+        """None for an option whose default is None is that default."""
+        if not isinstance(data, dict):
+            return data
+        names = option_names(cls)
+        fields = {key: cls.model_fields.get(names.get(key) or key) for key in data}
+        still = {key for key, field in fields.items() if field and field.default is None}
+        return {key: value for key, value in data.items() if value is not None or key not in still}
 
 
 @dataclass(frozen=True)

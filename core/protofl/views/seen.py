@@ -9,6 +9,7 @@ from typing import Any, Generic
 import torch
 from typing_extensions import TypeVar
 
+from protofl.data.batches import LEAST
 from protofl.views.run import RunInfo
 
 ConfigT = TypeVar("ConfigT", default=Any, covariant=True)
@@ -62,8 +63,18 @@ class Sizes(Generic[ConfigT]):
 
     @property
     def batch_size(self) -> int:
-        """Samples per mini-batch; an epoch's last batch may hold fewer, or up to three more."""
+        """Samples per mini-batch; an epoch's last one may hold fewer, or up to `largest_batch`."""
         return self._info.batch_size
+
+    @property
+    def largest_batch(self) -> int:
+        """The most samples that a mini-batch may hold: a very small last one joins another."""
+        return self.batch_size + LEAST - 1
+
+    @property
+    def least_batch(self) -> int:
+        """The fewest samples that are a batch of their own, and that BatchNorm is trained on."""
+        return LEAST
 
     @property
     def rounds(self) -> int:

@@ -73,13 +73,18 @@ class Payload(dict[str, Tensor]):
         return dense.index_copy(0, classes, rows), known.index_fill(0, classes, True)
 
     def select(self, *names: str) -> Payload:
-        """Those of the named tensors that are there, with the classes of their rows."""
+        """Those of the named tensors that are there, with the classes of their rows.
+
+        ``head/*`` stands for all whose names begin with ``head/``.
+        """
+        starts = tuple(name[:-1] for name in names if name.endswith("*"))
+        weights = {k: v for k, v in self.items() if starts and k.startswith(starts)}
         keys = [k for n in names for k in (n, f"{n}.classes") if k in self.keys()]
         chosen = Payload({k: self[k] for k in keys})
         bare = [n for n in names if n in chosen.keys() and f"{n}.classes" not in chosen.keys()]
         if bare and "classes" in self.keys():
             chosen["classes"] = self["classes"]
-        return chosen
+        return Payload(weights | chosen)
 
     def under(self, prefix: str) -> dict[str, Tensor]:
         """The tensors named ``PREFIX/…``, with the prefix taken off."""

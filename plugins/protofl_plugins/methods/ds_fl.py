@@ -15,7 +15,7 @@ of its own on the same p̂ (``server_model``). Inference is by the head.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import protofl as pf
 import torch
@@ -26,10 +26,8 @@ from torch.nn.functional import cross_entropy
 from protofl_plugins import distilling as D
 
 
-class DSFL:
+class DSFL(D.ScoresDown, D.EvaluatesServerModel):
     """Clients exchange probabilities of public samples, sharpened (Itahara et al., 2021)."""
-
-    needs_public = True
 
     class Config(D.PublicPhaseConfig):
         """Options, with the paper's symbols."""
@@ -57,12 +55,8 @@ class DSFL:
         "public_probabilities": "probabilities of all public samples: what the model takes them for"
     }
     downloads = {"public_probabilities": "the clients' mean probabilities, sharpened"}
+    scores = "public_probabilities"
     ablations = {"SA": "--set aggregate=mean"}
-
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Private epochs, with epochs=paper."""
-        return config.run_epochs()
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
@@ -84,22 +78,12 @@ class DSFL:
         return pf.Payload()
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """p̂."""
-        return D.scores_down(server, "public_probabilities")
-
-    @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
-        """p̂ of the public samples that the phase trains on."""
-        return dict(client.received.select("public_probabilities"))
-
-    @pf.hookimpl
     def local_loss(
         self, batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """Update, or distil."""
         if batch.phase == "distil":
-            p_hat = given["public_probabilities"][batch.index]
+            p_hat = given["scores"][batch.index]
             return {"distil": cross_entropy(output.logits, p_hat)}
         return {"ce": cross_entropy(output.logits, batch.y)}
 
@@ -132,11 +116,6 @@ class DSFL:
         epochs = config.server_epochs or config.public_epochs
         D.train_on_public(server, model, loss, adam, epochs=epochs)
         return pf.Payload()
-
-    @pf.hookimpl
-    def end_round(self, server: pf.Server[Config]) -> Mapping[str, float]:
-        """The server model's accuracy on the global test samples."""
-        return D.server_accuracy(server)
 
     @staticmethod
     def _aggregated(server: pf.Server, uploads: Mapping[int, pf.Payload]) -> Tensor:

@@ -16,7 +16,7 @@ its loss there no longer falls (the paper holds labelled ones out). Inference is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import protofl as pf
 import torch
@@ -29,22 +29,17 @@ from protofl_plugins import distilling as D
 class FedDF(D.ModelPerArchitecture):
     """The server fuses the clients' models by distilling their ensemble (Lin et al., 2020)."""
 
-    needs_public = True
-
-    class Config(D.ServerTrainingConfig):
+    class Config(D.ArchitecturesConfig):
         """Options."""
 
         paper_epochs: ClassVar[Mapping[str, int]] = {"local_epochs": 30, "server_epochs": 5}
-        server_epochs: int | None = pf.Field(
+        server_epochs: int = pf.Field(
             None,
             ge=0,
             description="epochs of distillation; 0 regresses to FedAvg per architecture. "
             "None: as epochs says",
         )
         server_lr: float = pf.Field(1e-3, gt=0, description="learning rate of the server's Adam")
-        aggregate: Literal["weighted", "uniform"] = pf.Field(
-            "weighted", description="weights n_i/n of the average, or 1/M"
-        )
         patience: int = pf.Field(
             0, ge=0, description="epochs without a better held-out loss before the stop; 0 for none"
         )
@@ -59,24 +54,11 @@ class FedDF(D.ModelPerArchitecture):
     downloads = {"model/…": "the fused model of the client's architecture"}
 
     @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Private epochs, with epochs=paper."""
-        return config.run_epochs()
-
-    @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
         """Public samples, two of them where one is held out."""
         if config.patience and run.public == 1:
             return ["patience holds public samples out, and there is one; give --public N"]
         return D.without_public(run)
-
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """w_g of every architecture, sent from round 0."""
-        start = pf.Payload()
-        for name in D.architectures_of(server, server.clients):
-            start.update(pf.pack_weights(server.build(name), f"model@{name}"))
-        return start
 
     @pf.hookimpl
     def server_train(

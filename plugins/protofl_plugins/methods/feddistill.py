@@ -21,15 +21,17 @@ softmax s belongs there, in both variants.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import protofl as pf
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from protofl_plugins.variants import DropsLastBatch
 
-class FedDistill:
+
+class FedDistill(DropsLastBatch):
     """Clients distil the mean logits that others have for each class (Jeong et al., 2018)."""
 
     class Config(pf.VariantConfig):
@@ -43,7 +45,7 @@ class FedDistill:
         gamma: float = pf.Field(
             1.0, ge=0, description="γ of the distillation; 0 regresses to local training"
         )
-        exclude_own: bool | None = pf.Field(
+        exclude_own: bool = pf.Field(
             None, description="leave the client's own logits out of the mean that it downloads"
         )
 
@@ -61,11 +63,6 @@ class FedDistill:
         "client alone reveals that client's F^c",
         "classes": "which classes others have",
     }
-
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:

@@ -19,7 +19,7 @@ momentum 0.9. The server's model persists; clients infer by their architecture's
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import protofl as pf
 import torch
@@ -30,12 +30,10 @@ from torch.nn.functional import cross_entropy
 from protofl_plugins import distilling as D
 
 
-class FedET(D.ModelPerArchitecture):
+class FedET(D.ModelPerArchitecture, D.EvaluatesServerModel):
     """Small client models teach a large server model, share its last layer (Cho et al., 2022)."""
 
-    needs_public = True
-
-    class Config(D.ServerTrainingConfig):
+    class Config(D.ArchitecturesConfig):
         """Options, with the paper's symbols."""
 
         paper_epochs: ClassVar[Mapping[str, int]] = {"local_epochs": 10, "server_epochs": 10}
@@ -60,11 +58,6 @@ class FedET(D.ModelPerArchitecture):
     ablations = {"without diversity": "--set lambda=0"}
 
     @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Private epochs, with epochs=paper."""
-        return config.run_epochs()
-
-    @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
         """Public samples, a server model, and one classifier for all."""
         reasons = D.without_public(run) + D.without_server_model(run, config.server_model)
@@ -84,10 +77,9 @@ class FedET(D.ModelPerArchitecture):
         """w_s, and w_g of every architecture with its layer, sent from round 0."""
         config = server.config
         model = server.modules["model"] = server.build(config.server_model or server.architecture)
-        start = pf.Payload()
+        start = super().setup_server(server)
+        layer = _layer(pf.pack_weights(model, "model"))
         for name in D.architectures_of(server, server.clients):
-            start.update(pf.pack_weights(server.build(name), f"model@{name}"))
-            layer = _layer(pf.pack_weights(model, "model"))
             start.update(D.renamed(layer, "model", f"model@{name}"))
         return start
 
@@ -124,12 +116,7 @@ class FedET(D.ModelPerArchitecture):
             known.update(D.renamed(_layer(pf.pack_weights(model, "model")), "model", name))
         return known
 
-    @pf.hookimpl
-    def end_round(self, server: pf.Server[Config]) -> Mapping[str, float]:
-        """The server model's accuracy on the global test samples."""
-        return D.server_accuracy(server)
 
-
-def _layer(model: Mapping[str, Tensor]) -> pf.Payload:
+def _layer(model: pf.Payload) -> pf.Payload:
     """The classifier's weights among those of a model."""
-    return pf.Payload({k: v for k, v in model.items() if k.startswith("model/head.")})
+    return model.select("model/head.*")

@@ -127,9 +127,7 @@ class FedGen:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """h, G and the label counts."""
-        parts = ("head/", "generator/")
-        weights = {k: v for k, v in server.knowledge.items() if k.startswith(parts)}
-        return pf.Payload(weights | server.knowledge.select("counts"))
+        return server.knowledge.select("head/*", "generator/*", "counts")
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
@@ -150,8 +148,7 @@ class FedGen:
         draws = {
             "labels": _labels(counts, steps * batch, generator).view(steps, batch),
             "noise": torch.rand(steps, batch, config.noise, generator=generator),
-            # A last batch may have taken in up to three samples more.
-            "own": torch.rand(steps, batch + 3, config.noise, generator=generator),
+            "own": torch.rand(steps, client.largest_batch, config.noise, generator=generator),
         }
         # Tensors, as engines keep numbers as they are from round to round.
         fade = config.decay**client.round
@@ -240,7 +237,7 @@ def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
     return (-(torch.cdist(noise, noise) * torch.cdist(features, features)).mean()).exp()
 
 
-def _generator(side: pf.Client | pf.Server) -> Generator:
+def _generator(side: pf.Client[FedGen.Config] | pf.Server[FedGen.Config]) -> Generator:
     config, K = side.config, side.feature_dim
     return Generator(config.noise, side.num_classes, config.hidden or K, K)
 

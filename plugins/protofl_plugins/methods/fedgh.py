@@ -58,7 +58,7 @@ class FedGH:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """h, once it has been trained."""
-        return pf.Payload({k: v for k, v in server.knowledge.items() if k.startswith("head/")})
+        return server.knowledge.select("head/*")
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:

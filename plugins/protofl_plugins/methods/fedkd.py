@@ -81,13 +81,13 @@ class FedKD(AuxiliaryModel):
     }
 
     @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+    def setup_server(self, server: pf.Server[AuxiliaryConfig]) -> pf.Payload:
         """θ_a as the server builds it, version 0."""
         payload = super().setup_server(server)
         return pf.Payload(payload, auxiliary_version=torch.tensor(0))
 
     @pf.hookimpl
-    def setup_client(self, client: pf.Client[Config]) -> None:
+    def setup_client(self, client: pf.Client[AuxiliaryConfig]) -> None:
         """A place for θ_a, and W_h."""
         super().setup_client(client)
         client.state["broadcast"] = _parameters(client.module("auxiliary"))
@@ -99,8 +99,9 @@ class FedKD(AuxiliaryModel):
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """U, Σ, V, or the whole of θ_a to a client that does not hold what they build on."""
         holds = client_id in server.state.get("holders", ())
-        wanted = (UPDATE if holds else "auxiliary") + "/", "auxiliary/buffer/", "auxiliary_version"
-        return pf.Payload({k: v for k, v in server.knowledge.items() if k.startswith(wanted)})
+        part, knowledge = UPDATE if holds else "auxiliary", server.knowledge
+        sent = knowledge.select(f"{part}/*", "auxiliary/buffer/*")
+        return pf.Payload(sent, auxiliary_version=knowledge["auxiliary_version"])
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:
@@ -144,9 +145,8 @@ class FedKD(AuxiliaryModel):
         """The truncated SVD of the update g_i, against θ_a as it was received."""
         model, before = client.module("auxiliary"), client.state["broadcast"]
         update = {name: now - before[name] for name, now in _parameters(model).items()}
-        buffers = pf.pack_weights(model, "auxiliary")
-        payload = compress(update, threshold(client))
-        return pf.Payload(payload | {k: v for k, v in buffers.items() if "/buffer/" in k})
+        buffers = pf.pack_weights(model, "auxiliary").select("auxiliary/buffer/*")
+        return pf.Payload(compress(update, threshold(client)) | buffers)
 
     @pf.hookimpl
     def server_aggregate(
@@ -169,9 +169,9 @@ class FedKD(AuxiliaryModel):
         return pf.Payload(broadcast | moved | buffers, auxiliary_version=version)
 
 
-def threshold(side: pf.Client | pf.Server) -> float:
+def threshold(side: pf.Client[FedKD.Config] | pf.Server[FedKD.Config]) -> float:
     """T of this round."""
-    T_start, T_end = float(side.config.T_start), float(side.config.T_end)
+    T_start, T_end = side.config.T_start, side.config.T_end
     return min(1.0, max(0.0, T_start + (T_end - T_start) * (1 + side.round) / side.rounds))
 
 

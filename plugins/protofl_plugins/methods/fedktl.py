@@ -33,12 +33,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, normalize
 
 from protofl_plugins.prototyping import sent_rows
-
-LEAST = 4
-"""Images on which BatchNorm is trained; fewer pairs are seen together with the batch."""
+from protofl_plugins.variants import DropsLastBatch
 
 
-class FedKTL:
+class FedKTL(DropsLastBatch):
     """A server-side generator's image-vector pairs guide features (Zhang et al., 2024)."""
 
     class Config(pf.VariantConfig):
@@ -52,7 +50,7 @@ class FedKTL:
         mu: float = pf.Field(50.0, ge=0, description="μ of L_M; 0 regresses to local training")
         s: float = pf.Field(64.0, gt=0, description="s, the scale of cosines in Eq. 1")
         m: float = pf.Field(0.5, ge=0, le=1.5, description="m, the angle added in Eq. 1")
-        K: int | None = pf.Field(
+        K: int = pf.Field(
             None, ge=2, description="K, dimension of the ETF space, at least C. None: C"
         )
         lambda_: float = pf.Field(
@@ -61,13 +59,13 @@ class FedKTL:
         eta_S: float = pf.Field(0.01, gt=0, description="η_S, learning rate of F (Adam)")
         B_S: int = pf.Field(100, ge=2, description="B_S, prototypes in a batch of the server")
         E_S: int = pf.Field(100, ge=0, description="E_S, epochs of the server")
-        hidden: int | None = pf.Field(
+        hidden: int = pf.Field(
             None, ge=1, description="width between F's two layers. None: C, at least 32 (ours)"
         )
-        guide_batch: int | None = pf.Field(
+        guide_batch: int = pf.Field(
             None, ge=0, description="pairs of a step; 0 for all. None: the batch size"
         )
-        unit: bool | None = pf.Field(
+        unit: bool = pf.Field(
             None, description="scale g(x) and its mean P_i^c to length 1 before sending"
         )
         mmd: bool = pf.Field(True, description="L_MMD; false leaves it out (−L_MMD, Table 7)")
@@ -110,14 +108,14 @@ class FedKTL:
     }
 
     @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
+    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
         """Gradients of norm 100 at most, as in the published code; the paper is silent.
 
         Eq. 1 does not depend on the length of g(x), so its gradient is s/‖g‖ and more: at the
         start of a net without BatchNorm ‖g‖ is near 0.1, and one step of lr 0.01 takes ‖f(x)‖²
         from 1 to 10⁵, where μ·L_M diverges.
         """
-        return {"clip": 100.0, **({"drop_last": True} if config.variant == "official" else {})}
+        return {"clip": 100.0, **super().run_defaults(config)}
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
@@ -274,7 +272,7 @@ class FedKTL:
     @staticmethod
     def _features(client: pf.Learner[Config], images: Tensor, x: Tensor) -> Tensor:
         """f(I); very few images are seen together with the batch, for BatchNorm's sake."""
-        if len(images) < LEAST:
+        if len(images) < client.least_batch:
             return client.features(torch.cat([images, x]))[: len(images)].float()
         return client.features(images).float()
 

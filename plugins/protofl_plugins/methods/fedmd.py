@@ -16,7 +16,7 @@ public samples have no labels here. Inference is by the head.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import protofl as pf
 from torch import Tensor
@@ -25,10 +25,8 @@ from torch.nn.functional import cross_entropy, l1_loss
 from protofl_plugins import distilling as D
 
 
-class FedMD:
+class FedMD(D.ScoresDown):
     """Clients digest the mean of all clients' scores of public samples (Li and Wang, 2019)."""
-
-    needs_public = True
 
     class Config(D.PublicPhaseConfig):
         """Options."""
@@ -43,11 +41,6 @@ class FedMD:
     downloads = {"public_logits": "the mean of the clients' logits"}
 
     @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Private epochs, with epochs=paper."""
-        return config.run_epochs()
-
-    @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:
         """Public samples."""
         return D.without_public(run)
@@ -59,22 +52,12 @@ class FedMD:
         return [digest, pf.Phase(terms=("ce",))]
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """z̃."""
-        return D.scores_down(server, "public_logits")
-
-    @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
-        """z̃."""
-        return dict(client.received.select("public_logits"))
-
-    @pf.hookimpl
     def local_loss(
         self, batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
         """Digest, or revisit."""
         if batch.phase == "digest":
-            consensus = given["public_logits"][batch.index]
+            consensus = given["scores"][batch.index]
             return {"digest": l1_loss(output.logits, consensus)}
         return {"ce": cross_entropy(output.logits, batch.y)}
 

@@ -20,7 +20,7 @@ printed divides by the number of clients once more (``aggregate=eq3``). Inferenc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import protofl as pf
 import torch
@@ -29,13 +29,16 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from protofl_plugins import distilling as D
-from protofl_plugins.prototyping import received_prototypes
+from protofl_plugins.prototyping import (
+    Average,
+    class_prototypes,
+    mean_prototypes,
+    received_prototypes,
+)
 
 
-class FedPKD:
+class FedPKD(D.ScoresDown, D.EvaluatesServerModel):
     """Clients and a server model teach each other by logits and prototypes (Lyu et al., 2023)."""
-
-    needs_public = True
 
     class Config(D.PublicPhaseConfig, D.ServerTrainingConfig):
         """Options, with the paper's symbols."""
@@ -58,7 +61,7 @@ class FedPKD:
             0.5, ge=0, le=1, description="γ; 1 leaves KL in the public phase, 0 pseudo-labels"
         )
         epsilon: float = pf.Field(0.5, ge=0, description="ε; 0 leaves prototypes out on clients")
-        aggregate: Literal["weighted", "uniform", "eq3"] = pf.Field(
+        aggregate: Average = pf.Field(
             "weighted", description="mean over clients by counts, plain, or as Eq. 8 is printed"
         )
         server_model: str | None = pf.Field(
@@ -89,9 +92,9 @@ class FedPKD:
     }
 
     @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
+    def run_defaults(self, config: D.EpochsConfig) -> dict[str, Any]:
         """Section V.A: Adam, η = 0.001, batches of 32."""
-        return {"optimizer": "adam", "lr": 1e-3, "batch_size": 32, **config.run_epochs()}
+        return {"optimizer": "adam", "lr": 1e-3, "batch_size": 32, **super().run_defaults(config)}
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
@@ -114,16 +117,16 @@ class FedPKD:
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """M_G on D̆, and P (Alg. 2, line 10)."""
-        scores = D.scores_down(server, "public_logits")
-        return pf.Payload(scores | server.knowledge.select("prototypes"))
+        return server.knowledge.select(self.scores, "public_index", "prototypes")
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
         """M_G on D̆, and P as a table N×K with the mask of known classes."""
-        given: dict[str, Tensor] = dict(client.received.select("public_logits"))
-        if "prototypes" in client.received:
-            given["P"], given["known"] = received_prototypes(client)
-        return given
+        given = super().before_training(client)
+        if "prototypes" not in client.received:
+            return given
+        P, known = received_prototypes(client)
+        return {**given, "P": P, "known": known}
 
     @pf.hookimpl
     def local_loss(
@@ -132,11 +135,9 @@ class FedPKD:
         """Eq. 15 in the public phase; Eq. 4, later Eq. 16, in the private one."""
         config = client.config
         if batch.phase == "public":
-            M_G = given["public_logits"][batch.index]
-            kl, ce = (
-                F.kl_divergence(output.logits, M_G),
-                cross_entropy(output.logits, M_G.argmax(1)),
-            )
+            M_G = given["scores"][batch.index]
+            kl = F.kl_divergence(output.logits, M_G)
+            ce = cross_entropy(output.logits, M_G.argmax(1))
             return {"public_kl": config.gamma * kl, "public_ce": (1 - config.gamma) * ce}
         terms = {"ce": cross_entropy(output.logits, batch.y)}
         if "P" in given:
@@ -148,9 +149,7 @@ class FedPKD:
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """M_c on all public samples, and P_c (Alg. 2, line 4)."""
-        payload = client.class_prototypes()
-        if client.config.aggregate == "uniform":
-            del payload["counts"]
+        payload = class_prototypes(client, client.config.aggregate)
         payload["public_logits"] = D.public_logits(client)
         return payload
 
@@ -159,7 +158,7 @@ class FedPKD:
         self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
     ) -> pf.Payload:
         """P (Eq. 8)."""
-        P, known = self._prototypes(server, uploads)
+        P, known = mean_prototypes(server, uploads, server.config.aggregate)
         return pf.class_rows(known, prototypes=P)
 
     @pf.hookimpl
@@ -170,7 +169,7 @@ class FedPKD:
         config, model = server.config, D.server_model(server)
         delta: float = config.delta
         S = F.ensemble_logits(D.stacked(uploads, "public_logits"))
-        P, known = self._prototypes(server, uploads)
+        P, known = mean_prototypes(server, uploads, config.aggregate)
         R, _ = D.evaluated(model, server.public)
         kept = F.filter_by_prototype(R, S.argmax(1), P, known, config.theta).nonzero().squeeze(1)
         S = S[kept]
@@ -186,16 +185,3 @@ class FedPKD:
         D.train_on_public(server, model, loss, adam, epochs=config.server_epochs, rows=kept)
         _, M_G = D.evaluated(model, server.public, kept)
         return pf.Payload(public_logits=M_G, public_index=kept)
-
-    @pf.hookimpl
-    def end_round(self, server: pf.Server[Config]) -> Mapping[str, float]:
-        """S_acc, the server model's accuracy on the global test samples."""
-        return D.server_accuracy(server)
-
-    @staticmethod
-    def _prototypes(server: pf.Server, uploads: Mapping[int, pf.Payload]) -> tuple[Tensor, Tensor]:
-        """P and its known classes (Eq. 8)."""
-        P, weights = pf.stack_rows(uploads, "prototypes", server.num_classes)
-        if server.config.aggregate != "uniform":
-            weights, _ = pf.stack_rows(uploads, "counts", server.num_classes)
-        return F.aggregate_prototypes(P, weights, server.config.aggregate)

@@ -21,17 +21,17 @@ from typing import ClassVar, Literal
 
 import protofl as pf
 import torch
-from protofl import functional as F
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from protofl_plugins.prototyping import (
     DEVIATIONS,
+    Average,
     Guided,
     GuidedConfig,
+    class_prototypes,
     guide,
-    nearest_prototype,
-    received_prototypes,
+    mean_prototypes,
 )
 
 
@@ -52,10 +52,10 @@ class FedProto(Guided):
                 "Eq. 3", "keep", "forget", "the code knows only the classes of this round's clients"
             ),
         }
-        aggregate: Literal["weighted", "uniform", "eq3"] | None = pf.Field(
+        aggregate: Average = pf.Field(
             None, description="mean over clients by counts, plain, or as Eq. 3 is printed"
         )
-        absent: Literal["keep", "forget"] | None = pf.Field(
+        absent: Literal["keep", "forget"] = pf.Field(
             None, description="P̄^c of a class that no client of the round has: the last, or none"
         )
 
@@ -71,19 +71,6 @@ class FedProto(Guided):
     downloads = {"prototypes": "P̄^c of the classes that anybody has sent"}
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """P̄."""
-        return server.knowledge.select("prototypes")
-
-    @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
-        """P̄ as a table C×K with the mask of known classes."""
-        if "prototypes" not in client.received:
-            return {}
-        prototypes, known = received_prototypes(client)
-        return {"prototypes": prototypes, "known": known}
-
-    @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
@@ -94,38 +81,19 @@ class FedProto(Guided):
         return terms
 
     @pf.hookimpl
-    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
-        """Eq. 2 during training, where asked for."""
-        if client.config.collect == "online":
-            client.collect_prototypes(batch, output)
-
-    @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """P_i^c (Eq. 2), with counts where Eq. 3 needs them."""
-        payload = client.class_prototypes()
-        if client.config.aggregate == "uniform":
-            del payload["counts"]
-        return payload
+        return class_prototypes(client, client.config.aggregate)
 
     @pf.hookimpl
     def server_aggregate(
         self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
     ) -> pf.Payload:
         """P̄ (Eq. 3)."""
-        P, present = pf.stack_rows(uploads, "prototypes", server.num_classes)
-        mode = server.config.aggregate
-        weights = present
-        if mode != "uniform":
-            weights, _ = pf.stack_rows(uploads, "counts", server.num_classes)
-        mean, known = F.aggregate_prototypes(P, weights, mode)
+        mean, known = mean_prototypes(server, uploads, server.config.aggregate)
         if server.config.absent == "keep":
             before = server.state.get("means", (mean, known))
             mean = torch.where(known.unsqueeze(1), mean, before[0])
             known = known | before[1]
             server.state["means"] = mean, known
         return pf.class_rows(known, prototypes=mean)
-
-    @pf.hookimpl
-    def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
-        """Nearest global prototype."""
-        return nearest_prototype(client, x)

@@ -12,20 +12,19 @@ shared model.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 import protofl as pf
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from protofl_plugins.sharing import SharedWeights, SharingConfig, needs_one_architecture
+from protofl_plugins.sharing import ModelSharingConfig, SharedModel
 
 
-class FedProx(SharedWeights):
+class FedProx(SharedModel):
     """FedAvg with a proximal term that keeps clients near the shared model (Li et al., 2020)."""
 
-    class Config(SharingConfig):
+    class Config(ModelSharingConfig):
         """Options, with the paper's symbols."""
 
         mu: float = pf.Field(
@@ -34,31 +33,11 @@ class FedProx(SharedWeights):
             description="μ of the proximal term; 0 regresses to FedAvg, large values freeze "
             "clients at w. The paper tunes 0.001, 0.01, 0.1 and 1",
         )
-        buffers: Literal["average", "local"] = pf.Field(
-            "average", description="average BatchNorm statistics too, or keep them on the client"
-        )
 
     terms = {
         "ce": "cross-entropy",
         "prox": "(μ/2)·‖w_i − w‖², Eq. 2",
     }
-    uploads = {
-        "model/…": "the whole model after local training; gradients can be inverted from it",
-        "samples": "n_i, the number of training samples",
-    }
-    downloads = {"model/…": "the average of the clients' models"}
-
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """One architecture."""
-        return needs_one_architecture(run)
-
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """w, as the server builds it."""
-        buffers = server.config.buffers == "average"
-        model = server.build(server.clients[0].architecture)
-        return pf.pack_weights(model, "model", buffers=buffers)
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:

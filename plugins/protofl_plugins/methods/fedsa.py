@@ -33,16 +33,21 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from protofl_plugins.prototyping import (
+    Average,
+    Collecting,
+    CollectingConfig,
+    class_prototypes,
     guide_weight,
+    mean_prototypes,
     nearest_prototype,
     received_prototypes,
 )
 
 
-class FedSA:
+class FedSA(Collecting):
     """Semantic anchors guide features, enforce margins, calibrate heads (Zhou et al., 2025)."""
 
-    class Config(pf.VariantConfig):
+    class Config(CollectingConfig):
         """Options, with the paper's symbols."""
 
         deviations: ClassVar[dict[str, pf.Deviation]] = {
@@ -71,10 +76,10 @@ class FedSA:
                 "not stated", "anchor", "prototype", "the code takes this round's mean prototypes"
             ),
         }
-        lambda_1: float | None = pf.Field(
+        lambda_1: float = pf.Field(
             None, ge=0, description="λ₁ of L_R. None: 0.1 for distance=l2, 10 for mse"
         )
-        lambda_2: float | None = pf.Field(
+        lambda_2: float = pf.Field(
             None, ge=0, description="λ₂ of L_MCL. None: 1, or 0.01 where all have one architecture"
         )
         lambda_3: float = pf.Field(1.0, ge=0, description="λ₃ of L_CC")
@@ -82,29 +87,25 @@ class FedSA:
             0.9999, ge=0, le=1, description="α of Eq. 10; 1 keeps the anchors, 0 regresses to P̄"
         )
         embedding: bool = pf.Field(True, description="h_ψ; false takes the random anchors A")
-        distance: Literal["l2", "mse"] | None = pf.Field(None, description="d of L_R")
-        align: Literal["class", "sample"] | None = pf.Field(
+        distance: Literal["l2", "mse"] = pf.Field(None, description="d of L_R")
+        align: Literal["class", "sample"] = pf.Field(
             None, description="L_R of the batch's class means (sum), or of samples (mean)"
         )
-        contrast: Literal["class", "sample"] | None = pf.Field(
+        contrast: Literal["class", "sample"] = pf.Field(
             None, description="L_MCL of the batch's class means, or of samples"
         )
-        margin: Literal["mean", "nearest"] | None = pf.Field(
+        margin: Literal["mean", "nearest"] = pf.Field(
             None, description="d_i and d_global: Eq. 6, or mean distance to the nearest class"
         )
-        collect: Literal["eval", "online"] | None = pf.Field(
-            None,
-            description="take prototypes in an evaluation pass after training, or during training",
-        )
-        aggregate: Literal["weighted", "uniform", "eq3"] | None = pf.Field(
+        aggregate: Average = pf.Field(
             None, description="mean over clients by counts, plain, or as Eq. 3 is printed"
         )
-        ema: Literal["all", "uploaded"] | None = pf.Field(
+        ema: Literal["all", "uploaded"] = pf.Field(
             None,
             description="move the anchors of all classes (towards the last known P̄^c), or of "
             "those that were uploaded this round",
         )
-        inference: Literal["anchor", "prototype", "head"] | None = pf.Field(
+        inference: Literal["anchor", "prototype", "head"] = pf.Field(
             None, description="nearest anchor, nearest prototype of this round, or the head"
         )
 
@@ -128,11 +129,6 @@ class FedSA:
         "w/o L_MCL (Table 4)": "--drop local_loss.mcl",
         "w/o L_CC (Table 4)": "--drop local_loss.calibration",
     }
-
-    @pf.hookimpl
-    def run_defaults(self, config: Config) -> dict[str, Any]:
-        """The published code leaves the last, smaller batch out."""
-        return {"drop_last": True} if config.variant == "official" else {}
 
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
@@ -198,12 +194,6 @@ class FedSA:
         }
 
     @pf.hookimpl
-    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
-        """Eq. 2 during training, where asked for."""
-        if client.config.collect == "online":
-            client.collect_prototypes(batch, output)
-
-    @pf.hookimpl
     def after_training(self, client: pf.Client[Config]) -> None:
         """d_i (Eq. 6), for the client's next round."""
         table, known = client.class_prototypes().table("prototypes", client.num_classes)
@@ -212,10 +202,7 @@ class FedSA:
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """P_i^c (Eq. 2), with counts where Eq. 3 needs them."""
-        payload = client.class_prototypes()
-        if client.config.aggregate == "uniform":
-            del payload["counts"]
-        return payload
+        return class_prototypes(client, client.config.aggregate)
 
     @pf.hookimpl
     def server_aggregate(
@@ -223,12 +210,7 @@ class FedSA:
     ) -> pf.Payload:
         """P̄ (Eq. 3), then the moving average of the anchors (Eq. 10)."""
         config, state = server.config, server.state
-        K = server.feature_dim
-        P, present = pf.stack_rows(uploads, "prototypes", server.num_classes, K)
-        weights = present
-        if config.aggregate != "uniform":
-            weights, _ = pf.stack_rows(uploads, "counts", server.num_classes)
-        mean, known = F.aggregate_prototypes(P, weights, config.aggregate)
+        mean, known = mean_prototypes(server, uploads, config.aggregate, server.feature_dim)
         target, moves = mean, known
         if config.ema == "all":
             if "means" in state:

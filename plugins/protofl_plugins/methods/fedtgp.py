@@ -33,8 +33,6 @@ from protofl_plugins.prototyping import (
     Guided,
     GuidedConfig,
     guide,
-    nearest_prototype,
-    received_prototypes,
     sent_rows,
 )
 
@@ -53,20 +51,20 @@ class FedTGP(Guided):
                 "Alg. 1, line 3", True, False, "the code sends nothing down in round 0"
             ),
         }
-        collect: Literal["eval", "online"] | None = pf.Field(
+        collect: Literal["eval", "online"] = pf.Field(
             "eval",
             description="take prototypes in an evaluation pass after training, or during training",
         )
         tau: float = pf.Field(100.0, gt=0, description="τ, the largest margin (Eq. 9)")
         S: int = pf.Field(100, ge=0, description="S, training epochs on the server; 0 trains none")
-        margin: Literal["pair", "nearest", "fixed", "none"] | None = pf.Field(
+        margin: Literal["pair", "nearest", "fixed", "none"] = pf.Field(
             None,
             description="δ: over all pairs (Eq. 9), to the nearest class, the fixed value delta "
             "(FM, Eq. 7), or none (SCL, Eq. 6)",
         )
         delta: float = pf.Field(1.0, gt=0, description="δ of margin=fixed (Eq. 7); value ours")
         processor: bool = pf.Field(True, description="F; false trains the vectors alone (w/o F)")
-        send_initial: bool | None = pf.Field(None, description="send P̂ down in round 0 already")
+        send_initial: bool = pf.Field(None, description="send P̂ down in round 0 already")
 
     check_options = {"S": 5}  # server epochs, of which a hundred are the default
     terms = {
@@ -96,19 +94,6 @@ class FedTGP(Guided):
         return self._payload(server) if server.config.send_initial else pf.Payload()
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """P̂ (Alg. 1, line 3)."""
-        return server.knowledge.select("prototypes")
-
-    @pf.hookimpl
-    def before_training(self, client: pf.Client[Config]) -> pf.Given:
-        """P̂ as a table C×K."""
-        if "prototypes" not in client.received:
-            return {}
-        prototypes, known = received_prototypes(client)
-        return {"prototypes": prototypes, "known": known}
-
-    @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> Mapping[str, Tensor]:
@@ -117,12 +102,6 @@ class FedTGP(Guided):
         if given:
             terms["align"] = guide(client, batch, output, **given)
         return terms
-
-    @pf.hookimpl
-    def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
-        """Eq. 2 during training, where asked for."""
-        if client.config.collect == "online":
-            client.collect_prototypes(batch, output)
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
@@ -145,11 +124,6 @@ class FedTGP(Guided):
         processor = cast("nn.Sequential | None", server.modules.get("F"))
         Embeddings(vectors, processor, server.lr).train(anchored, labels, delta, orders)
         return self._payload(server)
-
-    @pf.hookimpl
-    def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
-        """Nearest global prototype of all C."""
-        return nearest_prototype(client, x)
 
     @staticmethod
     def _margin(server: pf.Server, uploads: Mapping[int, pf.Payload]) -> Tensor | float:

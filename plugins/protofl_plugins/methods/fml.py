@@ -61,7 +61,7 @@ class FML(AuxiliaryModel):
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """θ_aux."""
-        return pf.Payload({k: v for k, v in server.knowledge.items() if k.startswith("auxiliary/")})
+        return server.knowledge.select("auxiliary/*")
 
     @pf.hookimpl
     def receive(self, client: pf.Client[Config]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import protofl as pf
 
+from protofl_plugins.heads import needs_one_head
 from protofl_plugins.sharing import SharedWeights, SharingConfig
 
 
@@ -30,11 +31,4 @@ class LGFedAvg(SharedWeights):
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:
         """Heads of one shape."""
-        if run.one_head:
-            return []
-        heads = ", ".join(dict.fromkeys(a.head for a in run.architectures))
-        return [
-            f"it averages heads, and the clients of {run.group} have different ones ({heads}); "
-            "a group with one head works (--models htfe8, htcnn8), or a method that shares no "
-            "head (fedproto, fedtgp, fedsa)"
-        ]
+        return needs_one_head(run, "averages heads")

@@ -52,7 +52,7 @@ def test_distil():
     batch, output = batch_of(6, 4, 3)
     batch.phase, batch.y, batch.index = "distil", torch.empty(0), torch.tensor([4, 0, 2, 7, 5, 1])
     p = logits(1, 8, 4)[0].softmax(1)
-    terms = DSFL().local_loss(batch, output, {"public_probabilities": p})
+    terms = DSFL().local_loss(batch, output, {"scores": p})
     expected = 0.0
     for scores, row in zip(output.logits, batch.index.tolist(), strict=True):
         for c, value in enumerate(slow_log_softmax(list(scores))):

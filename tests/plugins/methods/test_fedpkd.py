@@ -54,7 +54,7 @@ def test_public_loss():
     batch.phase, batch.y, batch.index = "public", torch.empty(0), torch.tensor([4, 0, 2, 7, 5, 1])
     M_G = logits(1, 8, 4)[0]
     view = client(FedPKD.Config(gamma=0.3))
-    terms = FedPKD().local_loss(view, batch, output, {"public_logits": M_G})
+    terms = FedPKD().local_loss(view, batch, output, {"scores": M_G})
     kl = ce = 0.0
     for scores, row in zip(output.logits, batch.index.tolist(), strict=True):
         kl += 0.3 * slow_kl(list(scores), list(M_G[row])) / 6

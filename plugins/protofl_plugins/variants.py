@@ -1,0 +1,16 @@
+"""What published code does in a run beside the equations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import protofl as pf
+
+
+class DropsLastBatch:
+    """A method whose published code leaves the last, smaller batch out."""
+
+    @pf.hookimpl
+    def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
+        """Leave it out with ``variant=official``."""
+        return {"drop_last": True} if config.variant == "official" else {}
