@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from protofl.runs.result import Result
     from protofl.runs.run import run
     from protofl.views.architecture import Architecture, SplitModel
-    from protofl.views.batch import Batch, Given, Output, per_step
+    from protofl.views.batch import Batch, Given, Output, Terms, per_step
     from protofl.views.client import Client, Learner
     from protofl.views.run import Phase, RunInfo
     from protofl.views.server import Server
-    from protofl.wire.payload import Payload, class_rows, stack_rows
+    from protofl.wire.payload import Payload, Uploads, class_rows, stack_rows
     from protofl.wire.weights import average_weights, load_weights, pack_weights
 
 __version__ = "0.1.0"
@@ -75,12 +75,14 @@ _HOME = {
     "Field": "protofl.hookspecs.config",
     # what hooks see and return
     "Payload": "protofl.wire.payload",
+    "Uploads": "protofl.wire.payload",
     "Client": "protofl.views.client",
     "Server": "protofl.views.server",
     "Learner": "protofl.views.client",
     "Batch": "protofl.views.batch",
     "Output": "protofl.views.batch",
     "Given": "protofl.views.batch",
+    "Terms": "protofl.views.batch",
     "per_step": "protofl.views.batch",
     "Phase": "protofl.views.run",
     "RunInfo": "protofl.views.run",
@@ -155,7 +157,9 @@ __all__ = [
     "SampleSpec",
     "Server",
     "SplitModel",
+    "Terms",
     "TrainJob",
+    "Uploads",
     "UsageError",
     "VariantConfig",
     "__version__",

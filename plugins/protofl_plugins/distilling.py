@@ -29,7 +29,7 @@ class EpochsConfig(pf.Config):
     ``local_epochs``, which is the run's.
     """
 
-    paper_epochs: ClassVar[Mapping[str, int]] = {}
+    paper_epochs: ClassVar[dict[str, int]] = {}
     epochs: Literal["one", "paper"] = pf.Field(
         "one",
         description="epochs of every phase: one each, or those of FedPKD's comparison, private "
@@ -143,7 +143,7 @@ class ScoresDown(OnPublicData):
         return {"scores": received[self.scores]} if self.scores in received.keys() else {}
 
 
-def stacked(uploads: Mapping[int, pf.Payload], name: str) -> Tensor:
+def stacked(uploads: pf.Uploads, name: str) -> Tensor:
     """The same scores of all uploads, [M, N, C]."""
     return torch.stack([upload[name] for upload in uploads.values()])
 
@@ -278,7 +278,7 @@ class ModelPerArchitecture(OnPublicData):
 
     @pf.hookimpl
     def server_aggregate(
-        self, server: pf.Server[ArchitecturesConfig], uploads: Mapping[int, pf.Payload]
+        self, server: pf.Server[ArchitecturesConfig], uploads: pf.Uploads
     ) -> pf.Payload:
         """The mean of the round's clients of every architecture."""
         means = pf.Payload()
@@ -302,7 +302,7 @@ def renamed(tensors: Mapping[str, Tensor], old: str, new: str) -> pf.Payload:
     return pf.Payload({f"{new}/{n.removeprefix(f'{old}/')}": t for n, t in found.items()})
 
 
-def public_logits_of(server: pf.Server, uploads: Mapping[int, pf.Payload]) -> Tensor:
+def public_logits_of(server: pf.Server, uploads: pf.Uploads) -> Tensor:
     """Scores of all public samples by the models that clients sent, [M, N, C]."""
     models = {name: server.build(name) for name in architectures_of(server, uploads)}
     logits = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import protofl as pf
@@ -40,6 +39,37 @@ Average = Literal["weighted", "uniform", "eq3"]
 """How prototypes are averaged over clients, see `protofl.functional.aggregate_prototypes`."""
 
 
+class AveragedConfig(CollectingConfig):
+    """Options of a method whose server averages prototypes (Eq. 3)."""
+
+    deviations = {
+        "collect": pf.Deviation(
+            "Eq. 2", "eval", "online", "the code collects in train mode, before each step"
+        ),
+        "aggregate": pf.Deviation(
+            "Eq. 3", "weighted", "uniform", "the code takes the plain mean and sends no counts"
+        ),
+    }
+    aggregate: Average = pf.Field(
+        None, description="mean over clients by counts, plain, or as Eq. 3 is printed"
+    )
+
+
+class Averaged(Collecting):
+    """A method with `AveragedConfig`, whose clients send prototypes with their counts."""
+
+    uploads = {
+        "prototypes": "P_i^c of the client's classes: mean features, irreversible for the server",
+        "classes": "which classes the client has",
+        "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
+    }
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[AveragedConfig]) -> pf.Payload:
+        """P_i^c (Eq. 2), with counts where Eq. 3 needs them."""
+        return class_prototypes(client, client.config.aggregate)
+
+
 def class_prototypes(client: pf.Client, average: Average) -> pf.Payload:
     """P_i^c (Eq. 2), with the counts where their average needs them."""
     payload = client.class_prototypes()
@@ -48,7 +78,7 @@ def class_prototypes(client: pf.Client, average: Average) -> pf.Payload:
 
 def mean_prototypes(
     server: pf.Server,
-    uploads: Mapping[int, pf.Payload],
+    uploads: pf.Uploads,
     average: Average,
     width: int | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -66,7 +96,7 @@ def mean_prototypes(
     return F.aggregate_prototypes(P, weights, average)
 
 
-def sent_rows(uploads: Mapping[int, pf.Payload], name: str, width: int) -> tuple[Tensor, Tensor]:
+def sent_rows(uploads: pf.Uploads, name: str, width: int) -> tuple[Tensor, Tensor]:
     """The rows of all uploads below each other, [n, width], and the class of each, [n]."""
     sent = [upload.rows(name, width) for upload in uploads.values()]
     return torch.cat([rows for rows, _ in sent]), torch.cat([classes for _, classes in sent])
@@ -101,6 +131,20 @@ def nearest_prototype(client: pf.Client, x: Tensor, name: str = "prototypes") ->
 class GuidedConfig(CollectingConfig):
     """Options of a method that guides features towards prototypes."""
 
+    deviations = {
+        "distance": pf.Deviation(
+            "FedTGP Eq. 4 and 11",
+            "l2",
+            "mse",
+            "λ = 0.1 and λ = 10 belong to two different losses",
+        ),
+        "align": pf.Deviation(
+            "FedTGP Eq. 4 and 11",
+            "class",
+            "sample",
+            "the equation aligns P_i^c, the code each sample",
+        ),
+    }
     lambda_: float = pf.Field(
         None,
         alias="lambda",
@@ -114,16 +158,6 @@ class GuidedConfig(CollectingConfig):
     align: Literal["class", "sample"] = pf.Field(
         None, description="guide the batch's class means P_i^c, or every sample's feature"
     )
-
-
-DEVIATIONS = {
-    "distance": pf.Deviation(
-        "FedTGP Eq. 4 and 11", "l2", "mse", "λ = 0.1 and λ = 10 belong to two different losses"
-    ),
-    "align": pf.Deviation(
-        "FedTGP Eq. 4 and 11", "class", "sample", "the equation aligns P_i^c, the code each sample"
-    ),
-}
 
 
 def guide_weight(given: float | None, distance: str) -> float:

@@ -5,7 +5,6 @@ w ← Σ_i (n_i / n) · w_i        (FedPKD Eq. 1)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import protofl as pf
@@ -56,9 +55,7 @@ class SharedWeights:
         return payload
 
     @pf.hookimpl
-    def server_aggregate(
-        self, server: pf.Server[SharingConfig], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_aggregate(self, server: pf.Server[SharingConfig], uploads: pf.Uploads) -> pf.Payload:
         """Σ_i (n_i / n) · w_i over the round's clients."""
         samples = torch.stack([upload["samples"] for upload in uploads.values()])
         weights = None if server.config.aggregate == "uniform" else samples

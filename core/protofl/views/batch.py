@@ -57,6 +57,10 @@ of a tensor `per_step` may stand.
 """
 
 
+Terms: TypeAlias = Mapping[str, Tensor]
+"""What ``local_loss`` returns: named scalar terms, already weighted."""
+
+
 @dataclass(frozen=True)
 class PerStep:
     """A tensor of which ``local_loss`` sees one row at a time; see `per_step`."""

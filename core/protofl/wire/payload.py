@@ -7,6 +7,7 @@ Class-indexed tensors hold rows only for the classes that the sender has; the in
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import safetensors
 import safetensors.torch
@@ -130,6 +131,10 @@ class Payload(dict[str, Tensor]):
         except safetensors.SafetensorError as error:
             raise RunFailure(f"{len(data)} bytes are no payload: {error}") from error
         return cls({k: v.to(device) for k, v in sorted(tensors.items())})
+
+
+Uploads: TypeAlias = Mapping[int, Payload]
+"""The uploads of a round, {client id: payload}, in ascending client id."""
 
 
 def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -14,8 +14,7 @@ of its own on the same p̂ (``server_model``). Inference is by the head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 import protofl as pf
 import torch
@@ -32,7 +31,7 @@ class DSFL(D.ScoresDown, D.EvaluatesServerModel):
     class Config(D.PublicPhaseConfig):
         """Options, with the paper's symbols."""
 
-        paper_epochs: ClassVar[Mapping[str, int]] = {"local_epochs": 10, "public_epochs": 20}
+        paper_epochs = {"local_epochs": 10, "public_epochs": 20}
         T: float = pf.Field(
             0.1, gt=0, description="T of ERA; small values give one class all, large ones none any"
         )
@@ -78,9 +77,7 @@ class DSFL(D.ScoresDown, D.EvaluatesServerModel):
         return pf.Payload()
 
     @pf.hookimpl
-    def local_loss(
-        self, batch: pf.Batch, output: pf.Output, given: pf.Given
-    ) -> Mapping[str, Tensor]:
+    def local_loss(self, batch: pf.Batch, output: pf.Output, given: pf.Given) -> pf.Terms:
         """Update, or distil."""
         if batch.phase == "distil":
             p_hat = given["scores"][batch.index]
@@ -93,16 +90,12 @@ class DSFL(D.ScoresDown, D.EvaluatesServerModel):
         return pf.Payload(public_probabilities=D.public_logits(client).softmax(1))
 
     @pf.hookimpl
-    def server_aggregate(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """p̂."""
         return pf.Payload(public_probabilities=self._aggregated(server, uploads))
 
     @pf.hookimpl
-    def server_train(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """The server's model distils p̂ as clients do."""
         if "model" not in server.modules:
             return pf.Payload()
@@ -118,7 +111,7 @@ class DSFL(D.ScoresDown, D.EvaluatesServerModel):
         return pf.Payload()
 
     @staticmethod
-    def _aggregated(server: pf.Server, uploads: Mapping[int, pf.Payload]) -> Tensor:
+    def _aggregated(server: pf.Server, uploads: pf.Uploads) -> Tensor:
         p = D.stacked(uploads, "public_probabilities")
         return (
             F.entropy_reduction(p, server.config.T)

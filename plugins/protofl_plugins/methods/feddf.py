@@ -15,8 +15,7 @@ its loss there no longer falls (the paper holds labelled ones out). Inference is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import protofl as pf
 import torch
@@ -32,7 +31,7 @@ class FedDF(D.ModelPerArchitecture):
     class Config(D.ArchitecturesConfig):
         """Options."""
 
-        paper_epochs: ClassVar[Mapping[str, int]] = {"local_epochs": 30, "server_epochs": 5}
+        paper_epochs = {"local_epochs": 30, "server_epochs": 5}
         server_epochs: int = pf.Field(
             None,
             ge=0,
@@ -61,9 +60,7 @@ class FedDF(D.ModelPerArchitecture):
         return D.without_public(run)
 
     @pf.hookimpl
-    def server_train(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """Distil the mean logits of the round's models into every architecture of the round."""
         fused = pf.Payload()
         if not server.config.server_epochs:

@@ -20,12 +20,8 @@ softmax s belongs there, in both variants.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import protofl as pf
 import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from protofl_plugins.variants import DropsLastBatch
@@ -37,7 +33,7 @@ class FedDistill(DropsLastBatch):
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
 
-        deviations: ClassVar[dict[str, pf.Deviation]] = {
+        deviations = {
             "exclude_own": pf.Deviation(
                 "Alg. 1, line 14", True, False, "the code averages over all, the client included"
             ),
@@ -86,7 +82,7 @@ class FedDistill(DropsLastBatch):
     @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
-    ) -> Mapping[str, Tensor]:
+    ) -> pf.Terms:
         """Algorithm 1, line 6."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
         if given:
@@ -114,9 +110,7 @@ class FedDistill(DropsLastBatch):
         return pf.class_rows(counts > 0, class_logits=sums / counts.clamp(min=1).unsqueeze(1))
 
     @pf.hookimpl
-    def server_aggregate(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """The mean over clients, and each one's part, to leave it out of what it downloads."""
         rows, known = pf.stack_rows(uploads, "class_logits", server.num_classes)
         total, number = rows.sum(0), known.sum(0)

@@ -18,8 +18,7 @@ momentum 0.9. The server's model persists; clients infer by their architecture's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 import protofl as pf
 import torch
@@ -36,7 +35,7 @@ class FedET(D.ModelPerArchitecture, D.EvaluatesServerModel):
     class Config(D.ArchitecturesConfig):
         """Options, with the paper's symbols."""
 
-        paper_epochs: ClassVar[Mapping[str, int]] = {"local_epochs": 10, "server_epochs": 10}
+        paper_epochs = {"local_epochs": 10, "server_epochs": 10}
         lambda_: float = pf.Field(
             0.05, alias="lambda", ge=0, description="λ of the diversity term; 0 trains by ȳ alone"
         )
@@ -84,9 +83,7 @@ class FedET(D.ModelPerArchitecture, D.EvaluatesServerModel):
         return start
 
     @pf.hookimpl
-    def server_train(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """Layer in, consensus and diversity into w_s, layer out."""
         config, model = server.config, D.server_model(server)
         lambda_: float = config.lambda_

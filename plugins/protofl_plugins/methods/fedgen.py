@@ -21,7 +21,6 @@ survives them at its learning rate 0.01, not at 0.05: lower ``eta_g`` with a hig
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import protofl as pf
@@ -159,7 +158,7 @@ class FedGen:
     @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
-    ) -> Mapping[str, Tensor]:
+    ) -> pf.Terms:
         """The client's loss."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
         if not given:
@@ -180,9 +179,7 @@ class FedGen:
         return pf.Payload(payload | pf.class_rows(counts > 0, counts=counts))
 
     @pf.hookimpl
-    def server_aggregate(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """The average of the heads, and the sum of the label counts."""
         counts, _ = pf.stack_rows(uploads, "counts", server.num_classes)
         weights = None if server.config.aggregate == "uniform" else counts.sum(1)
@@ -191,9 +188,7 @@ class FedGen:
         return pf.Payload(head | pf.class_rows(total > 0, counts=total))
 
     @pf.hookimpl
-    def server_train(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """G, against the ensemble of the heads."""
         config, G, head = server.config, server.modules["generator"], server.modules["head"]
         heads = {

@@ -13,8 +13,6 @@ Inference is by the head, after h has taken its place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import protofl as pf
 import torch
 from torch import Tensor
@@ -72,9 +70,7 @@ class FedGH:
         return client.class_prototypes().select("prototypes")
 
     @pf.hookimpl
-    def server_train(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """SGD on the received pairs (P_i^c, c), in mini-batches of the clients' size."""
         prototypes, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         head = server.modules["head"]

@@ -122,7 +122,7 @@ class FedKD(AuxiliaryModel):
     @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output
-    ) -> Mapping[str, Tensor]:
+    ) -> pf.Terms:
         """L_s and L_a."""
         model = cast(pf.SplitModel, client.module("auxiliary"))
         W_h = cast(Tensor, client.module("W_h").weight)
@@ -149,9 +149,7 @@ class FedKD(AuxiliaryModel):
         return pf.Payload(compress(update, threshold(client)) | buffers)
 
     @pf.hookimpl
-    def server_aggregate(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """The mean update, compressed again, applied as the clients will; and who can use it."""
         knowledge, sent = server.knowledge, list(uploads.values())
         named = knowledge.under("auxiliary").items()

@@ -23,8 +23,7 @@ Inference: the class whose v_c has the largest cosine with g_i(x).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import protofl as pf
 import torch
@@ -42,7 +41,7 @@ class FedKTL(DropsLastBatch):
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
 
-        deviations: ClassVar[dict[str, pf.Deviation]] = {
+        deviations = {
             "unit": pf.Deviation(
                 "P_i^c, Sec. 3.3.2", False, True, "the code scales g(x) and the mean to length 1"
             ),
@@ -199,7 +198,7 @@ class FedKTL(DropsLastBatch):
     @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
-    ) -> Mapping[str, Tensor]:
+    ) -> pf.Terms:
         """L_A (Eq. 1) and μ·L_M (Eq. 4)."""
         config = client.config
         if not given:
@@ -229,9 +228,7 @@ class FedKTL(DropsLastBatch):
         return pf.class_rows(counts > 0, prototypes=normalize(P) if config.unit else P)
 
     @pf.hookimpl
-    def server_train(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """F by Eq. 2 and 3; then Q̄, and one image per class."""
         if server.config.conditional:
             return pf.Payload()

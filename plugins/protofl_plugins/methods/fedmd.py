@@ -15,11 +15,7 @@ public samples have no labels here. Inference is by the head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import protofl as pf
-from torch import Tensor
 from torch.nn.functional import cross_entropy, l1_loss
 
 from protofl_plugins import distilling as D
@@ -31,7 +27,7 @@ class FedMD(D.ScoresDown):
     class Config(D.PublicPhaseConfig):
         """Options."""
 
-        paper_epochs: ClassVar[Mapping[str, int]] = {"local_epochs": 10, "public_epochs": 20}
+        paper_epochs = {"local_epochs": 10, "public_epochs": 20}
 
     terms = {
         "digest": "mean absolute difference to the consensus logits on public samples",
@@ -52,9 +48,7 @@ class FedMD(D.ScoresDown):
         return [digest, pf.Phase(terms=("ce",))]
 
     @pf.hookimpl
-    def local_loss(
-        self, batch: pf.Batch, output: pf.Output, given: pf.Given
-    ) -> Mapping[str, Tensor]:
+    def local_loss(self, batch: pf.Batch, output: pf.Output, given: pf.Given) -> pf.Terms:
         """Digest, or revisit."""
         if batch.phase == "digest":
             consensus = given["scores"][batch.index]
@@ -67,8 +61,6 @@ class FedMD(D.ScoresDown):
         return pf.Payload(public_logits=D.public_logits(client))
 
     @pf.hookimpl
-    def server_aggregate(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """z̃."""
         return pf.Payload(public_logits=D.stacked(uploads, "public_logits").mean(0))

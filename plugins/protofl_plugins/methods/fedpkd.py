@@ -19,8 +19,7 @@ printed divides by the number of clients once more (``aggregate=eq3``). Inferenc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import protofl as pf
 import torch
@@ -43,7 +42,7 @@ class FedPKD(D.ScoresDown, D.EvaluatesServerModel):
     class Config(D.PublicPhaseConfig, D.ServerTrainingConfig):
         """Options, with the paper's symbols."""
 
-        paper_epochs: ClassVar[Mapping[str, int]] = {
+        paper_epochs = {
             "local_epochs": 15,
             "public_epochs": 10,
             "server_epochs": 40,
@@ -131,7 +130,7 @@ class FedPKD(D.ScoresDown, D.EvaluatesServerModel):
     @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
-    ) -> Mapping[str, Tensor]:
+    ) -> pf.Terms:
         """Eq. 15 in the public phase; Eq. 4, later Eq. 16, in the private one."""
         config = client.config
         if batch.phase == "public":
@@ -154,17 +153,13 @@ class FedPKD(D.ScoresDown, D.EvaluatesServerModel):
         return payload
 
     @pf.hookimpl
-    def server_aggregate(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """P (Eq. 8)."""
         P, known = mean_prototypes(server, uploads, server.config.aggregate)
         return pf.class_rows(known, prototypes=P)
 
     @pf.hookimpl
-    def server_train(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """S (Eq. 6), D̆ (Alg. 1), ServerTrain (Eq. 13), then M_G on D̆."""
         config, model = server.config, D.server_model(server)
         delta: float = config.delta

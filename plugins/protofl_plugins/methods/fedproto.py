@@ -16,45 +16,35 @@ may be absent from a round; it keeps its last prototype (``absent``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 import protofl as pf
 import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from protofl_plugins.prototyping import (
-    DEVIATIONS,
-    Average,
+    Averaged,
+    AveragedConfig,
     Guided,
     GuidedConfig,
-    class_prototypes,
     guide,
     mean_prototypes,
 )
 
 
-class FedProto(Guided):
+class FedProto(Guided, Averaged):
     """Clients are guided by the mean of all clients' prototypes (Tan et al., 2022)."""
 
-    class Config(GuidedConfig):
+    class Config(GuidedConfig, AveragedConfig):
         """Options, with the paper's symbols."""
 
-        deviations: ClassVar[dict[str, pf.Deviation]] = DEVIATIONS | {
-            "collect": pf.Deviation(
-                "Eq. 2", "eval", "online", "the code collects in train mode, before each step"
-            ),
-            "aggregate": pf.Deviation(
-                "Eq. 3", "weighted", "uniform", "the code takes the plain mean and sends no counts"
-            ),
+        deviations = {
+            **GuidedConfig.deviations,
+            **AveragedConfig.deviations,
             "absent": pf.Deviation(
                 "Eq. 3", "keep", "forget", "the code knows only the classes of this round's clients"
             ),
         }
-        aggregate: Average = pf.Field(
-            None, description="mean over clients by counts, plain, or as Eq. 3 is printed"
-        )
         absent: Literal["keep", "forget"] = pf.Field(
             None, description="P̄^c of a class that no client of the round has: the last, or none"
         )
@@ -63,17 +53,12 @@ class FedProto(Guided):
         "ce": "cross-entropy, the first part of Eq. 4",
         "align": "λ·E_c φ(P_i^c, P̄^c), the second part of Eq. 4",
     }
-    uploads = {
-        "prototypes": "P_i^c of the client's classes: mean features, irreversible for the server",
-        "classes": "which classes the client has",
-        "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
-    }
     downloads = {"prototypes": "P̄^c of the classes that anybody has sent"}
 
     @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
-    ) -> Mapping[str, Tensor]:
+    ) -> pf.Terms:
         """Eq. 4."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
         if given:
@@ -81,14 +66,7 @@ class FedProto(Guided):
         return terms
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c (Eq. 2), with counts where Eq. 3 needs them."""
-        return class_prototypes(client, client.config.aggregate)
-
-    @pf.hookimpl
-    def server_aggregate(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """P̄ (Eq. 3)."""
         mean, known = mean_prototypes(server, uploads, server.config.aggregate)
         if server.config.absent == "keep":

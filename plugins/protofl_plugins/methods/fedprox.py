@@ -11,8 +11,6 @@ shared model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import protofl as pf
 import torch
 from torch import Tensor
@@ -47,7 +45,7 @@ class FedProx(SharedModel):
     @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
-    ) -> Mapping[str, Tensor]:
+    ) -> pf.Terms:
         """Eq. 2."""
         squared = (_flat(client) - given["w"]).square().sum()
         return {

@@ -23,8 +23,7 @@ pulled to, they exist for every class, and cost no further traffic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import protofl as pf
 import torch
@@ -33,10 +32,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from protofl_plugins.prototyping import (
-    Average,
-    Collecting,
-    CollectingConfig,
-    class_prototypes,
+    Averaged,
+    AveragedConfig,
     guide_weight,
     mean_prototypes,
     nearest_prototype,
@@ -44,13 +41,13 @@ from protofl_plugins.prototyping import (
 )
 
 
-class FedSA(Collecting):
+class FedSA(Averaged):
     """Semantic anchors guide features, enforce margins, calibrate heads (Zhou et al., 2025)."""
 
-    class Config(CollectingConfig):
+    class Config(AveragedConfig):
         """Options, with the paper's symbols."""
 
-        deviations: ClassVar[dict[str, pf.Deviation]] = {
+        deviations = AveragedConfig.deviations | {
             "distance": pf.Deviation(
                 "Eq. 5", "l2", "mse", "λ₁ = 0.1 and 10 belong to two different losses"
             ),
@@ -62,12 +59,6 @@ class FedSA(Collecting):
             ),
             "margin": pf.Deviation(
                 "Eq. 6", "mean", "nearest", "the code takes the mean distance to the nearest class"
-            ),
-            "collect": pf.Deviation(
-                "Eq. 2", "eval", "online", "the code collects in train mode, before each step"
-            ),
-            "aggregate": pf.Deviation(
-                "Eq. 3", "weighted", "uniform", "the code takes the plain mean and sends no counts"
             ),
             "ema": pf.Deviation(
                 "Eq. 10", "all", "uploaded", "the code moves only anchors of classes of the round"
@@ -97,9 +88,6 @@ class FedSA(Collecting):
         margin: Literal["mean", "nearest"] = pf.Field(
             None, description="d_i and d_global: Eq. 6, or mean distance to the nearest class"
         )
-        aggregate: Average = pf.Field(
-            None, description="mean over clients by counts, plain, or as Eq. 3 is printed"
-        )
         ema: Literal["all", "uploaded"] = pf.Field(
             None,
             description="move the anchors of all classes (towards the last known P̄^c), or of "
@@ -114,11 +102,6 @@ class FedSA(Collecting):
         "align": "λ₁·L_R, Eq. 5",
         "mcl": "λ₂·L_MCL, Eq. 7",
         "calibration": "λ₃·L_CC, Eq. 8",
-    }
-    uploads = {
-        "prototypes": "P_i^c of the client's classes: mean features, irreversible for the server",
-        "classes": "which classes the client has",
-        "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
     downloads = {
         "prototypes": "Ā of all classes",
@@ -170,7 +153,7 @@ class FedSA(Collecting):
     @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
-    ) -> Mapping[str, Tensor]:
+    ) -> pf.Terms:
         """Eq. 9."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
         if not given:
@@ -200,14 +183,7 @@ class FedSA(Collecting):
         client.state["margin"] = _margin(client.config)(table, known)
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c (Eq. 2), with counts where Eq. 3 needs them."""
-        return class_prototypes(client, client.config.aggregate)
-
-    @pf.hookimpl
-    def server_aggregate(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """P̄ (Eq. 3), then the moving average of the anchors (Eq. 10)."""
         config, state = server.config, server.state
         mean, known = mean_prototypes(server, uploads, config.aggregate, server.feature_dim)

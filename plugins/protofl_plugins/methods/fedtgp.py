@@ -18,8 +18,7 @@ No counts are sent. Inference: the class of the nearest of all C global prototyp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal, cast
+from typing import Literal, cast
 
 import protofl as pf
 import torch
@@ -29,7 +28,6 @@ from torch.nn.functional import cross_entropy
 
 from protofl_plugins.embeddings import Embeddings
 from protofl_plugins.prototyping import (
-    DEVIATIONS,
     Guided,
     GuidedConfig,
     guide,
@@ -43,7 +41,7 @@ class FedTGP(Guided):
     class Config(GuidedConfig):
         """Options, with the paper's symbols."""
 
-        deviations: ClassVar[dict[str, pf.Deviation]] = DEVIATIONS | {
+        deviations = GuidedConfig.deviations | {
             "margin": pf.Deviation(
                 "Eq. 9", "pair", "nearest", "the code takes each class's distance to the nearest"
             ),
@@ -96,7 +94,7 @@ class FedTGP(Guided):
     @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
-    ) -> Mapping[str, Tensor]:
+    ) -> pf.Terms:
         """Eq. 11."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
         if given:
@@ -109,9 +107,7 @@ class FedTGP(Guided):
         return client.class_prototypes().select("prototypes")
 
     @pf.hookimpl
-    def server_train(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """δ(t) by Eq. 9, then P̂ by Eq. 10 (Alg. 1, lines 8 and 9)."""
         anchored, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         delta = self._margin(server, uploads)
@@ -126,7 +122,7 @@ class FedTGP(Guided):
         return self._payload(server)
 
     @staticmethod
-    def _margin(server: pf.Server, uploads: Mapping[int, pf.Payload]) -> Tensor | float:
+    def _margin(server: pf.Server, uploads: pf.Uploads) -> Tensor | float:
         """δ(t), Eq. 9: of the cluster centres Q^c, unweighted over clients."""
         config = server.config
         if config.margin in ("none", "fixed"):

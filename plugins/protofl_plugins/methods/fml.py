@@ -16,11 +16,8 @@ from round 0. Inference is by the client's own model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import protofl as pf
 from protofl import functional as F
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from protofl_plugins.auxiliary import AuxiliaryConfig, AuxiliaryModel
@@ -72,7 +69,7 @@ class FML(AuxiliaryModel):
     @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output
-    ) -> Mapping[str, Tensor]:
+    ) -> pf.Terms:
         """L_local and L_auxiliary."""
         alpha, beta = client.config.alpha, client.config.beta
         own, auxiliary = output.logits, client.module("auxiliary")(batch.x)
@@ -89,8 +86,6 @@ class FML(AuxiliaryModel):
         return pf.pack_weights(client.module("auxiliary"), "auxiliary")
 
     @pf.hookimpl
-    def server_aggregate(
-        self, server: pf.Server[Config], uploads: Mapping[int, pf.Payload]
-    ) -> pf.Payload:
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """The plain mean over the round's clients."""
         return pf.average_weights(list(uploads.values()), "auxiliary")

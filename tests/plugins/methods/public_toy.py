@@ -148,6 +148,7 @@ class DoubleServer:
     """A server in float64 with models of one dense layer: f(x) = tanh(Ax), h(z) = Bz + b."""
 
     round, device, evaluates, test = 1, torch.device("cpu"), True, None
+    least_batch = 4
 
     def __init__(self, config, samples=12, pixels=5, feature_dim=3, classes=4, batch=4, clients=()):
         stream = torch.Generator().manual_seed(5)

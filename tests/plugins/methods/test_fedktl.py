@@ -66,7 +66,7 @@ def config(**values):
 def stub(settings, h, V, **more):
     modules = {"h": h, "V": V, **more.pop("modules", {})}
     return SimpleNamespace(
-        config=settings, num_classes=V.V.shape[1], module=modules.__getitem__, **more
+        config=settings, least_batch=4, num_classes=V.V.shape[1], module=modules.__getitem__, **more
     )
 
 
@@ -155,7 +155,7 @@ def test_guide_is_eq_4():
 def test_few_pairs_pass_with_the_batch():
     """BatchNorm at 1×1 refuses a batch of one."""
     seen = []
-    client = SimpleNamespace(features=lambda x: seen.append(len(x)) or x)
+    client = SimpleNamespace(least_batch=4, features=lambda x: seen.append(len(x)) or x)
     assert len(FedKTL._features(client, torch.zeros(1, 2), torch.zeros(10, 2))) == 1
     assert seen == [11]
 
