@@ -16,6 +16,7 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `margin_penalty`         what both add to the distances
 `anchor_alignment`       FedSA Eq. 5; `anchor_contrast` Eq. 7, `anchor_terms` both at once
 `anchor_calibration`     FedSA Eq. 8
+`train_prototypes`       SGD on FedTGP Eq. 10; `train_prototypes_by_autograd` the plain one
 `simplex_etf`            the fixed classifier V: FedKTL section 3.3.2
 `arcface_loss`           FedKTL Eq. 1
 `mmd_rbf`                maximum mean discrepancy: FedKTL Eq. 3
@@ -27,11 +28,12 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `truncated_svd`          compressed updates: FedKD
 =======================  =====================================================================
 
-All but `simplex_etf`, `filter_by_prototype` and `truncated_svd` may be part of a client's loss:
-they don't look at a tensor's value from Python, so a step can be compiled, captured or mapped over
-clients. Arguments are checked by shape and dtype, with a ``ValueError``; labels outside 0…C−1 are
-not looked for. Results have the arguments' promoted dtype; half precision is computed and returned
-in float32, except by `ema`, which keeps the dtype, and `truncated_svd`, which torch refuses it.
+All but `simplex_etf`, `filter_by_prototype`, `truncated_svd` and what trains may be part of a
+client's loss: they don't look at a tensor's value from Python, so a step can be compiled, captured
+or mapped over clients. Only what trains writes to its arguments. Arguments are checked by shape
+and dtype, with a ``ValueError``; labels outside 0…C−1 are not looked for. Results have the
+arguments' promoted dtype; half precision is computed and returned in float32, except by `ema`,
+which keeps the dtype, and `truncated_svd`, which torch refuses it.
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ from protofl.functional.margins import (
     pair_margin,
 )
 from protofl.functional.prototypes import aggregate_prototypes, class_means, ema
+from protofl.functional.trainable import train_prototypes, train_prototypes_by_autograd
 
 __all__ = [
     "aggregate_prototypes",
@@ -88,6 +91,8 @@ __all__ = [
     "prototype_alignment",
     "prototype_distance",
     "simplex_etf",
+    "train_prototypes",
+    "train_prototypes_by_autograd",
     "truncated_svd",
     "variance_weights",
 ]

@@ -52,6 +52,7 @@ def anchor_alignment(
         ValueError: A shape, dtype, ``distance`` or ``rows`` is wrong.
     """
     _check_rows(rows)
+    check_mask("known", known, len(anchors))
     if rows == "sample":
         return prototype_alignment(features, labels, anchors, known, distance)
     means, counts = class_means(features, labels, len(anchors))
@@ -116,6 +117,19 @@ def anchor_terms(
     What `anchor_alignment` (with ``align`` for ``rows``) and `anchor_contrast` (with ``contrast``)
     return, to rounding. Class means and their distances to anchors are taken once for both, with
     few operations, as in a training step these cost more than the numbers in them.
+
+    Args:
+        features: [N, K], N ≥ 1.
+        labels: [N] integers in 0…C−1.
+        anchors: Ā [C, K]; finite, and without influence, where unknown.
+        known: [C] bool, the classes that have an anchor.
+        penalty: [C, C], `margin_penalty` of the classes 0…C−1 in their order.
+        distance: Of L_R, ``l2`` or ``mse``; that of L_MCL is Euclidean.
+        align: The rows of L_R.
+        contrast: The rows of L_MCL.
+
+    Returns:
+        Two scalars: L_R in the unit of the features (``l2``) or its square, L_MCL without unit.
 
     Raises:
         ValueError: A shape, dtype or option is wrong.

@@ -26,7 +26,6 @@ from protofl import functional as F
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protofl_plugins.embeddings import Embeddings
 from protofl_plugins.prototyping import (
     Guided,
     GuidedConfig,
@@ -109,35 +108,35 @@ class FedTGP(Guided):
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """δ(t) by Eq. 9, then P̂ by Eq. 10 (Alg. 1, lines 8 and 9)."""
+        vectors, processor = self._weights(server)
         anchored, labels = sent_rows(uploads, "prototypes", server.feature_dim)
         delta = self._margin(server, uploads)
-        generator = server.generator("shuffle")
-        orders: list[Tensor] = []
+        generator, batches = server.generator("shuffle"), list[Tensor]()
         for _ in server.epochs(server.config.S):
             order = torch.randperm(len(labels), generator=generator)
-            orders += torch.split(order, server.batch_size)
-        vectors = cast(Tensor, server.modules["vectors"].weight)
-        processor = cast("nn.Sequential | None", server.modules.get("F"))
-        Embeddings(vectors, processor, server.lr).train(anchored, labels, delta, orders)
+            batches += torch.split(order, server.batch_size)
+        F.train_prototypes(vectors, processor, anchored, labels, delta, batches, server.lr)
         return self._payload(server)
 
     @staticmethod
-    def _margin(server: pf.Server, uploads: pf.Uploads) -> Tensor | float:
+    def _margin(server: pf.Server[Config], uploads: pf.Uploads) -> Tensor | float:
         """δ(t), Eq. 9: of the cluster centres Q^c, unweighted over clients."""
         config = server.config
         if config.margin in ("none", "fixed"):
-            return float(config.delta) if config.margin == "fixed" else 0.0
+            return config.delta if config.margin == "fixed" else 0.0
         P, present = pf.stack_rows(uploads, "prototypes", server.num_classes)
         Q, known = F.aggregate_prototypes(P, present, "uniform")
         margin = F.pair_margin if config.margin == "pair" else F.nearest_margin
         return margin(Q, known).clamp(max=config.tau)
 
     @staticmethod
-    def _prototypes(server: pf.Server) -> Tensor:
-        """P̂ = F(e; θ_F), C×K."""
-        vectors = cast(Tensor, server.modules["vectors"].weight)
-        return server.modules["F"](vectors) if "F" in server.modules else vectors
+    def _weights(server: pf.Server) -> tuple[Tensor, nn.Module | None]:
+        """e, C×K, and F."""
+        return cast(Tensor, server.modules["vectors"].weight), server.modules.get("F")
 
     def _payload(self, server: pf.Server) -> pf.Payload:
+        """P̂ = F(e; θ_F) of all classes."""
+        vectors, processor = self._weights(server)
+        prototypes = vectors if processor is None else processor(vectors)
         every = torch.ones(server.num_classes, dtype=torch.bool, device=server.device)
-        return pf.class_rows(every, prototypes=self._prototypes(server).detach())
+        return pf.class_rows(every, prototypes=prototypes.detach())

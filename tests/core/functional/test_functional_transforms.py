@@ -21,6 +21,10 @@ def arguments(device="cpu"):
     return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
+def penalty(margin, known):
+    return F.margin_penalty(torch.arange(C, device=known.device), C, margin, known)
+
+
 # Each as a function of features, labels, prototypes, known and margin, one client's.
 FUNCTIONS = {
     "class_means": lambda f, y, p, k, m: F.class_means(f, y, C)[0],
@@ -34,6 +38,10 @@ FUNCTIONS = {
     "mean": lambda f, y, p, k, m: F.mean_margin(p, k),
     "contrastive rows": lambda f, y, p, k, m: F.margin_contrastive_rows(f, y, p, m),
     "contrastive loss": lambda f, y, p, k, m: F.margin_contrastive_loss(f, y, p, m, k),
+    "anchor alignment": lambda f, y, p, k, m: F.anchor_alignment(f, y, p, k, "mse"),
+    "anchor contrast": lambda f, y, p, k, m: F.anchor_contrast(f, y, p, k, penalty(m, k)),
+    "anchor terms": lambda f, y, p, k, m: torch.stack(F.anchor_terms(f, y, p, k, penalty(m, k))),
+    "anchor calibration": lambda f, y, p, k, m: F.anchor_calibration(p @ p.T, k | ~k.any()),
     "arcface": lambda f, y, p, k, m: F.arcface_loss(f.tanh(), y, 8.0),
     "kl": lambda f, y, p, k, m: F.kl_divergence(f, f.sin(), 2.0),
     "mmd": lambda f, y, p, k, m: F.mmd_rbf(f, p),
