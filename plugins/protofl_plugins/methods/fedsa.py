@@ -167,9 +167,8 @@ class FedSA(Averaged):
             align=config.align,
             contrast=config.contrast,
         )
-        L_CC = F.anchor_calibration(
-            _without_bias(client, given["anchors"]), given["known"]
-        )  # Eq. 8
+        scores = _without_bias(client, given["anchors"])
+        L_CC = F.anchor_calibration(scores, given["known"])  # Eq. 8
         return terms | {
             "align": config.lambda_1 * L_R,
             "mcl": config.lambda_2 * L_MCL,
