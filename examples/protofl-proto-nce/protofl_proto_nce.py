@@ -12,14 +12,10 @@ out, and cross-entropy trains the classifier beside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import protofl as pf
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
-
-Losses = dict[str, Tensor]
 
 
 class ProtoNCE:
@@ -32,45 +28,51 @@ class ProtoNCE:
         tau: float = pf.Field(0.5, gt=0, description="τ, the temperature; small is hard")
 
     terms = {"ce": "cross-entropy", "nce": "λ·L_NCE"}
-    uploads = {"prototypes": "mean features", "classes": "of these classes"}
-    downloads = {"prototypes": "P̄ of all classes that anybody has sent"}
+    uploads = downloads = {"prototypes": "mean features, and P̄", "classes": "of which classes"}
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server) -> pf.Payload:
+    def download_payload(self, server: pf.Server[Config]) -> pf.Payload:
         """P̄."""
         return server.knowledge.select("prototypes")
 
     @pf.hookimpl
-    def local_loss(self, client: pf.Client, batch: pf.Batch, output: pf.Output) -> Losses:
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+        """P̄^c/(τ·‖P̄^c‖), C×K, and the classes that have one; nothing before any arrives."""
+        if "prototypes" not in client.received:
+            return {}
+        P, known = client.received.table("prototypes", client.num_classes, client.feature_dim)
+        return {"P": normalize(P) / client.config.tau, "known": known}
+
+    @pf.hookimpl
+    def local_loss(
+        self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
+    ) -> pf.Terms:
         """L_i; a class that nobody has sent adds nothing to L_NCE."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
-        if "prototypes" in client.received:
-            scores, known = _scores(client, output.features)
-            rows = cross_entropy(scores, batch.y, reduction="none")
-            terms["nce"] = client.config.lambda_ * rows.where(known[batch.y], 0).mean()
+        if given:
+            rows = cross_entropy(_scores(output.features, **given), batch.y, reduction="none")
+            terms["nce"] = client.config.lambda_ * rows.where(given["known"][batch.y], 0).mean()
         return terms
 
     @pf.hookimpl
-    def upload_payload(self, client: pf.Client) -> pf.Payload:
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """P_i^c, without counts."""
         return client.class_prototypes().select("prototypes")
 
     @pf.hookimpl
-    def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
+    def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """P̄."""
         P, present = pf.stack_rows(uploads, "prototypes", server.num_classes, server.feature_dim)
         mean, known = pf.functional.aggregate_prototypes(P, present, "uniform")
         return pf.class_rows(known, prototypes=mean)
 
     @pf.hookimpl
-    def inference(self, client: pf.Client, x: Tensor) -> Tensor:
+    def inference(self, client: pf.Client[Config], x: Tensor) -> Tensor:
         """The largest cosine; before the first prototypes arrive the head decides."""
-        z = client.features(x)
-        return _scores(client, z)[0] if "prototypes" in client.received else client.head(z)
+        z, given = client.features(x), self.before_training(client)
+        return _scores(z, **given) if given else client.head(z)
 
 
-def _scores(client: pf.Client, z: Tensor) -> tuple[Tensor, Tensor]:
-    """cos(z, P̄^c)/τ, B×C, −∞ for classes without a prototype; and those that have one, [C]."""
-    table, known = client.received.table("prototypes", client.num_classes, client.feature_dim)
-    cosines = normalize(z.float()) @ normalize(table).T
-    return (cosines / client.config.tau).masked_fill(~known, -torch.inf), known
+def _scores(z: Tensor, P: Tensor, known: Tensor) -> Tensor:
+    """cos(z, P̄^c)/τ, B×C, −∞ for classes without a prototype."""
+    return (normalize(z.float()) @ P.T).masked_fill(~known, -torch.inf)

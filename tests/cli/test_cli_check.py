@@ -45,6 +45,7 @@ class Broken:
     "Newer."
     requires_hookspec = "2.99"
 """
+OLDER = NEWER.replace("2.99", "1.0").replace("Newer", "Of version 1 of the hooks")
 FINE = """
 class Broken:
     "Of a name that is taken."
@@ -143,6 +144,17 @@ def test_what_can_t_be_checked(cli, tmp_path, words, said):
                 "method/broken of toys 1.5 needs version 2.99 of the hooks",
                 "protofl 0.1.0 has version 2.0",
                 "update protofl (pip install -U protofl), or install an older toys",
+            ],
+        ),
+        (
+            OLDER,
+            "broken",
+            [
+                "method/broken of toys 1.5 needs version 1.0 of the hooks",
+                "protofl 0.1.0 has version 2.0",
+                "update toys; its author: in version 2 local_loss sees what before_training "
+                "returned, as `given`, in place of client.received, scratch and batch.draws "
+                "(docs/compatibility.md)",
             ],
         ),
         (

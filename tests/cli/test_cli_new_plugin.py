@@ -144,7 +144,7 @@ def test_it_is_clean(written):
 
 def test_names_that_the_module_uses_are_left_to_it(cli):
     """A class is not called as something that its module imports."""
-    for name, kind in (("tensor", "method"), ("none", "method"), ("path", "dataset")):
+    for name, kind in (("tensor", "wrapper"), ("none", "method"), ("path", "dataset")):
         assert cli("new-plugin", name, "--kind", kind).exit_code == 0
         source = Path(f"protofl-{name}/src/protofl_{name}/__init__.py").read_text()
         expected = name.title() + kind.title()

@@ -130,7 +130,7 @@ def test_plugins_are_listed_with_their_distributions(installed, tmp_path):
 
 
 def code_lines(text):
-    """Lines of code of a module behind its imports: no blank line, comment or docstring."""
+    """Lines of code behind the imports: no blank line, comment or docstring, a signature is one."""
     tree = ast.parse(text)
     skipped = set()
     for node in ast.walk(tree):
@@ -140,6 +140,8 @@ def code_lines(text):
                 skipped |= {*range(body[0].lineno, body[0].end_lineno + 1)}
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             skipped |= {*range(node.lineno, node.end_lineno + 1)}
+        if isinstance(node, ast.FunctionDef):
+            skipped |= {*range(node.lineno + 1, node.body[0].lineno)}
     lines = enumerate(text.splitlines(), start=1)
     return [
         line for n, line in lines if line.strip() and line.strip()[0] != "#" and n not in skipped

@@ -16,7 +16,7 @@ class TestProtoNCE(MethodContract):
 
 
 class Stub:
-    """As much of a client as the loss reads."""
+    """As much of a client as the hooks read."""
 
     num_classes, feature_dim = 4, 3
     config = ProtoNCE.Config(tau=0.2, lambda_=2.0)
@@ -27,7 +27,9 @@ class Stub:
 
 def loss(received, z, y):
     output = pf.Output(z, torch.zeros(len(y), 4))
-    return ProtoNCE().local_loss(Stub(received), pf.Batch(z, y, y), output)
+    client, method = Stub(received), ProtoNCE()
+    given = method.before_training(client)
+    return method.local_loss(client, pf.Batch(z, y, y), output, given)
 
 
 def test_the_contrastive_term_is_the_equation_s():
