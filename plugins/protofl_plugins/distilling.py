@@ -189,9 +189,10 @@ def train_on_public(
     server: pf.Server,
     model: pf.SplitModel,
     loss: Callable[[Tensor, Tensor, Tensor], Tensor],
-    optimizer: torch.optim.Optimizer,
     *,
     epochs: int,
+    lr: float,
+    momentum: float | None = None,
     rows: Tensor | None = None,
     purpose: str = "shuffle",
     cosine: bool = False,
@@ -204,8 +205,9 @@ def train_on_public(
         model: The model; left in eval mode.
         loss: The loss of a batch: ``loss(features, logits, index)``, where ``index`` counts
             within ``rows``.
-        optimizer: Over the model's parameters.
         epochs: Passes over the samples.
+        lr: Learning rate.
+        momentum: Of SGD; None for Adam.
         rows: The public samples to train on, [n]; None for all.
         purpose: Names the stream from which the order is drawn.
         cosine: Let the learning rate fall along a cosine to 0 after the last epoch.
@@ -214,15 +216,19 @@ def train_on_public(
     assert server.public is not None
     samples = server.public if rows is None else server.public.at(rows)
     generator = server.generator(purpose)
-    rates = [group["lr"] for group in optimizer.param_groups]
+    parameters = list(model.parameters())
+    optimizer: torch.optim.Optimizer = (
+        torch.optim.Adam(parameters, lr=lr)
+        if momentum is None
+        else torch.optim.SGD(parameters, lr=lr, momentum=momentum)
+    )
     for epoch in server.epochs(epochs):
         model.train(len(samples) >= server.least_batch)
         batches = list(server.batches(len(samples), generator))
         for number, index in enumerate(batches):
             if cosine:
                 done = (epoch + number / len(batches)) / epochs
-                for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                    group["lr"] = rate * (1 + math.cos(math.pi * done)) / 2
+                optimizer.param_groups[0]["lr"] = lr * (1 + math.cos(math.pi * done)) / 2
             features = model.features(samples.inputs(index))
             optimizer.zero_grad()
             loss(features, model.head(features), index).backward()  # type: ignore[no-untyped-call]

@@ -14,6 +14,20 @@ from protofl_plugins.variants import DropsLastBatch
 # --- prototypes up --------------------------------------------------------------------------------
 
 
+class SendsPrototypes:
+    """A method whose clients send their prototypes P_i^c, without counts."""
+
+    uploads = {
+        "prototypes": "P_i^c of the client's classes: mean features, irreversible for the server",
+        "classes": "which classes the client has",
+    }
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client) -> pf.Payload:
+        """P_i^c (Eq. 2), without counts."""
+        return client.class_prototypes().select("prototypes")
+
+
 class CollectingConfig(pf.VariantConfig):
     """How a client takes its prototypes P_i^c (Eq. 2)."""
 
@@ -55,12 +69,11 @@ class AveragedConfig(CollectingConfig):
     )
 
 
-class Averaged(Collecting):
+class Averaged(Collecting, SendsPrototypes):
     """A method with `AveragedConfig`, whose clients send prototypes with their counts."""
 
     uploads = {
-        "prototypes": "P_i^c of the client's classes: mean features, irreversible for the server",
-        "classes": "which classes the client has",
+        **SendsPrototypes.uploads,
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
 
@@ -165,7 +178,7 @@ def guide_weight(given: float | None, distance: str) -> float:
     return given if given is not None else (10.0 if distance == "mse" else 0.1)
 
 
-class Guided(Collecting):
+class Guided(Collecting, SendsPrototypes):
     """Prototypes come down, guide the features, and the nearest one decides (FedProto, FedTGP).
 
     The method itself says what its prototypes are (``server_aggregate``, ``server_train``), and

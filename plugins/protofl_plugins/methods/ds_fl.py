@@ -17,7 +17,6 @@ from __future__ import annotations
 from typing import Literal
 
 import protofl as pf
-import torch
 from protofl import functional as F
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -105,9 +104,8 @@ class DSFL(D.ScoresDown, D.EvaluatesServerModel):
         def loss(features: Tensor, logits: Tensor, index: Tensor) -> Tensor:
             return cross_entropy(logits, p_hat[index])
 
-        adam = torch.optim.Adam(model.parameters(), lr=config.server_lr)
         epochs = config.server_epochs or config.public_epochs
-        D.train_on_public(server, model, loss, adam, epochs=epochs)
+        D.train_on_public(server, model, loss, epochs=epochs, lr=config.server_lr)
         return pf.Payload()
 
     @staticmethod

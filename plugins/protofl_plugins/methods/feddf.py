@@ -96,13 +96,12 @@ class FedDF(D.ModelPerArchitecture):
                 best[:] = found, 0, pf.pack_weights(student, "model")
             return bool(best[1] >= config.patience)
 
-        adam = torch.optim.Adam(student.parameters(), lr=config.server_lr)
         D.train_on_public(
             server,
             student,
             loss,
-            adam,
             epochs=config.server_epochs,
+            lr=config.server_lr,
             rows=rows,
             purpose=f"shuffle {name}",
             cosine=True,

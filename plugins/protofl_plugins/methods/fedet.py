@@ -21,7 +21,6 @@ from __future__ import annotations
 from typing import Literal
 
 import protofl as pf
-import torch
 from protofl import functional as F
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -104,10 +103,8 @@ class FedET(D.ModelPerArchitecture, D.EvaluatesServerModel):
             diversity = F.kl_divergence(logits[some], s_div[index][some]) * share
             return cross_entropy(logits, label[index]) + lambda_ * diversity
 
-        sgd = torch.optim.SGD(
-            model.parameters(), lr=config.server_lr, momentum=config.server_momentum
-        )
-        D.train_on_public(server, model, loss, sgd, epochs=config.server_epochs)
+        epochs, lr, momentum = config.server_epochs, config.server_lr, config.server_momentum
+        D.train_on_public(server, model, loss, epochs=epochs, lr=lr, momentum=momentum)
         known = pf.Payload()
         for name in dict.fromkeys(k.split("/")[0] for k in server.knowledge if "@" in k):
             known.update(D.renamed(_layer(pf.pack_weights(model, "model")), "model", name))

@@ -160,13 +160,14 @@ class FedGen:
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> pf.Terms:
         """The client's loss."""
-        terms = {"ce": cross_entropy(output.logits, batch.y)}
+        ce = cross_entropy(output.logits, batch.y)
         if not given:
-            return terms
+            return {"ce": ce}
         G = client.module("generator")
         generated = client.head(G(given["noise"], given["labels"]))
         teacher = client.head(G(given["own"][: len(batch.x)], batch.y))
-        return terms | {
+        return {
+            "ce": ce,
             "gen": given["a"] * cross_entropy(generated, given["labels"]),
             "latent": given["b"] * F.kl_divergence(output.logits, teacher),
         }

@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from protofl_plugins.heads import needs_one_head
-from protofl_plugins.prototyping import sent_rows
+from protofl_plugins.prototyping import SendsPrototypes, sent_rows
 
 
-class FedGH:
+class FedGH(SendsPrototypes):
     """The server trains one head for all on the clients' prototypes (Yi et al., 2023)."""
 
     class Config(pf.Config):
@@ -37,10 +37,6 @@ class FedGH:
         )
 
     terms = {"ce": "cross-entropy"}
-    uploads = {
-        "prototypes": "P_i^c of the client's classes: mean features, irreversible for the server",
-        "classes": "which classes the client has",
-    }
     downloads = {"head/…": "h, trained on the prototypes of the round's clients"}
 
     @pf.hookimpl
@@ -63,11 +59,6 @@ class FedGH:
         """Replace the client's head by h."""
         if client.received.under("head"):
             pf.load_weights(client.module("head"), client.received, "head")
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c, without counts."""
-        return client.class_prototypes().select("prototypes")
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:

@@ -22,7 +22,6 @@ from __future__ import annotations
 from typing import Any
 
 import protofl as pf
-import torch
 from protofl import functional as F
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -176,7 +175,7 @@ class FedPKD(D.ScoresDown, D.EvaluatesServerModel):
             pull = F.prototype_alignment(features, y, P, known, "mse")
             return delta * kd + (1 - delta) * pull
 
-        adam = torch.optim.Adam(model.parameters(), lr=config.server_lr)
-        D.train_on_public(server, model, loss, adam, epochs=config.server_epochs, rows=kept)
+        epochs, lr = config.server_epochs, config.server_lr
+        D.train_on_public(server, model, loss, epochs=epochs, lr=lr, rows=kept)
         _, M_G = D.evaluated(model, server.public, kept)
         return pf.Payload(public_logits=M_G, public_index=kept)

@@ -32,7 +32,7 @@ from protofl_plugins.prototyping import (
 )
 
 
-class FedProto(Guided, Averaged):
+class FedProto(Averaged, Guided):
     """Clients are guided by the mean of all clients' prototypes (Tan et al., 2022)."""
 
     class Config(GuidedConfig, AveragedConfig):

@@ -155,9 +155,9 @@ class FedSA(Averaged):
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> pf.Terms:
         """Eq. 9."""
-        terms = {"ce": cross_entropy(output.logits, batch.y)}
+        L_S = cross_entropy(output.logits, batch.y)
         if not given:
-            return terms
+            return {"ce": L_S}
         config = client.config
         L_R, L_MCL = F.anchor_terms(  # Eq. 5 and 7
             output.features,
@@ -169,7 +169,8 @@ class FedSA(Averaged):
         )
         scores = _without_bias(client, given["anchors"])
         L_CC = F.anchor_calibration(scores, given["known"])  # Eq. 8
-        return terms | {
+        return {
+            "ce": L_S,
             "align": config.lambda_1 * L_R,
             "mcl": config.lambda_2 * L_MCL,
             "calibration": config.lambda_3 * L_CC,

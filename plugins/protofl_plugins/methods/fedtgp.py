@@ -68,10 +68,6 @@ class FedTGP(Guided):
         "ce": "cross-entropy, the first part of Eq. 11",
         "align": "λ·E_c φ(P_i^c, P̂^c), the second part of Eq. 11",
     }
-    uploads = {
-        "prototypes": "P_i^c of the client's classes: mean features, irreversible for the server",
-        "classes": "which classes the client has",
-    }
     downloads = {"prototypes": "P̂^c of all classes, also of those that the client lacks"}
     ablations = {
         "SCL (Table 6)": "--set margin=none",
@@ -99,11 +95,6 @@ class FedTGP(Guided):
         if given:
             terms["align"] = guide(client, batch, output, **given)
         return terms
-
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """P_i^c (Eq. 2), without counts."""
-        return client.class_prototypes().select("prototypes")
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
