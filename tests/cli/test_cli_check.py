@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from protofl.hookspecs.version import WHAT_CHANGED
 
 GOOD = """
 import protofl as pf
@@ -152,9 +153,8 @@ def test_what_can_t_be_checked(cli, tmp_path, words, said):
             [
                 "method/broken of toys 1.5 needs version 1.0 of the hooks",
                 "protofl 0.1.0 has version 2.0",
-                "update toys; its author: in version 2 local_loss sees what before_training "
-                "returned, as `given`, in place of client.received, scratch and batch.draws "
-                "(docs/compatibility.md)",
+                "update toys: it was written for an older protofl",
+                *WHAT_CHANGED[2],
             ],
         ),
         (
