@@ -357,6 +357,7 @@ def test_three_hosts_end_in_one_job(world):
     assert "3 hosts" in caught.value.near
     assert caught.value.do == "hint"
     assert len(hosts.started) == 4
+    assert len(hosts.notes) == 2, "hosts that were replaced before it was given up"
 
 
 def test_two_hosts_ending_in_one_job_is_survived(world):

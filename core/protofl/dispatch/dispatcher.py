@@ -73,13 +73,16 @@ class Dispatcher:
         assert len(mine) == len(jobs), "a job that concerns no client is for broadcast"
         self._crew.assigned = {}
         self._move(self._places(mine))
-        for item in Deal(self._crew, mine).replies():
-            self._say()
-            if item is not None:
-                job, reply = item
-                if isinstance(job, Train):
-                    self._seconds.add(job.client, job.when, sum(reply.seconds.values()))
-                yield item
+        try:
+            for item in Deal(self._crew, mine).replies():
+                self._say()
+                if item is not None:
+                    job, reply = item
+                    if isinstance(job, Train):
+                        self._seconds.add(job.client, job.when, sum(reply.seconds.values()))
+                    yield item
+        finally:
+            self._say()  # what led to an error, too
 
     def close(self) -> None:
         """End all hosts."""
