@@ -11,19 +11,15 @@ than ``eager``, and of use for trying things out.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Hashable
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import protofl as pf
-import torch
-from torch import Tensor
 
-from protofl_plugins.engines.recorder import CUDAGraph, Plain, Recorder
+from protofl_plugins.engines.fallback import Fallback
 from protofl_plugins.engines.stage import Stage
-from protofl_plugins.engines.stepping import by_eager, given_up, or_by_eager
+from protofl_plugins.engines.stepping import kind_of
 
 
 class Captured:
@@ -45,9 +41,8 @@ class Captured:
         )
 
     def __init__(self) -> None:
-        self._stages: dict[tuple[str, int], Stage] = {}
-        self._failed: dict[str, str] = {}
-        self._streams: list[torch.cuda.Stream] = []
+        self._stages: dict[tuple[Hashable, int], Stage] = {}
+        self._fallback = Fallback("captured")
 
     @pf.hookimpl
     def choose_groups(self, architectures: list[str], config: Config) -> list[list[int]]:
@@ -58,115 +53,24 @@ class Captured:
     @pf.hookimpl
     def train(self, job: pf.TrainJob, config: Config) -> dict[str, float]:
         """One client."""
-        return self._train([job], config)[0]
+        return self.train_group([job], config)[0]
 
     @pf.hookimpl
     def train_group(self, jobs: list[pf.TrainJob], config: Config) -> list[dict[str, float]]:
         """Each client on a stream of its own."""
-        return self._train(jobs, config)
+        return self._fallback.train(jobs, partial(self._on_stages, config))
 
-    def _train(self, jobs: list[pf.TrainJob], config: Config) -> list[dict[str, float]]:
-        failed = [job.architecture for job in jobs if job.architecture in self._failed]
-        if failed:  # it is named in every note, so a group that holds it is split
-            if len(jobs) > 1:
-                return [self._train([job], config)[0] for job in jobs]
-            return by_eager(jobs, given_up("captured", jobs[0], self._failed[failed[0]]))
-        sums, why = or_by_eager("captured", jobs, partial(self._on_stages, jobs, config))
-        if why and len(jobs) == 1:
-            self._failed[jobs[0].architecture] = why
-            self._forget(jobs[0].architecture)
-        return sums
-
-    def _forget(self, architecture: str) -> None:
-        for key in [key for key in self._stages if key[0] == architecture]:
-            del self._stages[key]
-
-    def _on_stages(self, jobs: list[pf.TrainJob], config: Config) -> list[dict[str, float]]:
-        taken: Counter[str] = Counter()
-        lanes = []
-        for place, job in enumerate(jobs):
-            key = job.architecture, taken[job.architecture]
-            taken[job.architecture] += 1
-            stage = self._stages.get(key)
-            if stage is None or not stage.fits(job):
-                self._stages.pop(key, None)  # its memory is free before the new one takes some
-                stage = self._stages[key] = Stage(job, _recording(job, config))
-            lanes.append(_Lane(stage, job, self._stream(job.device, place, len(jobs))))
-        for lane in lanes:
-            lane.begin()
-        # Clients that share torch's global generators can't take turns: each has its own numbers.
-        for lane in (lane for lane in lanes if lane.stage.random):
-            with lane.job.stream():
-                while lane.advance():
-                    pass
-        waiting = [lane for lane in lanes if not lane.stage.random]
-        while waiting:
-            waiting = [lane for lane in waiting if lane.advance()]
-        found = [lane.end() for lane in lanes]
-        return [dict(zip(labels, sums.tolist(), strict=True)) for labels, sums in found]
-
-    def _stream(self, device: torch.device, place: int, count: int) -> Any:  # noqa: ANN401
-        """A CUDA stream for a client of a group; None for the current one."""
-        if device.type != "cuda" or count == 1:
-            return None
-        while len(self._streams) <= place:
-            self._streams.append(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
-        return self._streams[place]
-
-
-class _Lane:
-    """A client on its stage and its stream."""
-
-    def __init__(self, stage: Stage, job: pf.TrainJob, stream: Any) -> None:  # noqa: ANN401
-        self.stage, self.job, self._stream = stage, job, stream
-        self._batches: Iterator[pf.Batch] = iter(job.batches())
-        self._batch: pf.Batch | None = None
-        self._step = 0
-
-    def begin(self) -> None:
-        """Load the client, and record its first step where that has not been done."""
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream(self.job.device))
-        with self._here():
-            self.stage.begin(self.job)
-            self._batch = next(self._batches, None)
-            if self._batch is not None:
-                self.stage.program(self.job, self._batch, self.job.loss.given(0))
-
-    def advance(self) -> bool:
-        """One step; whether another one follows."""
-        if self._batch is None:
-            return False
-        with self._here():
-            self.stage.step(self.job, self._batch, self._step)
-            self._batch, self._step = next(self._batches, None), self._step + 1
-        return self._batch is not None
-
-    def end(self) -> tuple[list[str], Tensor]:
-        """Unload the client; work on the current stream waits for it."""
-        with self._here():
-            found = self.stage.end(self.job)
-        if self._stream is not None:
-            torch.cuda.current_stream(self.job.device).wait_stream(self._stream)
-        return found
-
-    def _here(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
-
-
-def _recording(job: pf.TrainJob, config: Any) -> Callable[..., Recorder]:  # noqa: ANN401
-    """Makes the recorders of a stage, whose captures share one memory pool."""
-    usual, device = job.batch_size, job.device
-    pools: list[Any] = []
-
-    def record(step: Callable[[], None], size: int) -> Recorder:
-        if config.last == "plain" and size != usual:
-            return Plain(step)
-        if device.type != "cuda":
-            return Plain(step, warm_up=1)
-        with torch.cuda.device(device):
-            graph = CUDAGraph(step, pools[0] if pools else None)
-        pools.append(graph.pool)
-        return graph
-
-    return record
+    def _on_stages(self, config: Config, jobs: list[pf.TrainJob]) -> list[dict[str, float]]:
+        kinds = [kind_of(job) for job in jobs]
+        keys = [(kind, kinds[:place].count(kind)) for place, kind in enumerate(kinds)]
+        pairs = list(zip(jobs, keys, strict=True))
+        try:
+            for job, key in pairs:
+                if key not in self._stages:
+                    self._stages[key] = Stage(job, plain_last=config.last == "plain")
+                with job.stream():
+                    self._stages[key].train(job)
+            return [self._stages[key].end(job) for job, key in pairs]
+        except Exception:
+            self._stages.clear()  # their memory is free before eager takes some
+            raise

@@ -7,6 +7,8 @@ one product over the pixels of all images.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeGuard
 
@@ -18,25 +20,22 @@ FEW = 16
 """Images from which PyTorch takes oneDNN's convolution."""
 
 
-class PointwiseConvolutions:
-    """The 1×1 convolutions of a client, while it trains on a CPU.
+@contextmanager
+def pointwise_convolutions(job: pf.TrainJob) -> Iterator[None]:
+    """Take the 1×1 convolutions of a client while it trains on a CPU.
 
     Args:
         job: All plain layers of `torch.nn.Conv2d` with 1×1 kernels are taken that it runs on a CPU
             in float32 (or wider).
     """
-
-    def __init__(self, job: pf.TrainJob) -> None:
-        self._layers: list[nn.Conv2d] = []
-        if job.device.type == "cpu" and job.precision == "fp32":
-            self._layers = [m for m in job.whole().modules() if _pointwise(m)]
-
-    def __enter__(self) -> None:
-        for layer in self._layers:
-            layer.forward = partial(_forward, layer)  # type: ignore[method-assign]
-
-    def __exit__(self, *exception: object) -> None:
-        for layer in self._layers:
+    taken = job.device.type == "cpu" and job.precision == "fp32"
+    layers = [m for m in job.whole().modules() if _pointwise(m)] if taken else []
+    for layer in layers:
+        layer.forward = partial(_forward, layer)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer in layers:
             del layer.forward
 
 

@@ -1,210 +1,195 @@
 """Stages: fixed memory on which clients of one kind are trained, one after the other.
 
-A stage holds copies of a client's modules, an optimiser and the sums of loss terms. A client's
-weights are copied in before its training and out after it. The steps on a stage are *programs*:
-one for each shape of a batch and for all else that a step depends on, each with fixed memory for
-its batch and what its loss is given.
+A stage holds copies of a client's modules and an optimiser. A client's weights are copied in before
+its training and out after it. The steps on a stage are *programs*: one for each shape of a batch
+and of what the losses are given, with fixed memory for both. On a CUDA device a program is captured
+in a CUDA graph; elsewhere the step itself runs again on the same memory.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import protofl as pf
 import torch
 from torch import Tensor
-from torch.nn import Module
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from protofl_plugins.engines.recorder import Recorder
 from protofl_plugins.engines.stepping import (
-    Forward,
     Last,
     Tree,
     forward,
-    kind_of,
+    groups_by_name,
+    numbers,
     outline,
-    trained_names,
+    tensors_of,
+    total,
 )
-from protofl_plugins.engines.updates import TensorUpdate
-
-Record = Callable[[Callable[[], None], int], Recorder]
-"""Makes a recorder of a step on batches of so many samples."""
+from protofl_plugins.engines.updates import Update
 
 PROGRAMS = 16
 """Programs that a stage keeps; the one that was not used for longest goes first."""
+
+WARM_UP = 3
+"""Runs before a capture; PyTorch's notes on CUDA graphs ask for a few on a side stream, in which
+libraries choose their algorithms and take their workspaces."""
+
+
+Inputs = tuple[Tensor, Tensor, Tensor, Tree]
+"""What a step reads: samples, labels, rows, and what the losses are given."""
 
 
 class Stage:
     """Fixed memory for the training of clients of one kind.
 
     Args:
-        job: The first client; others must be of its kind (`fits`).
-        record: Makes a recorder of a step; it may run the step for warming up.
-        prepare: Called with the stage's copies of the modules (to compile them).
+        job: The first client; others must be of its kind.
+        plain_last: Whether batches smaller than usual have their kernels launched one by one.
     """
 
-    def __init__(
-        self, job: pf.TrainJob, record: Record, prepare: Callable[[Module], None] | None = None
-    ) -> None:
-        own = job.whole()
-        self.kind = kind_of(job, own)
-        self.whole = deepcopy(own)
-        self.precision = job.precision
-        self.random = False
-        """Whether a step draws from torch's global generators."""
-        self.sums: dict[str, Tensor] = {}
-        names = dict(self.whole.named_parameters())
-        groups = [([names[n] for n in own], lr) for own, lr in trained_names(job, own)]
+    def __init__(self, job: pf.TrainJob, *, plain_last: bool) -> None:
+        own, cuda = job.whole(), job.device.type == "cuda"
+        self.whole, self.precision = deepcopy(own), job.precision
+        parameters = dict(self.whole.named_parameters())
+        groups = [([parameters[n] for n in names], lr) for names, lr in groups_by_name(job, own)]
         self.trained = [p for parameters, _ in groups for p in parameters]
-        self.update = TensorUpdate(groups, job.optimizer, job.momentum, clip=job.clip)
-        self._record = record
-        self._programs: OrderedDict[str, _Program] = OrderedDict()
-        self._chosen: dict[torch.Size, _Program] = {}
-        self._seen: set[str] = set()
-        if prepare is not None:
-            prepare(self.whole.model)
-            for module in self.whole.slots.values():
-                prepare(module)
+        self.update = Update(job, groups, fixed=True)
+        self._tensors = list(tensors_of(self.whole).values())
+        self._least = job.batch_size if plain_last else 0
+        self._stream: Any = torch.cuda.Stream(job.device) if cuda else None  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle() if cuda else None
+        self._programs: dict[str, _Program] = {}
+        self._used: list[_Program] = []
 
-    def fits(self, job: pf.TrainJob) -> bool:
-        """Whether a client is of the stage's kind."""
-        return kind_of(job, job.whole()) == self.kind
+    def train(self, job: pf.TrainJob) -> None:
+        """Launch all steps of a client on the stage's stream, which may still be at work then."""
+        before = _random_state(job.device)
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(job.device))
+        with torch.cuda.stream(self._stream):
+            self._launch(job)
+        # Graphs read a generator's seed in one place, where the next client's is written.
+        if self._stream is not None and not torch.equal(_random_state(job.device), before):
+            self._stream.synchronize()
 
-    # --- a client, from first to last -----------------------------------------------------------
-
-    @torch.no_grad()
-    def begin(self, job: pf.TrainJob) -> None:
-        """Take in a client: its weights, its modes; a fresh optimiser."""
-        own = job.whole()
-        torch._foreach_copy_(_tensors(self.whole), _tensors(own))
-        for mine, given in zip(self.whole.modules(), own.modules(), strict=True):
-            mine.training = given.training
-        for tensor in (*self.update.state, *self.sums.values()):
+    def _launch(self, job: pf.TrainJob) -> None:
+        torch._foreach_copy_(self._tensors, list(tensors_of(job.whole()).values()))
+        for tensor in self.update.state:
             tensor.zero_()
-        self._modes, self._seen, self._chosen = own.modes, set(), {}
+        chosen: dict[torch.Size, _Program] = {}  # within a phase only the batches' shapes differ
+        for number, batch in enumerate(job.batches()):
+            inputs = batch.x, batch.y, batch.index, job.loss.given(number)
+            program = chosen.get(batch.x.shape)
+            if program is None:
+                program = chosen[batch.x.shape] = self._program(job, inputs)
+            program.run(inputs)
+            if job.after_batch is not None:
+                job.after_batch(batch, program.output)
+        self._used = list(chosen.values())
 
-    def program(self, job: pf.TrainJob, batch: pf.Batch, given: Tree) -> _Program:
-        """The program for a batch, recorded where there is none yet."""
-        # Within a phase of a client only the batches' shapes differ.
-        chosen = self._chosen.get(batch.x.shape)
-        if chosen is None:
-            chosen = self._chosen[batch.x.shape] = self._find(job, batch, given)
-        return chosen
+    def end(self, job: pf.TrainJob) -> dict[str, float]:
+        """Give the client its weights; each loss term's sum over its samples."""
+        if self._stream is not None:
+            torch.cuda.current_stream(job.device).wait_stream(self._stream)
+        torch._foreach_copy_(list(tensors_of(job.whole()).values()), self._tensors)
+        sums: dict[str, Tensor] = {}
+        for program in self._used:
+            for label, value in program.sums.items():
+                sums[label] = sums.get(label, 0) + value
+        return numbers(sums)
 
-    def _find(self, job: pf.TrainJob, batch: pf.Batch, given: Tree) -> _Program:
-        shapes = outline([batch.x, batch.y, batch.index, given])
-        key = repr((job.phase, job.loss.kind, self._modes, shapes))
-        found = self._programs.get(key)
-        if found is None:
-            found = self._programs[key] = _Program(self, job, batch, given)
-            found.record(self._record)
-            if len(self._programs) > PROGRAMS:
-                self._programs.popitem(last=False)
-        self._programs.move_to_end(key)
+    def _program(self, job: pf.TrainJob, inputs: Inputs) -> _Program:
+        """The program for a step's inputs, recorded where there is none; its sums are zero."""
+        key = outline(inputs)
+        found = self._programs.pop(key, None) or _Program(self, job, inputs)
+        self._programs[key] = found
+        if len(self._programs) > PROGRAMS:
+            del self._programs[next(iter(self._programs))]
+        for value in found.sums.values():
+            value.zero_()
         return found
 
-    def step(self, job: pf.TrainJob, batch: pf.Batch, number: int) -> None:
-        """One step of the client that the stage holds."""
-        given = job.loss.given(number)
-        program = self.program(job, batch, given)
-        program.replay(batch, given)
-        self._seen |= program.labels
-        if job.after_batch is not None:
-            job.after_batch(batch, program.output)
-
-    @torch.no_grad()
-    def end(self, job: pf.TrainJob) -> tuple[list[str], Tensor]:
-        """Give the client its weights back; its loss terms and their sums, on the device."""
-        torch._foreach_copy_(_tensors(job.whole()), _tensors(self.whole))
-        labels = sorted(self._seen)
-        return labels, torch.stack([self.sums[label] for label in labels])
-
-    def mutable(self) -> list[Tensor]:
-        """All that a step changes."""
-        return [*self.trained, *self.whole.buffers(), *self.update.state, *self.sums.values()]
+    def recorded(self, step: Callable[[], None], x: Tensor) -> Callable[[], None]:
+        """Record a step on samples and leave the stage as it was; a call runs the step."""
+        changed = [*self._tensors, *self.update.state]
+        kept = [tensor.clone() for tensor in changed]
+        with torch.random.fork_rng(devices=[x.device] * x.is_cuda):
+            if x.is_cuda and len(x) >= self._least:
+                with torch.cuda.device(x.device):
+                    step = _captured(step, self._pool)
+            else:
+                step()
+        torch._foreach_copy_(changed, kept)
+        return step
 
 
 class _Program:
-    """A step on a stage, for one shape of batch and one outline of what the losses are given."""
+    """A step on a stage, for one outline of its inputs.
 
-    def __init__(self, stage: Stage, job: pf.TrainJob, batch: pf.Batch, given: Tree) -> None:
-        self._stage = stage
-        self._terms = job.loss_on(stage.whole).terms
-        self._batch = pf.Batch(_fixed(batch.x), _fixed(batch.y), _fixed(batch.index), batch.phase)
-        self._given: Tree = tree_map_only(Tensor, _fixed, given)
-        self._places = [leaf for leaf in tree_leaves(self._given) if isinstance(leaf, Tensor)]
-        self._last = [Last() for _ in self._places]
-        self._recorder: Recorder
-        self.labels: set[str] = set()
+    Attributes:
+        sums: Each loss term's sum over samples; grows with every run.
+        output: What the model made of the last batch.
+    """
+
+    def __init__(self, stage: Stage, job: pf.TrainJob, inputs: Inputs) -> None:
+        self.sums: dict[str, Tensor] = {}
         self.output: pf.Output
-
-    def record(self, record: Record) -> None:
-        """Run the step for warming up and record it; change nothing."""
-        stage, batch = self._stage, self._batch
-        devices = [batch.x.device] if batch.x.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            state = _random_state(devices)
-            with _unchanged([*stage.whole.buffers()]):
-                terms = self._forward().terms
-            stage.random |= state != _random_state(devices)
-            self.labels = set(terms)
-            for label in self.labels - stage.sums.keys():
-                device = terms[label].device
-                stage.sums[label] = torch.zeros((), dtype=torch.float64, device=device)
-            with _unchanged(stage.mutable()):
-                self._recorder = record(self._step, len(batch.x))
-
-    def _forward(self) -> Forward:
-        model, precision = self._stage.whole.model, self._stage.precision
-        return forward(model, self._terms, self._batch, self._given, precision)
+        self._stage, self._terms = stage, job.loss_on(stage.whole).terms
+        fixed: Inputs = tree_map_only(Tensor, _fixed, inputs)
+        self._places = [(tensor, Last()) for tensor in _tensors(fixed)]
+        x, y, index, self._given = fixed
+        self._batch = pf.Batch(x, y, index, job.phase.name)
+        self._replay = stage.recorded(self._step, self._batch.x)
 
     def _step(self) -> None:
         """The step itself: reads and writes fixed memory only."""
-        stage, found = self._stage, self._forward()
-        gradients = torch.autograd.grad(found.total, stage.trained, allow_unused=True)
-        stage.update(gradients)
-        size = len(self._batch.x)
-        for label, term in found.terms.items():
-            stage.sums[label].add_(term.detach().double(), alpha=size)
-        output = found.output
+        stage, batch, model = self._stage, self._batch, self._stage.whole.model
+        output = forward(model.features, model.head, batch.x, stage.precision)
+        terms = self._terms(batch, output, self._given)
+        stage.update(torch.autograd.grad(total(terms), stage.trained, allow_unused=True))
+        for label, term in terms.items():
+            if label not in self.sums:  # in the first run, before any is captured
+                self.sums[label] = torch.zeros((), dtype=torch.float64, device=term.device)
+            self.sums[label].add_(term.detach().double(), alpha=len(batch.x))
         self.output = pf.Output(output.features.detach(), output.logits.detach())
 
-    @torch.no_grad()
-    def replay(self, batch: pf.Batch, given: Tree) -> None:
+    def run(self, inputs: Inputs) -> None:
         """Copy in what belongs to this step and is not there yet, and run the recorded step."""
-        self._batch.x.copy_(batch.x)
-        self._batch.y.copy_(batch.y)
-        self._batch.index.copy_(batch.index)
-        leaves = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
-        for place, last, leaf in zip(self._places, self._last, leaves, strict=True):
-            if not last.same(leaf):
-                place.copy_(leaf)
-        with torch.enable_grad():
-            self._recorder.replay()
+        for (place, last), tensor in zip(self._places, _tensors(inputs), strict=True):
+            if not last.same([tensor]):
+                place.copy_(tensor.detach())
+        self._replay()
 
 
-@contextmanager
-def _unchanged(tensors: list[Tensor]) -> Iterator[None]:
-    """Put tensors back as they were after the block, in their own memory."""
-    before = [tensor.detach().clone() for tensor in tensors]
-    yield
-    with torch.no_grad():
-        for tensor, old in zip(tensors, before, strict=True):
-            tensor.copy_(old)
+def _captured(step: Callable[[], None], pool: Any) -> Callable[[], None]:  # noqa: ANN401
+    """A step captured in a CUDA graph; a call launches it on the current stream.
+
+    Args:
+        step: Reads and writes fixed memory alone, launches kernels and never waits for them.
+        pool: The memory pool of graphs that never run at the same time.
+    """
+    current, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP):
+            step()
+    current.wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        step()
+    return graph.replay
 
 
-def _tensors(whole: Module) -> list[Tensor]:
-    return [t.detach() for t in (*whole.parameters(), *whole.buffers())]
+def _tensors(tree: Inputs) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _fixed(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.preserve_format)
 
 
-def _random_state(devices: list[torch.device]) -> list[bytes]:
-    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
-    return [state.numpy().tobytes() for state in states]
+def _random_state(device: torch.device) -> Tensor:
+    """Of a device's generator."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()

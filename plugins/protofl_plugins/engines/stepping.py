@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import reduce
-from operator import add
-from typing import NamedTuple
 
 import protofl as pf
 import torch
@@ -13,34 +14,48 @@ from torch import Tensor
 from torch.nn import Module
 from torch.utils._pytree import tree_flatten
 
-from protofl_plugins.engines.eager import Eager, wide
-
 Tree = Mapping[str, pf.Given]
 """What the losses of a step are given, by method."""
 
-
-class Forward(NamedTuple):
-    """What a step computes before its gradients."""
-
-    total: Tensor
-    terms: dict[str, Tensor]
-    output: pf.Output
+NARROW = torch.bfloat16, torch.float16
+Function = Callable[[Tensor], Tensor]
 
 
-def forward(
-    model: Module,
-    loss: Callable[[pf.Batch, pf.Output, Tree], dict[str, Tensor]],
-    batch: pf.Batch,
-    given: Tree,
-    precision: str,
-) -> Forward:
-    """The forward pass and the loss of a batch, with what the step is given."""
-    with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=precision == "bf16"):
-        features = model.features(batch.x)  # type: ignore[operator]
-        logits = model.head(features)  # type: ignore[operator]
-    output = pf.Output(wide(features), wide(logits))
-    terms = loss(batch, output, given)
-    return Forward(reduce(add, terms.values()), terms, output)
+def forward(features: Function, head: Function, x: Tensor, precision: str) -> pf.Output:
+    """Features and scores of samples; what autocast computed in 16 bits as float32."""
+    bf16 = torch.autocast(x.device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+    with bf16:
+        z = features(x)
+        scores = head(z)
+    return pf.Output(*(t.float() if t.dtype in NARROW else t for t in (z, scores)))
+
+
+def total(terms: Mapping[str, Tensor]) -> Tensor:
+    """The loss: the sum of its terms."""
+    return reduce(operator.add, terms.values())
+
+
+def numbers(sums: Mapping[str, Tensor]) -> dict[str, float]:
+    """Sums on a device as numbers, by one copy."""
+    return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True)) if sums else {}
+
+
+class Sums:
+    """Each loss term's sum over a client's samples."""
+
+    def __init__(self) -> None:
+        self._means: defaultdict[str, list[Tensor]] = defaultdict(list)
+        self._sizes: defaultdict[str, list[int]] = defaultdict(list)
+
+    def add(self, label: str, mean: Tensor, size: int) -> None:
+        """Take a term's mean over a batch of so many samples."""
+        self._means[label].append(mean.detach())
+        self._sizes[label].append(size)
+
+    def read(self) -> dict[str, float]:
+        """The sums."""
+        means = {label: torch.stack(own).double() for label, own in self._means.items()}
+        return numbers({n: own @ own.new_tensor(self._sizes[n]) for n, own in means.items()})
 
 
 def outline(tree: object) -> str:
@@ -54,71 +69,35 @@ def outline(tree: object) -> str:
 
 
 class Last:
-    """Tells whether a tensor is the one of last time, unchanged since."""
+    """Tells whether tensors are those of last time, unchanged since."""
 
     def __init__(self) -> None:
-        self._tensor: Tensor | None = None
-        self._version = 0
+        self._tensors: list[Tensor] = []
+        self._versions: list[int] = []
 
-    def same(self, tensor: Tensor) -> bool:
-        """Whether it is; it is the last one from now on."""
-        # Kept, so that no other tensor can take its place in memory.
-        found = tensor is self._tensor and tensor._version == self._version
-        self._tensor, self._version = tensor, tensor._version
-        return found
+    def same(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether they are; they are the last ones from now on."""
+        # Kept, so that no other tensors can take their place in memory.
+        last, self._tensors = self._tensors, list(tensors)
+        versions, self._versions = self._versions, [t._version for t in tensors]
+        return versions == self._versions and all(map(operator.is_, last, tensors))
 
 
-def trained_names(job: pf.TrainJob, whole: Module) -> list[tuple[list[str], float]]:
+def tensors_of(whole: Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, outside of autograd."""
+    return {n: t.detach() for n, t in (*whole.named_parameters(), *whole.named_buffers())}
+
+
+def groups_by_name(job: pf.TrainJob, whole: Module) -> list[tuple[list[str], float]]:
     """The job's groups of parameters by their names in the whole of its modules."""
     names = {id(p): name for name, p in whole.named_parameters()}
     return [([names[id(p)] for p in parameters], lr) for parameters, lr in job.groups]
 
 
-def kind_of(job: pf.TrainJob, whole: Module) -> tuple[object, ...]:
-    """What clients must have in common to be trained by the same step, data and modes aside."""
-    groups = tuple((tuple(names), lr) for names, lr in trained_names(job, whole))
-    tensors = [*whole.named_parameters(), *whole.named_buffers()]
-    shapes = tuple((name, tuple(t.shape), t.dtype) for name, t in tensors)
+def kind_of(job: pf.TrainJob) -> tuple[object, ...]:
+    """What clients must have in common to train by the same step, samples and values aside."""
+    whole = job.whole()
+    groups = tuple((tuple(names), lr) for names, lr in groups_by_name(job, whole))
+    shapes = tuple((name, t.shape, t.dtype) for name, t in tensors_of(whole).items())
     rules = job.optimizer, job.momentum, job.clip, job.precision
-    return job.architecture, groups, shapes, *rules
-
-
-def by_eager(jobs: Sequence[pf.TrainJob], why: str = "") -> list[dict[str, float]]:
-    """Train clients in the reference way, one after the other; each is told why."""
-    found = []
-    for job in jobs:
-        with job.stream():
-            found.append(Eager().train(job, Eager.Config.model_validate({})))
-        if why:
-            job.notes.append(why)
-    return found
-
-
-def or_by_eager(
-    engine: str, jobs: list[pf.TrainJob], train: Callable[[], list[dict[str, float]]]
-) -> tuple[list[dict[str, float]], str]:
-    """Train, or have ``eager`` do it where that fails; the sums, and why it failed.
-
-    ``train`` must leave the clients' weights alone until all is done.
-    """
-    # What after_batch has collected by the time of a failure must not be collected twice.
-    snapshots = [job.snapshot() for job in jobs]
-    try:
-        return train(), ""
-    except Exception as error:  # whatever it is: an error that is the method's own comes again
-        for restore in snapshots:
-            restore()
-        why = reason(error)
-        return by_eager(jobs, given_up(engine, jobs[0], why)), why
-
-
-def given_up(engine: str, job: pf.TrainJob, why: str) -> str:
-    """The note that tells why ``eager`` trains a client."""
-    return f"engine {engine}: {job.architecture} is trained by eager: {why}"
-
-
-def reason(error: BaseException) -> str:
-    """The first line of an error, as a note gives it; two where the first only announces."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    text = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-    return text if len(text) <= 160 else text[:157] + "…"
+    return job.architecture, groups, shapes, whole.modes, job.phase, job.loss.kind, *rules

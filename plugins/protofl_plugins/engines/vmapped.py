@@ -8,19 +8,32 @@ cost of launching them: small nets on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from functools import partial
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
 
 import protofl as pf
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from protofl_plugins.engines.lockstep import Lockstep
+from protofl_plugins.engines.fallback import Fallback
 from protofl_plugins.engines.stepping import (
-    by_eager,
-    given_up,
+    Last,
+    Sums,
+    Tree,
+    forward,
+    groups_by_name,
     kind_of,
-    or_by_eager,
     outline,
+    tensors_of,
+    total,
 )
+from protofl_plugins.engines.updates import Update
+
+Found = tuple[dict[str, Tensor], Tensor, Tensor]
+"""Terms, features and scores."""
 
 ODD = "its loss is given other values or shapes than other clients' losses"
 
@@ -35,6 +48,9 @@ class Vmapped:
             8, ge=1, description="clients trained in lock-step at most; all are in memory at once"
         )
 
+    def __init__(self) -> None:
+        self._fallback = Fallback("vmapped")
+
     @pf.hookimpl
     def choose_groups(self, architectures: list[str], config: Config) -> list[list[int]]:
         """Clients of one architecture, `group` at a time."""
@@ -47,32 +63,132 @@ class Vmapped:
     @pf.hookimpl
     def train(self, job: pf.TrainJob) -> dict[str, float]:
         """A single client is trained in the reference way."""
-        return by_eager([job])[0]
+        return self._fallback.by_eager([job])[0]
 
     @pf.hookimpl
     def train_group(self, jobs: list[pf.TrainJob]) -> list[dict[str, float]]:
         """Those of a kind in lock-step."""
-        kinds = [_kind(job) for job in jobs]
-        alike: dict[tuple[Hashable, str], list[int]] = {}
+        kinds = [kind_of(job) for job in jobs]
+        alike: dict[Hashable, list[int]] = {}
         for place, job in enumerate(jobs):
-            given = outline(job.loss.given(0))
-            alike.setdefault((kinds[place], given), []).append(place)
+            alike.setdefault((kinds[place], outline(job.loss.given(0))), []).append(place)
         found: dict[int, dict[str, float]] = {}
-        for (kind, _), places in alike.items():
+        for places in alike.values():
+            # Those with many steps first, so that clients still training are neighbours.
+            places.sort(key=lambda place: -jobs[place].steps)
             own = [jobs[place] for place in places]
             if len(own) > 1:
-                sums, _ = or_by_eager("vmapped", own, partial(_in_lockstep, own))
+                sums = self._fallback.train(own, lambda own: Lockstep(own).train())
             else:
-                odd = kinds.count(kind) > 1
-                sums = by_eager(own, given_up("vmapped", own[0], ODD) if odd else "")
+                odd = Counter(kinds)[kinds[places[0]]] > 1
+                sums = self._fallback.by_eager(own, ODD if odd else "")
             found |= dict(zip(places, sums, strict=True))
         return [found[place] for place in range(len(jobs))]
 
 
-def _kind(job: pf.TrainJob) -> Hashable:
-    whole = job.whole()
-    return kind_of(job, whole), whole.modes, job.phase, job.loss.kind
+class Lockstep:
+    """A group of clients whose weights are stacked.
 
+    The stacks are copies: the clients' own weights change when all is done.
 
-def _in_lockstep(jobs: list[pf.TrainJob]) -> list[dict[str, float]]:
-    return Lockstep(jobs).train()
+    Args:
+        jobs: Two or more, alike in all but weights, data and tensors that their losses are given;
+            by falling number of steps.
+    """
+
+    def __init__(self, jobs: list[pf.TrainJob]) -> None:
+        self._jobs = jobs
+        self._whole = jobs[0].whole()
+        self._terms = jobs[0].loss_on(self._whole).terms
+        self._own = [tensors_of(job.whole()) for job in jobs]
+        self._weights = {n: torch.stack([own[n] for own in self._own]) for n in self._own[0]}
+        groups = groups_by_name(jobs[0], self._whole)
+        self._trained = [name for names, _ in groups for name in names]
+        stacks = [([self._weights[name] for name in names], lr) for names, lr in groups]
+        self._update = Update(jobs[0], stacks, clients=len(jobs))
+        self._given: dict[int, Tensor] = {}
+        self._last: defaultdict[int, Last] = defaultdict(Last)
+        self._sums = [Sums() for _ in jobs]
+
+    def train(self) -> list[dict[str, float]]:
+        """All batches of all clients; the sums of each client's loss terms."""
+        batches = [enumerate(job.batches()) for job in self._jobs]
+        ahead = [next(own, None) for own in batches]
+        with warnings.catch_warnings():
+            # Operations without a batching rule are carried out one by one: slow and right.
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            while run := self._next_run([len(found[1].x) if found else 0 for found in ahead]):
+                clients = slice(run.start, run.stop)
+                self._step(clients, [found for found in ahead[clients] if found])
+                ahead[clients] = [next(own, None) for own in batches[clients]]
+        for place, own in enumerate(self._own):
+            torch._foreach_copy_(list(own.values()), [w[place] for w in self._weights.values()])
+        return [sums.read() for sums in self._sums]
+
+    def _next_run(self, sizes: list[int]) -> range:
+        """Neighbours whose next batches have one size; 0 is that of clients that are done.
+
+        Batches of another size than the usual go first, so that all clients are back in step.
+        """
+        live, usual = [size for size in sizes if size], self._jobs[0].batch_size
+        if not live:
+            return range(0)
+        size = next((size for size in live if size != usual), usual)
+        start = stop = sizes.index(size)
+        while stop < len(sizes) and sizes[stop] == size:
+            stop += 1
+        return range(start, stop)
+
+    def _step(self, clients: slice, steps: list[tuple[int, pf.Batch]]) -> None:
+        """One step of neighbours, each with its own number and batch."""
+        jobs, batches = self._jobs[clients], [batch for _, batch in steps]
+        weights = {
+            name: stack.detach()[clients].requires_grad_(name in self._trained)
+            for name, stack in self._weights.items()
+        }
+        given = [job.loss.given(n) for job, (n, _) in zip(jobs, steps, strict=True)]
+        terms, features, logits = self._forward(weights, batches, given)
+        gradients = torch.autograd.grad(
+            total(terms).sum(), [weights[name] for name in self._trained], allow_unused=True
+        )
+        for place, (job, sums) in enumerate(zip(jobs, self._sums[clients], strict=True)):
+            if job.after_batch is not None:
+                seen = pf.Output(features[place].detach(), logits[place].detach())
+                job.after_batch(batches[place], seen)
+            for label, value in terms.items():
+                sums.add(label, value[place], len(batches[place].x))
+        self._update(gradients, clients)
+
+    def _forward(
+        self, weights: dict[str, Tensor], batches: list[pf.Batch], given: Sequence[Tree]
+    ) -> Found:
+        """Those of each client: the step of one, mapped over the stacks."""
+        job, model = self._jobs[0], self._whole.model
+        leaves, structure = tree_flatten(given[0])
+        x, y, index = (
+            torch.stack([getattr(b, name) for b in batches]) for name in ("x", "y", "index")
+        )
+
+        def one(
+            weights: dict[str, Tensor], x: Tensor, y: Tensor, index: Tensor, own: dict[int, Tensor]
+        ) -> Found:
+            parts = [own.get(place, leaf) for place, leaf in enumerate(leaves)]
+            batch = pf.Batch(x, y, index, job.phase.name)
+
+            def inside() -> Found:
+                output = forward(model.features, model.head, x, job.precision)
+                terms = self._terms(batch, output, tree_unflatten(parts, structure))
+                return terms, output.features, output.logits
+
+            found: Found = functional_call(self._whole, weights, (inside,))
+            return found
+
+        each: Found = vmap(one)(weights, x, y, index, self._stacked(given))
+        return each
+
+    def _stacked(self, given: Sequence[Tree]) -> dict[int, Tensor]:
+        """The tensors that losses are given, by place; stacked anew only where one has changed."""
+        for place, each in enumerate(zip(*map(tree_leaves, given), strict=True)):
+            if isinstance(each[0], Tensor) and not self._last[place].same(each):
+                self._given[place] = torch.stack([tensor.detach() for tensor in each])
+        return self._given

@@ -8,7 +8,8 @@ import protofl as pf
 import pytest
 import torch
 from protofl_plugins.engines import fused
-from protofl_plugins.engines.eager import Eager, make_update
+from protofl_plugins.engines.eager import Eager
+from protofl_plugins.engines.updates import Update
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -58,7 +59,6 @@ def make_job(net, groups, loss, kind="sgd", dtype=torch.float32, **options):
         "after_batch": None,
         "clip": 0.0,
         "batches": lambda: batches(dtype),
-        "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled),
         "lap": lambda phase: None,
         "whole": lambda: net,
         "precision": "bf16" if enabled else "fp32",
@@ -110,12 +110,13 @@ def close(one, two, tolerance):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, msg=name)
 
 
+@pytest.mark.parametrize("fixed", [False, True], ids=["", "fixed"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("kind", OPTIMISERS)
-def test_updates_equal_torch(kind, dtype):
+def test_updates_equal_torch(kind, dtype, fixed):
     own, reference = Net(dtype), Net(dtype)
     groups, theirs = groups_of(own), groups_of(reference)
-    update = make_update(make_job(own, groups, None, kind))
+    update = Update(make_job(own, groups, None, kind), groups, fixed=fixed)
     optimiser = OPTIMISERS[kind][1]([{"params": p, "lr": lr} for p, lr in theirs])
     stream = torch.Generator().manual_seed(3)
     parameters = [p for group, _ in groups for p in group]
@@ -127,8 +128,7 @@ def test_updates_equal_torch(kind, dtype):
             unused = (position + step) % 4 == 0 or position == 5
             drawn = torch.randn(p.shape, generator=stream, dtype=torch.float64).to(dtype)
             gradients.append(None if unused else drawn)
-        with torch.no_grad():
-            update(gradients)
+        update(gradients)
         for p, g in zip(others, gradients, strict=True):
             p.grad = None if g is None else g.clone()
         optimiser.step()

@@ -12,7 +12,6 @@ from protofl.hosts import groups as together
 from protofl.plugin.checks import check_class
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import DROPOUT, RESIDUAL, Run, assert_equal_runs
-from protofl_plugins.engines import captured
 from torch.nn.functional import cross_entropy
 
 
@@ -183,21 +182,61 @@ def test_one_compilation_serves_all_clients_of_an_architecture(tmp_path):
     assert len(compiled) == 2
 
 
-def test_one_recording_serves_all_clients_and_rounds(tmp_path, monkeypatch):
-    made = []
-    plain = captured.Plain
+class Tells(Numbered):
+    """A loss that counts how often it is computed: replaying a step doesn't, on a GPU."""
 
-    def count(step, warm_up=0):
-        made.append(step)
-        return plain(step, warm_up)
+    calls = 0
 
-    monkeypatch.setattr(captured, "Plain", count)
-    plan = make_plan("fedproto", tmp_path, [RESIDUAL], engine="captured", rounds=4)
-    Run(plan, rounds=2)
-    recorded = len(made)
-    assert recorded
-    Run(plan, rounds=4)
-    assert len(made) == recorded
+    @pf.hookimpl
+    def before_training(self, client: pf.Client) -> pf.Given:
+        return {}
+
+    @pf.hookimpl
+    def local_loss(self, batch: pf.Batch, output: pf.Output) -> dict:
+        Tells.calls += 1
+        return {"ce": cross_entropy(output.logits, batch.y)}
+
+
+def test_one_recording_serves_all_clients_and_rounds(tmp_path):
+    """To record a step is to run it once more than there are batches."""
+
+    def calls(plan):
+        Tells.calls = 0
+        Run(plan, rounds=2)
+        return Tells.calls
+
+    steps = calls(toy_plan(Tells, tmp_path, [RESIDUAL]))
+    plan = toy_plan(Tells, tmp_path, [RESIDUAL], engine="captured")
+    sizes, lanes = 3, 2
+    assert steps < calls(plan) <= steps + sizes * lanes
+    assert calls(plan) == steps
+
+
+def test_one_bad_architecture_of_a_group_is_found(tmp_path):
+    """The others are trained as they should be, and the note names the one that can't be."""
+
+    class Reads(Numbered):
+        """A loss that can't be copied to other memory where features are few."""
+
+        @pf.hookimpl
+        def setup_client(self, client: pf.Client) -> None:
+            if client.id == 0:
+                client.add_module("odd", Uncopied())
+
+    plan = toy_plan(Reads, tmp_path, [RESIDUAL, toyfed.CNN], engine="captured")
+    found = Run(plan, rounds=2)
+    (note,) = found.notes
+    assert RESIDUAL.name in note and "no copies of this" in note
+
+
+class Uncopied(torch.nn.Linear):
+    """A module that refuses to be copied."""
+
+    def __init__(self):
+        super().__init__(2, 2)
+
+    def __deepcopy__(self, memo):
+        raise TypeError("no copies of this")
 
 
 # --- groups -------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""Optimisers made of tensors against eager's."""
+"""The optimisers: clipped, for a stack of clients, from a state of zeros.
+
+`test_eager` holds them against torch.optim.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from protofl_plugins.engines.eager import make_update
-from protofl_plugins.engines.updates import TensorUpdate
+from protofl_plugins.engines.updates import Update
 
 KINDS = {"sgd": ("sgd", 0.0), "momentum": ("sgd", 0.9), "adam": ("adam", 0.0)}
 
@@ -15,6 +17,13 @@ KINDS = {"sgd": ("sgd", 0.0), "momentum": ("sgd", 0.9), "adam": ("adam", 0.0)}
 def parameters(generator):
     shapes = [(3, 2), (3,), (2, 3, 2, 2)]
     return [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
+
+
+def rules(kind, clip=0.0):
+    """What an optimiser reads of a `pf.TrainJob`."""
+    optimizer, momentum = KINDS[kind]
+    device = torch.device("cpu")
+    return SimpleNamespace(optimizer=optimizer, momentum=momentum, clip=clip, device=device)
 
 
 def gradients(generator, step):
@@ -27,13 +36,12 @@ def gradients(generator, step):
 
 @pytest.mark.parametrize("clip", [0.0, 1.5], ids=["free", "clipped"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_against_eager(kind, clip):
-    optimizer, momentum = KINDS[kind]
+def test_counting_on_the_device_changes_nothing(kind, clip):
     ours, theirs = (parameters(torch.Generator().manual_seed(0)) for _ in range(2))
-    groups = lambda p: [(p[:2], 0.1), (p[2:], 0.02)]  # noqa: E731
-    update = TensorUpdate(groups(ours), optimizer, momentum, clip=clip)
-    job = SimpleNamespace(groups=groups(theirs), optimizer=optimizer, momentum=momentum, clip=clip)
-    reference = make_update(job)
+    update, reference = (
+        Update(rules(kind, clip), [(p[:2], 0.1), (p[2:], 0.02)], fixed=fixed)
+        for p, fixed in ((ours, True), (theirs, False))
+    )
     generator = torch.Generator().manual_seed(1)
     for step in range(6):
         given = gradients(generator, step)
@@ -46,15 +54,14 @@ def test_against_eager(kind, clip):
 @pytest.mark.parametrize("clip", [0.0, 1.5], ids=["free", "clipped"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_clients_of_a_stack_at_steps_of_their_own(kind, clip):
-    optimizer, momentum = KINDS[kind]
     each = [parameters(torch.Generator().manual_seed(seed)) for seed in range(3)]
     stack = [torch.stack(same) for same in zip(*each, strict=True)]
-    update = TensorUpdate([(stack, 0.1)], optimizer, momentum, clients=3, clip=clip)
-    alone = [TensorUpdate([(own, 0.1)], optimizer, momentum, clip=clip) for own in each]
+    update = Update(rules(kind, clip), [(stack, 0.1)], clients=3)
+    alone = [Update(rules(kind, clip), [(own, 0.1)]) for own in each]
     generator = torch.Generator().manual_seed(2)
     for start, stop in [(0, 3), (0, 2), (1, 2), (0, 3), (2, 3)]:
         found = [parameters(generator) for _ in range(start, stop)]
-        update.at(start, stop)([torch.stack(same) for same in zip(*found, strict=True)])
+        update([torch.stack(same) for same in zip(*found, strict=True)], slice(start, stop))
         for number, given in zip(range(start, stop), found, strict=True):
             alone[number](given)
     for number, own in enumerate(each):
@@ -62,9 +69,10 @@ def test_clients_of_a_stack_at_steps_of_their_own(kind, clip):
             torch.testing.assert_close(a, b[number], rtol=1e-12, atol=1e-12)
 
 
-def test_state_can_be_zeroed():
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_of_zeros_is_the_start(kind):
     (p,) = [torch.ones(2)]
-    update = TensorUpdate([([p], 0.1)], "adam", 0.0)
+    update = Update(rules(kind), [([p], 0.1)], fixed=True)
     update([torch.ones(2)])
     after = p.clone()
     p.fill_(1.0)
