@@ -99,16 +99,13 @@ class Update:
         if isinstance(self._counts, list):
             for i in used:
                 self._counts[i] += 1
-            steps = [(self._counts[i], self._lr[i]) for i in used]
-            return [(1 - 0.999**t) ** 0.5 for t, _ in steps], [
-                -lr / (1 - 0.9**t) for t, lr in steps
-            ]
+            roots = [(1 - 0.999 ** self._counts[i]) ** 0.5 for i in used]
+            return roots, [-self._lr[i] / (1 - 0.9 ** self._counts[i]) for i in used]
         counts = self._counts if clients is None else self._counts[:, clients]
         torch._foreach_add_([counts[i] for i in used], 1.0)
-        roots, shares = (1 - torch.pow(0.999, counts)).sqrt(), 1 / (1 - torch.pow(0.9, counts))
-        return [self._like(roots[i], i) for i in used], [
-            self._like(shares[i] * -self._lr[i], i) for i in used
-        ]
+        squares, shares = (1 - torch.pow(0.999, counts)).sqrt(), 1 / (1 - torch.pow(0.9, counts))
+        factors = [self._like(shares[i] * -self._lr[i], i) for i in used]
+        return [self._like(squares[i], i) for i in used], factors
 
     def _clipped(self, used: list[int], found: list[Tensor]) -> list[Tensor]:
         """Each group's gradients scaled down to the norm ``clip`` where theirs is larger."""
