@@ -8,9 +8,15 @@ from protofl.plugin.kinds import hooks_of
 from protofl.plugin.registry import Registry
 
 PLUGINS = Registry().plugins()
+LARGE = {"htfe3", "htfe4", "htfe5", "htfe8", "htfe9", "htm10", "htfe8-htc4", "res34-htc4"}
+LARGE |= {"resnet18", "resnet34", "fedpkd-het"}
+"""Groups whose parameters and operations take a second to count."""
 
 
-@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.label)
+@pytest.mark.parametrize(
+    "plugin",
+    [pytest.param(p, marks=[pytest.mark.slow] * (p.name in LARGE), id=p.label) for p in PLUGINS],
+)
 def test_every_plugin(cli, plugin):
     result = cli("show", plugin.label)
     assert result.exit_code == 0, result.output

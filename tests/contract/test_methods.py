@@ -13,6 +13,7 @@ from protofl.runs.record import RunFolder
 from protofl.testing import MethodContract
 from protofl.testing import toy as toyfed
 from protofl.testing.methods import declared_names
+from slowness import quick
 
 REGISTRY = Registry()
 METHODS = [plugin.name for plugin in REGISTRY.plugins("method")]
@@ -82,7 +83,7 @@ def kept(store, monkeypatch):
     return {"client_store": "disk" if store == "disk" else "memory", "participation": 0.5}
 
 
-@pytest.mark.parametrize("store", ["packed", "disk"])
+@pytest.mark.parametrize("store", quick(["packed", "disk"], "disk"))
 def test_where_clients_are_kept_changes_nothing(fed, monkeypatch, store):
     live = fed(rounds=4, participation=0.5)
     live.rounds(4)

@@ -99,7 +99,9 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("place", ["os.replace", "os.link", "journal"])
-@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "late", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["before", "after"]
+)
 def test_a_kill_at_each_step_of_writing(tmp_path, monkeypatch, place, late):
     places = {"os.replace": (os, "replace"), "os.link": (os, "link"), "journal": (Journal, "add")}
     holder, name = places[place]

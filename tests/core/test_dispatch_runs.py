@@ -10,6 +10,7 @@ import torch
 from protofl.hosts.jobs import Train
 from protofl.runs.federation import Federation
 from runtime_toys import make_plan, open_federation, without_times
+from slowness import quick
 from torch import nn
 
 
@@ -64,7 +65,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("every", [0, 2], ids=["no checkpoints", "checkpoints"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", quick(CASES, "state", "few", "after the server, disk"))
 def test_hosts_that_end_change_nothing(tmp_path, case, every):
     method, options = CASES[case]
     plan = make_plan(method, **{"rounds": 4, "clients": 6} | options)

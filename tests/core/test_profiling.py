@@ -19,26 +19,35 @@ from protofl.profile.operators import Operators
 from protofl.profile.spans import OFF, HostProfile
 from protofl.profile.timeline import Timeline, _nested
 from runtime_toys import install, make_plan, train, without_times
+from slowness import quick
 
 CPU = torch.device("cpu")
 PHASES = ["data", "forward", "loss", "backward", "update"]
 
 
+class Runs(dict):
+    """One toy run plain, and profiled in this process and in two workers, each when asked for."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __missing__(self, name):
+        profiled = {"backend": name, "workers": 2, "profile": True} if name != "plain" else {}
+        with pytest.MonkeyPatch.context() as patch:
+            install(patch)
+            self[name] = train("fedproto", self.folder / name, clients=6, **profiled)
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """One toy run plain, and profiled in this process and in two workers."""
-    folder = tmp_path_factory.mktemp("runs")
-    found = {}
-    with pytest.MonkeyPatch.context() as patch:
-        install(patch)
-        found["plain"] = train("fedproto", folder / "plain", clients=6)
-        for backend in ("local", "process"):
-            options = {"clients": 6, "backend": backend, "workers": 2, "profile": True}
-            found[backend] = train("fedproto", folder / backend, **options)
-    return found
+    return Runs(tmp_path_factory.mktemp("runs"))
 
 
-@pytest.fixture(params=["local", "process"])
+BACKENDS = quick(["local", "process"], "local")
+
+
+@pytest.fixture(params=BACKENDS)
 def profiled(request, runs):
     return runs[request.param]
 
@@ -111,29 +120,31 @@ def test_what_an_operator_is_too_long_for_the_span_around_it_is_cut():
     assert [e[3] for e in _nested(wrong)] == [10_000, 7_000]
 
 
-def test_every_process_has_a_name_and_its_spans(runs):
-    for backend, workers in (("local", 1), ("process", 2)):
-        events = trace_of(runs[backend])
-        names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-        assert len(names) == 1 + workers
-        assert f"process {os.getpid()}" in names[0]
-        assert all(name.startswith("worker ") for pid, name in names.items() if pid)
-        assert [e["name"] for e in spans_in(events, cat="round")] == ["round 0", "round 1"]
-        jobs = spans_in(events, cat="job")
-        assert sorted(e["name"] for e in jobs if e["name"].startswith("train")) == sorted(
-            f"train client {c} (dense{8 if c % 2 == 0 else 5})" for c in range(6) for _ in range(2)
-        )
-        assert {e["pid"] for e in jobs} == {*range(1, workers + 1)}
-        stages = {e["name"] for e in spans_in(events, cat="stage")}
-        assert stages == {"setup", "train", "prototypes", "payload", "evaluate", "checkpoint"}
-        assert {e["name"] for e in spans_in(events, cat="server")} >= {
-            "downloads",
-            "server_aggregate",
-            "server_train",
-            "commit",
-        }
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_process_has_a_name_and_its_spans(runs, backend):
+    workers = {"local": 1, "process": 2}[backend]
+    events = trace_of(runs[backend])
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert len(names) == 1 + workers
+    assert f"process {os.getpid()}" in names[0]
+    assert all(name.startswith("worker ") for pid, name in names.items() if pid)
+    assert [e["name"] for e in spans_in(events, cat="round")] == ["round 0", "round 1"]
+    jobs = spans_in(events, cat="job")
+    assert sorted(e["name"] for e in jobs if e["name"].startswith("train")) == sorted(
+        f"train client {c} (dense{8 if c % 2 == 0 else 5})" for c in range(6) for _ in range(2)
+    )
+    assert {e["pid"] for e in jobs} == {*range(1, workers + 1)}
+    stages = {e["name"] for e in spans_in(events, cat="stage")}
+    assert stages == {"setup", "train", "prototypes", "payload", "evaluate", "checkpoint"}
+    assert {e["name"] for e in spans_in(events, cat="server")} >= {
+        "downloads",
+        "server_aggregate",
+        "server_train",
+        "commit",
+    }
 
 
+@pytest.mark.slow
 def test_jobs_of_workers_lie_within_the_stage_that_dealt_them(runs):
     events = trace_of(runs["process"])
     stages = spans_in(events, cat="workers")

@@ -149,7 +149,9 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "late", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["before", "after"]
+)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_kill_at_each_step_of_writing(tmp_path, monkeypatch, whole, place, late):
     number, kills = 0, 0

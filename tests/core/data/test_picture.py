@@ -45,6 +45,7 @@ def test_same_input_same_bytes(tmp_path):
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
+@pytest.mark.slow
 def test_importing_does_not_load_matplotlib_and_drawing_not_pyplot(tmp_path):
     code = (
         "import sys, numpy as np\n"

@@ -17,7 +17,6 @@ import protofl as pf
 import protofl_plugins.backends as backends
 import pytest
 from protofl_plugins.backends import wire
-from slowness import quick
 
 BASE = {"models": "htcnn8", "clients": 4, "batch_size": 16, "feature_dim": 32, "rounds": 2}
 
@@ -90,14 +89,10 @@ def test_backends_agree_to_the_last_bit(run, method, options, workers):
     assert children(os.getpid()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system can't pin")
 @pytest.mark.parametrize(
-    ("workers", "pin", "pinned"),
-    [
-        pytest.param(0, True, True, marks=pytest.mark.slow),
-        (1, True, False),
-        pytest.param(0, False, False, marks=pytest.mark.slow),
-    ],
+    ("workers", "pin", "pinned"), [(0, True, True), (1, True, False), (0, False, False)]
 )
 def test_pinned_workers_keep_to_a_core_each_where_they_take_them_all(run, workers, pin, pinned):
     before = os.sched_getaffinity(0)
@@ -153,7 +148,8 @@ CUTS = {
 }
 
 
-@pytest.mark.parametrize("cut", quick(CUTS, "between rounds"))
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", CUTS)
 def test_a_worker_that_is_killed_is_replaced(run, cut):
     method, kind, given = CUTS[cut]
     options = {key: value for key, value in given.items() if key != "workers"}

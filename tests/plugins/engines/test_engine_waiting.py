@@ -52,7 +52,9 @@ def waits(monkeypatch, epochs, *given, **options):
 
     with monkeypatch.context() as patch:
         patch.setattr(Choice, "call", call)
-        run = Run(make_plan(*given, local_epochs=epochs, **options), rounds=2, start=1)
+        run = Run(
+            make_plan(*given, local_epochs=epochs, participation=0.5, **options), rounds=2, start=1
+        )
     assert not run.notes
     return count.found
 

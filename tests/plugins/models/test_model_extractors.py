@@ -9,6 +9,7 @@ import protofl as pf
 import pytest
 import torch
 import torchvision.models as tv
+from slowness import quick
 from torch import nn
 
 C, K = 100, 512
@@ -27,6 +28,7 @@ NATIVE = {
     **{"resnet11": 256, "resnet20": 256, "resnet29": 256},
     **{f"htcnn8-{i}": 512 for i in range(1, 9)},
 }
+LARGE = {"resnet101", "resnet152", "vit_b_16", "vit_b_32"}
 POSITIONS = {"vit_b_16": (197, 5), "vit_b_32": (50, 2)}  # at 224 and at 32 pixels
 
 
@@ -54,7 +56,7 @@ def test_this_file_knows_every_architecture(architectures):
     assert set(architectures) == set(NATIVE)
 
 
-@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("name", quick(NATIVE, *(NATIVE.keys() - LARGE)))
 def test_one_architecture(architectures, name):
     """Its native width, K features, its parameter count and a gradient for every parameter."""
     architecture = architectures[name]
