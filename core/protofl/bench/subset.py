@@ -54,23 +54,23 @@ def load(dataset: str, data_dir: Path, report: Any) -> Dataset:  # noqa: ANN401 
     return load_data(choose(Registry(()), "dataset", dataset), data_dir, report)
 
 
-def write_subset(images: Dataset, clients: int, samples: int, path: Path, name: str) -> None:
-    """Write the first images of every class, as many of each as the number allows.
+def write_subset(data: Dataset, clients: int, samples: int, path: Path, name: str) -> None:
+    """Write the first samples of every class, as many of each as the number allows.
 
     The partitioner ``iid`` then gives every client the same number, of which 75 % are its
     training samples.
 
     Args:
-        images: The whole data set, its test part too.
+        data: The whole data set, its test part too.
         clients: M.
         samples: Training samples of each.
         path: The .npz file.
         name: The data set's, for the error.
 
     Raises:
-        UsageError: There are too few images.
+        UsageError: There are too few samples.
     """
-    wanted, labels = clients * share_of(samples), images.y.numpy()
+    wanted, labels = clients * share_of(samples), data.y.numpy()
     if wanted > len(labels):
         most = int(0.75 * (len(labels) // clients))
         raise UsageError(
@@ -80,8 +80,8 @@ def write_subset(images: Dataset, clients: int, samples: int, path: Path, name: 
             f"use --samples {most}, or fewer --clients" if most else "use fewer --clients",
         )
     rows = _balanced(labels, wanted)
-    x = images.x[rows].numpy()
-    np.savez(path, x_train=x, y_train=labels[rows], classes=np.array(images.classes))
+    x = data.x[rows].numpy()
+    np.savez(path, x_train=x, y_train=labels[rows], classes=np.array(data.classes))
 
 
 def _balanced(labels: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:

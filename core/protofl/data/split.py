@@ -98,7 +98,7 @@ class Split:
 
 
 def make_split(
-    images: Dataset,
+    data: Dataset,
     partition: Partition,
     num_clients: int | None,
     batch_size: int,
@@ -115,7 +115,7 @@ def make_split(
     so.
 
     Args:
-        images: The data; where they come already split, that split is used.
+        data: The data; where they come already split, that split is used.
         partition: The partitioner with its options bound. It is given the labels of the samples
             to split and returns positions among these.
         num_clients: M; None only for data that come already split.
@@ -128,12 +128,12 @@ def make_split(
     Raises:
         UsageError: The data can't be split this way.
     """
-    if images.split is not None:
-        return _own_split(images, num_clients, public)
+    if data.split is not None:
+        return _own_split(data, num_clients, public)
     if num_clients is None or num_clients < 1:
         raise UsageError(f"a split needs at least 1 client, not {num_clients}", do="give --clients")
 
-    public_rows, test_rows, base = _hold_out(images, num_clients, seed, public)
+    public_rows, test_rows, base = _hold_out(data, num_clients, seed, public)
     notes: list[str] = []
     least = math.ceil(batch_size / train_share)
     if num_clients * least > len(base):
@@ -144,9 +144,9 @@ def make_split(
                 f"{num_clients} clients; asked for at least {lowered} samples each, not {least}"
             )
         least = lowered
-    labels = images.y.numpy()[base]
+    labels = data.y.numpy()[base]
     generator = numpy_stream(seed, "split", "partition")
-    shares = partition(labels, images.num_classes, num_clients, least, generator, notes)
+    shares = partition(labels, data.num_classes, num_clients, least, generator, notes)
     rows, sizes = _checked(shares, len(base), num_clients, partitioner or "the partitioner")
 
     # Shuffle within every client at once: sort by client, then by a random key.
@@ -166,7 +166,7 @@ def make_split(
 
 
 def _hold_out(
-    images: Dataset, num_clients: int, seed: int, public: int
+    data: Dataset, num_clients: int, seed: int, public: int
 ) -> tuple[Tensor | None, Tensor | None, np.ndarray]:
     """Public rows, global test rows, and the rows that are left to partition.
 
@@ -174,21 +174,21 @@ def _hold_out(
     the number of public samples, and a larger public set contains the smaller.
     """
     if not public:
-        return None, None, np.arange(len(images.y), dtype=np.int64)
-    has_test = images.num_train < len(images.y)
-    tenth = 0 if has_test else max(1, images.num_train // 10)
-    largest = images.num_train - tenth - 2 * num_clients
+        return None, None, np.arange(len(data.y), dtype=np.int64)
+    has_test = data.num_train < len(data.y)
+    tenth = 0 if has_test else max(1, data.num_train // 10)
+    largest = data.num_train - tenth - 2 * num_clients
     if not 0 < public <= largest:
         raise UsageError(
             f"can't hold out {public} public samples",
-            f"the training part has {images.num_train} samples"
+            f"the training part has {data.num_train} samples"
             + (f", of which {tenth} are the global test set" if tenth else "")
             + f", and {num_clients} clients need at least 2 each",
             f"use --public with at most {largest}" if largest > 0 else "use fewer clients",
         )
-    order = numpy_stream(seed, "split", "public").permutation(images.num_train).astype(np.int64)
+    order = numpy_stream(seed, "split", "public").permutation(data.num_train).astype(np.int64)
     if has_test:
-        test = np.arange(images.num_train, len(images.y), dtype=np.int64)
+        test = np.arange(data.num_train, len(data.y), dtype=np.int64)
     else:
         test = np.sort(order[:tenth])
     held = np.sort(order[tenth : tenth + public])
@@ -223,9 +223,9 @@ def _checked(
     return rows, sizes
 
 
-def _own_split(images: Dataset, num_clients: int | None, public: int) -> Split:
+def _own_split(data: Dataset, num_clients: int | None, public: int) -> Split:
     """The split that the data came with."""
-    own = images.split or []
+    own = data.split or []
     if num_clients not in (None, len(own)):
         raise UsageError(
             f"these data come split over {len(own)} clients, not {num_clients}",
@@ -234,7 +234,7 @@ def _own_split(images: Dataset, num_clients: int | None, public: int) -> Split:
     if public:
         raise UsageError(
             f"can't hold out {public} public samples: these data come already split",
-            do="give public images of their own: --public npz:PATH",
+            do="give public samples of their own: --public npz:PATH",
         )
     pieces = [part for pair in own for part in pair]
     sizes = torch.tensor([len(part) for part in pieces], dtype=torch.int64)
