@@ -11,22 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofl_cli import render
+from protofl_cli.model_tables import model_group
 from protofl_cli.options import Block, Debug, value_range, value_text
 
 if TYPE_CHECKING:
     from protofl.hookspecs.config import Config
     from protofl.plugin.kinds import Plugin
     from protofl.plugin.registry import Registry
-
-CHANNELS = 3
-"""Channels for which architectures are counted where the group takes the data's own."""
-
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "series": {"shape": (1, 64)},
-    "tokens": {"shape": (64,), "vocabulary": 5000, "padding": 0},
-    "table": {"shape": (32,)},
-}
-"""Samples for which architectures are counted that take no images."""
 
 
 def show(
@@ -70,7 +61,7 @@ def show(
     if kind == "method":
         _method(registry, plugin, found)
     elif kind == "model-group":
-        _model_group(registry, f"{short}{colon}{argument}", found, classes)
+        model_group(registry, f"{short}{colon}{argument}", found, classes)
     elif kind == "dataset":
         _dataset(short, found)
     _hooks(kind, found)
@@ -222,48 +213,6 @@ def run_defaults(plugin: Plugin, found: type) -> list[tuple[str, str]]:
     return rows
 
 
-def _model_group(registry: Registry, text: str, found: Any, classes: int) -> None:  # noqa: ANN401
-    from protofl.data.spec import SampleSpec, in_words
-    from protofl.plan.inputs import kinds_of
-    from protofl.plugin.choice import choose
-    from protofl.views.architecture import profile
-
-    width, kinds = getattr(found, "feature_dim", 512), kinds_of(found)
-    rows = [
-        ("K", f"{width} features unless --feature-dim says otherwise"),
-        ("takes", in_words(kinds)),
-    ]
-    if "image" in kinds:
-        side, channels = getattr(found, "min_side", 32), getattr(found, "channels", None)
-        own = f"{channels} channels" if channels else "the data's own channels"
-        rows.append(("images", f"{own}, smaller ones are brought to {side} px"))
-        seen = SampleSpec((channels or CHANNELS, side, side))
-    else:
-        seen = SampleSpec(kind=kinds[0], **EXAMPLES[kinds[0]])
-    rows.append(("server", getattr(found, "server_architecture", "resnet56")))
-    render.pairs(rows)
-    render.text()
-    if getattr(found, "argument", None) and ":" not in text:
-        render.text(f"Its architectures are those that follow its name: {text}:…\n")
-        return
-    choice = choose(registry, "model-group", text)
-    cells = []
-    with render.waiting("counting parameters"):
-        architectures = choice.call("architectures")
-        for number, architecture in enumerate(architectures):
-            parameters, flops = profile(architecture, seen, classes, width)
-            cells.append(
-                (str(number), architecture.name, architecture.head, f"{parameters:,}", si(flops))
-            )
-    render.table(
-        ("client", "architecture", "head", "parameters", "forward FLOPs"),
-        cells,
-        right=("parameters", "forward FLOPs"),
-        title=f"Architectures: client i gets number i mod {len(cells)}; counted for "
-        f"{seen} and {classes} classes",
-    )
-
-
 def _dataset(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
     argument = getattr(found, "argument", None)
     word = f"{name}:{argument.upper()}" if argument else name
@@ -291,11 +240,3 @@ def _hooks(kind: str, found: type) -> None:
 
 def _first_line(function: Callable[..., Any]) -> str:
     return next(iter(inspect.cleandoc(function.__doc__ or "").splitlines()), "")
-
-
-def si(value: float) -> str:
-    """A large number with a unit: 1.82 G."""
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:g}"

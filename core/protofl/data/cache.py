@@ -254,37 +254,12 @@ def _store(path: Path, data: Dataset) -> Dataset:
 
 def _check(data: Dataset, path: Path) -> None:
     """A data set plugin's result against its contract."""
-    x, y, count = data.x, data.y, len(data.y)
-    rows = [part for client in data.split or () for part in client]
-    faults = [
-        (y.ndim != 1 or y.dtype != torch.int64 or len(x) != count, "y isn't [N] of int64"),
-        (not 0 < data.num_train <= count, f"num_train is {data.num_train} of {count}"),
-        (
-            bool(count) and not 0 <= int(y.min()) <= int(y.max()) < data.num_classes,
-            f"labels leave 0…{data.num_classes - 1}",
-        ),
-        (
-            any(len(r) and not 0 <= int(r.min()) <= int(r.max()) < count for r in rows),
-            f"rows of the split leave 0…{count - 1}",
-        ),
-    ]
-    wrong = [*_wrong_samples(data), *(text for fault, text in faults if fault)]
+    wrong = data.faults()
     if wrong:
         raise ProtoflError(
             f"the data set for {path.name} was decoded wrongly: {'; '.join(wrong)}",
             do="this is an error in the data set's plugin; see protofl.Dataset",
         )
-
-
-def _wrong_samples(data: Dataset) -> list[str]:
-    try:
-        sample = data.sample
-    except UsageError as error:
-        return [f"{error.what} ({error.near})"]
-    ids = data.x if sample.kind == "tokens" else data.x[:0]
-    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < sample.vocabulary:
-        return [f"token ids leave 0…{sample.vocabulary - 1}"]
-    return []
 
 
 def _packed_split(data: Dataset) -> dict[str, Tensor]:

@@ -73,6 +73,28 @@ class Dataset:
             )
         return SampleSpec(shape[1:], kind, self.vocabulary, self.padding)
 
+    def faults(self) -> list[str]:
+        """What of it does not fit together; empty where all does."""
+        y, count = self.y, len(self.y)
+        rows = [part for client in self.split or () for part in client]
+        faults = [
+            (
+                y.ndim != 1 or y.dtype != torch.int64 or len(self.x) != count,
+                "y isn't [N] of int64",
+            ),
+            (not 0 < self.num_train <= count, f"num_train is {self.num_train} of {count}"),
+            (_leave(y, self.num_classes), f"labels leave 0…{self.num_classes - 1}"),
+            (any(_leave(part, count) for part in rows), f"rows of the split leave 0…{count - 1}"),
+        ]
+        found = [text for fault, text in faults if fault]
+        try:
+            sample = self.sample
+        except UsageError as error:
+            return [f"{error.what} ({error.near})", *found]
+        if sample.kind == "tokens" and _leave(self.x, sample.vocabulary):
+            found.insert(0, f"token ids leave 0…{sample.vocabulary - 1}")
+        return found
+
     def compute_digest(self) -> str:
         """SHA-256 over samples, labels and the own split; identifies the data in a record."""
         digest = hashlib.sha256()
@@ -84,3 +106,8 @@ class Dataset:
         if self.vocabulary:
             digest.update(str((self.vocabulary, self.padding)).encode())
         return digest.hexdigest()
+
+
+def _leave(numbers: Tensor, limit: int) -> bool:
+    """Whether some number is outside 0…limit-1."""
+    return bool(numbers.numel()) and not 0 <= int(numbers.min()) <= int(numbers.max()) < limit
