@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from protofl.functional._checks import (
-    check_classes,
     check_floating,
     check_labels,
     check_mask,
@@ -139,11 +138,10 @@ def anchor_terms(
     if align == contrast == "sample":
         L_R = prototype_alignment(features, labels, anchors, known, distance)
         return L_R, anchor_contrast(features, labels, anchors, known, penalty, "sample")
-    check_classes(features, anchors)
     check_mask("known", known, len(anchors))
     check_distance(distance)
     check_shape("penalty", penalty, "C C", C=len(anchors))
-    means, counts = class_means(features, labels, len(anchors))
+    means, counts = class_means(features, labels, len(anchors))  # these check the rest
     d = prototype_distance(means, anchors)  # d(P_i^c, Ā^c')
     present = counts > 0
     here = (known & present).to(d.dtype)
@@ -172,9 +170,9 @@ def anchor_calibration(scores: Tensor, known: Tensor) -> Tensor:
     Raises:
         ValueError: A shape or dtype is wrong.
     """
-    check_shape("scores", scores, "C C", C=len(known))
+    check_shape("scores", scores, "C C", C=scores.shape[0])
     check_floating(scores=scores)
-    check_mask("known", known, len(scores))
+    check_mask("known", known, scores.shape[0])
     every = torch.arange(len(scores), device=scores.device)
     return F.cross_entropy(scores, every, weight=known.to(scores.dtype))
 
