@@ -40,7 +40,12 @@ def test_a_run(cli, digits, tmp_path):
     ("models", "dataset", "words"),
     [
         ("mlp", "wine", ("178 rows of 13 numbers, 3 classes", "mlp1, mlp2, mlp3, mlp4")),
-        ("text", "python-docs", ("sequences of 32 tokens", "bag, bag-mlp, textcnn, gru")),
+        pytest.param(
+            "text",
+            "python-docs",
+            ("sequences of 32 tokens", "bag, bag-mlp, textcnn, gru"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_data_that_are_no_images(cli, data_dir, tmp_path, models, dataset, words):
