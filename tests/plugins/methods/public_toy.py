@@ -6,90 +6,45 @@ from types import SimpleNamespace
 
 import protofl as pf
 import torch
-from protofl.hosts.host import Host
-from protofl.hosts.jobs import Train
-from protofl.runs.federation import Federation
 from protofl.views.server import Server
 from protofl.wire.knowledge import Knowledge
 from torch import nn
-from toy_federation import EXTRA, FREE, declared, without
+from toy_federation import FREE, Toy, declared, without
 
 
-class Watched:
-    """A host in this process that keeps a list of who trained when, and what travelled."""
+class Public(Toy):
+    """A federation on toy data with public samples; options as of `Toy`."""
 
-    def __init__(self, plan, backwards=False):
-        self.host, self.backwards = Host(plan), backwards
-        self.jobs = []
-
-    def run(self, jobs):
-        for job in reversed(jobs) if self.backwards else jobs:
-            reply = self.host.handle(job)
-            if isinstance(job, Train):
-                self.jobs.append(
-                    SimpleNamespace(
-                        round=job.round,
-                        when=job.when,
-                        client=job.client,
-                        held=job.keep_received,
-                        down=pf.Payload.from_bytes(job.blob),
-                        up=pf.Payload.from_bytes(reply.blob),
-                        down_bytes=len(job.blob),
-                    )
-                )
-            yield job, reply
-
-    def broadcast(self, job):
-        self.host.handle(job)
-
-
-class Public:
-    """A federation on toy data with public samples.
-
-    Args:
-        method: The method's name.
-        data_dir: Where the toy data are cached.
-        set: The method's options.
-        backwards: Whether clients work in descending order.
-        dry: Whether the dry step comes first.
-        **options: The run's options.
-    """
-
-    def __init__(self, method, data_dir, set=None, backwards=False, dry=False, **options):
-        given = {
-            "models": "small",
-            "dataset": "few",
-            "clients": 4,
-            "rounds": 3,
-            "partition": "iid",
-            "batch_size": 5,
-            "public": 20,
-        }
-        given |= options | {"method": method, "options": {method: set or {}}, "data_dir": data_dir}
-        self.plan = pf.Plan.make(given, EXTRA)
-        if dry:
-            from protofl.runs.dry_step import dry_step
-
-            dry_step(self.plan)
-        self.pool = Watched(self.plan, backwards)
-        self.federation = Federation(self.plan, self.pool)
-        self.federation.start_trial(0)
-        self.server = Server(self.federation.server, method)
+    def __init__(self, method, data_dir, set=None, **options):
+        given = {"partition": "iid", "batch_size": 5, "public": 20} | options
+        super().__init__(method, data_dir, set, **given)
+        self.view = Server(self.server, method)
         self.method = self.plan.composition.members[method].instance
-        self.rows = []
 
-    def rounds(self, count):
-        for _ in range(count):
-            self.rows.append(self.federation.round(len(self.rows))[0])
+    def after(self, count):
+        """The federation after so many more rounds."""
+        self.rounds(count)
         return self
 
     def jobs(self, round, when="before_upload"):
-        """The round's jobs by client; they are carried out costly ones first."""
-        found = [job for job in self.pool.jobs if (job.round, job.when) == (round, when)]
+        """What travelled in a round by client, who are carried out costly ones first."""
+        found = [job for job in self.travelled() if (job.round, job.when) == (round, when)]
         return sorted(found, key=lambda job: job.client)
 
-    def record(self, client):
-        return self.pool.host.client(client)
+    def travelled(self):
+        """Every job of training with its payloads."""
+        return [
+            SimpleNamespace(
+                round=job.round,
+                when=job.when,
+                client=job.client,
+                held=job.keep_received,
+                down=pf.Payload.from_bytes(job.blob),
+                up=pf.Payload.from_bytes(reply.blob),
+                down_bytes=len(job.blob),
+            )
+            for job, reply in self.pool.trained
+        ]
 
 
 def check_public_contract(method, data_dir, set=None, **options):
@@ -99,29 +54,29 @@ def check_public_contract(method, data_dir, set=None, **options):
     there in the second round; nothing is sent twice or counted twice; neither the order of clients
     nor asking for a download changes anything.
     """
-    toy = Public(method, data_dir, set, dry=True, **options).rounds(2)
-    again = Public(method, data_dir, set, backwards=True, **options).rounds(2)
-    for ours, theirs in zip(toy.rows, again.rows, strict=True):
+    toy = Public(method, data_dir, set, dry=True, **options).after(2)
+    again = Public(method, data_dir, set, backwards=True, **options).after(2)
+    for ours, theirs in zip(toy.lines, again.lines, strict=True):
         assert without(ours, FREE) == without(theirs, FREE)
     for names, payloads in (
-        (toy.method.uploads, [job.up for job in toy.pool.jobs]),
-        (toy.method.downloads, [job.down for job in toy.pool.jobs]),
+        (toy.method.uploads, [job.up for job in toy.travelled()]),
+        (toy.method.downloads, [job.down for job in toy.travelled()]),
     ):
         names = {*names, "classes"} if "prototypes" in names else names
         assert all(declared(payload, names) for payload in payloads)
         for name in names:
             assert any(declared([key], [name]) for payload in payloads for key in payload), name
     terms = getattr(toy.method, "terms", {"ce": ""})
-    assert list(toy.rows[1]["loss_terms"]) == sorted(terms)
-    for number, row in enumerate(toy.rows):
-        jobs = [job for job in toy.pool.jobs if job.round == number]
+    assert list(toy.lines[1]["loss_terms"]) == sorted(terms)
+    for number, row in enumerate(toy.lines):
+        jobs = [job for job in toy.travelled() if job.round == number]
         assert row["download_bytes"] == sum(job.down_bytes for job in jobs)
         assert row["upload_floats"] == sum(job.up.floats for job in jobs)
-    before = {k: v.clone() for k, v in toy.server.knowledge.items()}
-    first, second = (toy.method.download_payload(server=toy.server, client_id=1) for _ in range(2))
+    before = {k: v.clone() for k, v in toy.view.knowledge.items()}
+    first, second = (toy.method.download_payload(server=toy.view, client_id=1) for _ in range(2))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[k], second[k]) for k in first)
-    assert all(torch.equal(before[k], v) for k, v in toy.server.knowledge.items())
+    assert all(torch.equal(before[k], v) for k, v in toy.view.knowledge.items())
     return toy
 
 

@@ -86,12 +86,12 @@ def test_contract(data_dir):
     for job in toy.jobs(1, "after_server"):
         expected = torch.tensor(slow_aggregate(p, 0.1))
         assert torch.allclose(job.down["public_probabilities"], expected, atol=1e-5)
-    assert "server_test_accuracy" not in toy.rows[1]["extra"]
+    assert "server_test_accuracy" not in toy.lines[1]["extra"]
 
 
 def test_server_model_is_reported(data_dir):
-    toy = Public("ds-fl", data_dir, {"server_model": "normed"}, dry=True).rounds(1)
-    assert 0 <= toy.rows[0]["extra"]["server_test_accuracy"] <= 1
+    toy = Public("ds-fl", data_dir, {"server_model": "normed"}, dry=True).after(1)
+    assert 0 <= toy.lines[0]["extra"]["server_test_accuracy"] <= 1
 
 
 def test_epochs_and_refusals(data_dir):

@@ -128,34 +128,34 @@ def test_contract(data_dir):
     toy = check_public_contract("feddf", data_dir)
     for number in (0, 1):
         for job in toy.jobs(number):
-            own = toy.record(job.client).model
+            own = toy.client(job.client).model
             assert set(job.down) == set(pf.pack_weights(own, "model"))
             assert set(job.up) - {"samples"} == set(job.down)
     # Clients of one architecture get one model, and are evaluated with it.
     assert torch.equal(
         toy.jobs(1)[0].down["model/head.weight"], toy.jobs(1)[2].down["model/head.weight"]
     )
-    plain = Public("feddf", data_dir, {"aggregate": "uniform"}).rounds(1)
+    plain = Public("feddf", data_dir, {"aggregate": "uniform"}).after(1)
     assert "samples" not in plain.jobs(0)[0].up
 
 
 def test_an_absent_architecture_stays(data_dir):
     toy = Public("feddf", data_dir, participation=0.25)
-    before = {k: v.clone() for k, v in toy.server.knowledge.items()}
+    before = {k: v.clone() for k, v in toy.view.knowledge.items()}
     toy.rounds(1)
-    here = toy.server.clients[toy.jobs(0)[0].client].architecture
+    here = toy.view.clients[toy.jobs(0)[0].client].architecture
     for key, old in before.items():
         if "/buffer/" not in key:
-            moved = not torch.equal(old, toy.server.knowledge[key])
+            moved = not torch.equal(old, toy.view.knowledge[key])
             assert moved == key.startswith(f"model@{here}/")
 
 
 def test_without_distillation_it_averages(data_dir):
-    toy = Public("feddf", data_dir, {"server_epochs": 0}).rounds(1)
+    toy = Public("feddf", data_dir, {"server_epochs": 0}).after(1)
     first, second = (toy.jobs(0)[i].up for i in (0, 2))
     n = [int(u["samples"]) for u in (first, second)]
     mean = (n[0] * first["model/head.weight"] + n[1] * second["model/head.weight"]) / sum(n)
-    assert torch.allclose(toy.server.knowledge["model@dense/head.weight"], mean, atol=1e-7)
+    assert torch.allclose(toy.view.knowledge["model@dense/head.weight"], mean, atol=1e-7)
 
 
 def test_epochs_and_refusals(data_dir):

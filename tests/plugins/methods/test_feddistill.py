@@ -110,8 +110,8 @@ def test_variants_differ_in_the_own_part_alone():
 
 def test_contract(data_dir):
     toy = check_contract("feddistill", data_dir)
-    assert not toy.pool.down[0, 0]
-    assert toy.rows[0]["loss_terms"].keys() == {"ce"}
+    assert not toy.down[0, 0]
+    assert toy.lines[0]["loss_terms"].keys() == {"ce"}
     check_contract("feddistill", data_dir, feature_dim=5, participation=0.5)
 
 
@@ -120,9 +120,9 @@ def test_clients_of_one_class_have_nobody_to_learn_from(data_dir):
     assert [len(c) for c in toy.classes] == [1] * 6
     toy.rounds(2)
     for i, own in enumerate(toy.classes):
-        assert set(toy.pool.down[1, i]["classes"].tolist()) == set().union(*toy.classes) - own
-    assert toy.rows[1]["loss_terms"]["distill"] == 0.0
-    assert toy.rows[1]["loss_terms"]["ce"] > 0.0
+        assert set(toy.down[1, i]["classes"].tolist()) == set().union(*toy.classes) - own
+    assert toy.lines[1]["loss_terms"]["distill"] == 0.0
+    assert toy.lines[1]["loss_terms"]["ce"] > 0.0
 
 
 def test_traffic(data_dir):
@@ -139,8 +139,8 @@ def test_traffic(data_dir):
     toy.rounds(2)
     sent = sum(len(c) for c in toy.classes)
     known = len(set().union(*toy.classes))
-    assert toy.rows[1]["upload_floats"] == sent * 100
-    assert toy.rows[1]["download_floats"] == 20 * known * 100
+    assert toy.lines[1]["upload_floats"] == sent * 100
+    assert toy.lines[1]["download_floats"] == 20 * known * 100
     assert known == 100
 
 

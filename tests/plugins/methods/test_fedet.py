@@ -111,18 +111,18 @@ def test_average(aggregate, shares):
 
 def test_contract(data_dir):
     toy = check_public_contract("fedet", data_dir, {**SMALL, "aggregate": "weighted"})
-    model = toy.server.modules["model"]
+    model = toy.view.modules["model"]
     for job in toy.jobs(0) + toy.jobs(1):
-        own = toy.record(job.client).model
+        own = toy.client(job.client).model
         assert set(job.down) == set(pf.pack_weights(own, "model"))
     # All start from one layer, and end with the server's.
     heads = [job.down["model/head.weight"] for job in toy.jobs(0)]
     assert all(torch.equal(head, heads[0]) for head in heads)
     for name in ("dense", "normed"):
         key = f"model@{name}/head.weight"
-        assert torch.equal(toy.server.knowledge[key], model.head.weight)
-    assert 0 <= toy.rows[1]["extra"]["server_test_accuracy"] <= 1
-    plain = Public("fedet", data_dir, SMALL).rounds(1)
+        assert torch.equal(toy.view.knowledge[key], model.head.weight)
+    assert 0 <= toy.lines[1]["extra"]["server_test_accuracy"] <= 1
+    plain = Public("fedet", data_dir, SMALL).after(1)
     assert "samples" not in plain.jobs(0)[0].up
 
 

@@ -170,7 +170,7 @@ def test_server_averages_heads_and_trains_the_generator_against_them():
 def test_draws_follow_the_counts(data_dir):
     toy = Toy("fedgen", data_dir)
     toy.rounds(1)
-    record = toy.record(1)
+    record = toy.client(1)
     view = Client(record, "fedgen")
     record.steps, record.received = (
         300,
@@ -182,7 +182,7 @@ def test_draws_follow_the_counts(data_dir):
     assert draws["noise"].shape == (300, 10, 32)
     assert draws["own"].shape == (300, 13, 32)
     counts = record.received.table("counts", 6)[0]
-    assert int(counts.sum()) == sum(len(toy.record(i).train) for i in range(4))
+    assert int(counts.sum()) == sum(len(toy.client(i).train) for i in range(4))
     share = torch.bincount(draws["labels"].flatten(), minlength=6) / 3000
     assert torch.allclose(share, counts / counts.sum(), atol=0.05)
     assert 0.45 < float(draws["noise"].mean()) < 0.55
@@ -190,9 +190,9 @@ def test_draws_follow_the_counts(data_dir):
 
 def test_contract(data_dir):
     toy = check_contract("fedgen", data_dir, set={"epochs": 3})
-    assert not toy.pool.down[0, 0]
-    assert toy.rows[0]["loss_terms"].keys() == {"ce"}
-    assert "generator/buffer/layers.1.running_var" in toy.pool.down[1, 0]
+    assert not toy.down[0, 0]
+    assert toy.lines[0]["loss_terms"].keys() == {"ce"}
+    assert "generator/buffer/layers.1.running_var" in toy.down[1, 0]
     check_contract("fedgen", data_dir, {"epochs": 2}, feature_dim=5, participation=0.5)
     check_contract(
         "fedgen", data_dir, {"epochs": 2, "b": 1, "diversity": 1}, clients=6, **ONE_CLASS
@@ -204,7 +204,7 @@ def test_adam_goes_on_where_it_stopped(data_dir, tmp_path):
     toy.rounds(1)
     save_server(toy.federation.server, tmp_path / "server")
     load_server(other.federation.server, tmp_path / "server")
-    uploads = {i: toy.pool.up[0, i] for i in range(4)}
+    uploads = {i: toy.up[0, i] for i in range(4)}
     views = [Server(t.federation.server, "fedgen") for t in (toy, other)]
     other.federation.server.round = 0
     assert int(views[1].state["adam"]["state"][0]["step"]) == 3
@@ -237,8 +237,8 @@ def test_traffic(data_dir):
         eval_every=3,
     )
     toy.rounds(2)
-    assert [row["upload_floats"] for row in toy.rows] == [20 * 51_300] * 2
-    assert [row["download_floats"] for row in toy.rows] == [0, 20 * (51_300 + 331_776)]
+    assert [row["upload_floats"] for row in toy.lines] == [20 * 51_300] * 2
+    assert [row["download_floats"] for row in toy.lines] == [0, 20 * (51_300 + 331_776)]
 
 
 @pytest.mark.slow

@@ -69,8 +69,8 @@ def test_server_trains_the_head_on_all_pairs():
 
 def test_contract(data_dir):
     toy = check_contract("fedgh", data_dir)
-    assert not toy.pool.down[0, 0]
-    assert toy.pool.up[1, 0].keys() == {"prototypes", "classes"}
+    assert not toy.down[0, 0]
+    assert toy.up[1, 0].keys() == {"prototypes", "classes"}
     check_contract("fedgh", data_dir, feature_dim=5, participation=0.5)
     check_contract("fedgh", data_dir, clients=6, **ONE_CLASS)
 
@@ -82,13 +82,13 @@ def test_the_head_takes_the_clients_place_and_persists(data_dir):
     trained = toy.knowledge["head/weight"].clone()
     assert not torch.equal(started, trained)
     toy.rounds(1)
-    assert torch.equal(toy.pool.down[1, 2]["head/weight"], trained)
+    assert torch.equal(toy.down[1, 2]["head/weight"], trained)
     frozen = Toy("fedgh", data_dir, set={"epochs": 0})
     frozen.rounds(2)
     assert torch.equal(frozen.knowledge["head/weight"], started)
-    record = frozen.record(0)
+    record = frozen.client(0)
     view = Client(record, "fedgh")
-    record.received = frozen.pool.down[1, 0]
+    record.received = frozen.down[1, 0]
     FedGH().receive(view)
     assert torch.equal(record.model.head.weight, started)
 
@@ -105,8 +105,8 @@ def test_traffic(data_dir):
     )
     toy.rounds(2)
     sent = sum(len(c) for c in toy.classes)
-    assert [row["upload_floats"] for row in toy.rows] == [512 * sent] * 2
-    assert [row["download_floats"] for row in toy.rows] == [0, 20 * 51_300]
+    assert [row["upload_floats"] for row in toy.lines] == [512 * sent] * 2
+    assert [row["download_floats"] for row in toy.lines] == [0, 20 * 51_300]
 
 
 @pytest.mark.slow

@@ -166,13 +166,13 @@ def test_server_and_clients_hold_the_same_model(data_dir, participation):
     for r in range(5):
         before = {name: value.clone() for name, value in global_model(toy).items()}
         toy.rounds(1)
-        now = {i for n, i in toy.pool.down if n == r}
+        now = {i for n, i in toy.down if n == r}
         for i in now:
-            held = toy.record(i).state["fedkd"]
+            held = toy.client(i).state["fedkd"]
             assert held["version"] == r
             for name, tensor in held["broadcast"].items():
                 assert torch.equal(tensor, before[name])
-            sent = toy.pool.down[r, i]
+            sent = toy.down[r, i]
             has_update = any(key.startswith("auxiliary_update/") for key in sent)
             assert has_update == (i in took_part)
             assert has_update != ("auxiliary/head.weight" in sent)
@@ -191,7 +191,7 @@ def test_server_takes_the_mean_of_rebuilt_updates(data_dir):
         key = f"auxiliary_update/{name}"
         mean = torch.zeros(start.shape, dtype=torch.float64)
         for i in range(4):
-            sent = toy.pool.up[0, i]
+            sent = toy.up[0, i]
             if start.dim() == 1:
                 mean += sent[key].double() / 4
             else:
@@ -209,10 +209,10 @@ def test_server_takes_the_mean_of_rebuilt_updates(data_dir):
 def test_the_same_download_twice_changes_nothing(data_dir):
     toy = Toy("fedkd", data_dir)
     toy.rounds(2)
-    record = toy.record(1)
+    record = toy.client(1)
     view = Client(record, "fedkd")
     held = {name: t.clone() for name, t in record.state["fedkd"]["broadcast"].items()}
-    record.received = toy.pool.down[1, 1]
+    record.received = toy.down[1, 1]
     FedKD().receive(view)
     assert all(torch.equal(held[n], t) for n, t in record.state["fedkd"]["broadcast"].items())
     loaded = dict(view.module("auxiliary").named_parameters())
@@ -236,8 +236,8 @@ def test_a_diverged_update_is_reported_as_such(data_dir):
 
 def test_contract(data_dir):
     toy = check_contract("fedkd", data_dir)
-    assert "auxiliary/buffer/extractor.1.running_mean" in toy.pool.up[0, 0]
-    assert "auxiliary/buffer/extractor.1.running_mean" in toy.pool.down[1, 0]
+    assert "auxiliary/buffer/extractor.1.running_mean" in toy.up[0, 0]
+    assert "auxiliary/buffer/extractor.1.running_mean" in toy.down[1, 0]
     check_contract("fedkd", data_dir, feature_dim=5)
     check_contract("fedkd", data_dir, clients=6, **ONE_CLASS)
 
@@ -247,11 +247,11 @@ def test_traffic(data_dir):
         "fedkd", data_dir, dataset="toy", models="flat", clients=4, batch_size=64, eval_every=3
     )
     toy.rounds(2)
-    first, second = toy.rows
+    first, second = toy.lines
     assert first["download_floats"] == 4 * 924_708
     assert first["upload_floats"] < 4 * 924_708
     assert second["download_floats"] < 4 * 924_708
-    conv = toy.pool.up[0, 0]["auxiliary_update/extractor.3.weight/vh"]
+    conv = toy.up[0, 0]["auxiliary_update/extractor.3.weight/vh"]
     assert conv.shape[1] == 32 * 5 * 5
 
 

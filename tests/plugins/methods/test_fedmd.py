@@ -42,7 +42,7 @@ def test_contract(data_dir):
     toy = check_public_contract("fedmd", data_dir)
     # Nothing to digest in round 0; afterwards digest comes first, with the last round's mean.
     assert all(not job.down for job in toy.jobs(0))
-    assert list(toy.rows[0]["loss_terms"]) == ["ce"]
+    assert list(toy.lines[0]["loss_terms"]) == ["ce"]
     mean = torch.stack([job.up["public_logits"] for job in toy.jobs(0)]).mean(0)
     for job in toy.jobs(1):
         assert torch.equal(job.down["public_logits"], mean)
@@ -52,9 +52,9 @@ def test_contract(data_dir):
 
 
 def test_scores_are_those_of_the_trained_model(data_dir):
-    toy = Public("fedmd", data_dir).rounds(1)
+    toy = Public("fedmd", data_dir).after(1)
     for job in toy.jobs(0):
-        record = toy.record(job.client)
+        record = toy.client(job.client)
         record.model.eval()
         with torch.no_grad():
             expected = record.model(record.public.inputs())
@@ -72,8 +72,8 @@ def test_epochs_and_refusals(data_dir):
 
 
 def test_without_a_term(data_dir):
-    alone = Public("fedmd", data_dir, dry=True, drop=["digest"]).rounds(2)
-    assert [list(row["loss_terms"]) for row in alone.rows] == [["ce"], ["ce"]]
+    alone = Public("fedmd", data_dir, dry=True, drop=["digest"]).after(2)
+    assert [list(row["loss_terms"]) for row in alone.lines] == [["ce"], ["ce"]]
 
 
 @pytest.mark.slow

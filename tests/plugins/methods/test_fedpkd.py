@@ -155,15 +155,15 @@ def test_contract(data_dir):
     toy = check_public_contract("fedpkd", data_dir, SMALL)
     for job in toy.jobs(0) + toy.jobs(1):
         assert job.up["public_logits"].shape == (20, 6)
-    assert 0 <= toy.rows[0]["extra"]["server_test_accuracy"] <= 1
-    plain = Public("fedpkd", data_dir, {**SMALL, "aggregate": "uniform"}).rounds(1)
+    assert 0 <= toy.lines[0]["extra"]["server_test_accuracy"] <= 1
+    plain = Public("fedpkd", data_dir, {**SMALL, "aggregate": "uniform"}).after(1)
     assert "counts" not in plain.jobs(0)[0].up
 
 
 def test_round(data_dir):
-    toy = Public("fedpkd", data_dir, SMALL, participation=0.5).rounds(3)
+    toy = Public("fedpkd", data_dir, SMALL, participation=0.5).after(3)
     assert all(not job.down for job in toy.jobs(0))
-    assert list(toy.rows[0]["loss_terms"]) == ["ce", "public_ce", "public_kl"]
+    assert list(toy.lines[0]["loss_terms"]) == ["ce", "public_ce", "public_kl"]
     before = {job.client for job in toy.jobs(0)}
     for number in (1, 2):
         clients = {job.client for job in toy.jobs(number)}
@@ -180,10 +180,10 @@ def test_round(data_dir):
 
 
 def test_ablations(data_dir):
-    whole = Public("fedpkd", data_dir, {**SMALL, "theta": 1.0}).rounds(1)
+    whole = Public("fedpkd", data_dir, {**SMALL, "theta": 1.0}).after(1)
     assert whole.server.knowledge["public_index"].tolist() == list(range(20))
-    half = Public("fedpkd", data_dir, SMALL).rounds(1)
-    alone = Public("fedpkd", data_dir, {**SMALL, "delta": 1.0}).rounds(1)
+    half = Public("fedpkd", data_dir, SMALL).after(1)
+    alone = Public("fedpkd", data_dir, {**SMALL, "delta": 1.0}).after(1)
     # The filter is the same, the training is not.
     assert torch.equal(
         alone.server.knowledge["public_index"], half.server.knowledge["public_index"]

@@ -64,7 +64,7 @@ def test_each_model_learns_from_its_own_loss_alone():
 def test_uniform_mean(data_dir):
     toy = Toy("fml", data_dir)
     toy.rounds(1)
-    sent = [toy.pool.up[0, i] for i in range(4)]
+    sent = [toy.up[0, i] for i in range(4)]
     for key, mean in toy.knowledge.items():
         if mean.is_floating_point():
             slow = sum(upload[key].double() for upload in sent) / 4
@@ -91,7 +91,7 @@ def test_all_start_from_the_servers_auxiliary(data_dir):
     toy = Toy("fml", data_dir)
     started = {key: value.clone() for key, value in toy.knowledge.items()}
     for i in range(2):
-        packed = pf.pack_weights(Client(toy.record(i), "fml").module("auxiliary"), "auxiliary")
+        packed = pf.pack_weights(Client(toy.client(i), "fml").module("auxiliary"), "auxiliary")
         assert packed.keys() == started.keys()
         assert all(torch.equal(packed[k], started[k]) for k in packed)
 
@@ -107,7 +107,7 @@ def test_the_ends_of_alpha_are_local_training(data_dir):
     local = Toy("local", data_dir)
     fml.rounds(2), local.rounds(2)
     for i in range(4):
-        ours, theirs = fml.record(i).model.state_dict(), local.record(i).model.state_dict()
+        ours, theirs = fml.client(i).model.state_dict(), local.client(i).model.state_dict()
         assert all(torch.equal(ours[k], theirs[k]) for k in ours)
 
 
@@ -116,7 +116,7 @@ def test_traffic(data_dir):
         "fml", data_dir, dataset="toy", models="flat", clients=20, batch_size=64, eval_every=3
     )
     toy.rounds(2)
-    for row in toy.rows:
+    for row in toy.lines:
         assert row["upload_floats"] == row["download_floats"] == 20 * 924_708
 
 

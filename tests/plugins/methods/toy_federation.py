@@ -9,124 +9,65 @@ import numpy as np
 import protofl as pf
 import pytest
 import torch
-from protofl.hosts.host import Host
-from protofl.hosts.jobs import Train
-from protofl.runs.federation import Federation
+from protofl.runs.dry_step import dry_step
+from protofl.testing import toy as toyfed
 from protofl.views.server import Server
 from protofl_plugins.models.cnn import CNN4
 from torch import nn
 
 
-class ToyImages:
-    """Images of 100 classes that brightness and position of a patch tell apart."""
-
-    classes, side, channels, each = 100, 32, 3, 8
-
-    @pf.hookimpl
-    def cache_key(self, config, data_dir):
-        return f"toy-{self.classes}-{self.side}-{self.each}"
-
-    @pf.hookimpl
-    def decode(self, config, data_dir):
-        generator = torch.Generator().manual_seed(1)
-        y = torch.arange(self.classes).repeat(self.each)
-        shape = (len(y), self.channels, self.side, self.side)
-        x = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-        return pf.Dataset(x, y, len(y), [str(c) for c in range(self.classes)])
+def _noise(classes, side, channels, each):
+    """A data set of images that nothing but their labels tells apart."""
+    generator = torch.Generator().manual_seed(1)
+    y = torch.arange(classes).repeat(each)
+    shape = (len(y), channels, side, side)
+    x = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    return toyfed.dataset(pf.Dataset(x, y, len(y), [str(c) for c in range(classes)]))
 
 
-class FewImages(ToyImages):
-    """Six classes of small images."""
-
-    classes, side, channels, each = 6, 8, 1, 20
+def _flat(sample, K):
+    return nn.Flatten()
 
 
-def _architecture(name, extractor, head=None, label="linear"):
-    def build(sample, num_classes, feature_dim):
-        h = head(feature_dim, num_classes) if head else nn.Linear(feature_dim, num_classes)
-        return pf.SplitModel(extractor(sample), h, feature_dim)
-
-    return pf.Architecture(name, build, channels_last=False, head=label)
-
-
-def _normed(sample):
+def _normed(sample, K):
     return nn.Sequential(nn.Conv2d(sample.shape[0], 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU())
 
 
-def _dense(sample):
+def _dense(sample, K):
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(sample.shape), 24), nn.ReLU())
 
 
-FLAT = _architecture("flat", lambda sample: nn.Flatten())
-NORMED = _architecture("normed", _normed)
-DENSE = _architecture("dense", _dense)
+def _deep(K, C):
+    return nn.Sequential(nn.Linear(K, 5), nn.ReLU(), nn.Linear(5, C))
 
 
-class Flat:
-    """One head of K × C on the pooled pixels; the server has the 4-layer CNN."""
+def _group(*members, K):
+    class Group(toyfed.group(*members, K=K, side=8)):
+        """Toy models; the server has the 4-layer CNN."""
 
-    feature_dim, min_side, channels = 512, 8, None
+        @pf.hookimpl
+        def server_architectures(self, config):
+            return [CNN4.with_head()]
 
-    @pf.hookimpl
-    def architectures(self, config):
-        return [FLAT]
-
-    @pf.hookimpl
-    def server_architectures(self, config):
-        return [CNN4.with_head()]
+    return Group
 
 
-class Small(Flat):
-    """Two small architectures, one with BatchNorm; the latter is the smaller one."""
-
-    feature_dim = 12
-
-    @pf.hookimpl
-    def architectures(self, config):
-        return [DENSE, NORMED]
-
-
-class Heads(Small):
-    """Two architectures with different heads."""
-
-    @pf.hookimpl
-    def architectures(self, config):
-        def deep(k, c):
-            return nn.Sequential(nn.Linear(k, 5), nn.ReLU(), nn.Linear(5, c))
-
-        return [DENSE, _architecture("deep", _dense, deep, "5")]
-
+FLAT = toyfed.architecture("flat", _flat)
+NORMED = toyfed.architecture("normed", _normed)
+DENSE = toyfed.architecture("dense", _dense)
+DEEP = toyfed.architecture("deep", _dense, _deep, "5")
 
 EXTRA = {
-    ("dataset", "toy"): ToyImages,
-    ("dataset", "few"): FewImages,
-    ("model-group", "flat"): Flat,
-    ("model-group", "small"): Small,
-    ("model-group", "heads"): Heads,
+    ("dataset", "toy"): _noise(100, 32, 3, 8),
+    ("dataset", "few"): _noise(6, 8, 1, 20),
+    ("model-group", "flat"): _group(FLAT, K=512),
+    ("model-group", "small"): _group(DENSE, NORMED, K=12),
+    ("model-group", "heads"): _group(DENSE, DEEP, K=12),
 }
+"""`flat` is one head of K × C; of `small` the second, which has BatchNorm, is the smaller one."""
 
 
-class Here:
-    """A host in this process; keeps what travels as {(round, client): payload}."""
-
-    def __init__(self, plan):
-        self.host = Host(plan)
-        self.up, self.down = {}, {}
-
-    def run(self, jobs):
-        for job in jobs:
-            reply = self.host.handle(job)
-            if isinstance(job, Train):
-                key = job.round, job.client
-                self.down[key] = pf.Payload.from_bytes(job.blob)
-                self.up[key] = pf.Payload.from_bytes(reply.blob)
-            yield job, reply
-
-    def broadcast(self, job):
-        self.host.handle(job)
-
-
-class Toy:
+class Toy(toyfed.Toy):
     """A federation of a method on toy data.
 
     Args:
@@ -134,35 +75,40 @@ class Toy:
         set: The method's options.
         parts: Options of other plugins, {"partition": {…}}.
         data_dir: Where the toy data are cached.
+        backwards: Whether clients work in descending order.
+        dry: Whether the dry step comes first.
         **options: The run's options.
     """
 
-    def __init__(self, method, data_dir, set=None, parts=None, **options):
+    def __init__(
+        self, method, data_dir, set=None, parts=None, *, backwards=False, dry=False, **options
+    ):
         given = {"models": "small", "dataset": "few", "clients": 4, "rounds": 3} | options
         chosen = {method: set or {}} | (parts or {})
         given |= {"method": method, "options": chosen, "data_dir": data_dir}
-        self.plan = pf.Plan.make(given, EXTRA)
-        self.pool = Here(self.plan)
-        self.federation = Federation(self.plan, self.pool)
-        self.federation.start_trial(0)
-        self.rows = []
+        plan = pf.Plan.make(given, EXTRA)
+        if dry:
+            dry_step(plan)
+        super().__init__(plan, backwards=backwards)
 
-    def rounds(self, count):
-        for _ in range(count):
-            self.rows.append(self.federation.round(len(self.rows))[0])
-        return self.rows
+    @property
+    def up(self):
+        """{(round, client): payload} of what was sent last in a round."""
+        return {(j.round, j.client): pf.Payload.from_bytes(r.blob) for j, r in self.pool.trained}
 
-    def record(self, client):
-        return self.pool.host.client(client)
+    @property
+    def down(self):
+        """The same of what was received."""
+        return {(j.round, j.client): pf.Payload.from_bytes(j.blob) for j, _ in self.pool.trained}
 
     @property
     def knowledge(self):
-        return self.federation.server.knowledge
+        return self.server.knowledge
 
     @property
     def classes(self):
         """The classes of every client's training samples."""
-        return [set(self.record(i).train.y.tolist()) for i in range(self.plan.info.num_clients)]
+        return [{*self.client(i).train.y.tolist()} for i in range(self.plan.info.num_clients)]
 
 
 def without(row, keys):
@@ -192,14 +138,14 @@ def check_contract(method, data_dir, set=None, **options):
     toy, again = (Toy(method, data_dir, set, **options) for _ in range(2))
     instance = toy.plan.composition.members[method].instance
     toy.rounds(2), again.rounds(2)
-    for kept, names in ((toy.pool.up, instance.uploads), (toy.pool.down, instance.downloads)):
+    for kept, names in ((toy.up, instance.uploads), (toy.down, instance.downloads)):
         assert all(declared(payload, names) for payload in kept.values())
         seen = {key for payload in kept.values() for key in payload}
         for name in names:
             assert any(declared([key], [name]) for key in seen) or "buffer" in name, name
     terms = instance.terms if hasattr(instance, "terms") else {"ce": ""}
-    assert list(toy.rows[1]["loss_terms"]) == sorted(terms)
-    for ours, theirs in zip(toy.rows, again.rows, strict=True):
+    assert list(toy.lines[1]["loss_terms"]) == sorted(terms)
+    for ours, theirs in zip(toy.lines, again.lines, strict=True):
         assert without(ours, FREE) == without(theirs, FREE)
     # Downloads may be asked for at any time, and leave no trace.
     before = {k: v.clone() for k, v in toy.knowledge.items()}
