@@ -82,6 +82,9 @@ def measure(case: Case, method: str, engine: str, given: argparse.Namespace) -> 
     plan = pf.Plan.make(
         {
             **settings,
+            "local_epochs": 1,
+            "momentum": 0.0,
+            "clip": 0.0,
             "method": method,
             "models": case.models,
             "dataset": given.data,

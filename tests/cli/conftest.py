@@ -40,7 +40,10 @@ def cli():
     return type_in
 
 
-SMALL = "--models cnn4 --clients 3 --rounds 2 --batch-size 64 --feature-dim 16 --backend local"
+SMALL = (
+    "--models cnn4 --clients 3 --rounds 2 --local-epochs 1 --batch-size 64 --feature-dim 16 "
+    "--backend local"
+)
 
 
 @pytest.fixture

@@ -371,6 +371,7 @@ def start(**options):
 
 
 DIGITS = {"models": "cnn4", "dataset": "digits", "clients": 3, "rounds": 3, "batch_size": 128}
+DIGITS |= {"local_epochs": 1}
 SHORT = {"rounds": 6, "trials": 2, "participation": 0.5}
 
 

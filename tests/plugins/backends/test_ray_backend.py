@@ -20,6 +20,7 @@ from protofl_plugins.backends import ray_backend, ray_cluster
 from protofl_plugins.backends.ray_actor import HostActor, fingerprint
 
 BASE = {"models": "htcnn8", "dataset": "digits", "clients": 4, "batch_size": 64, "rounds": 3}
+BASE |= {"local_epochs": 1}
 
 
 @pytest.fixture(scope="module")

@@ -152,6 +152,7 @@ def test_resume(tmp_path, data_dir):
             rounds=2,
             public=40,
             batch_size=64,
+            local_epochs=1,
             backend="local",
             dry_step=False,
             data_dir=data_dir,

@@ -407,7 +407,7 @@ def test_single_client(toy, tmp_path):
 
 def test_grey_data_get_grey_images(tmp_path):
     values = {"dataset": "digits", "models": "cnn4", "data_dir": tmp_path / "cache"}
-    values |= {"feature_dim": 16, "batch_size": 128}
+    values |= {"feature_dim": 16, "batch_size": 128, "local_epochs": 1}
     values |= {"clients": 2, "rounds": 2, "backend": "local", "checkpoint_every": 0}
     result = pf.run("fedktl", out=tmp_path / "run", set={**FAST, "mu": 1}, **values)
     assert result.record[1]["download_floats"] == 2 * 10 * (8 * 8 + 512)

@@ -228,6 +228,7 @@ def run_on_digits(data_dir, out, **options):
         rounds=2,
         public=60,
         batch_size=64,
+        local_epochs=1,
         dry_step=False,
         data_dir=data_dir,
         out=out,

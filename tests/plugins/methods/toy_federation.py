@@ -176,7 +176,8 @@ def batch_of(count, num_classes, feature_dim, seed=0):
 
 def improves(method, tmp_path, data_dir, **options):
     """Two rounds on the digits, split evenly over four clients: far better than chance, 0.1."""
-    chosen = {"rounds": 2, "batch_size": 20, "lr": 0.05, "clients": 4} | options
+    chosen = {"rounds": 2, "batch_size": 20, "lr": 0.05, "clients": 4}
+    chosen |= {"local_epochs": 1, "momentum": 0.0, "clip": 0.0} | options
     result = pf.run(
         method,
         models="htcnn8",
