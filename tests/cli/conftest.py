@@ -40,10 +40,7 @@ def cli():
     return type_in
 
 
-SMALL = (
-    "--models cnn4 --clients 3 --rounds 2 --local-epochs 1 --batch-size 64 --feature-dim 16 "
-    "--backend local"
-)
+SMALL = "--models cnn4 --clients 3 --rounds 2 --batch-size 64 --feature-dim 16 --backend local"
 
 
 @pytest.fixture
@@ -55,7 +52,8 @@ def tiny(data_dir, few):
 @pytest.fixture
 def digits(data_dir):
     """Options of a run on the embedded data set."""
-    return [*SMALL.split(), "--no-dry-step", "--data-dir", str(data_dir)]
+    quick = ("--local-epochs", "1", "--no-dry-step")
+    return [*SMALL.split(), *quick, "--data-dir", str(data_dir)]
 
 
 @pytest.fixture
