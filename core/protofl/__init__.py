@@ -33,6 +33,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from protofl.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from protofl import functional
     from protofl.data.arrays import dataset_from_arrays
@@ -63,7 +65,6 @@ if TYPE_CHECKING:
     from protofl.wire.payload import Payload, Uploads, class_rows, stack_rows
     from protofl.wire.weights import average_weights, load_weights, pack_weights
 
-__version__ = "0.1.0"
 
 _HOME = {
     # plugins

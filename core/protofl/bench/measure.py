@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from protofl import __version__
 from protofl.bench import subset
 from protofl.bench.cases import Case
 from protofl.bench.compare import TOLERANCE, compare
@@ -28,6 +27,7 @@ from protofl.data.dataset import Dataset
 from protofl.errors import HostFailure, ProtoflError, UsageError
 from protofl.plan.options import merge_options
 from protofl.runs.tally import finite
+from protofl.version import __version__
 
 Progress = Callable[[str, dict[str, Any]], None]
 

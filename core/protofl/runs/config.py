@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from protofl import __version__
 from protofl.errors import UsageError
 from protofl.plan.options import options_in
 from protofl.plan.plan import Plan
 from protofl.plan.settings import FREE, UNRECORDED
+from protofl.version import __version__
 
 
 def config_of(plan: Plan) -> dict[str, Any]:
