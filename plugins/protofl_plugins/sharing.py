@@ -80,9 +80,12 @@ class SharedModel(SharedWeights):
         if run.homogeneous:
             return []
         names = ", ".join(a.name for a in run.architectures)
+        one = "--models cnn4, resnet18"
+        if run.sample.kind != "image":
+            one = f"--set models.only={run.architectures[0].name}"
         return [
             f"it averages whole models, and the clients have {len(run.architectures)} "
-            f"architectures ({names}); a homogeneous group works (--models cnn4, resnet18), or a "
+            f"architectures ({names}); a homogeneous group works ({one}), or a "
             "method for heterogeneous models (fedproto, fedtgp, fedsa)"
         ]
 

@@ -108,7 +108,8 @@ def preparation_for(
         raise UsageError(
             f"{name} takes {in_words(kinds)}, and the data are {stored}",
             f"models that take {PLURAL[stored.kind]}: {', '.join(fits) or 'none is installed'}",
-            "choose one of them with --models, or other data with --dataset",
+            "choose one of them with --models, or other data with --dataset "
+            f"(npz: takes arrays for {PLURAL[kinds[0]]} with --set dataset.kind={kinds[0]})",
         )
     if stored.kind != "image":
         if augment:

@@ -16,9 +16,8 @@ import protofl as pf
 import torch
 from torch import Tensor
 
-from protofl_plugins.engines.eager import train_by
-from protofl_plugins.engines.fallback import Fallback
-from protofl_plugins.engines.fused import FusedLinears
+from protofl_plugins.engines.eager import Fallback, train_by
+from protofl_plugins.engines.layers import FusedLinears
 from protofl_plugins.engines.stepping import tensors_of
 
 
@@ -48,16 +47,16 @@ class Compiled:
         (job,) = jobs
         if job.architecture not in self._features:
             self._features[job.architecture] = _compiled(config.backend)
-        model, compiled = job.model, self._features[job.architecture]
+        model: pf.SplitModel = job.model
+        compiled = self._features[job.architecture]
 
         def features(x: Tensor) -> Tensor:
-            z: Tensor = compiled(model, x) if len(x) == job.batch_size else model.features(x)
-            return z
+            return compiled(model, x) if len(x) == job.batch_size else model.features(x)
 
         tensors = list(tensors_of(job.whole()).values())
         before = [tensor.clone() for tensor in tensors]
         try:
-            return [train_by(features, job, FusedLinears(None))]
+            return [train_by(features, job, FusedLinears(job, on=False))]
         except Exception:
             torch._foreach_copy_(tensors, before)
             raise

@@ -1,9 +1,8 @@
 """The reference engine: one step after the other, as PyTorch runs them.
 
 Parameters are updated in a few operations for all of them. Fully connected layers can be updated
-without their gradient being stored (`protofl_plugins.engines.fused`), and 1×1 convolutions of few
-images are one product (`protofl_plugins.engines.pointwise`): the same sums, rounded differently in
-the last place.
+without their gradient being stored, and 1×1 convolutions of few images are one product
+(`protofl_plugins.engines.layers`): the same sums, rounded differently in the last place.
 """
 
 from __future__ import annotations
@@ -13,10 +12,12 @@ from collections.abc import Callable
 import protofl as pf
 from torch import Tensor
 
-from protofl_plugins.engines.fused import FusedLinears
-from protofl_plugins.engines.pointwise import pointwise_convolutions
+from protofl_plugins.engines.layers import FusedLinears, pointwise_convolutions
 from protofl_plugins.engines.stepping import Sums, forward, total
 from protofl_plugins.engines.updates import Update
+
+All = list[dict[str, float]]
+"""The sums of each client's loss terms."""
 
 
 class Eager:
@@ -35,22 +36,20 @@ class Eager:
     @pf.hookimpl
     def train(self, job: pf.TrainJob, config: Config) -> dict[str, float]:
         """Train on every mini-batch; gradients and updates without per-parameter Python."""
-        with FusedLinears(job if config.fused else None) as fused, pointwise_convolutions(job):
+        fused = FusedLinears(job, on=config.fused)
+        with fused.taken(), pointwise_convolutions(job):
             return train_by(job.model.features, job, fused)
 
 
 def train_by(
     features: Callable[[Tensor], Tensor], job: pf.TrainJob, fused: FusedLinears
 ) -> dict[str, float]:
-    """Train a client on every mini-batch.
+    """Train a client on every mini-batch; each loss term's sum over samples.
 
     Args:
         features: f(x) of the client's model, however it is computed.
         job: The client.
         fused: Its layers that are updated by factors.
-
-    Returns:
-        Each loss term's sum over samples.
     """
     parameters = [p for group, _ in job.groups for p in group]
     update, sums = Update(job, job.groups), Sums()
@@ -67,7 +66,55 @@ def train_by(
             job.after_batch(batch, output)
         update(gradients)
         fused.update()
-        for label, term in terms.items():
-            sums.add(label, term, len(batch.x))
+        sums.add(terms, len(batch.x))
         job.lap("update")
     return sums.read()
+
+
+class Fallback:
+    """Has clients trained in an engine's way, and by ``eager`` where that fails.
+
+    What has failed once is not tried again: an architecture in a phase.
+
+    Args:
+        engine: The engine's name.
+    """
+
+    def __init__(self, engine: str) -> None:
+        self._engine = engine
+        self._failed: dict[tuple[str, str], str] = {}
+
+    def train(self, jobs: list[pf.TrainJob], train: Callable[[list[pf.TrainJob]], All]) -> All:
+        """Train clients by ``train``, which leaves their weights as they were where it fails."""
+        keys = {(job.architecture, job.phase.name) for job in jobs}
+        if not keys & self._failed.keys():
+            # What after_batch has collected by the time of a failure must not be collected twice.
+            snapshots = [job.snapshot() for job in jobs]
+            try:
+                return train(jobs)
+            except Exception as error:  # one that is the method's own comes again
+                for restore in snapshots:
+                    restore()
+                if len(keys) == 1:
+                    self._failed |= dict.fromkeys(keys, _reason(error))
+        if len(keys) > 1:  # one of them is why
+            return [sums for job in jobs for sums in self.train([job], train)]
+        return self.by_eager(jobs, self._failed[keys.pop()])
+
+    def by_eager(self, jobs: list[pf.TrainJob], why: str = "") -> All:
+        """Train clients in the reference way; each is told why."""
+        found = []
+        for job in jobs:
+            with job.stream():
+                found.append(Eager().train(job, Eager.Config.model_validate({})))
+            if why:
+                note = f"engine {self._engine}: {job.architecture} is trained by eager: {why}"
+                job.notes.append(note)
+        return found
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of an error, as a note gives it; two where the first only announces."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    text = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return text if len(text) <= 160 else text[:157] + "…"

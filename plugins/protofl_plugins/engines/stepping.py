@@ -44,25 +44,24 @@ class Sums:
     """Each loss term's sum over a client's samples."""
 
     def __init__(self) -> None:
-        self._means: defaultdict[str, list[Tensor]] = defaultdict(list)
-        self._sizes: defaultdict[str, list[int]] = defaultdict(list)
+        self._means: defaultdict[str, list[tuple[Tensor, int]]] = defaultdict(list)
 
-    def add(self, label: str, mean: Tensor, size: int) -> None:
-        """Take a term's mean over a batch of so many samples."""
-        self._means[label].append(mean.detach())
-        self._sizes[label].append(size)
+    def add(self, means: Mapping[str, Tensor], size: int) -> None:
+        """Take the terms of a batch of so many samples."""
+        for label, mean in means.items():
+            self._means[label].append((mean.detach(), size))
 
     def read(self) -> dict[str, float]:
         """The sums."""
-        means = {label: torch.stack(own).double() for label, own in self._means.items()}
-        return numbers({n: own @ own.new_tensor(self._sizes[n]) for n, own in means.items()})
+        found = {}
+        for label, each in self._means.items():
+            means = torch.stack([mean for mean, _ in each]).double()
+            found[label] = means @ means.new_tensor([size for _, size in each])
+        return numbers(found)
 
 
 def outline(tree: object) -> str:
-    """All of a tree but its tensors' values: structure, shapes, types, plain values.
-
-    Steps whose trees have one outline are the same step.
-    """
+    """All of a tree but its tensors' values: steps of one outline are the same step."""
     leaves, structure = tree_flatten(tree)
     seen = [(t.shape, t.dtype, t.device) if isinstance(t, Tensor) else (t,) for t in leaves]
     return f"{structure} {seen}"
@@ -97,7 +96,6 @@ def groups_by_name(job: pf.TrainJob, whole: Module) -> list[tuple[list[str], flo
 def kind_of(job: pf.TrainJob) -> tuple[object, ...]:
     """What clients must have in common to train by the same step, samples and values aside."""
     whole = job.whole()
-    groups = tuple((tuple(names), lr) for names, lr in groups_by_name(job, whole))
-    shapes = tuple((name, t.shape, t.dtype) for name, t in tensors_of(whole).items())
+    groups, shapes = repr(groups_by_name(job, whole)), outline(tensors_of(whole))
     rules = job.optimizer, job.momentum, job.clip, job.precision
     return job.architecture, groups, shapes, whole.modes, job.phase, job.loss.kind, *rules

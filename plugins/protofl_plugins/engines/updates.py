@@ -54,12 +54,7 @@ class Update:
 
     @torch.no_grad()
     def __call__(self, gradients: Sequence[Tensor | None], clients: slice | None = None) -> None:
-        """One step; a parameter without a gradient stays as it is, and so does its state.
-
-        Args:
-            gradients: One for each parameter, of the clients that take the step.
-            clients: Those clients; None for all, or where there is no such axis.
-        """
+        """One step, of these clients alone; a parameter without a gradient stays as it is."""
         used = [i for i, g in enumerate(gradients) if g is not None]
         found = [g for g in gradients if g is not None]
         if not used:

@@ -18,18 +18,9 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from protofl_plugins.engines.fallback import Fallback
-from protofl_plugins.engines.stepping import (
-    Last,
-    Sums,
-    Tree,
-    forward,
-    groups_by_name,
-    kind_of,
-    outline,
-    tensors_of,
-    total,
-)
+from protofl_plugins.engines import stepping
+from protofl_plugins.engines.eager import Fallback
+from protofl_plugins.engines.stepping import Last, Sums, Tree, tensors_of
 from protofl_plugins.engines.updates import Update
 
 Found = tuple[dict[str, Tensor], Tensor, Tensor]
@@ -68,10 +59,10 @@ class Vmapped:
     @pf.hookimpl
     def train_group(self, jobs: list[pf.TrainJob]) -> list[dict[str, float]]:
         """Those of a kind in lock-step."""
-        kinds = [kind_of(job) for job in jobs]
+        kinds = [stepping.kind_of(job) for job in jobs]
         alike: dict[Hashable, list[int]] = {}
         for place, job in enumerate(jobs):
-            alike.setdefault((kinds[place], outline(job.loss.given(0))), []).append(place)
+            alike.setdefault((kinds[place], stepping.outline(job.loss.given(0))), []).append(place)
         found: dict[int, dict[str, float]] = {}
         for places in alike.values():
             # Those with many steps first, so that clients still training are neighbours.
@@ -102,7 +93,7 @@ class Lockstep:
         self._terms = jobs[0].loss_on(self._whole).terms
         self._own = [tensors_of(job.whole()) for job in jobs]
         self._weights = {n: torch.stack([own[n] for own in self._own]) for n in self._own[0]}
-        groups = groups_by_name(jobs[0], self._whole)
+        groups = stepping.groups_by_name(jobs[0], self._whole)
         self._trained = [name for names, _ in groups for name in names]
         stacks = [([self._weights[name] for name in names], lr) for names, lr in groups]
         self._update = Update(jobs[0], stacks, clients=len(jobs))
@@ -148,15 +139,14 @@ class Lockstep:
         }
         given = [job.loss.given(n) for job, (n, _) in zip(jobs, steps, strict=True)]
         terms, features, logits = self._forward(weights, batches, given)
-        gradients = torch.autograd.grad(
-            total(terms).sum(), [weights[name] for name in self._trained], allow_unused=True
-        )
+        trained = [weights[name] for name in self._trained]
+        loss = stepping.total(terms).sum()
+        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
         for place, (job, sums) in enumerate(zip(jobs, self._sums[clients], strict=True)):
             if job.after_batch is not None:
                 seen = pf.Output(features[place].detach(), logits[place].detach())
                 job.after_batch(batches[place], seen)
-            for label, value in terms.items():
-                sums.add(label, value[place], len(batches[place].x))
+            sums.add({label: value[place] for label, value in terms.items()}, len(batches[0].x))
         self._update(gradients, clients)
 
     def _forward(
@@ -176,7 +166,7 @@ class Lockstep:
             batch = pf.Batch(x, y, index, job.phase.name)
 
             def inside() -> Found:
-                output = forward(model.features, model.head, x, job.precision)
+                output = stepping.forward(model.features, model.head, x, job.precision)
                 terms = self._terms(batch, output, tree_unflatten(parts, structure))
                 return terms, output.features, output.logits
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import protofl as pf
 import pytest
 import torch
-from protofl_plugins.engines import fused
+from protofl_plugins.engines import layers
 from protofl_plugins.engines.eager import Eager
 from protofl_plugins.engines.updates import Update
 from torch import nn
@@ -139,7 +139,7 @@ def test_updates_equal_torch(kind, dtype, fixed):
 @pytest.fixture
 def small_too(monkeypatch):
     """Layers of any size are fused."""
-    monkeypatch.setattr(fused, "SMALLEST", 0)
+    monkeypatch.setattr(layers, "SMALLEST", 0)
 
 
 @pytest.mark.usefixtures("small_too")
@@ -285,10 +285,11 @@ def test_layers_are_fused_where_the_update_is_plain(options, taken):
     net = Net()
     job = make_job(net, groups_of(net), plain_loss, **options)
     x = torch.randn(3, 5)
-    with fused.FusedLinears(job) as layers:
+    linears = layers.FusedLinears(job, on=True)
+    with linears.taken():
         parameters = list(net.parameters())
         total = net.spare(net.features(x)).sum() + net.head(net.features(x)).sum()
-        found = layers.gradients(total, parameters)
+        found = linears.gradients(total, parameters)
     assert [g is None for g in found].count(True) == 2 * taken
 
 
@@ -304,7 +305,7 @@ def test_a_loss_that_differentiates_itself_is_told_so():
 
     train(make_job(net, groups_of(net), penalty), fused=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "SMALLEST", 0)
+        patch.setattr(layers, "SMALLEST", 0)
         with pytest.raises(RuntimeError, match="not have been used"):
             train(make_job(net, groups_of(net), penalty))
 

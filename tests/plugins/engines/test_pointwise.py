@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from protofl_plugins.engines import pointwise
+from protofl_plugins.engines import layers
 from torch import nn
 
 
@@ -44,7 +44,7 @@ def test_values_gradients_and_second_gradients_are_the_convolutions(images, layo
     model = net().to(memory_format=layout)
     x = torch.randn(images, 3, 4, 5, dtype=torch.float64).contiguous(memory_format=layout)
     expected = gradients(model, x)
-    with pointwise.pointwise_convolutions(job_of(model)):
+    with layers.pointwise_convolutions(job_of(model)):
         found = gradients(model, x)
     assert len(found) == len(expected)
     for a, b in zip(found, expected, strict=True):
@@ -53,11 +53,11 @@ def test_values_gradients_and_second_gradients_are_the_convolutions(images, layo
 
 def test_the_path_is_taken_for_few_images_and_left_afterwards(monkeypatch):
     model, seen = net(), []
-    true = pointwise.linear
+    true = layers.linear
     monkeypatch.setattr(
-        pointwise, "linear", lambda x, *rest: seen.append(tuple(x.shape)) or true(x, *rest)
+        layers, "linear", lambda x, *rest: seen.append(tuple(x.shape)) or true(x, *rest)
     )
-    with pointwise.pointwise_convolutions(job_of(model)):
+    with layers.pointwise_convolutions(job_of(model)):
         model(torch.randn(10, 3, 4, 5, dtype=torch.float64))
         assert seen == [(10, 4, 5, 3), (10, 4, 5, 8)]
         model(torch.randn(16, 3, 4, 5, dtype=torch.float64))
@@ -71,7 +71,7 @@ def test_the_path_is_taken_for_few_images_and_left_afterwards(monkeypatch):
 def test_nothing_is_copied_in_channels_last():
     model = nn.Conv2d(8, 16, 1).to(memory_format=torch.channels_last)
     x = torch.randn(10, 8, 4, 4).contiguous(memory_format=torch.channels_last)
-    with pointwise.pointwise_convolutions(job_of(model)):
+    with layers.pointwise_convolutions(job_of(model)):
         y = model(x)
     assert y.is_contiguous(memory_format=torch.channels_last)
 
@@ -79,5 +79,5 @@ def test_nothing_is_copied_in_channels_last():
 @pytest.mark.parametrize("given", [{"device": "meta"}, {"precision": "bf16"}])
 def test_other_devices_and_autocast_keep_the_convolution(given):
     model = net()
-    with pointwise.pointwise_convolutions(job_of(model, **given)):
+    with layers.pointwise_convolutions(job_of(model, **given)):
         assert not any("forward" in vars(module) for module in model.modules())

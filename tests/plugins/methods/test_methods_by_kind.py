@@ -78,6 +78,18 @@ def test_models_that_do_not_fit_are_refused_with_those_that_do(kind, models, fit
         toyfed.make_plan("fedproto", tmp_path, data, models)
     assert str(data.sample) in error.value.what
     assert error.value.near.endswith(f": {fit}") and "--models" in error.value.do
+    assert "--set dataset.kind=" in error.value.do
+
+
+def test_one_net_for_all_clients_is_named_where_models_are_averaged(tmp_path):
+    with pytest.raises(pf.UsageError) as error:
+        plan("fedavg", "table", tmp_path)
+    assert "--set models.only=mlp1" in error.value.near
+    found = toyfed.Toy(
+        plan("fedavg", "table", tmp_path, options={"models": {"only": "mlp1"}}, rounds=1)
+    )
+    found.rounds(1)
+    assert found.plan.info.homogeneous
 
 
 def test_public_samples_of_another_kind_are_refused(tmp_path):
