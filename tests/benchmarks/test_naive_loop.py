@@ -31,10 +31,13 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """32 images of digits, balanced."""
-    folder = tmp_path_factory.mktemp("bench")
+    return write_data(tmp_path_factory.mktemp("bench"), CLIENTS, 12)
+
+
+def write_data(folder, clients, samples):
+    """So many images of digits for each client, balanced, in a file."""
     images = subset.load("digits", folder, lambda line: None)
-    subset.write_subset(images, CLIENTS, 12, folder / "digits.npz", "digits")
+    subset.write_subset(images, clients, samples, folder / "digits.npz", "digits")
     return folder
 
 
@@ -89,9 +92,13 @@ def test_both_reach_the_same(data, tmp_path, method):
 
 
 @pytest.mark.slow
-def test_dropout_draws_the_same(data, tmp_path):
-    """The second client's net has dropout; one small step: BatchNorm is chaotic."""
-    plan = plan_of(data, "fedproto", models="htfe4", batch_size=12, lr=1e-4)
+def test_dropout_draws_the_same(tmp_path):
+    """The second client's net has dropout; one small step of few but not too few samples.
+
+    BatchNorm is chaotic: with two clients of nine samples the two loops are 4e-5 apart.
+    """
+    data = write_data(tmp_path, 3, 15)
+    plan = plan_of(data, "fedproto", models="htfe4", clients=3, batch_size=15, lr=1e-4)
     kinds = {type(m).__name__ for m in plan.initial_model(1, 0).modules()}
     assert "Dropout" in kinds
     found = both(plan, plan, tmp_path)
