@@ -8,7 +8,7 @@ import protofl as pf
 import pytest
 import torch
 from protofl.errors import MissingKey, WrongShape
-from protofl.runs.looks import Watched
+from protofl.runs.looks import Looks, Watched
 from protofl.wire.knowledge import Knowledge
 from protofl.wire.payload import Payload, class_rows, stack_rows
 
@@ -157,8 +157,8 @@ def test_a_missing_key_says_what_is_there():
 
 
 def test_what_is_looked_for_in_vain_is_noted_where_it_is_watched():
-    missed = {}
-    payload = Watched(Payload(prototypes=rows(1), classes=t(1), head=rows(0)), missed)
+    looks = Looks()
+    payload = Watched(Payload(prototypes=rows(1), classes=t(1), head=rows(0)), looks)
     payload.reader = "fedproto.receive"
     before = payload.to_bytes()
     assert "prototypes" in payload
@@ -174,7 +174,7 @@ def test_what_is_looked_for_in_vain_is_noted_where_it_is_watched():
     with pytest.raises(WrongShape) as caught:
         payload.table("prototypes", 4, 7)
     assert caught.value.reader == "fedproto.inference"
-    assert missed == {
+    assert looks.training == {
         "x": "fedproto.receive",
         "head/…": "fedproto.receive",
         "w": "fedproto.inference",

@@ -77,7 +77,9 @@ class Update:
             if isinstance(self._counts, list):
                 torch._foreach_addcdiv_(parameters, first, scale, factors)
             else:
-                torch._foreach_addcdiv_(parameters, torch._foreach_mul(first, factors), scale)
+                step = torch._foreach_div(first, scale)
+                torch._foreach_mul_(step, factors)
+                torch._foreach_add_(parameters, step)
             return
         if self._momentum:
             (velocity,) = moments
