@@ -54,11 +54,13 @@ class Screen:
         self._last: float | None = None
         self._best: tuple[float, int] | None = None
         self._ended = threading.Event()
+        self._ticking: threading.Thread | None = None
         self._lock = threading.RLock()
 
     def __enter__(self) -> Screen:
         if not self.quiet:
-            threading.Thread(target=self._every_second, daemon=True).start()
+            self._ticking = threading.Thread(target=self._every_second, daemon=True)
+            self._ticking.start()
         return self
 
     def __exit__(
@@ -70,6 +72,9 @@ class Screen:
         with self._lock:
             self._ended.set()
             self._bar.stop()
+        if self._ticking is not None:
+            # Else it may hold the run last, and free its tensors while the interpreter ends.
+            self._ticking.join()
 
     def __call__(self, event: events.Event) -> None:
         """Take an event of `protofl.run`."""
