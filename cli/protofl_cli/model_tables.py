@@ -30,9 +30,9 @@ def model_group(registry: Registry, text: str, found: Any, classes: int) -> None
         classes: C for which its architectures are counted.
     """
     from protofl.data.spec import SampleSpec, in_words
+    from protofl.models.cost import profile
     from protofl.plan.inputs import kinds_of
     from protofl.plugin.choice import choose
-    from protofl.views.architecture import profile
 
     width, kinds = getattr(found, "feature_dim", 512), kinds_of(found)
     rows = [

@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from protofl.hosts.host import Host
     from protofl.hosts.jobs import Job, Pool, Reply
     from protofl.hosts.train_job import TrainJob
+    from protofl.models.architecture import Architecture, SplitModel
     from protofl.plan.plan import Plan
     from protofl.randomness import numpy_stream, random_stream
     from protofl.runs import events
     from protofl.runs.result import Result
     from protofl.runs.run import run
-    from protofl.views.architecture import Architecture, SplitModel
     from protofl.views.batch import Batch, Given, Output, Terms, per_step
     from protofl.views.client import Client, Learner
     from protofl.views.run import Phase, RunInfo
@@ -94,8 +94,8 @@ _HOME = {
     "load_weights": "protofl.wire.weights",
     "average_weights": "protofl.wire.weights",
     # what the other kinds of plugin build
-    "Architecture": "protofl.views.architecture",
-    "SplitModel": "protofl.views.architecture",
+    "Architecture": "protofl.models.architecture",
+    "SplitModel": "protofl.models.architecture",
     "SampleSpec": "protofl.data.spec",
     "Dataset": "protofl.data.dataset",
     "download": "protofl.data.download",

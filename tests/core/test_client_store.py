@@ -11,9 +11,10 @@ from copy import deepcopy
 import protofl as pf
 import pytest
 import torch
+from protofl.files.replacing import link_or_copy
+from protofl.files.tensors import read_tensors, write_tensors
 from protofl.hosts import host, store
 from protofl.hosts.jobs import Drop, Evaluate, Load, Save, StartTrial, Train
-from protofl.wire.files import read_tensors, write_tensors
 from runtime_toys import make_plan, open_federation, without_times
 from torch import nn
 
@@ -211,8 +212,8 @@ def test_a_second_name_for_a_file(tmp_path, monkeypatch, error):
             raise OSError(error, os.strerror(error))
 
         monkeypatch.setattr(os, "link", refuse)
-    store.link_or_copy(one, two)
-    store.link_or_copy(one, two)  # again, where it is there
+    link_or_copy(one, two)
+    link_or_copy(one, two)  # again, where it is there
     assert two.read_bytes() == b"first"
     assert os.path.samefile(one, two) == (error is None)
     (tmp_path / "new").write_bytes(b"second")

@@ -10,7 +10,7 @@ import numpy as np
 import protofl as pf
 import pytest
 import torch
-from protofl.wire.files import pack_state, read_tensors, unpack_state, write_tensors
+from protofl.files.tensors import pack_state, read_tensors, unpack_state, write_tensors
 
 CPU = torch.device("cpu")
 SOURCES = [

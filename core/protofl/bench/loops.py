@@ -14,11 +14,11 @@ from torch import Tensor
 
 from protofl.cores import compute_threads
 from protofl.errors import UsageError
+from protofl.files.tensors import read_tensors
 from protofl.hosts.jobs import Pool
 from protofl.plan.plan import Plan
 from protofl.runs.federation import Federation
 from protofl.runs.tally import Tally
-from protofl.wire.files import read_tensors
 from protofl.wire.payload import Payload
 
 

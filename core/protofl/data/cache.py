@@ -24,10 +24,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from protofl.data.dataset import Dataset
-from protofl.data.lock import exclusive
 from protofl.data.npz import read_npz
 from protofl.data.spec import SampleSpec
 from protofl.errors import ProtoflError, UsageError
+from protofl.files.lock import exclusive
 
 __all__ = ["CacheEntry", "cache_file", "entries", "files_key", "import_npz", "load"]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from protofl.data.dataset import Dataset
     from protofl.data.generators import Generator, Outline
     from protofl.hookspecs.config import Config
-    from protofl.views.architecture import Architecture
+    from protofl.models.architecture import Architecture
 
 
 class RecipeSpec:

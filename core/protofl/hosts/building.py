@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from protofl.errors import naming
+from protofl.models.architecture import SplitModel
 from protofl.plan.plan import Plan
 from protofl.profile.spans import Spans
 from protofl.randomness import global_stream
-from protofl.views.architecture import SplitModel
 from protofl.views.client import Client
 from protofl.views.records import ClientRecord
 

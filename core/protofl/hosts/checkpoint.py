@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from protofl.errors import RunFailure
+from protofl.files.tensors import pack_state, read_tensors, unpack_state, write_tensors
 from protofl.views.records import ClientRecord
-from protofl.wire.files import (
-    check_modules,
-    pack_state,
-    read_tensors,
-    unpack_state,
-    write_tensors,
-)
 from protofl.wire.payload import Payload
 from protofl.wire.weights import load_weights, weight_views
 
@@ -55,3 +51,20 @@ def save_client(record: ClientRecord, path: Path, *, received: bool) -> None:
 def load_client(record: ClientRecord, path: Path) -> None:
     """Put back what `save_client` wrote."""
     unpack_client(record, *read_tensors(path))
+
+
+def check_modules(tensors: Mapping[str, Tensor], made: Iterable[str], owner: str) -> None:
+    """Raise a `RunFailure` where a file holds a module that has not been made.
+
+    Args:
+        tensors: What the file holds.
+        made: The modules that there are, ``module/METHOD/NAME``.
+        owner: Whose they are, for the message.
+    """
+    starts = tuple(f"{module}/" for module in made)
+    for key in tensors:
+        if key.startswith("module/") and not key.startswith(starts):
+            raise RunFailure(
+                f"the checkpoint holds {key} of {owner}, which its set-up did not make",
+                do="make modules in setup_client or setup_server, so that a run can be resumed",
+            )

@@ -27,9 +27,9 @@ from protofl.hosts.jobs import (
 )
 from protofl.hosts.store import ClientStore, store_kind
 from protofl.hosts.training import Read, Trainer
+from protofl.models.unset import unset_model
 from protofl.plan.plan import Plan
 from protofl.profile.spans import HostProfile
-from protofl.views.architecture import unset_model
 from protofl.views.records import ClientRecord
 from protofl.wire.payload import Payload
 

@@ -13,18 +13,19 @@ import tempfile
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from protofl.files.replacing import link_or_copy
+from protofl.files.tensors import write_tensors
 from protofl.hosts.checkpoint import load_client, pack_client, save_client, unpack_client
-from protofl.views.architecture import SplitModel
+from protofl.models.architecture import SplitModel
 from protofl.views.records import ClientRecord
 from protofl.views.run import RunInfo
-from protofl.wire.files import write_tensors
 
 Kind = Literal["live", "packed", "disk"]
 Build = Callable[[int, SplitModel | None], ClientRecord]
@@ -203,20 +204,3 @@ def _structure(model: SplitModel) -> list[object]:
     named = (*model.named_parameters(), *model.named_buffers())
     parts += [(n, t.shape, t.stride(), t.dtype, t.requires_grad, t.device) for n, t in named]
     return parts
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """Have a file under a second name, by a hard link where the file system allows it.
-
-    A file is never changed, only replaced, so that the two don't influence each other.
-    """
-    temporary = target.with_name(target.name + ".part")
-    temporary.unlink(missing_ok=True)
-    try:
-        os.link(source, temporary)
-    except OSError:
-        shutil.copyfile(source, temporary)
-    os.replace(temporary, target)
-    # Renaming a link to the name of another link to the same file does nothing at all.
-    with suppress(FileNotFoundError):
-        temporary.unlink()

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from protofl.data.batches import Samples, training_batches
+from protofl.models.architecture import SplitModel
 from protofl.plugin.loss import Loss
 from protofl.randomness import global_stream
-from protofl.views.architecture import SplitModel
 from protofl.views.batch import Batch
 from protofl.views.records import ClientRecord
 from protofl.views.run import Phase

@@ -18,6 +18,8 @@ from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.preparation import Preparation
 from protofl.data.split import Split
+from protofl.models.architecture import Architecture, SplitModel
+from protofl.models.cost import cost
 from protofl.plan import steps
 from protofl.plan.inputs import image_source
 from protofl.plan.settings import CHOOSING, Settings, build
@@ -25,7 +27,6 @@ from protofl.plugin.choice import Choice
 from protofl.plugin.composition import Composition
 from protofl.plugin.registry import Registry
 from protofl.randomness import global_stream
-from protofl.views.architecture import Architecture, SplitModel, cost
 from protofl.views.run import RunInfo
 
 Extra = Mapping[tuple[str, str], type]

@@ -15,12 +15,12 @@ from protofl.data.preparation import Preparation
 from protofl.data.split import Split, make_split
 from protofl.errors import Refused, UsageError
 from protofl.hookspecs.config import Config
+from protofl.models.architecture import Architecture
 from protofl.plan.inputs import load_data, partition_with, preparation_for, public_data
 from protofl.plan.settings import CHOOSING, Settings, build
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.composition import Composition
 from protofl.plugin.registry import Registry
-from protofl.views.architecture import Architecture
 from protofl.views.run import RunInfo
 
 # --- plugins and settings -------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from protofl.errors import RunFailure
-from protofl.views.architecture import SplitModel
+from protofl.models.architecture import SplitModel
 from protofl.views.batch import Batch, Given, Output, PerStep
 from protofl.views.client import Learner
 

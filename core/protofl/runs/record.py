@@ -20,21 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
+from protofl.files.replacing import replacing, write_json
 from protofl.plan.plan import Plan
 from protofl.runs.config import config_of
 from protofl.runs.server_file import load_server, save_server
 from protofl.views.records import ServerRecord
-
-
-def write_json(path: Path, values: Any) -> None:  # noqa: ANN401 - anything JSON can hold
-    """Write a file atomically and durably."""
-    temporary = path.with_name(path.name + ".part")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(values, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 @dataclass
@@ -184,9 +174,8 @@ class RunFolder:
                     break  # the line that was being written when the run was killed
                 if self.finished or (row["trial"], row["round"]) <= last:
                     rows.append(row)
-        temporary = self._metrics.with_name("metrics.jsonl.part")
-        temporary.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-        os.replace(temporary, self._metrics)
+        with replacing(self._metrics) as part:
+            part.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
         self.rows = rows
 
     def add(self, row: dict[str, Any]) -> None:

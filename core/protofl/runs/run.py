@@ -14,6 +14,7 @@ from typing import Any
 from protofl.cores import deterministic_kernels
 from protofl.data.batches import LEAST
 from protofl.data.split import partition_record
+from protofl.files.replacing import write_json
 from protofl.hosts.jobs import Pool
 from protofl.plan.options import as_typed
 from protofl.plan.plan import Plan
@@ -25,7 +26,7 @@ from protofl.runs.config import check_same_data, continued, read_config
 from protofl.runs.dry_step import dry_step
 from protofl.runs.events import Progress
 from protofl.runs.federation import Federation
-from protofl.runs.record import RunFolder, check_free, write_json
+from protofl.runs.record import RunFolder, check_free
 from protofl.runs.result import Result, summarise
 from protofl.runs.tally import round_to
 

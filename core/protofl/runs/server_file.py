@@ -7,14 +7,9 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from protofl.files.tensors import pack_state, read_tensors, unpack_state, write_tensors
+from protofl.hosts.checkpoint import check_modules
 from protofl.views.records import ServerRecord
-from protofl.wire.files import (
-    check_modules,
-    pack_state,
-    read_tensors,
-    unpack_state,
-    write_tensors,
-)
 from protofl.wire.knowledge import Knowledge
 from protofl.wire.payload import Payload
 from protofl.wire.weights import load_weights, weight_views

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from protofl.hosts.groups import chunks, trains_groups
+from protofl.models.architecture import Architecture
 from protofl.plan.plan import Plan
 from protofl.plugin.kinds import Plugin
 from protofl.testing import toy
@@ -25,7 +26,6 @@ from protofl.testing.equality import (
 )
 from protofl.testing.methods import MethodContract
 from protofl.testing.toy_methods import Prototypes, Weights
-from protofl.views.architecture import Architecture
 
 
 class EngineContract(Contract):

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from protofl import functional
 from protofl.data.batches import Samples
 from protofl.errors import MissingModule, RunFailure
+from protofl.models.architecture import SplitModel
 from protofl.randomness import random_stream
-from protofl.views.architecture import SplitModel
 from protofl.views.batch import Batch, Output
 from protofl.views.records import ClientRecord
 from protofl.views.run import RunInfo, build_model

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from protofl.data.batches import LEAST, Samples
 from protofl.data.generators import ImageSource
+from protofl.models.architecture import Architecture, SplitModel
 from protofl.profile.spans import OFF, Spans
-from protofl.views.architecture import Architecture, SplitModel
 from protofl.views.run import ClientCard, RunInfo
 from protofl.views.seen import Record
 from protofl.wire.knowledge import Knowledge

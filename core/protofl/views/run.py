@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError
+from protofl.models.architecture import Architecture, SplitModel
 from protofl.randomness import global_stream
-from protofl.views.architecture import Architecture, SplitModel
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from protofl.data.batches import Samples, batch_bounds
 from protofl.data.generators import ImageSource, Outline
 from protofl.errors import UsageError
+from protofl.models.architecture import SplitModel
 from protofl.randomness import random_stream
-from protofl.views.architecture import SplitModel
 from protofl.views.records import ServerRecord
 from protofl.views.run import ClientCard, build_model
 from protofl.views.seen import ConfigT, Remembered, Sizes

@@ -10,7 +10,7 @@ import numpy as np
 import protofl as pf
 import pytest
 import torch
-from protofl.views.architecture import cost, profile
+from protofl.models.cost import cost, profile
 
 HEAVY = ("torchvision", "sklearn", "matplotlib", "scipy", "torch._dynamo", "torch._inductor")
 

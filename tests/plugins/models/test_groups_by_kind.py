@@ -5,8 +5,8 @@ from __future__ import annotations
 import protofl as pf
 import pytest
 import torch
+from protofl.models.cost import cost, profile
 from protofl.testing import toy as toyfed
-from protofl.views.architecture import cost, profile
 from protofl_plugins.models.cnn1d import SeriesNets
 from protofl_plugins.models.mlp import MLPs
 from protofl_plugins.models.text import TextNets

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from protofl.errors import RunFailure
+from protofl.files.replacing import replacing
 
 _NAMES = {
     torch.float64: "F64",
@@ -58,13 +58,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> Non
         }
     text = json.dumps(entries).encode()
     text += b" " * (-len(text) % 8)
-    temporary = path.with_name(path.name + ".part")
-    with open(temporary, "wb") as file:
+    with replacing(path) as part, open(part, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for _, tensor in ordered:
             flat = tensor.detach().to("cpu").contiguous().reshape(-1)
             file.write(flat.view(torch.uint8).numpy().data)
-    os.replace(temporary, path)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
@@ -119,20 +117,3 @@ def unpack_state(packed: Any, tensors: dict[str, Tensor], device: torch.device) 
     if kind == "list":
         return [unpack_state(v, tensors, device) for v in value]
     return value
-
-
-def check_modules(tensors: Mapping[str, Tensor], made: Iterable[str], owner: str) -> None:
-    """Raise a `RunFailure` where a file holds a module that has not been made.
-
-    Args:
-        tensors: What the file holds.
-        made: The modules that there are, ``module/METHOD/NAME``.
-        owner: Whose they are, for the message.
-    """
-    starts = tuple(f"{module}/" for module in made)
-    for key in tensors:
-        if key.startswith("module/") and not key.startswith(starts):
-            raise RunFailure(
-                f"the checkpoint holds {key} of {owner}, which its set-up did not make",
-                do="make modules in setup_client or setup_server, so that a run can be resumed",
-            )

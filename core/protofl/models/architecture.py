@@ -1,0 +1,65 @@
+"""What a model group is made of: architectures that split into features and a head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from protofl.data.spec import SampleSpec
+
+
+class SplitModel(nn.Module):
+    """A client's model: a feature extractor f to K features and a classifier h on them.
+
+    The extractor's output is flattened and, where its width is not K, brought to K by an
+    adaptive average pool over the flat vector (FedTGP, section "Setup": "we add an average
+    pooling layer after each feature extractor").
+
+    Args:
+        extractor: Maps samples B×… (`SampleSpec.shape`) to B×anything.
+        head: Maps features B×K to class scores B×C.
+        feature_dim: K.
+    """
+
+    def __init__(self, extractor: nn.Module, head: nn.Module, feature_dim: int) -> None:
+        super().__init__()
+        self.extractor = extractor
+        self.head = head
+        self.feature_dim = feature_dim
+
+    def features(self, x: Tensor) -> Tensor:
+        """Features f(x), B×K, of samples B×…."""
+        z = torch.flatten(self.extractor(x), 1)
+        if z.shape[1] != self.feature_dim:
+            z = nn.functional.adaptive_avg_pool1d(z.unsqueeze(1), self.feature_dim).squeeze(1)
+        return z
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores h(f(x)), B×C."""
+        scores: Tensor = self.head(self.features(x))
+        return scores
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One architecture of a model group.
+
+    Attributes:
+        name: Its name, unique in the group (``resnet18``, ``resnet34+h2``).
+        build: ``build(sample, num_classes, feature_dim) -> SplitModel`` for samples of a
+            `SampleSpec`, with freshly drawn weights from torch's global generator, which the
+            runtime seeds.
+        channels_last: Whether convolutions over images run in channels-last layout (a fixed rule,
+            measured once per architecture, never at run time); nothing to other samples.
+        eval_batch: Samples per batch in evaluation (a fixed rule; rounding depends on it).
+        head: What tells heads apart that can't be averaged with each other (its layer widths).
+    """
+
+    name: str
+    build: Callable[[SampleSpec, int, int], SplitModel]
+    channels_last: bool = True
+    eval_batch: int = 256
+    head: str = "linear"
