@@ -60,6 +60,9 @@ class FedSA(Averaged):
             "margin": pf.Deviation(
                 "Eq. 6", "mean", "nearest", "the code takes the mean distance to the nearest class"
             ),
+            "bias": pf.Deviation(
+                "Eq. 8", False, True, "the code calibrates the whole head, with its bias"
+            ),
             "ema": pf.Deviation(
                 "Eq. 10", "all", "uploaded", "the code moves only anchors of classes of the round"
             ),
@@ -88,6 +91,11 @@ class FedSA(Averaged):
         margin: Literal["mean", "nearest"] = pf.Field(
             None, description="d_i and d_global: Eq. 6, or mean distance to the nearest class"
         )
+        bias: bool = pf.Field(
+            None,
+            description="the head's bias in L_CC (Eq. 8 has none); a head of several layers "
+            "always has its biases",
+        )
         ema: Literal["all", "uploaded"] = pf.Field(
             None,
             description="move the anchors of all classes (towards the last known P̄^c), or of "
@@ -108,9 +116,12 @@ class FedSA(Averaged):
         "global_prototypes": "P̄ of this round, with inference=prototype only",
     }
     ablations = {
-        "w/o embedding (Table 4)": "--set embedding=false",
-        "w/o L_MCL (Table 4)": "--drop local_loss.mcl",
-        "w/o L_CC (Table 4)": "--drop local_loss.calibration",
+        "EMA, L_R (Table 4)": (
+            "--set embedding=false --drop local_loss.mcl --drop local_loss.calibration"
+        ),
+        "EMA, L_R, ER (Table 4)": "--drop local_loss.mcl --drop local_loss.calibration",
+        "EMA, L_R, ER, L_CC (Table 4)": "--drop local_loss.mcl",
+        "EMA, L_R, ER, L_MCL (Table 4)": "--drop local_loss.calibration",
     }
 
     @pf.hookimpl
@@ -167,8 +178,7 @@ class FedSA(Averaged):
             align=config.align,
             contrast=config.contrast,
         )
-        scores = _without_bias(client, given["anchors"])
-        L_CC = F.anchor_calibration(scores, given["known"])  # Eq. 8
+        L_CC = F.anchor_calibration(_scores(client, given["anchors"]), given["known"])  # Eq. 8
         return {
             "ce": L_S,
             "align": config.lambda_1 * L_R,
@@ -219,7 +229,9 @@ def _margin(config: FedSA.Config) -> Any:  # noqa: ANN401 - a function of protot
     return F.mean_margin if config.margin == "mean" else F.mean_nearest_margin
 
 
-def _without_bias(client: pf.Learner, anchors: Tensor) -> Tensor:
-    """φ_i · Ā (Eq. 8 has no bias): the last linear layer's weight, or the whole of an MLP head."""
+def _scores(client: pf.Learner[FedSA.Config], anchors: Tensor) -> Tensor:
+    """φ_i · Ā: by the weight of the last linear layer alone, or by the whole head."""
     head = client.module("head")
-    return linear(anchors, head.weight) if isinstance(head, nn.Linear) else client.head(anchors)
+    if client.config.bias or not isinstance(head, nn.Linear):
+        return client.head(anchors)
+    return linear(anchors, head.weight)

@@ -81,8 +81,9 @@ def test_the_first_step_in_float32(engine, method, tmp_path):
     assert_equal_runs(found, wanted, 2e-5)
 
 
-@pytest.mark.parametrize("method", ["fedproto", "feddistill"])
-def test_what_is_collected_during_training(engine, method, double, tmp_path):
+@pytest.mark.parametrize("method", ["fedproto", "feddistill", "fedsa"])
+def test_official_variants(engine, method, double, tmp_path):
+    """What is collected during training; FedSA's head, which sees the anchors with its bias."""
     set_ = {"variant": "official"}
     made = pair(engine, method, tmp_path, [RESIDUAL], set=set_)
     wanted, found = (Run(plan, start=1) for plan in made)

@@ -10,6 +10,7 @@ import torch
 from protofl.randomness import global_stream, random_stream
 from protofl.testing import toy as toyfed
 from protofl.views.client import Client
+from protofl_plugins.methods.fedsa import FedSA
 from slow_equations import (
     affine,
     aggregated,
@@ -29,6 +30,7 @@ OFFICIAL = {
     "align": "sample",
     "contrast": "sample",
     "margin": "nearest",
+    "bias": True,
     "collect": "online",
     "aggregate": "uniform",
     "ema": "uploaded",
@@ -228,7 +230,7 @@ def test_a_client_with_one_class_takes_the_global_margin(toy):
 # --- Eq. 5, 7, 8, 9 -----------------------------------------------------------------------------
 
 
-def slow_terms(rows_, labels, anchors, weight, config, C=4):
+def slow_terms(rows_, labels, anchors, weight, bias, config, C=4):
     """L_R, L_MCL and L_CC with their weights."""
     means = means_by_class(rows_, labels)
     L_R = guided(rows_, labels, anchors, config["distance"], config["align"])
@@ -240,13 +242,14 @@ def slow_terms(rows_, labels, anchors, weight, config, C=4):
     else:
         pulled = list(zip(labels, rows_, strict=True))
     L_MCL = sum(contrastive(r, c, anchors, d) for c, r in pulled if c in anchors) / len(pulled)
-    scores = {c: affine([anchors[c]], weight)[0] for c in anchors}
+    bias = bias if config["bias"] else [0.0] * C
+    scores = {c: affine([anchors[c]], weight, bias)[0] for c in anchors}
     L_CC = sum(cross_entropy(scores[c], c) for c in anchors) / len(anchors)
     lambda_1 = {"l2": 0.1, "mse": 10.0}[config["distance"]]
     return {"align": lambda_1 * L_R, "mcl": L_MCL, "calibration": L_CC}
 
 
-SWITCHES = {k: OFFICIAL[k] for k in ("distance", "align", "contrast", "margin")}
+SWITCHES = {k: OFFICIAL[k] for k in ("distance", "align", "contrast", "margin", "bias")}
 CHOICES = [{}, *({k: v} for k, v in SWITCHES.items()), SWITCHES]
 
 
@@ -261,9 +264,11 @@ def test_local_loss_is_eq_5_7_8_and_9(toy, randn, rows, chosen, known, own):
     z = randn(7, 8, seed=2).requires_grad_()
     terms = found.terms(record, z, torch.tensor(LABELS))
     head = record.model.head
-    paper = {"distance": "l2", "align": "class", "contrast": "class", "margin": "mean", "own": own}
-    slow = slow_terms(numbers(z), LABELS, anchors, numbers(head.weight), {**paper, **chosen})
-    scores = affine(numbers(z), numbers(head.weight), numbers(head.bias))
+    paper = {"distance": "l2", "align": "class", "contrast": "class", "margin": "mean"}
+    config = {**paper, "bias": False, "own": own, **chosen}
+    weight, bias = numbers(head.weight), numbers(head.bias)
+    slow = slow_terms(numbers(z), LABELS, anchors, weight, bias, config)
+    scores = affine(numbers(z), weight, bias)
     slow["ce"] = mean_cross_entropy(scores, LABELS)
     assert terms.keys() == slow.keys()
     for name, value in slow.items():
@@ -272,6 +277,7 @@ def test_local_loss_is_eq_5_7_8_and_9(toy, randn, rows, chosen, known, own):
 
 def test_each_loss_option_changes_its_own_term_only(toy, randn, rows):
     changed = {"distance": {"align"}, "align": {"align"}, "contrast": {"mcl"}, "margin": {"mcl"}}
+    changed["bias"] = {"calibration"}
     values = {}
     for option in [None, *SWITCHES]:
         found = toy("fedsa", set={option: OFFICIAL[option]} if option else {})
@@ -282,20 +288,21 @@ def test_each_loss_option_changes_its_own_term_only(toy, randn, rows):
         assert {n for n, v in values[None].items() if values[option][n] != v} == changed[option]
 
 
-def test_calibration_has_no_bias_and_reaches_the_head_alone(toy, randn, rows):
-    found = toy("fedsa")
+@pytest.mark.parametrize("bias", [False, True])
+def test_calibration_reaches_the_head_alone_and_its_bias_where_asked_for(toy, randn, rows, bias):
+    found = toy("fedsa", set={"bias": bias})
     record = found.prepare(0, rows([0, 1, 2, 3], seed=1)[0])
     labels = torch.tensor(LABELS)
     before = found.terms(record, randn(7, 8), labels)
     with torch.no_grad():
         record.model.head.bias += randn(4, seed=9)
     after = found.terms(record, randn(7, 8), labels)
-    assert before["calibration"].item() == after["calibration"].item()
+    assert (before["calibration"].item() == after["calibration"].item()) == (not bias)
     assert before["ce"].item() != after["ce"].item()
     names, parameters = zip(*record.model.named_parameters(), strict=True)
     gradients = torch.autograd.grad(after["calibration"], parameters, allow_unused=True)
     reached = {n for n, g in zip(names, gradients, strict=True) if g is not None}
-    assert reached == {"head.weight"}
+    assert reached == ({"head.weight", "head.bias"} if bias else {"head.weight"})
 
 
 def test_calibration_takes_the_whole_of_a_head_of_two_layers(toy, randn, rows):
@@ -342,6 +349,26 @@ def test_terms_can_be_dropped(toy, term):
     whole, without = toy("fedsa").rounds(1)[0], toy("fedsa", drop=[term]).rounds(1)[0]
     assert whole["loss_terms"].keys() - without["loss_terms"].keys() == {term}
     assert without["train_loss"] == pytest.approx(sum(without["loss_terms"].values()))
+
+
+TABLE_4 = {
+    "EMA, L_R": {"ce", "align"},
+    "EMA, L_R, ER": {"ce", "align"},
+    "EMA, L_R, ER, L_CC": {"ce", "align", "calibration"},
+    "EMA, L_R, ER, L_MCL": {"ce", "align", "mcl"},
+}
+
+
+@pytest.mark.parametrize("row", TABLE_4)
+def test_the_rows_of_table_4_are_cumulative(toy, row):
+    words = FedSA.ablations[f"{row} (Table 4)"].split()
+    pairs = list(zip(words[::2], words[1::2], strict=True))
+    drop = [value.removeprefix("local_loss.") for word, value in pairs if word == "--drop"]
+    set_ = dict(value.split("=") for word, value in pairs if word == "--set")
+    found = toy("fedsa", set=set_, drop=drop)
+    assert found.plan.composition.configs["fedsa"].embedding == ("ER" in row)
+    assert found.rounds(1)[0]["loss_terms"].keys() == TABLE_4[row]
+    assert len(FedSA.ablations) == len(TABLE_4)
 
 
 # --- Eq. 2 --------------------------------------------------------------------------------------
