@@ -102,7 +102,9 @@ class FedKTL(DropsLastBatch):
         "−Q̄ (Table 7)": "--set mix=true --drop local_loss.guide",
         "+CS (Table 7)": "--set conditional=true, with a conditional generator",
         "*L_A (Table 17)": "--set s=1 --set m=0",
-        "noise (Table 10)": "--with gaussian-noise",
+        "NC (Table 10)": "--set unit=true --with gaussian-noise --set gaussian-noise.direction=up",
+        "NG (Table 10)": "--with gaussian-noise --set gaussian-noise.direction=down",
+        "NC + NG (Table 10)": "--set unit=true --with gaussian-noise",
         "one client (Table 9)": "--clients 1",
     }
 

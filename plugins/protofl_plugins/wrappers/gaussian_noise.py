@@ -1,7 +1,18 @@
-"""Gaussian noise on payloads.
+"""Gaussian noise on payloads: the settings of FedKTL's Table 10.
 
-FedKTL, Table 10 ("adding noise to the uploaded or downloaded vectors and images"): what travels
-becomes v + p·N(0, s²), elementwise. s is the scale of the noise and p its strength.
+Zhang et al., CVPR 2024, Table 10, names scale s and perturbation coefficient p of FedPCL (Tan et
+al., "Federated Learning from Pre-Trained Models: A Contrastive Learning Approach", NeurIPS 2022)
+and prints no formula. FedPCL's published code sends
+
+    v·(1 − p) + ε,  ε ~ N(0, s²) elementwise
+
+so s alone is the noise, and p is the share of the value that is taken away. The table's NC, noisy
+client prototypes, is ``direction=up``; NG, noisy generated pairs, ``down``; NC + NG ``both``.
+
+FedPCL's prototypes have length 1, and s is to be read against that: ε is s·√K long, 0.5 at K = 100
+and s = 0.05. On prototypes of any other length, as most methods send them, the same s says nothing
+about how much is hidden. FedKTL sends unit prototypes with ``unit=true``, which
+``variant=official`` brings.
 """
 
 from __future__ import annotations
@@ -16,17 +27,21 @@ _VECTORS = ("prototypes", "latents", "global_prototypes")
 
 
 class GaussianNoise:
-    """Adds p·N(0, s²) to prototypes, latents and images on their way (FedKTL, Table 10)."""
+    """Sends v·(1 − p) + N(0, s²) for prototypes, latents and images v (FedKTL, Table 10)."""
 
     class Config(pf.Config):
         """Options, with the paper's symbols."""
 
-        s: float = pf.Field(0.05, ge=0, description="s of vectors: standard deviation of the noise")
-        p: float = pf.Field(0.2, ge=0, description="p of vectors: its strength; 0 adds nothing")
+        s: float = pf.Field(
+            0.05, ge=0, description="s of vectors, for ones of length 1: deviation of the noise"
+        )
+        p: float = pf.Field(
+            0.2, ge=0, le=1, description="p of vectors: the share of v taken away; 1 leaves noise"
+        )
         s_images: float = pf.Field(0.2, ge=0, description="s of images")
-        p_images: float = pf.Field(0.2, ge=0, description="p of images")
+        p_images: float = pf.Field(0.2, ge=0, le=1, description="p of images")
         direction: Literal["up", "down", "both"] = pf.Field(
-            "both", description="which payloads: uploads, downloads, or both"
+            "both", description="uploads (NC), downloads (NG), or both (NC + NG)"
         )
 
     @pf.hookimpl(wrapper=True)
@@ -56,7 +71,7 @@ def _noisy(
         images = key == "images"
         if key not in _VECTORS and not images:
             continue
-        strength = config.p_images * config.s_images if images else config.p * config.s
+        s, p = (config.s_images, config.p_images) if images else (config.s, config.p)
         noise = torch.randn(payload[key].shape, generator=generator)
-        noisy[key] = payload[key] + strength * noise.to(payload[key])
+        noisy[key] = payload[key] * (1 - p) + s * noise.to(payload[key])
     return noisy

@@ -92,18 +92,33 @@ def is_normal(values, scale):
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
-def test_the_noise_is_normal_with_deviation_p_times_s(noisy, direction):
+def test_the_noise_is_normal_with_deviation_s(noisy, direction):
     given = {"s": 0.7, "p": 0.3, "s_images": 2.0, "p_images": 0.25}
     payload = sent(noisy(**given), direction=direction)
     for name in VECTORS:
-        assert is_normal(payload[name], 0.7 * 0.3)
-    assert is_normal(payload["images"], 2.0 * 0.25)
+        assert is_normal(payload[name], 0.7)
+    assert is_normal(payload["images"], 2.0)
+
+
+def test_p_is_the_share_of_the_value_that_is_taken_away(noisy):
+    """FedPCL's v·(1 − p) + N(0, s²), number by number; p isn't multiplied on the noise."""
+    clean = sent(noisy((), method="fedproto"))["prototypes"]
+    alone = sent(noisy(method="fedproto", s=0.7, p=1.0))["prototypes"]
+    assert clean.abs().max() > 0.1
+    for p in (0.0, 0.2):
+        found = sent(noisy(method="fedproto", s=0.7, p=p))["prototypes"]
+        for row, value, noise in zip(found, clean, alone, strict=True):
+            numbers = zip(row.tolist(), value.tolist(), noise.tolist(), strict=True)
+            assert all(got == pytest.approx(v * (1 - p) + e, abs=1e-5) for got, v, e in numbers)
 
 
 def test_the_defaults_are_those_of_table_10(noisy):
     payload = sent(noisy())
-    assert is_normal(payload["prototypes"], 0.05 * 0.2)
-    assert is_normal(payload["images"], 0.2 * 0.2)
+    assert is_normal(payload["prototypes"], 0.05)
+    assert is_normal(payload["images"], 0.2)
+    silent = sent(noisy(method="fedproto", s=0))["prototypes"]
+    clean = sent(noisy((), method="fedproto"))["prototypes"]
+    torch.testing.assert_close(silent, 0.8 * clean)
 
 
 def test_the_tensors_noises_are_not_the_same(noisy):
@@ -123,14 +138,14 @@ def test_nothing_but_vectors_and_images_is_touched(noisy, direction):
 
 
 def test_noise_keeps_the_values_under_it(noisy, tmp_path):
-    """What FedProto's clients send is the prototypes plus noise, row for row."""
+    """What FedProto's clients send is four fifths of the prototypes plus noise, row for row."""
     clean, found = noisy((), method="fedproto"), noisy(method="fedproto", direction="up")
     for number in range(4):
         a, b = sent(clean, number), sent(found, number)
         assert torch.equal(a["classes"], b["classes"])
         assert torch.equal(a["counts"], b["counts"])
-        difference = (b["prototypes"] - a["prototypes"]).abs().max()
-        assert 0 < float(difference) < 6 * 0.05 * 0.2
+        difference = (b["prototypes"] - 0.8 * a["prototypes"]).abs().max()
+        assert 0 < float(difference) < 6 * 0.05
 
 
 @pytest.mark.parametrize(
@@ -143,9 +158,8 @@ def test_direction(noisy, chosen, noised):
         assert unchanged == (direction not in noised.split())
 
 
-@pytest.mark.parametrize("options", [{"p": 0, "p_images": 0}, {"s": 0, "s_images": 0}])
-def test_no_strength_is_no_noise(noisy, options):
-    found = noisy(**options)
+def test_nothing_taken_away_and_no_noise_is_no_change(noisy):
+    found = noisy(s=0, p=0, s_images=0, p_images=0)
     for direction in ("up", "down"):
         assert toyfed.same(dict(sent(found, direction=direction)), dict(everything()))
 
@@ -194,6 +208,8 @@ def test_a_run_with_noise_learns_from_noisy_prototypes(noisy):
     assert [[line[k] for k in traffic] for line in a] == [[line[k] for k in traffic] for line in b]
 
 
-def test_a_negative_strength_is_refused(noisy):
-    with pytest.raises(pf.UsageError, match="p=-1"):
-        noisy(p=-1)
+@pytest.mark.parametrize("wrong", [{"p": -1}, {"p": 1.5}, {"s": -1}])
+def test_impossible_strengths_are_refused(noisy, wrong):
+    ((name, value),) = wrong.items()
+    with pytest.raises(pf.UsageError, match=f"{name}={value}"):
+        noisy(**wrong)
