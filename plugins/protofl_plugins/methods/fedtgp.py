@@ -11,7 +11,8 @@ Learning for Data and Model Heterogeneity in Federated Learning", AAAI 2024.
     L_i        E ℓ(h_i(f_i(x)), y) + λ·E_{c ~ C_i} φ(P_i^c, P̂^c)                     (Eq. 11)
 
 Eq. 5 and 10 are minimised as published: by SGD on mini-batches of client prototypes, with the
-clients' learning rate and batch size, and the mean over the mini-batch in place of the sums.
+clients' learning rate and batch size (unless the server has its own), and the mean over the
+mini-batch in place of the sums.
 
 No counts are sent. Inference: the class of the nearest of all C global prototypes.
 """
@@ -54,6 +55,12 @@ class FedTGP(Guided):
         )
         tau: float = pf.Field(100.0, gt=0, description="τ, the largest margin (Eq. 9)")
         S: int = pf.Field(100, ge=0, description="S, training epochs on the server; 0 trains none")
+        server_lr: float | None = pf.Field(
+            None, gt=0, description="learning rate of the server's SGD. None: the clients'"
+        )
+        server_batch_size: int | None = pf.Field(
+            None, ge=1, description="prototypes in a mini-batch of the server. None: the clients'"
+        )
         margin: Literal["pair", "nearest", "fixed", "none"] = pf.Field(
             None,
             description="δ: over all pairs (Eq. 9), to the nearest class, the fixed value delta "
@@ -101,12 +108,13 @@ class FedTGP(Guided):
         """δ(t) by Eq. 9, then P̂ by Eq. 10 (Alg. 1, lines 8 and 9)."""
         vectors, processor = self._weights(server)
         anchored, labels = sent_rows(uploads, "prototypes", server.feature_dim)
-        delta = self._margin(server, uploads)
+        delta, config = self._margin(server, uploads), server.config
+        size, lr = config.server_batch_size or server.batch_size, config.server_lr or server.lr
         generator, batches = server.generator("shuffle"), list[Tensor]()
-        for _ in server.epochs(server.config.S):
+        for _ in server.epochs(config.S):
             order = torch.randperm(len(labels), generator=generator)
-            batches += torch.split(order, server.batch_size)
-        F.train_prototypes(vectors, processor, anchored, labels, delta, batches, server.lr)
+            batches += torch.split(order, size)
+        F.train_prototypes(vectors, processor, anchored, labels, delta, batches, lr)
         return self._payload(server)
 
     @staticmethod

@@ -206,6 +206,36 @@ def test_two_rounds_of_server_training(toy, uploads, margin, processor):
         assert not torch.allclose(before, found.server.modules["fedtgp"]["vectors"].weight)
 
 
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"server_lr": 0.2}, {"lr": 0.2}),
+        ({"server_batch_size": 3}, {"batch_size": 3}),
+        ({"server_lr": 0.01, "server_batch_size": 100}, {"lr": 0.01, "batch_size": 100}),
+    ],
+)
+def test_the_servers_own_learning_rate_and_batch_size(toy, uploads, options, steps):
+    payloads, plain = uploads
+    found, copy = (toy("fedtgp", set={"S": 3, **options}) for _ in range(2))
+    server = in_double(found)
+    in_double(copy)
+    found.server.round = 0
+    result = found.call("server_train", server=server, uploads=payloads)
+    delta = slow_margin(plain, "pair", 100.0, 1.0)
+    modules = copy.server.modules["fedtgp"]
+    expected = slow_training(modules, payloads, delta=delta, S=3, round_=0, **steps)
+    assert torch.allclose(result["prototypes"], expected, rtol=1e-9, atol=1e-11)
+
+
+def test_the_servers_own_learning_rate_is_not_the_clients(toy):
+    """Its steps differ, the clients' first round does not."""
+    plain, own = (toy("fedtgp", set={"S": 5, **o}) for o in ({}, {"server_lr": 0.5}))
+    a, b = plain.rounds(2), own.rounds(2)
+    assert plain.pool.uploads(0) == own.pool.uploads(0)
+    assert a[0]["loss_terms"] == b[0]["loss_terms"]
+    assert a[1]["loss_terms"] != b[1]["loss_terms"]
+
+
 def test_the_slow_loss_is_eq_10(randn):
     P_hat, row = randn(4, 8, seed=1), randn(8, seed=2)
     plain = dict(enumerate(numbers(P_hat)))
