@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from protofl.hosts.host import Host
     from protofl.hosts.jobs import Job, Pool, Reply
     from protofl.hosts.train_job import TrainJob
+    from protofl.interpreter import fresh_interpreter
     from protofl.models.architecture import Architecture, SplitModel
     from protofl.plan.plan import Plan
     from protofl.randomness import numpy_stream, random_stream
@@ -111,6 +112,7 @@ _HOME = {
     "Pool": "protofl.hosts.jobs",
     "Dispatcher": "protofl.dispatch.dispatcher",
     "TrainJob": "protofl.hosts.train_job",
+    "fresh_interpreter": "protofl.interpreter",
     "Plan": "protofl.plan.plan",
     # running
     "run": "protofl.runs.run",
@@ -170,6 +172,7 @@ __all__ = [
     "download",
     "events",
     "files_key",
+    "fresh_interpreter",
     "functional",
     "hookimpl",
     "load_weights",

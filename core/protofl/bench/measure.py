@@ -7,7 +7,6 @@ import os
 import platform
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from protofl.bench.compare import TOLERANCE, compare
 from protofl.cores import usable_cores
 from protofl.data.dataset import Dataset
 from protofl.errors import HostFailure, ProtoflError, UsageError
+from protofl.interpreter import fresh_interpreter
 from protofl.plan.options import merge_options
 from protofl.runs.tally import finite
 from protofl.version import __version__
@@ -280,11 +280,12 @@ class Side:
     ) -> None:
         self.name = name
         begin = time.perf_counter()
+        command, environment = fresh_interpreter("protofl.bench.side")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "protofl.bench.side"],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            env=environment,
             text=True,
             encoding="utf-8",
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from contextlib import suppress
 from typing import BinaryIO, cast
 
@@ -24,20 +23,20 @@ class Worker:
 
     def __init__(self, number: int, plan: str, core: int | None) -> None:
         self.number = number
+        command, environment = pf.fresh_interpreter("protofl_plugins.backends.worker")
         environment = {
             # Keep freed memory: every step frees and takes the same activations, and giving them
             # back to the system each time costs a tenth of a round in page faults (glibc only).
             "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
             "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
             "MALLOC_TOP_PAD_": str(64 << 20),
-            **os.environ,
+            **environment,
             "GLIBC_TUNABLES": _tunables(),
-            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "protofl_plugins.backends.worker"],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
