@@ -109,6 +109,25 @@ def mean_prototypes(
     return F.aggregate_prototypes(P, weights, average)
 
 
+Absent = Literal["keep", "forget"]
+"""What a class has that no client of the round has: its last prototype, or none."""
+
+
+def with_absent(
+    server: pf.Server, rows: Tensor, known: Tensor, absent: Absent
+) -> tuple[Tensor, Tensor]:
+    """A round's rows of the classes, C×K, and the mask of known ones, with those absent from it.
+
+    With ``keep`` a class that the round lacks has the row that it had last. Asked again in the same
+    round it gives the same.
+    """
+    if absent == "keep":
+        last, ever = server.state.get("means", (rows, known))
+        rows, known = torch.where(known.unsqueeze(1), rows, last), known | ever
+        server.state["means"] = rows, known
+    return rows, known
+
+
 def sent_rows(uploads: pf.Uploads, name: str, width: int) -> tuple[Tensor, Tensor]:
     """The rows of all uploads below each other, [n, width], and the class of each, [n]."""
     sent = [upload.rows(name, width) for upload in uploads.values()]

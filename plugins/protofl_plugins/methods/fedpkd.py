@@ -14,7 +14,8 @@ Learning" (ICDCS 2023), Algorithms 1 and 2.
 
 The paper leaves open, and here: KL has the teacher's softmax, T = 1, mean over the batch; ⌈θn⌉
 samples are kept; a pseudo-class without a prototype is neither filtered nor pulled. Eq. 8 as
-printed divides by the number of clients once more (``aggregate=eq3``). Inference is by the head.
+printed divides by the number of clients once more (``aggregate=eq3``). With ρ < 1 a class may be
+absent from a round; it keeps its last prototype (``absent``). Inference is by the head.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from torch.nn.functional import cross_entropy
 
 from protofl_plugins import distilling as D
 from protofl_plugins.prototyping import (
+    Absent,
     Average,
     class_prototypes,
     mean_prototypes,
     received_prototypes,
+    with_absent,
 )
 
 
@@ -62,6 +65,9 @@ class FedPKD(D.ScoresDown, D.EvaluatesServerModel):
         aggregate: Average = pf.Field(
             "weighted", description="mean over clients by counts, plain, or as Eq. 8 is printed"
         )
+        absent: Absent = pf.Field(
+            "keep", description="P^j of a class that no client of the round has: the last, or none"
+        )
         server_model: str | None = pf.Field(
             None, description="the server's architecture M_G. None: the group's (resnet56)"
         )
@@ -82,7 +88,7 @@ class FedPKD(D.ScoresDown, D.EvaluatesServerModel):
     downloads = {
         "public_logits": "M_G on the kept public samples D̆",
         "public_index": "which public samples were kept",
-        "prototypes": "P^j of the classes that a client of the round has",
+        "prototypes": "P^j of the classes that anybody has sent",
     }
     ablations = {
         "w/o Pro (Fig. 8)": "--set delta=1",
@@ -154,7 +160,7 @@ class FedPKD(D.ScoresDown, D.EvaluatesServerModel):
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """P (Eq. 8)."""
-        P, known = mean_prototypes(server, uploads, server.config.aggregate)
+        P, known = self._prototypes(server, uploads)
         return pf.class_rows(known, prototypes=P)
 
     @pf.hookimpl
@@ -163,7 +169,7 @@ class FedPKD(D.ScoresDown, D.EvaluatesServerModel):
         config, model = server.config, D.server_model(server)
         delta: float = config.delta
         S = F.ensemble_logits(D.stacked(uploads, "public_logits"))
-        P, known = mean_prototypes(server, uploads, config.aggregate)
+        P, known = self._prototypes(server, uploads)
         R, _ = D.evaluated(model, server.public)
         kept = F.filter_by_prototype(R, S.argmax(1), P, known, config.theta).nonzero().squeeze(1)
         S = S[kept]
@@ -179,3 +185,9 @@ class FedPKD(D.ScoresDown, D.EvaluatesServerModel):
         D.train_on_public(server, model, loss, epochs=epochs, lr=lr, rows=kept)
         _, M_G = D.evaluated(model, server.public, kept)
         return pf.Payload(public_logits=M_G, public_index=kept)
+
+    @staticmethod
+    def _prototypes(server: pf.Server[Config], uploads: pf.Uploads) -> tuple[Tensor, Tensor]:
+        """P (Eq. 8) as a table C×K, with those of absent classes, and the known ones, [C]."""
+        P, known = mean_prototypes(server, uploads, server.config.aggregate)
+        return with_absent(server, P, known, server.config.absent)

@@ -16,19 +16,18 @@ may be absent from a round; it keeps its last prototype (``absent``).
 
 from __future__ import annotations
 
-from typing import Literal
-
 import protofl as pf
-import torch
 from torch.nn.functional import cross_entropy
 
 from protofl_plugins.prototyping import (
+    Absent,
     Averaged,
     AveragedConfig,
     Guided,
     GuidedConfig,
     guide,
     mean_prototypes,
+    with_absent,
 )
 
 
@@ -45,7 +44,7 @@ class FedProto(Averaged, Guided):
                 "Eq. 3", "keep", "forget", "the code knows only the classes of this round's clients"
             ),
         }
-        absent: Literal["keep", "forget"] = pf.Field(
+        absent: Absent = pf.Field(
             None, description="P̄^c of a class that no client of the round has: the last, or none"
         )
 
@@ -69,9 +68,5 @@ class FedProto(Averaged, Guided):
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """P̄ (Eq. 3)."""
         mean, known = mean_prototypes(server, uploads, server.config.aggregate)
-        if server.config.absent == "keep":
-            before = server.state.get("means", (mean, known))
-            mean = torch.where(known.unsqueeze(1), mean, before[0])
-            known = known | before[1]
-            server.state["means"] = mean, known
+        mean, known = with_absent(server, mean, known, server.config.absent)
         return pf.class_rows(known, prototypes=mean)

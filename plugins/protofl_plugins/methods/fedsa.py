@@ -38,6 +38,7 @@ from protofl_plugins.prototyping import (
     mean_prototypes,
     nearest_prototype,
     received_prototypes,
+    with_absent,
 )
 
 
@@ -197,12 +198,10 @@ class FedSA(Averaged):
         """P̄ (Eq. 3), then the moving average of the anchors (Eq. 10)."""
         config, state = server.config, server.state
         mean, known = mean_prototypes(server, uploads, config.aggregate, server.feature_dim)
-        target, moves = mean, known
-        if config.ema == "all":
-            if "means" in state:
-                target = torch.where(known.unsqueeze(1), mean, state["means"])
-                moves = known | state["means_known"]
-            state["means"], state["means_known"] = target, moves
+        # All classes move, towards the last known mean, or those of the round.
+        target, moves = with_absent(
+            server, mean, known, "keep" if config.ema == "all" else "forget"
+        )
         state["anchors"] = F.ema(state["anchors"], target, config.alpha, moves)
         payload = self._payload(server)
         if config.inference == "prototype":

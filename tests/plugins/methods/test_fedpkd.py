@@ -105,6 +105,40 @@ def test_prototypes(mode):
         assert torch.allclose(row, expected[j], rtol=1e-12)
 
 
+@pytest.mark.parametrize(("absent", "known"), [("keep", [0, 1, 3]), ("forget", [1, 3])])
+def test_a_class_that_is_absent_from_a_round(absent, known):
+    """It keeps its last prototype, for clients and for the filter, or is forgotten."""
+    z = logits(2, 24, 4)
+
+    def upload(classes, seed):
+        rows = torch.randn(2, 3, generator=torch.Generator().manual_seed(seed)).double()
+        counts = torch.tensor([2, 3])
+        own = {"classes": torch.tensor(classes), "counts": counts, "prototypes": rows}
+        return {i: payload(public_logits=z[i], **own) for i in range(2)}
+
+    # Nothing is trained, and all is filtered that has a prototype to measure by.
+    config = FedPKD.Config(absent=absent, theta=0.01, server_epochs=0)
+    server = DoubleServer(config, samples=24)
+    server.modules["model"] = server.build("server")
+    first, second = upload([0, 1], 1), upload([1, 3], 2)
+    for uploads in (first, second):
+        update = FedPKD().server_aggregate(server, uploads)
+        kept = FedPKD().server_train(server, uploads)["public_index"]
+    assert update["classes"].tolist() == known
+    last = dict(zip([0, 1], first[0]["prototypes"], strict=True))
+    last |= dict(zip([1, 3], second[0]["prototypes"], strict=True))
+    for c, row in zip(known, update["prototypes"], strict=True):
+        assert torch.allclose(row, last[c], rtol=1e-12)
+
+    beta = slow_weights(z.tolist())
+    S = [[sum(beta[m][n] * z[m, n, c] for m in range(2)) for c in range(4)] for n in range(24)]
+    label = [max(range(4), key=lambda c, n=n: S[n][c]) for n in range(24)]
+    assert label.count(0) > 1
+    found = [label[n] for n in kept.tolist()]
+    for c in {*label}:
+        assert found.count(c) == (1 if c in known else label.count(c))
+
+
 @pytest.mark.parametrize(
     ("theta", "delta", "kept_count"), [(0.6, 0.5, None), (1.0, 0.3, 12), (0.6, 1.0, None)]
 )
