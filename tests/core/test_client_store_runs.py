@@ -54,10 +54,8 @@ def same(one, two):
 def test_a_round_writes_each_participant_once(tmp_path, monkeypatch, method):
     """ds-fl trains again behind the server's step, and is parked twice."""
     written, links = [], []
-    original, link = store.save_client, os.link
-    monkeypatch.setattr(
-        store, "save_client", lambda *a, **o: written.append(a[0].id) or original(*a, **o)
-    )
+    original, link = store.write_tensors, os.link
+    monkeypatch.setattr(store, "write_tensors", lambda *a: written.append(a[0]) or original(*a))
     monkeypatch.setattr(os, "link", lambda *a: links.append(a) or link(*a))
     public = {"public": 10} if method == "ds-fl" else {}
     result = train(method, tmp_path / "run", client_store="disk", **OPTIONS, **public)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from protofl.errors import naming
 from protofl.models.architecture import SplitModel
 from protofl.plan.plan import Plan
@@ -11,30 +13,30 @@ from protofl.views.client import Client
 from protofl.views.records import ClientRecord
 
 
+@dataclass
 class Builder:
     """Makes the clients of a host.
 
-    Args:
+    Attributes:
         plan: The run.
         spans: Where clients record what they do.
         dry: Whether this is the dry step, in which all have client 0's first batch.
-
-    Attributes:
         trial: The trial of which they are.
     """
 
-    def __init__(self, plan: Plan, spans: Spans, *, dry: bool) -> None:
-        self._plan, self._spans, self._dry = plan, spans, dry
-        self.trial = 0
+    plan: Plan
+    spans: Spans
+    dry: bool
+    trial: int = 0
 
     def __call__(self, client: int, model: SplitModel | None) -> ClientRecord:
         """A client; ``model`` is one to take, whose weights are another's, or None."""
-        plan, trial = self._plan, self.trial
+        plan, trial = self.plan, self.trial
         architecture = plan.info.architecture_of(client)
         layout = architecture.channels_last
         split, public = plan.split(trial), plan.public_samples(trial, layout)
         train, test = split.train(client), split.test(client)
-        if self._dry:
+        if self.dry:
             train = test = split.train(0)[: plan.settings.batch_size]
             public = public and public.first(plan.settings.batch_size)
         record = ClientRecord(
@@ -48,7 +50,7 @@ class Builder:
             test=plan.samples(test, layout),
             public=public,
             model=plan.initial_model(client, trial) if model is None else model,
-            spans=self._spans,
+            spans=self.spans,
         )
         view = Client(record, plan.composition.main)
         with global_stream(plan.seed(trial), "setup", client), naming(f"setup_client {client}"):

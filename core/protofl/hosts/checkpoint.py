@@ -1,70 +1,80 @@
-"""What a client is beyond its seed: its weights, trained modules and state, packed and in files."""
+"""What a client or the server is beyond its seed: weights, trained modules and state, packed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from protofl.errors import RunFailure
-from protofl.files.tensors import pack_state, read_tensors, unpack_state, write_tensors
+from protofl.files.tensors import pack_state, unpack_state
 from protofl.views.records import ClientRecord
 from protofl.wire.payload import Payload
 from protofl.wire.weights import load_weights, weight_views
 
+Packed = tuple[dict[str, Tensor], Any]
+"""Tensors, and a header that JSON can hold: what a file of tensors holds."""
 
-def pack_client(record: ClientRecord, *, received: bool) -> tuple[dict[str, Tensor], Any]:
+
+def pack_client(record: ClientRecord, *, received: bool) -> Packed:
     """A client's weights, trained modules and state; and its download where it is kept.
 
-    Returns:
-        Tensors, which are the client's own and not copies, and a header that JSON can hold.
+    The tensors are the client's own and not copies.
     """
-    tensors = weight_views(record.model, "model")
-    for name, slot in record.slots():
-        if slot.train:
-            tensors |= weight_views(slot.module, f"module/{name}")
-    if received:
-        tensors |= {f"received/{key}": value for key, value in record.received.items()}
-    return tensors, pack_state(record.state, tensors, f"state of client {record.id}")
+    payload = record.received if received else {}
+    return pack(_modules(record), "received", payload, record.state, f"client {record.id}")
 
 
-def unpack_client(record: ClientRecord, tensors: dict[str, Tensor], header: Any) -> None:  # noqa: ANN401
+def unpack_client(record: ClientRecord, packed: Packed) -> None:
     """Put copies of what `pack_client` packed into a client that has been set up."""
-    load_weights(record.model, tensors, "model")
-    for name, slot in record.slots():
-        if slot.train:
-            load_weights(slot.module, tensors, f"module/{name}")
-    kept = Payload(tensors).under("received")
-    made = [f"module/{name}" for name, slot in record.slots() if slot.train]
-    check_modules(tensors, made, f"client {record.id}")
-    record.received = Payload({k: v.to(record.device, copy=True) for k, v in kept.items()})
-    record.state = unpack_state(header, tensors, record.device)
+    whose, device = f"client {record.id}", record.device
+    found = unpack(packed, _modules(record), "received", whose, device)
+    record.received, record.state = found
 
 
-def save_client(record: ClientRecord, path: Path, *, received: bool) -> None:
-    """Write a client as `pack_client` packs it."""
-    write_tensors(path, *pack_client(record, received=received))
+def _modules(record: ClientRecord) -> dict[str, nn.Module]:
+    slots = {f"module/{name}": slot.module for name, slot in record.slots() if slot.train}
+    return {"model": record.model, **slots}
 
 
-def load_client(record: ClientRecord, path: Path) -> None:
-    """Put back what `save_client` wrote."""
-    unpack_client(record, *read_tensors(path))
+def pack(
+    modules: Mapping[str, nn.Module],
+    prefix: str,
+    payload: Mapping[str, Tensor],
+    state: Any,  # noqa: ANN401 - nested mappings and lists
+    whose: str,
+) -> Packed:
+    """Modules by their names in the file, a payload under ``PREFIX/``, and state; no copies."""
+    tensors = {f"{prefix}/{key}": value for key, value in payload.items()}
+    for name, module in modules.items():
+        tensors |= weight_views(module, name)
+    return tensors, pack_state(state, tensors, f"state of {whose}")
 
 
-def check_modules(tensors: Mapping[str, Tensor], made: Iterable[str], owner: str) -> None:
-    """Raise a `RunFailure` where a file holds a module that has not been made.
+def unpack(
+    packed: Packed,
+    modules: Mapping[str, nn.Module],
+    prefix: str,
+    whose: str,
+    device: torch.device,
+) -> tuple[Payload, Any]:
+    """Put weights that `pack` packed into modules; copies of the payload and of the state.
 
-    Args:
-        tensors: What the file holds.
-        made: The modules that there are, ``module/METHOD/NAME``.
-        owner: Whose they are, for the message.
+    Raises:
+        RunFailure: It holds a module that is none of these.
     """
-    starts = tuple(f"{module}/" for module in made)
+    tensors, header = packed
+    starts = tuple(f"{name}/" for name in modules)
     for key in tensors:
         if key.startswith("module/") and not key.startswith(starts):
             raise RunFailure(
-                f"the checkpoint holds {key} of {owner}, which its set-up did not make",
+                f"the checkpoint holds {key} of {whose}, which its set-up did not make",
                 do="make modules in setup_client or setup_server, so that a run can be resumed",
             )
+    for name, module in modules.items():
+        load_weights(module, tensors, name)
+    kept = Payload(tensors).under(prefix)
+    payload = Payload({key: value.to(device, copy=True) for key, value in kept.items()})
+    return payload, unpack_state(header, tensors, device)

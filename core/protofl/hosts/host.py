@@ -8,10 +8,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from protofl.cores import compute_threads, deterministic_kernels
-from protofl.hosts import groups, training
 from protofl.hosts.building import Builder
-from protofl.hosts.clock import Clock
 from protofl.hosts.evaluation import score
+from protofl.hosts.groups import chunks, trains_groups
 from protofl.hosts.jobs import (
     ClientJob,
     Drop,
@@ -26,9 +25,10 @@ from protofl.hosts.jobs import (
     Train,
 )
 from protofl.hosts.store import ClientStore, store_kind
-from protofl.hosts.training import Read, Trainer
+from protofl.hosts.training import Read, Trainer, Training, carry_out
 from protofl.models.unset import unset_model
 from protofl.plan.plan import Plan
+from protofl.profile.clock import Clock
 from protofl.profile.spans import HostProfile
 from protofl.views.records import ClientRecord
 from protofl.wire.payload import Payload
@@ -90,16 +90,16 @@ class Host:
         """
         engine = self.plan.choices["engine"]
         train = [job for job in jobs if isinstance(job, Train)]
-        grouped = groups.trains_groups(engine) and not self._profile.spans.on
+        grouped = trains_groups(engine) and not self._profile.spans.on
         if not grouped or len(train) < len(jobs):
             for job in jobs:
                 yield job, self.handle(job)
             return
         names = [self.plan.info.architecture_of(job.client).name for job in train]
-        for places in groups.chunks(engine, names):
+        for places in chunks(engine, names):
             chosen = [train[place] for place in places]
             with self._computing():
-                replies = groups.several(engine, [self._training(job) for job in chosen])
+                replies = carry_out(engine, [self._training(job) for job in chosen])
             yield from zip(chosen, replies, strict=True)
 
     def broadcast(self, job: Job) -> None:
@@ -141,7 +141,7 @@ class Host:
     def _do(self, job: Job) -> Reply:
         match job:
             case Train():
-                return training.alone(self.plan.choices["engine"], self._training(job))
+                return carry_out(self.plan.choices["engine"], [self._training(job)])[0]
             case Evaluate():
                 return self._evaluate(job)
             case StartTrial():
@@ -162,7 +162,7 @@ class Host:
         self.plan.split(job.trial)  # made now, while the hosts wait for each other
         return Reply()
 
-    def _training(self, job: Train) -> training.Training:
+    def _training(self, job: Train) -> Training:
         """Local training, which waits for the engine at every `TrainJob` that it yields."""
         clock = Clock(self._profile.spans)
         with self._store.lent(job.client, trains=True) as record:

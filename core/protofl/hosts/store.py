@@ -11,19 +11,18 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor
 
 from protofl.files.replacing import link_or_copy
-from protofl.files.tensors import write_tensors
-from protofl.hosts.checkpoint import load_client, pack_client, save_client, unpack_client
+from protofl.files.tensors import read_tensors, write_tensors
+from protofl.hosts.checkpoint import Packed, pack_client, unpack_client
 from protofl.models.architecture import SplitModel
+from protofl.models.reuse import Spares
 from protofl.views.records import ClientRecord
 from protofl.views.run import RunInfo
 
@@ -61,9 +60,9 @@ class ClientStore:
     ) -> None:
         self._kind, self._info, self._build, self._received = kind, info, build, received
         self._live: dict[int, ClientRecord] = {}
-        self._packed: dict[int, tuple[dict[str, Tensor], Any]] = {}
+        self._packed: dict[int, Packed] = {}
         self._files: dict[int, Path] = {}
-        self._models = _Models(POOL if reuse and kind != "live" else 0)
+        self._models = Spares(POOL if reuse and kind != "live" else 0)
         self._parked: str | None = None
         self._folder: Path | None = None
 
@@ -87,18 +86,15 @@ class ClientStore:
 
     def record(self, client: int) -> ClientRecord:
         """A client as it is now."""
-        record = self._live.get(client)
-        if record is not None:
-            return record
-        packed, file = self._packed.get(client), self._files.get(client)
-        known = packed is not None or file is not None
+        if client in self._live:
+            return self._live[client]
+        file = self._files.get(client)
+        kept = read_tensors(file) if file else self._packed.get(client)
         name = self._info.architecture_of(client).name
-        record = self._build(client, self._models.take(name) if known else None)
+        record = self._build(client, self._models.take(name) if kept else None)
         self._models.note(name, record.model)
-        if packed is not None:
-            unpack_client(record, *packed)
-        elif file is not None:
-            load_client(record, file)
+        if kept:
+            unpack_client(record, kept)
         return record
 
     @contextmanager
@@ -111,37 +107,36 @@ class ClientStore:
         yield record
         if client in self._live:
             return
-        if self._kind == "live":
-            if trains or client in self._files:
-                self._live[client] = record
-                self._files.pop(client, None)
-            return
-        if trains:
+        if trains or (self._kind == "live" and client in self._files):
             self._keep(client, record)
         self._models.give(self._info.architecture_of(client).name, record.model)
 
     def _keep(self, client: int, record: ClientRecord) -> None:
         if self._kind == "disk":
             path = self._own(client)
-            save_client(record, path, received=self._received)
+            write_tensors(path, *self._pack(record))
             self._files[client] = path
             return
-        tensors, header = pack_client(record, received=self._received)
-        host = {k: t.detach().to("cpu", copy=True) for k, t in tensors.items()}
-        self._packed[client] = host, header
+        if self._kind == "live":
+            self._live[client] = record
+        else:
+            tensors, header = self._pack(record)
+            host = {k: t.detach().to("cpu", copy=True) for k, t in tensors.items()}
+            self._packed[client] = host, header
         self._files.pop(client, None)
+
+    def _pack(self, record: ClientRecord) -> Packed:
+        return pack_client(record, received=self._received)
 
     # --- from and to files ----------------------------------------------------------------------
 
     def save(self, client: int, path: Path) -> None:
         """Write a client; one that lies in a file already is linked, not written again."""
-        file = self._files.get(client)
-        if file is not None:
-            link_or_copy(file, path)
-        elif client in self._packed:
-            write_tensors(path, *self._packed[client])
+        if client in self._files:
+            link_or_copy(self._files[client], path)
         else:
-            save_client(self.record(client), path, received=self._received)
+            packed = self._packed.get(client) or self._pack(self.record(client))
+            write_tensors(path, *packed)
 
     def load(self, client: int, path: Path) -> None:
         """From now on a client is what a file holds; the file stays as long as that is so."""
@@ -166,41 +161,3 @@ class ClientStore:
             self._folder = Path(tempfile.mkdtemp(prefix="protofl-clients-", dir=here))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         return self._folder / f"client-{client:05d}.safetensors"
-
-
-class _Models:
-    """Models whose clients are parked, for the next client of the same architecture."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._free: OrderedDict[str, SplitModel] = OrderedDict()
-        self._built: dict[str, list[object]] = {}
-
-    def note(self, name: str, model: SplitModel) -> None:
-        """Remember what a model of an architecture is made of, before a method works on it."""
-        if self._most and name not in self._built:
-            self._built[name] = _structure(model)
-
-    def take(self, name: str) -> SplitModel | None:
-        """A model whose weights are somebody's, or None."""
-        return self._free.pop(name, None)
-
-    def give(self, name: str, model: SplitModel) -> None:
-        """Take back a model, unless a method has changed what it is made of."""
-        if not self._most or name in self._free or self._built[name] != _structure(model):
-            return
-        self._free[name] = model
-        if len(self._free) > self._most:
-            self._free.popitem(last=False)
-
-
-def _structure(model: SplitModel) -> list[object]:
-    """All of a model that is not weights and that a method could change."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    parts: list[object] = [
-        (name, type(module), *(len(getattr(module, h)) for h in hooks))
-        for name, module in model.named_modules()
-    ]
-    named = (*model.named_parameters(), *model.named_buffers())
-    parts += [(n, t.shape, t.stride(), t.dtype, t.requires_grad, t.device) for n, t in named]
-    return parts

@@ -1,26 +1,24 @@
-"""Local training of one client: its download, the phases of its method, its upload.
+"""Local training of clients: their downloads, the phases of their method, their uploads.
 
-The work is a generator that yields each `TrainJob` and waits for what the engine made of it. So
-the same lines serve one client (`alone`) and several that are trained together
-(`protofl.hosts.groups`).
+The work on one client is a generator that yields each `TrainJob` and waits for what the engine made
+of it. So the same lines serve one client and several that are trained together.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 import torch
 
 from protofl.data.batches import Samples, batch_bounds
 from protofl.errors import RunFailure, naming
-from protofl.hosts.clock import Clock
 from protofl.hosts.jobs import Reply, Train, TrainReply
 from protofl.hosts.train_job import TrainJob
 from protofl.plan.plan import Plan
 from protofl.plugin.choice import Choice
+from protofl.profile.clock import Clock
 from protofl.profile.spans import HostProfile
 from protofl.randomness import global_stream
 from protofl.views.batch import Batch, Output
@@ -32,55 +30,47 @@ from protofl.wire.payload import Payload
 Read = Callable[[bytes, torch.device], Payload]
 """Makes a download of its bytes; the dry step's notes who looks for what."""
 
-
-@dataclass
-class Trained:
-    """What an engine made of a `TrainJob`: sums of loss terms, seconds, lines for the user."""
-
-    sums: dict[str, float]
-    seconds: float
-    notes: list[str] = field(default_factory=list)
-
+Trained = tuple[dict[str, float], float]
+"""What an engine made of a `TrainJob`: sums of loss terms, and its seconds."""
 
 Training = Generator[TrainJob, Trained, Reply]
 """The work on one client."""
 
 
-def alone(engine: Choice, training: Training) -> Reply:
-    """Carry out the work on one client."""
-    step: Callable[[], TrainJob] = partial(next, training)
-    while True:
-        try:
-            job = step()
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        try:
-            step = partial(training.send, trained_by(engine, job))
-        except Exception as error:
-            step = partial(training.throw, error)
+def carry_out(engine: Choice, trainings: Sequence[Training]) -> list[Reply]:
+    """Carry out the work on clients, phase by phase; their replies in order."""
+    replies: dict[int, Reply] = {}
+    done: dict[int, Any] = dict.fromkeys(range(len(trainings)))  # a generator starts with None
+    while done:
+        jobs: dict[int, TrainJob] = {}
+        for number, trained in done.items():
+            try:
+                jobs[number] = trainings[number].send(trained)
+            except StopIteration as stop:
+                replies[number] = stop.value
+        done = {}
+        # Clients may be in different phases: one may lack what another's phase needs.
+        for phase in dict.fromkeys(job.phase.name for job in jobs.values()):
+            same = [number for number, job in jobs.items() if job.phase.name == phase]
+            try:
+                found = _trained(engine, [jobs[number] for number in same])
+            except Exception as error:
+                trainings[same[0]].throw(error)  # raises, with the client's name
+                raise
+            done.update(zip(same, found, strict=True))
+    return [replies[number] for number in range(len(trainings))]
 
 
-def trained_by(engine: Choice, job: TrainJob) -> Trained:
-    """Have an engine train one client."""
+def _trained(engine: Choice, jobs: list[TrainJob]) -> list[Trained]:
+    """Have an engine train one client, or several together."""
     start = time.perf_counter()
-    with job.stream():
-        sums = engine.bound("train")(job=job)
-    return Trained(sums, time.perf_counter() - start, job.notes)
-
-
-@dataclass
-class _Totals:
-    """What the phases of a client's training add up to."""
-
-    samples: int = 0
-    sums: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    def add(self, samples: int, trained: Trained) -> None:
-        self.samples += samples
-        self.notes += trained.notes
-        for label, value in trained.sums.items():
-            self.sums[label] = self.sums.get(label, 0.0) + value
+    if len(jobs) == 1:
+        with jobs[0].stream():
+            found = [engine.bound("train")(job=jobs[0])]
+    else:
+        found = engine.call("train_group", jobs=jobs)
+    seconds = (time.perf_counter() - start) / len(jobs)
+    return [(sums, seconds) for sums, _ in zip(found, jobs, strict=True)]
 
 
 class Trainer:
@@ -107,7 +97,7 @@ class Trainer:
             asked: What is to be done.
             clock: Books seconds by stage.
         """
-        plan, totals = self._plan, _Totals()
+        plan, reply = self._plan, TrainReply(clock.seconds)
         client = Client(record, plan.composition.main)
         place = f"client {record.id}, round {asked.round}"
         record.round = asked.round
@@ -120,26 +110,18 @@ class Trainer:
             plan.composition.lifecycle("receive", client=client)
         for phase in self._phases:
             if phase.when == asked.when and self._takes_place(phase, record):
-                totals.add(*(yield from self._phase(record, phase, clock)))
+                yield from self._phase(record, phase, clock, reply)
         spent = record.feature_seconds
         clock.lap("train", less=spent)
-        payload = Payload()
         if asked.when == "before_upload":
             upload = self._profile.operators("upload")
             with upload, naming(f"upload_payload, {place}"), torch.no_grad():
                 payload = Payload(plan.composition.call("upload_payload", client=client))
-        data = payload.to_bytes()
+            reply.floats, reply.blob = payload.floats, payload.to_bytes()
         record.end_work(keep_received=self.after_server)
         clock.lap("payload", less=record.feature_seconds - spent)
         clock.seconds["prototypes"], record.feature_seconds = record.feature_seconds, 0.0
-        return TrainReply(
-            clock.seconds,
-            samples=totals.samples,
-            sums=totals.sums,
-            floats=payload.floats,
-            notes=totals.notes,
-            blob=data,
-        )
+        return reply
 
     def _takes_place(self, phase: Phase, record: ClientRecord) -> bool:
         """Whether there is something to train by: what the phase needs, and a term of it."""
@@ -148,9 +130,9 @@ class Trainer:
         return phase.needs is None or phase.needs in record.received
 
     def _phase(
-        self, record: ClientRecord, phase: Phase, clock: Clock
-    ) -> Generator[TrainJob, Trained, tuple[int, Trained]]:
-        """Prepare a phase, have it trained, conclude it; samples seen, and what training did."""
+        self, record: ClientRecord, phase: Phase, clock: Clock, reply: TrainReply
+    ) -> Generator[TrainJob, Trained, None]:
+        """Prepare a phase, have it trained, add what training did to the reply, conclude it."""
         composition = self._plan.composition
         client = Client(record, composition.main)
         place = f"client {record.id}, round {record.round}"
@@ -161,17 +143,20 @@ class Trainer:
         title = f"{phase.name} steps"
         with naming(f"local_loss, {place}"), self._profile.spans.span(title, "engine"):
             job.lap = laps or job.lap
-            done = yield job
+            sums, seconds = yield job
             if laps is not None:
                 laps.finish()
-        clock.restart(train=done.seconds)
+        clock.lap("train", took=seconds)
+        reply.samples += seen
+        reply.notes += job.notes
+        for label, value in sums.items():
+            reply.sums[label] = reply.sums.get(label, 0.0) + value
         record.set_mode(False)
         record.weights_changed()
         keys = ("after-training", record.round, record.id, phase.name)
         with global_stream(record.seed, *keys), naming(f"after_training, {place}"):
             with torch.no_grad():
                 composition.lifecycle("after_training", client=client)
-        return seen, done
 
     def _job(self, record: ClientRecord, phase: Phase, client: Client) -> tuple[TrainJob, int]:
         """What the engine is asked to do, and the samples that it will see."""
