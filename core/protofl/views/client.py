@@ -14,7 +14,7 @@ from protofl.errors import MissingModule, RunFailure
 from protofl.models.architecture import SplitModel
 from protofl.randomness import random_stream
 from protofl.views.batch import Batch, Output
-from protofl.views.records import ClientRecord
+from protofl.views.records import ClientRecord, ModuleSlot
 from protofl.views.run import RunInfo, build_model
 from protofl.views.seen import ConfigT, Remembered, Sizes
 from protofl.wire.payload import Payload, class_rows
@@ -142,9 +142,10 @@ class Client(Learner[ConfigT], Remembered):
             temporary: Drop it with `scratch` when the client's work ends (FedKTL's h', which
                 ``before_training`` makes anew); it is not written into checkpoints.
         """
-        return self._record.add_module(
-            self._owner, name, module, train=train, lr=lr, temporary=temporary
-        )
+        module = module.to(self.device).requires_grad_(train)
+        slots = self._record.modules.setdefault(self._owner, {})
+        slots[name] = ModuleSlot(module, train, lr, temporary)
+        return module
 
     def build(self, architecture: str) -> SplitModel:
         """A fresh model of any architecture of the group, as `Server.build`: the same everywhere.

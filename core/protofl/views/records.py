@@ -51,21 +51,6 @@ class ClientRecord(Record):
     _features: tuple[Tensor, Tensor] | None = None
     _class_counts: Tensor | None = None
 
-    def add_module(
-        self,
-        owner: str,
-        name: str,
-        module: nn.Module,
-        *,
-        train: bool,
-        lr: float | None,
-        temporary: bool = False,
-    ) -> nn.Module:
-        """Keep a method's module; see `protofl.Client.add_module`."""
-        module = module.to(self.device).requires_grad_(train)
-        self.modules.setdefault(owner, {})[name] = ModuleSlot(module, train, lr, temporary)
-        return module
-
     def begin_work(self) -> None:
         """Before a client's training: nothing collected or computed before holds any more."""
         self.forget_scratch()
