@@ -68,6 +68,9 @@ def dataset_from_arrays(
         raise UsageError(f"{kind!r} is no kind of sample", f"kinds: {', '.join(KINDS)}")
     _check_options(kind, vocabulary, padding, standardise)
     samples = _joined(filled, kind)
+    if not samples.size:
+        shape = "×".join(map(str, samples.shape))
+        raise UsageError(f"{filled[0][1]}: {PLURAL[kind]} without content, {shape}")
     y, names = numbered(labels, [source for *_, source in parts], classes)
     num_train = len(y) if num_train is None else num_train
     if kind == "tokens":

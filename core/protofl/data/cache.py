@@ -1,8 +1,9 @@
 """The cache of decoded data sets: one safetensors file each, opened as a memory map.
 
-A data set is decoded once into ``DATA_DIR/KEY.safetensors``. Opening it again maps the file, so it
-takes about a millisecond whatever its size, and processes that use the same data share its pages.
-The mapping is private: writing to a tensor changes neither the file nor another process's data.
+A data set is decoded once into ``DATA_DIR/KEY.safetensors``. Opening it again maps the file, so
+processes that use the same data share its pages, and it takes no longer than its checksum (CRC-32,
+some 2 GB a second). The mapping is private: writing to a tensor changes neither the file nor
+another process's data.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import re
 import sys
 import uuid
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,8 +82,9 @@ def load(
 ) -> Dataset:
     """Return the data set ``key`` from the cache; decode it first where the cache has none.
 
-    Of several processes that ask at the same time one decodes and the others wait for it. A file
-    that is damaged or of an older format is decoded again.
+    What is opened is held against its checksum. Of several processes that ask at the same time one
+    decodes and the others wait for it. A file that is damaged or of an older format is decoded
+    again.
 
     Args:
         key: What the data set's ``cache_key`` returned.
@@ -158,14 +161,16 @@ def files_key(prefix: str, path: Path, files: Iterable[Path], *options: object) 
     Args:
         prefix: The data set's name.
         path: The file or folder that the user gave; its name is part of the key.
-        files: All files that are read; their paths, sizes and times are hashed.
+        files: All files that are read; their paths, sizes and times are hashed. Beside the time of
+            the content that is the time of the last change to the file, which nobody can set back.
         options: Option values that change what is decoded.
     """
     path = Path(path).resolve()
     digest = hashlib.sha256(repr((str(path), options)).encode())
     for file in files:
         stat = os.stat(file)
-        digest.update(repr((os.fspath(file), stat.st_size, stat.st_mtime_ns)).encode())
+        times = stat.st_mtime_ns, stat.st_ctime_ns
+        digest.update(repr((os.fspath(file), stat.st_size, *times)).encode())
     stem = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:40].strip("-")
     return "-".join(filter(None, (prefix, stem, digest.hexdigest()[:12])))
 
@@ -188,13 +193,13 @@ def _reuse(path: Path, report: Callable[[str], None]) -> Dataset | None:
     if not path.exists():
         return None
     try:
-        return _read(path)
+        return _read(path, verify=True)
     except _Unusable as problem:
         report(f"{path} can't be used ({problem}); it is made anew")
         return None
 
 
-def _read(path: Path) -> Dataset:
+def _read(path: Path, *, verify: bool = False) -> Dataset:
     """Open a cache file; its tensors are views of the mapped file."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -202,7 +207,7 @@ def _read(path: Path) -> Dataset:
             if about.get("format") != FORMAT:
                 raise _Unusable("no data set in this version's format")
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-        return Dataset(
+        data = Dataset(
             x=tensors["x"],
             y=tensors["y"],
             num_train=about["num_train"],
@@ -213,6 +218,13 @@ def _read(path: Path) -> Dataset:
             vocabulary=about.get("vocabulary", 0),
             padding=about.get("padding"),
         )
+        if "checksum" in about:
+            whole = not verify or _checksum(tensors, about) == about["checksum"]
+        else:  # a file of version 0.1.0
+            whole = not verify or data.compute_digest() == data.digest
+        if not whole:
+            raise _Unusable("damaged: it is not what was written")
+        return data
     except PermissionError:
         raise UsageError(
             f"no permission to read {path}", do="give another folder with --data-dir"
@@ -234,6 +246,7 @@ def _store(path: Path, data: Dataset) -> Dataset:
     if data.vocabulary:
         about |= {"vocabulary": data.vocabulary, "padding": data.padding}
     tensors = {"x": data.x.contiguous(), "y": data.y.contiguous(), **_packed_split(data)}
+    about["checksum"] = _checksum(tensors, about)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         temporary.touch()
@@ -250,6 +263,16 @@ def _store(path: Path, data: Dataset) -> Dataset:
     finally:
         temporary.unlink(missing_ok=True)
     return _read(path)
+
+
+def _checksum(tensors: dict[str, Tensor], about: dict[str, Any]) -> int:
+    """CRC-32 of all that a cache file holds."""
+    told = {key: value for key, value in about.items() if key != "checksum"}
+    found = zlib.crc32(json.dumps(told, sort_keys=True).encode())
+    for name in sorted(tensors):
+        found = zlib.crc32(f"{name} {tuple(tensors[name].shape)}".encode(), found)
+        found = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, found)
+    return found
 
 
 def _check(data: Dataset, path: Path) -> None:

@@ -82,6 +82,7 @@ class Dataset:
                 y.ndim != 1 or y.dtype != torch.int64 or len(self.x) != count,
                 "y isn't [N] of int64",
             ),
+            (count and not self.x.numel(), "its samples are empty"),
             (not 0 < self.num_train <= count, f"num_train is {self.num_train} of {count}"),
             (_leave(y, self.num_classes), f"labels leave 0…{self.num_classes - 1}"),
             (any(_leave(part, count) for part in rows), f"rows of the split leave 0…{count - 1}"),

@@ -77,13 +77,43 @@ def _parts(root: Path) -> list[Path]:
 
 
 def _classes(folder: Path) -> list[str]:
-    return sorted(e.name for e in os.scandir(folder) if e.is_dir() and e.name[0] != ".")
+    names = sorted(e.name for e in os.scandir(folder) if e.is_dir() and e.name[0] != ".")
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise pf.UsageError(
+                f"{folder}: the name of the class folder {os.fsencode(name)!r} is no UTF-8",
+                do="rename the folder",
+            ) from None
+    return names
 
 
 def _all_files(folder: Path) -> Iterator[Path]:
+    """The images in and below a folder, in order; links are followed, but not in circles."""
     for where, folders, files in os.walk(folder, followlinks=True):
         folders.sort()
-        yield from (Path(where) / f for f in sorted(files) if f.lower().endswith(ENDINGS))
+        here = Path(where)
+        for link in (here / name for name in folders if (here / name).is_symlink()):
+            target = os.path.realpath(link)
+            way = [here, *(p for p in here.parents if p.is_relative_to(folder))]
+            if any(_holds(target, os.path.realpath(p)) for p in way):
+                raise pf.UsageError(
+                    f"the link {link} leads back to {target}: images would be read for ever",
+                    do="remove the link",
+                )
+        for name in sorted(files):
+            if name.lower().endswith(ENDINGS):
+                if not (here / name).exists():
+                    raise pf.UsageError(
+                        f"the link {here / name} leads to no file", do="remove or repair the link"
+                    )
+                yield here / name
+
+
+def _holds(folder: str, path: str) -> bool:
+    """Whether a folder is a path or above it; both without links."""
+    return os.path.commonpath([folder, path]) == folder
 
 
 def _samples(part: Path, classes: list[str], needed: bool) -> list[tuple[Path, int]]:
@@ -119,7 +149,7 @@ def _decoded(path: Path, side: int) -> np.ndarray:
     try:
         with Image.open(path) as file:
             image = file.convert("RGB")
-    except (OSError, ValueError, SyntaxError) as error:
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise pf.UsageError(
             f"{path} can't be read as an image: {error}", do="repair or remove the file"
         ) from error

@@ -66,6 +66,8 @@ def test_a_vocabulary_is_counted_or_given():
         (rng.normal(size=(6, 2, 2)), {"kind": "table"}, "tables of the shape 6×2×2", "N×features"),
         (rng.normal(size=(6, 2, 2, 2)), {"kind": "series"}, "series of the shape", "N×length"),
         (NUMBERS[:, :0], {}, "tables of the shape 6×0", "N×features"),
+        (np.zeros((6, 0, 0), np.uint8), {}, "images without content, 6×1×0×0", ""),
+        (np.zeros((6, 3, 0)), {"kind": "series"}, "series of the shape 6×3×0", ""),
         (NUMBERS, {"kind": "video"}, "'video' is no kind", "image, series, tokens, table"),
         (IDS.astype(np.uint8), {}, "images of the shape 6×5", "N×H×W"),
         (IDS, {"standardise": True}, "not for token sequences", ""),

@@ -131,3 +131,49 @@ def test_a_damaged_image(tmp_path, content):
     path = tmp_path / "kiwi" / "1.png"
     path.write_bytes(path.read_bytes()[:-30] if content == "cut" else content)
     assert str(path) in failure(tmp_path).what
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        {"kiwi/more": "."},
+        {"kiwi/more": "kiwi"},
+        {"kiwi/more": "apple", "apple/more": "kiwi"},
+        {"kiwi/deep/more": "kiwi"},
+    ],
+)
+def test_links_in_a_circle(tmp_path, links):
+    fill(tmp_path)
+    (tmp_path / "kiwi/deep").mkdir()
+    for link, target in links.items():
+        (tmp_path / link).symlink_to(tmp_path / target)
+    found = failure(tmp_path)
+    assert "leads back to" in found.what and "more" in found.what and found.do
+
+
+def test_links_that_lead_elsewhere_are_followed(tmp_path):
+    fill(tmp_path / "here")
+    fill(tmp_path / "there", ["kiwi"], count=3)
+    (tmp_path / "here/kiwi/more").symlink_to(tmp_path / "there/kiwi")
+    _, data = decode(tmp_path / "here")
+    assert torch.bincount(data.y).tolist() == [2, 2, 5]
+
+
+def test_a_link_to_no_file(tmp_path):
+    fill(tmp_path)
+    (tmp_path / "kiwi/2.png").symlink_to(tmp_path / "gone.png")
+    assert "leads to no file" in failure(tmp_path).what
+
+
+def test_an_image_of_more_pixels_than_pillow_takes(tmp_path, monkeypatch):
+    fill(tmp_path)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
+    found = failure(tmp_path)
+    assert str(tmp_path) in found.what and "48 pixels" in found.what
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names are bytes on POSIX alone")
+def test_a_class_whose_name_is_no_utf_8(tmp_path):
+    fill(tmp_path)
+    os.mkdir(os.path.join(os.fsencode(tmp_path), b"p\xe4ch"))
+    assert "no UTF-8" in failure(tmp_path).what
