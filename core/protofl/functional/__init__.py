@@ -21,7 +21,7 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `arcface_loss`           FedKTL Eq. 1
 `mmd_rbf`                maximum mean discrepancy: FedKTL Eq. 3
 `variance_weights`       β of an ensemble: FedPKD Eq. 7
-`ensemble_logits`        the ensemble S: FedPKD Eq. 6
+`ensemble_logits`        the ensemble S: FedPKD Eq. 6 and 3
 `filter_by_prototype`    samples near their pseudo-class: FedPKD Alg. 1, Eq. 10
 `kl_divergence`          of student and teacher: FedPKD Eq. 11 and 15, FedDF, FML, FedKD
 `entropy_reduction`      sharpened mean of probabilities: DS-FL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -43,19 +44,25 @@ def variance_weights(logits: Tensor) -> Tensor:
     return (variances / total.masked_fill(flat, 1.0)).masked_fill(flat, 1.0 / logits.shape[0])
 
 
-def ensemble_logits(logits: Tensor) -> Tensor:
-    """S(x) = Σ_c β_c(x)·M_c(x), the logits weighted by `variance_weights`: FedPKD Eq. 6.
+def ensemble_logits(logits: Tensor, weights: Literal["variance", "uniform"] = "variance") -> Tensor:
+    """S(x) = Σ_c β_c(x)·M_c(x), the logits of all clients as one: FedPKD Eq. 6.
 
     Args:
         logits: [M, N, C], of M clients on N samples.
+        weights: β, ``variance`` for `variance_weights`, ``uniform`` for 1/M (FedPKD Eq. 3).
 
     Returns:
         [N, C].
 
     Raises:
-        ValueError: A shape or dtype is wrong, or M or C is 0.
+        ValueError: A shape or dtype is wrong, M or C is 0, or ``weights`` is neither of the two.
     """
-    return (variance_weights(logits).unsqueeze(2) * logits).sum(0)
+    if weights not in ("variance", "uniform"):
+        raise ValueError(f"weights must be 'variance' or 'uniform': got {weights!r}")
+    beta = variance_weights(logits)
+    if weights == "uniform":
+        beta = torch.full_like(beta, 1.0 / len(logits))
+    return (beta.unsqueeze(2) * logits).sum(0)
 
 
 def filter_by_prototype(

@@ -12,6 +12,9 @@ Learning" (ICDCS 2023), Algorithms 1 and 2.
     public  γ·KL(M_c, M_G) + (1−γ)·CE(M_c, argmax M_G) on D̆                       (Eq. 14, 15)
     private CE, and from round 1 on + ε·MSE(R_c(x), P^y)                           (Eq. 4, 16)
 
+The KD-based method that the paper starts from (Fig. 1 to 3) distils 1/M·Σ_c M_c(x) by KL alone
+(Eq. 3, see ``ablations``).
+
 The paper leaves open, and here: KL has the teacher's softmax, T = 1, mean over the batch; ⌈θn⌉
 samples are kept; a pseudo-class without a prototype is neither filtered nor pulled. Eq. 8 as
 printed divides by the number of clients once more (``aggregate=eq3``). With ρ < 1 a class may be
@@ -20,7 +23,7 @@ absent from a round; it keeps its last prototype (``absent``). Inference is by t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import protofl as pf
 from protofl import functional as F
@@ -52,6 +55,10 @@ class FedPKD(D.ScoresDown, D.EvaluatesServerModel):
         theta: float = pf.Field(
             0.7, gt=0, le=1, description="θ, the share of a pseudo-class kept; 1 filters nothing"
         )
+        weights: Literal["variance", "uniform"] = pf.Field(
+            "variance", description="β of S (Eq. 7), or 1/M (Eq. 3)"
+        )
+        ce: bool = pf.Field(True, description="CE(M_G, ỹ) of Eq. 11; false leaves KL (Eq. 3)")
         delta: float = pf.Field(
             0.5,
             ge=0,
@@ -93,6 +100,10 @@ class FedPKD(D.ScoresDown, D.EvaluatesServerModel):
     ablations = {
         "w/o Pro (Fig. 8)": "--set delta=1",
         "w/o D.F. (Fig. 8)": "--set theta=1",
+        "KD-based (Fig. 1 to 3, Eq. 3)": (
+            "--set weights=uniform --set ce=false --set theta=1 --set delta=1 --set gamma=1 "
+            "--set epsilon=0"
+        ),
     }
 
     @pf.hookimpl
@@ -168,7 +179,7 @@ class FedPKD(D.ScoresDown, D.EvaluatesServerModel):
         """S (Eq. 6), D̆ (Alg. 1), ServerTrain (Eq. 13), then M_G on D̆."""
         config, model = server.config, D.server_model(server)
         delta: float = config.delta
-        S = F.ensemble_logits(D.stacked(uploads, "public_logits"))
+        S = F.ensemble_logits(D.stacked(uploads, "public_logits"), config.weights)
         P, known = self._prototypes(server, uploads)
         R, _ = D.evaluated(model, server.public)
         kept = F.filter_by_prototype(R, S.argmax(1), P, known, config.theta).nonzero().squeeze(1)
@@ -177,7 +188,9 @@ class FedPKD(D.ScoresDown, D.EvaluatesServerModel):
 
         def loss(features: Tensor, logits: Tensor, index: Tensor) -> Tensor:
             y = label[index]
-            kd = F.kl_divergence(logits, S[index]) + cross_entropy(logits, y)
+            kd = F.kl_divergence(logits, S[index])
+            if config.ce:
+                kd = kd + cross_entropy(logits, y)
             pull = F.prototype_alignment(features, y, P, known, "mse")
             return delta * kd + (1 - delta) * pull
 

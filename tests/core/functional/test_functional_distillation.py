@@ -49,6 +49,11 @@ def test_ensemble_is_the_loop(m, n, c):
         for x in range(n):
             expected[x] += weights[i, x] * logits[i, x]
     torch.testing.assert_close(ensemble_logits(logits), expected)
+    mean = torch.zeros(n, c, dtype=torch.float64)
+    for i in range(m):
+        for x in range(n):
+            mean[x] += logits[i, x] / m
+    torch.testing.assert_close(ensemble_logits(logits, "uniform"), mean)
 
 
 def test_weights_of_flat_logits():
@@ -199,6 +204,8 @@ def test_errors_name_the_value():
             function(logits[0])
         with pytest.raises(ValueError, match=r"a client and a class: got shape \[0, 3, 4\]"):
             function(logits[:0])
+    with pytest.raises(ValueError, match="weights must be 'variance' or 'uniform': got 'equal'"):
+        ensemble_logits(logits, "equal")
     features, labels, known = randn(4, 3), torch.tensor([0, 1, 1, 0]), torch.tensor([True, True])
     for keep in (0.0, 1.2, math.nan):
         with pytest.raises(ValueError, match=f"keep must be above 0 and at most 1: got {keep}"):

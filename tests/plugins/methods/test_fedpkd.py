@@ -139,18 +139,35 @@ def test_a_class_that_is_absent_from_a_round(absent, known):
         assert found.count(c) == (1 if c in known else label.count(c))
 
 
+PLAIN = {"weights": "uniform", "ce": False, "theta": 1, "delta": 1, "gamma": 1, "epsilon": 0}
+"""The KD-based method of Eq. 3."""
+
+
 @pytest.mark.parametrize(
-    ("theta", "delta", "kept_count"), [(0.6, 0.5, None), (1.0, 0.3, 12), (0.6, 1.0, None)]
+    ("theta", "delta", "kept_count", "options"),
+    [
+        (0.6, 0.5, None, {}),
+        (1.0, 0.3, 12, {}),
+        (0.6, 1.0, None, {}),
+        (0.6, 0.5, None, {"weights": "uniform"}),
+        (0.6, 0.5, None, {"ce": False}),
+        (1.0, 1.0, 12, PLAIN),
+    ],
 )
-def test_server_step(theta, delta, kept_count):
-    config = FedPKD.Config(theta=theta, delta=delta, server_epochs=3, server_lr=0.02)
+def test_server_step(theta, delta, kept_count, options):
+    config = FedPKD.Config(
+        **{"theta": theta, "delta": delta, **options}, server_epochs=3, server_lr=0.02
+    )
     server = DoubleServer(config)
     server.modules["model"], model = server.build("server"), server.build("server")
     z = logits(3, 12, 4)
     uploads, x = uploads_of(z), server.public.x
     found = FedPKD().server_train(server, uploads)
 
-    beta, P = slow_weights(z.tolist()), slow_prototypes(uploads, "weighted")
+    beta = slow_weights(z.tolist())
+    if "weights" in options:
+        beta = [[1 / 3] * 12] * 3
+    P = slow_prototypes(uploads, "weighted")
     S = [[sum(beta[m][n] * z[m, n, c] for m in range(3)) for c in range(4)] for n in range(12)]
     label = [max(range(4), key=lambda c, n=n: S[n][c]) for n in range(12)]
     assert 3 in label  # a pseudo-class without a prototype
@@ -172,7 +189,9 @@ def test_server_step(theta, delta, kept_count):
         n = kept[position]
         y = label[n]
         features, scores = slow_scores(model, x[n])
-        kd = slow_kl(scores, S[n]) - slow_log_softmax(scores)[y]
+        kd = slow_kl(scores, S[n])
+        if "ce" not in options:
+            kd = kd - slow_log_softmax(scores)[y]
         pull = 0.0
         if y in P:
             pull = sum((a - b) ** 2 for a, b in zip(features, P[y], strict=True)) / 3
@@ -225,6 +244,19 @@ def test_ablations(data_dir):
     assert not torch.equal(
         alone.server.knowledge["public_logits"], half.server.knowledge["public_logits"]
     )
+
+
+def test_the_kd_based_method_is_an_ablation(data_dir):
+    words = FedPKD.ablations["KD-based (Fig. 1 to 3, Eq. 3)"].replace("--set ", "").split()
+    given = dict(word.split("=") for word in words)
+    toy = Public("fedpkd", data_dir, {**SMALL, **given}, dry=True).after(2)
+    config = toy.plan.composition.configs["fedpkd"].model_dump()
+    assert {name: config[name] for name in PLAIN} == PLAIN
+    terms = toy.lines[1]["loss_terms"]
+    assert terms["ce"] > 0 and terms["public_kl"] > 0
+    assert terms["align"] == terms["public_ce"] == 0
+    # All public samples teach the server, and what it makes of them is not FedPKD's.
+    assert toy.server.knowledge["public_index"].tolist() == list(range(20))
 
 
 def test_epochs(data_dir):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import protofl as pf
 import pytest
 import torch
@@ -115,3 +116,31 @@ def test_counts_and_classes_are_in_the_bytes_but_no_floats(run):
     for blob in weighted.pool.uploads(0).values():
         assert isinstance(pf.Payload.from_bytes(blob)["counts"], torch.Tensor)
         assert toyfed.count_floats(blob) == pf.Payload.from_bytes(blob).floats
+
+
+@pytest.mark.parametrize(("classes", "mib"), [(10, 3.2), (100, 32.4)])
+def test_fedpkds_logits_are_those_of_table_1(toy, tmp_path, classes, mib):
+    """10 · (5000 + 3500) · C · 4 B: all public samples up, θ = 70 % of them down.
+
+    The paper's totals are multiples of 3.24 and 32.4 MiB. So many public samples are equal that a
+    pseudo-class has a multiple of 5000/C, of which 70 % is a whole number.
+    """
+    clients, public, kept, K = 10, 5000, 3500, toyfed.SIDE**2
+    different = torch.randn(classes, 1, toyfed.SIDE, toyfed.SIDE)
+    x = different.repeat_interleave(public // classes, 0)
+    path = tmp_path / "public.npz"
+    np.savez(path, x_train=x.numpy(), y_train=np.arange(public) % classes)
+    found = toy(
+        "fedpkd",
+        data=toyfed.make_images([[2] * classes] * clients),
+        models=toyfed.group(toyfed.PIXELS, K=K),
+        set={"server_model": "pixels"},
+        public=f"npz:{path}",
+        batch_size=500,
+    )
+    for line in found.rounds(2):
+        up = line["upload_floats"] - clients * classes * K  # prototypes of all classes
+        down = line["download_floats"] - clients * classes * K
+        assert (up, down) == (clients * public * classes, clients * kept * classes)
+        assert (up + down) * 4 == 10 * (5000 + 3500) * classes * 4
+        assert round((up + down) * 4 / 2**20, 1) == mib
