@@ -30,7 +30,7 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
     if s.recipe:
         origin = "{name} of {distribution} {version}".format(**s.recipe)
         rows.insert(0, ("recipe", f"{origin}: {s.method} with what differs below"))
-    wrappers = [m.name for m in composition.members.values() if m.role == "wrapper"]
+    wrappers = [m.name for m in composition.members.values() if m.kind == "wrapper"]
     if wrappers:
         rows.append(("wrappers", ", then ".join(wrappers)))
     rows += [

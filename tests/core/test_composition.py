@@ -30,7 +30,7 @@ def test_one_method_provides_everything():
 def test_the_baseline_fills_the_gaps():
     composition = Composition(Registry(), "local")
     assert {composition.provider(hook) for hook in ROUND_HOOKS} == {BASELINE}
-    assert {composition.owner(hook) for hook in ROUND_HOOKS} == {"local"}
+    assert {composition.providers[hook] for hook in ROUND_HOOKS} == {"local"}
     assert composition.describe()["inference"] == "local (default)"
     assert composition.describe()["local_loss"] == "ce"
     assert Composition(Registry(), "fedsa").describe()["inference"] == "fedsa"
@@ -91,7 +91,7 @@ def test_use_of_a_hook_that_the_donor_does_not_write():
     assert "upload_payload" not in called("a")
     composition = compose(use={"inference": "local"})
     assert composition.provider("inference") == BASELINE
-    assert composition.owner("inference") == "local"
+    assert composition.providers["inference"] == "local"
 
 
 def test_phases_defaults_and_optimiser_are_the_main_methods():

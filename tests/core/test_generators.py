@@ -43,7 +43,8 @@ class _Opened:
 def source(x, dry=False):
     data = Dataset(x, torch.zeros(len(x), dtype=torch.int64), len(x), ["a"])
     choice = Choice("generator", "ramp", Ramp, None)
-    return image_source(choice, data, CPU, None, dry=dry)
+    made = image_source(choice, data, CPU, None)
+    return made.unopened() if dry else made
 
 
 @pytest.mark.parametrize(("channels", "side"), [(1, 8), (3, 16), (3, 32), (2, 5)])
@@ -94,7 +95,7 @@ def test_a_generator_is_chosen_only_where_a_method_needs_one(tmp_path):
     given = {"models": "htcnn8", "data_dir": tmp_path, "backend": "local"}
     made = Plan.make({"method": "local", **given})
     assert "generator" not in made.choices
-    assert made.image_source() is None
+    assert made.images is None
     with pytest.raises(UsageError, match="no generator"):
         Plan.make({"method": "local", **given, "options": {"generator": {"seed": 1}}})
     made = Plan.make({"method": "fedktl", **given})

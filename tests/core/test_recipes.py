@@ -8,8 +8,8 @@ import sys
 
 import protofl as pf
 import pytest
+from protofl.files.tables import read_table
 from protofl.plan.recipes import with_recipe, write_recipe
-from protofl.plan.request import read_options_file
 from protofl.plugin.registry import Registry
 from protofl.toml import parse_toml, to_toml
 from runtime_toys import install, train, without_times
@@ -192,7 +192,7 @@ def test_json_is_as_good_as_toml(tmp_path):
     options = {"method": "fedsa", "lr": 0.5, "drop": ["mcl"], "options": {"fedsa": {"alpha": 1}}}
     for name in ("r.toml", "r.json"):
         write_recipe(tmp_path / name, options)
-    one, two = (read_options_file(tmp_path / name) for name in ("r.toml", "r.json"))
+    one, two = (read_table(tmp_path / name, "--config", "options") for name in ("r.toml", "r.json"))
     assert one == two
 
 

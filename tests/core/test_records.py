@@ -9,6 +9,7 @@ from datetime import datetime
 import protofl as pf
 import pytest
 import torch
+from protofl.plan.options import options_in
 from protofl.plan.plan import Plan
 from protofl.runs.record import Journal
 from runtime_toys import DATA, install, train, without_times
@@ -140,9 +141,7 @@ def test_partition_json(tmp_path):
 
 
 def _options(out):
-    from protofl.plan.request import read_options_file
-
-    return read_options_file(out / "config.json")
+    return options_in(read(out / "config.json"))
 
 
 def test_the_summary(tmp_path):

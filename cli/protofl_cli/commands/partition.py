@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -143,9 +144,9 @@ def _make(
     block: list[str],
 ) -> tuple[Dataset, Split]:
     """The data and their split, by the steps of a run's plan."""
+    from protofl.data.split import kept_split, make_split, number_of_clients
     from protofl.plan.inputs import load_data
     from protofl.plan.settings import DEFAULT_DATA_DIR, Settings
-    from protofl.plan.steps import kept_split, number_of_clients, splitter
     from protofl.plugin.choice import choose
     from protofl.plugin.registry import Registry
 
@@ -158,7 +159,8 @@ def _make(
     folder = (data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
     data = load_data(chosen, folder, lambda line: render.line(line, "dim"))
     count = number_of_clients(data, clients, usual["clients"])
-    split = splitter(data, partitioner, count, batch_size, public)(seed)
+    bound = functools.partial(partitioner.call, "partition")
+    split = make_split(data, bound, count, batch_size, seed, public, partitioner=partitioner.name)
     split.notes.extend(kept_split(data))
     return data, split
 

@@ -31,7 +31,7 @@ from protofl.data.spec import SampleSpec
 from protofl.errors import ProtoflError, UsageError
 from protofl.files.lock import exclusive
 
-__all__ = ["CacheEntry", "cache_file", "entries", "files_key", "import_npz", "load"]
+__all__ = ["CacheEntry", "cache_file", "entries", "files_key", "import_npz", "load", "to_stderr"]
 
 FORMAT = 1  # raised whenever older files can't be read any more; they are decoded again then
 _SUFFIX = ".safetensors"
@@ -70,7 +70,8 @@ class CacheEntry:
     problem: str = ""
 
 
-def _to_stderr(line: str) -> None:
+def to_stderr(line: str) -> None:
+    """Print a line about what is going on where no results are printed."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -78,7 +79,7 @@ def load(
     key: str,
     data_dir: Path,
     decode: Callable[[], Dataset],
-    report: Callable[[str], None] = _to_stderr,
+    report: Callable[[str], None] = to_stderr,
 ) -> Dataset:
     """Return the data set ``key`` from the cache; decode it first where the cache has none.
 
@@ -125,7 +126,7 @@ def import_npz(name: str, file: str | Path, data_dir: Path) -> Dataset:
         f"{data.num_train} training and {test} test samples"
     )
     data.note = f"{origin}; {data.note}" if data.note else origin
-    with exclusive(path, _to_stderr):
+    with exclusive(path, to_stderr):
         return _store(path, data)
 
 

@@ -90,6 +90,10 @@ class ImageSource:
         self._bounds: tuple[float, float] | None = None
         self._outline: Outline | None = None
 
+    def unopened(self) -> ImageSource:
+        """The same for a dry step: nothing is loaded, latents and images are zeros."""
+        return ImageSource(self.name, self._tell, self._load, self._data, self._device, dry=True)
+
     @property
     def outline(self) -> Outline:
         """The generator's sizes; as far as they are known before it is loaded, in a dry step."""

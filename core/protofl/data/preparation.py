@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from protofl.data.spec import SampleSpec
+from protofl.errors import UsageError
 
 
 class Preparation(Protocol):
@@ -57,6 +58,32 @@ class Pixels:
         if scale <= 1:
             return height, width
         return max(self.side, round(height * scale)), max(self.side, round(width * scale))
+
+
+def pixels_for(
+    stored: SampleSpec, name: str, channels: int | None, side: int
+) -> tuple[Pixels, list[str]]:
+    """How images become what models take, and lines that say what is done to them.
+
+    Args:
+        stored: The images.
+        name: The models, for errors and lines.
+        channels: Channels that the models take; None for any.
+        side: The smallest side that they take.
+
+    Raises:
+        UsageError: The models take another number of channels, and the images are not grey.
+    """
+    notes, has = [], stored.shape[0]
+    channels = channels or has
+    if has != channels:
+        if has != 1:
+            raise UsageError(f"{name} takes images of {channels} channels, the data have {has}")
+        notes.append(f"grey images are repeated to {channels} channels for {name}")
+    smaller = min(stored.shape[1:])
+    if smaller < side:
+        notes.append(f"images of {smaller} px are brought to {side} px for {name} (bilinear)")
+    return Pixels(channels, side), notes
 
 
 @dataclass(frozen=True)

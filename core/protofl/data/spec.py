@@ -70,6 +70,13 @@ class SampleSpec:
         """Of a batch as a model sees it: int64 for tokens, torch's default for the others."""
         return torch.int64 if self.kind == "tokens" else torch.get_default_dtype()
 
+    def is_like(self, other: SampleSpec) -> bool:
+        """Whether one preparation does for both: images of any size with the same channels."""
+        if self.kind == other.kind == "image":
+            return self.shape[0] == other.shape[0]
+        mine = (self.kind, self.shape, self.vocabulary)
+        return mine == (other.kind, other.shape, other.vocabulary)
+
     def zeros(self, count: int) -> Tensor:
         """A batch of ``count`` samples that are all zero, as a model sees it."""
         return torch.zeros(count, *self.shape, dtype=self.dtype)

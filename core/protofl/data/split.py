@@ -26,8 +26,8 @@ from protofl.data.dataset import Dataset
 from protofl.errors import UsageError
 from protofl.randomness import numpy_stream
 
-Partition = Callable[[np.ndarray, int, int, int, np.random.Generator, list[str]], list[np.ndarray]]
-"""A partitioner with its options bound: labels, C, M, least samples, generator, notes → rows."""
+Partition = Callable[..., list[np.ndarray]]
+"""A partitioner with its options bound: by name all but ``config`` of its hook's arguments."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +97,20 @@ class Split:
         return digest.hexdigest()
 
 
+def number_of_clients(data: Dataset, given: int | None, usual: int) -> int:
+    """M: as given, else as the data come split, else as usual."""
+    if given is None and data.split is not None:
+        return len(data.split)
+    return usual if given is None else given
+
+
+def kept_split(data: Dataset) -> list[str]:
+    """What to tell whoever names a partitioner of data that come already split."""
+    if data.split is None:
+        return []
+    return ["the data come already split over clients: that split is kept"]
+
+
 def make_split(
     data: Dataset,
     partition: Partition,
@@ -144,9 +158,14 @@ def make_split(
                 f"{num_clients} clients; asked for at least {lowered} samples each, not {least}"
             )
         least = lowered
-    labels = data.y.numpy()[base]
-    generator = numpy_stream(seed, "split", "partition")
-    shares = partition(labels, data.num_classes, num_clients, least, generator, notes)
+    shares = partition(
+        labels=data.y.numpy()[base],
+        num_classes=data.num_classes,
+        num_clients=num_clients,
+        min_samples=least,
+        generator=numpy_stream(seed, "split", "partition"),
+        notes=notes,
+    )
     rows, sizes = _checked(shares, len(base), num_clients, partitioner or "the partitioner")
 
     # Shuffle within every client at once: sort by client, then by a random key.

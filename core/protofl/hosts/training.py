@@ -66,7 +66,7 @@ def _trained(engine: Choice, jobs: list[TrainJob]) -> list[Trained]:
     start = time.perf_counter()
     if len(jobs) == 1:
         with jobs[0].stream():
-            found = [engine.bound("train")(job=jobs[0])]
+            found = [engine.bound("train", job=jobs[0])()]
     else:
         found = engine.call("train_group", jobs=jobs)
     seconds = (time.perf_counter() - start) / len(jobs)

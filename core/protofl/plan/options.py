@@ -7,9 +7,6 @@ from typing import Any
 
 from protofl.errors import UsageError
 
-SPELLED = {"set", "with"}
-"""Long names that `protofl.plan.settings` has under another."""
-
 
 def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
     """Options by the names of `protofl.plan.settings`, from the long names that users write.
@@ -44,13 +41,11 @@ def as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
     A run's ``config.json`` has them so.
     """
     found = dict(values)
-    if found.get("add") is not None:
-        terms = several("--add", found["add"])
-        found["add"] = [term if "=" in term else f"local_loss={term}" for term in terms]
-    if found.get("drop") is not None:
-        terms = several("--drop", found["drop"])
-        bare = [term for term in terms if term.partition(".")[0] != "local_loss"]
-        found["drop"] = [f"local_loss.{term}" if term in bare else term for term in terms]
+    for key, prefix in (("add", "local_loss="), ("drop", "local_loss.")):
+        if found.get(key) is not None:
+            terms = several(f"--{key}", found[key])
+            whole = {t for t in terms if "=" in t or t.partition(".")[0] == "local_loss"}
+            found[key] = [t if t in whole else prefix + t for t in terms]
     return found
 
 

@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 
 from protofl.data.batches import Samples
+from protofl.data.cache import to_stderr
 from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.preparation import Preparation
-from protofl.data.split import Split
+from protofl.data.split import Split, number_of_clients
 from protofl.models.architecture import Architecture, SplitModel
 from protofl.models.cost import cost
-from protofl.plan import steps
-from protofl.plan.inputs import image_source
-from protofl.plan.settings import CHOOSING, Settings, build
+from protofl.plan import inputs, steps
+from protofl.plan.settings import Settings, build
 from protofl.plugin.choice import Choice
 from protofl.plugin.composition import Composition
 from protofl.plugin.registry import Registry
@@ -44,6 +44,7 @@ class Plan:
         data: The data.
         public_data: Public samples of their own, where the run has them.
         splits: Makes the split of a seed.
+        images: The server's image generator; None where no method needs one.
         info: What the hooks may know of the run.
         preparation: What samples become for the models.
         device: Where it computes.
@@ -57,10 +58,11 @@ class Plan:
     data: Dataset
     public_data: Dataset | None
     splits: Callable[[int], Split]
+    images: ImageSource | None
     info: RunInfo
     preparation: Preparation
     device: torch.device
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
     # --- making one ---------------------------------------------------------------------------
 
@@ -69,7 +71,7 @@ class Plan:
         cls,
         given: Mapping[str, Any],
         extra: Extra | None = None,
-        report: Any = None,  # noqa: ANN401 - a callable or None
+        report: inputs.Report = to_stderr,
         registry: Registry | None = None,
     ) -> Plan:
         """Resolve what was given with the defaults of the method, the data set and the list.
@@ -78,7 +80,7 @@ class Plan:
             given: Options by the names of `protofl.plan.settings`; what is None counts as not
                 given.
             extra: Plugin classes that are not installed, {(kind, name): class}.
-            report: Called with a line when something takes long (a download).
+            report: Takes a line when something takes long (a download).
             registry: Where plugins are found, instead of a registry of the plan's own; then
                 ``extra`` and blocked plugins are those of this one.
 
@@ -90,35 +92,38 @@ class Plan:
         registry = registry or Registry(settings.block, extra)
         # 1. The plugins that have defaults for others, and the settings with these.
         composition = steps.compose(registry, settings)
-        choices = {
-            CHOOSING[option]: steps.chosen(registry, settings, option)
-            for option in ("dataset", "models")
-        }
+        choices = steps.chosen(registry, settings, "dataset", "models")
         settings = steps.with_defaults(given, composition, choices)
         # 2. The other plugins, and where they compute.
         device = steps.device_of(settings.device)
         settings, others = steps.other_choices(registry, settings, composition, device)
         choices |= others
-        # 3. The data, what they become for the models, and the public data.
-        found = steps.run_data(given, settings, composition, choices, registry, report)
-        splits = steps.splitter(
-            found.data, choices["partitioner"], found.clients, settings.batch_size, found.held_out
+        # 3. The data, the public data, and what they become for the models.
+        data = inputs.load_data(choices["dataset"], settings.data_dir, report)
+        public, own_public = inputs.public_data(
+            settings, composition, data, registry, report, given="public" in given
+        )
+        clients = number_of_clients(data, given.get("clients"), settings.clients)
+        settings = settings.model_copy(update={"clients": clients, "public": public})
+        preparation, notes = inputs.preparation_for(
+            data.sample, choices["model-group"], registry, augment=settings.augment
         )
         # 4. What hooks may know of the run; what they ask of it; options that depend on it.
-        info = steps.run_info(settings, choices["model-group"], found)
+        info = steps.run_info(settings, choices["model-group"], data, preparation, own_public)
         steps.settle(composition, settings, info)
         return cls(
-            settings=steps.resolved(settings, composition, choices, found, device),
+            settings=steps.resolved(settings, composition, choices),
             registry=registry,
             composition=composition,
             choices=choices,
-            data=found.data,
-            public_data=found.public_data,
-            splits=splits,
+            data=data,
+            public_data=own_public,
+            splits=inputs.splitter(settings, data, choices["partitioner"]),
+            images=inputs.image_source(choices.get("generator"), data, device, settings.data_dir),
             info=info,
-            preparation=found.preparation,
+            preparation=preparation,
             device=device,
-            notes=found.notes,
+            notes=[*inputs.about(data, given), *notes],
         )
 
     def to_json(self) -> str:
@@ -175,20 +180,6 @@ class Plan:
             model = architecture.build(info.sample, info.num_classes, info.feature_dim)
         layout = torch.channels_last if architecture.channels_last else torch.contiguous_format
         return model.to(self.device).to(memory_format=layout)
-
-    def image_source(self, *, dry: bool = False) -> ImageSource | None:
-        """The server's image generator; None where no method needs one."""
-        return self._image_source(dry=True) if dry else self._opened_source
-
-    @cached_property
-    def _opened_source(self) -> ImageSource | None:
-        return self._image_source(dry=False)
-
-    def _image_source(self, *, dry: bool) -> ImageSource | None:
-        choice = self.choices.get("generator")
-        if choice is None:
-            return None
-        return image_source(choice, self.data, self.device, self.settings.data_dir, dry=dry)
 
     def cost(self, architecture: Architecture) -> float:
         """What a sample costs in a forward pass, relative to others; by it work is dealt out."""

@@ -13,24 +13,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.resources
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from protofl.errors import UsageError
-from protofl.plan.options import (
-    SPELLED,
-    as_typed,
-    merge_nested,
-    merge_options,
-    options_in,
-    parse_options,
-)
+from protofl.files.tables import write_table
+from protofl.plan.options import as_typed, merge_nested, merge_options, options_in, parse_options
 from protofl.plan.settings import RUN_OR_MACHINE, Settings, check_names
 from protofl.plugin.kinds import Plugin
 from protofl.plugin.registry import Registry
-from protofl.toml import parse_toml, to_toml
+from protofl.toml import parse_toml
 
 
 class Recipe:
@@ -53,7 +46,7 @@ def load_recipe(plugin: Plugin) -> type[Recipe]:
     text = file.read_text(encoding="utf-8")
     values = parse_toml(text)
     options = parse_options(as_typed(options_in(values)))
-    check_names(options, "option", SPELLED)
+    check_names(options, "option")
     if not options.get("method"):
         raise UsageError("it names no method")
     about = str(values.get("description") or describe(options))
@@ -114,17 +107,8 @@ def write_recipe(path: Path, options: Mapping[str, Any]) -> None:
             left out.
     """
     values = {"description": describe(options), **written(options)}
-    if path.suffix == ".json":
-        text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
-    else:
-        text = _HEADER + to_toml(values)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--save-recipe {path} can't be written: {error}") from None
-
-
-_HEADER = "# Run it: protofl run --config FILE. Publish it: docs/recipes.md\n\n"
+    comment = "Run it: protofl run --config FILE. Publish it: docs/recipes.md"
+    write_table(path, values, "--save-recipe", comment)
 
 
 def written(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.plan.options import SPELLED, as_typed, merge_options, options_in, parse_options
+from protofl.files.tables import read_table
+from protofl.plan.options import as_typed, merge_options, options_in, parse_options
 from protofl.plan.recipes import check_recipe_path, of_method, with_recipe
 from protofl.plan.settings import check_names
-from protofl.toml import parse_toml
 
 
 @dataclass
@@ -64,27 +63,27 @@ def read_request(
         name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", method.__name__).lower()
         extra["method", name] = method
         typed["method"] = name
-    request = Request({}, _path(out), resume, _path(save_recipe), extra=extra)
+    request = Request({}, resume=resume, extra=extra)
+    request.out = Path(out) if out is not None else None
+    request.save_recipe = Path(save_recipe) if save_recipe is not None else None
     if request.save_recipe is not None:
         check_recipe_path(request.save_recipe)
     if resume:
         _check_resume(request, config is not None or bool(typed.get("set")))
         request.options = parse_options(typed)
         return request
-    below = read_options_file(Path(config)) if config is not None else {}
+    below = {}
+    if config is not None:
+        below = options_in(read_table(Path(config), "--config", "options"))
     if file_out := below.pop("out", None):
         request.out = request.out or Path(str(file_out))
     request.quiet = bool(below.pop("quiet", False))
     owner = str(typed.get("method") or below.get("method") or "")
     below = parse_options(as_typed(below), owner)
-    check_names(below, f"option in --config {config}:", SPELLED | {"out", "quiet"})
+    check_names(below, f"option in --config {config}:", ("out", "quiet"))
     merged = of_method(merge_options(below, parse_options(typed, owner)))
     request.options = merged if extra else with_recipe(merged)
     return request
-
-
-def _path(given: str | Path | None) -> Path | None:
-    return None if given is None else Path(given)
 
 
 def _check_resume(request: Request, more: bool) -> None:
@@ -94,24 +93,3 @@ def _check_resume(request: Request, more: bool) -> None:
         raise UsageError("--resume needs --out: the folder of the interrupted run")
     if more:
         raise UsageError("--resume continues the run as it was; leave --config and --set out")
-
-
-def read_options_file(path: Path) -> dict[str, Any]:
-    """Options from a TOML or JSON file, by their long names (``-`` and ``_`` alike).
-
-    Raises:
-        UsageError: The file can't be read or is neither.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--config {path} can't be read: {error}") from None
-    try:
-        values = json.loads(text) if path.suffix == ".json" else parse_toml(text)
-    except ValueError as error:
-        raise UsageError(
-            f"--config {path} is no valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}"
-        ) from None
-    if not isinstance(values, dict):
-        raise UsageError(f"--config {path} holds no table of options")
-    return options_in(values)

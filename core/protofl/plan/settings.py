@@ -79,6 +79,11 @@ class Settings(BaseModel):
     profile: bool = Field(False, description="time every stage; write profile/trace.json")
     data_dir: Path = Field(DEFAULT_DATA_DIR, description="where decoded data are cached")
 
+    @property
+    def held_out(self) -> int:
+        """Samples of the data to hold out as public ones."""
+        return self.public if isinstance(self.public, int) else 0
+
 
 CHOOSING = {
     "dataset": "dataset",
@@ -114,7 +119,7 @@ def check_names(values: Iterable[str], noun: str, others: Iterable[str] = ()) ->
     """
     for key in values:
         if key not in Settings.model_fields:
-            known = {*Settings.model_fields, *others}
+            known = {*Settings.model_fields, "set", "with", *others}
             raise unknown(noun, key, known, "see: protofl run --help")
 
 

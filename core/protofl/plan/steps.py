@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,11 +10,8 @@ import torch
 from protofl.cores import usable_cores
 from protofl.data.dataset import Dataset
 from protofl.data.preparation import Preparation
-from protofl.data.split import Split, make_split
 from protofl.errors import Refused, UsageError
-from protofl.hookspecs.config import Config
 from protofl.models.architecture import Architecture
-from protofl.plan.inputs import load_data, partition_with, preparation_for, public_data
 from protofl.plan.settings import CHOOSING, Settings, build
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.composition import Composition
@@ -39,10 +34,12 @@ def compose(registry: Registry, settings: Settings) -> Composition:
     )
 
 
-def chosen(registry: Registry, settings: Settings, option: str) -> Choice:
-    """The plugin that an option of `CHOOSING` names, with its options."""
-    text: str = getattr(settings, option)
-    return choose(registry, CHOOSING[option], text, settings.options.get(option))
+def chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, Choice]:
+    """The plugins that options of `CHOOSING` name, with their own options, by kind."""
+    return {
+        CHOOSING[o]: choose(registry, CHOOSING[o], getattr(settings, o), settings.options.get(o))
+        for o in options
+    }
 
 
 def with_defaults(
@@ -52,28 +49,25 @@ def with_defaults(
     width = getattr(choices["model-group"].plugin, "feature_dim", None)
     defaults: dict[str, Any] = {} if width is None else {"feature_dim": width}
     defaults |= getattr(choices["dataset"].plugin, "defaults", {})
-    defaults |= composition.run_defaults()
+    defaults |= composition.members[composition.main].call("run_defaults") or {}
     return build({**defaults, **given})
 
 
 def other_choices(
     registry: Registry, settings: Settings, composition: Composition, device: torch.device
 ) -> tuple[Settings, dict[str, Choice]]:
-    """The plugins beside methods, data set and models; the settings name the backend then."""
-    found = {
-        "partitioner": chosen(registry, settings, "partition"),
-        "engine": chosen(registry, settings, "engine"),
-    }
+    """The plugins beside methods, data set and models; the settings say where they compute."""
+    options = ["partition", "engine"]
     if composition.needs_generator:
-        found["generator"] = chosen(registry, settings, "generator")
+        options.append("generator")
     elif "generator" in settings.options:
         raise UsageError(
             "--set generator.…: this method has no generator",
             do="leave it out, or choose a method with one (fedktl)",
         )
-    settings = with_backend(settings, found["engine"], device, uninstalled=bool(registry.extra))
-    found["backend"] = chosen(registry, settings, "backend")
-    return settings, found
+    found = chosen(registry, settings, *options)
+    settings = placed(settings, found["engine"], device, uninstalled=bool(registry.extra))
+    return settings, found | chosen(registry, settings, "backend")
 
 
 def device_of(text: str) -> torch.device:
@@ -91,10 +85,10 @@ def device_of(text: str) -> torch.device:
     return device
 
 
-def with_backend(
+def placed(
     settings: Settings, engine: Choice, device: torch.device, *, uninstalled: bool
 ) -> Settings:
-    """The settings with a backend in place of ``auto``.
+    """The settings with a device and a backend in place of ``auto``, and the data's whole path.
 
     Args:
         settings: The settings.
@@ -102,129 +96,42 @@ def with_backend(
         device: Where clients train.
         uninstalled: Whether a plugin is a class of this program, which other processes can't see.
     """
-    if settings.backend == "auto":
+    backend = settings.backend
+    if backend == "auto":
         together = "train_group" in engine.hooks
         alone = device.type != "cpu" or len(usable_cores()) == 1 or uninstalled or together
-        return settings.model_copy(update={"backend": "local" if alone else "process"})
-    if uninstalled and settings.backend != "local":
+        backend = "local" if alone else "process"
+    elif uninstalled and backend != "local":
         raise UsageError(
-            f"backend {settings.backend!r} can't see a plugin that is not installed",
+            f"backend {backend!r} can't see a plugin that is not installed",
             do="use --backend local, or install the plugin (protofl finds entry points)",
         )
-    return settings
-
-
-# --- data -----------------------------------------------------------------------------------------
-
-
-@dataclass
-class RunData:
-    """The data of a run, and what becomes of them.
-
-    Attributes:
-        data: The data.
-        clients: M.
-        held_out: Samples to hold out as public ones.
-        public_data: Public samples of their own, where the run has them.
-        public: ``--public`` as it is recorded.
-        preparation: What samples become for the models.
-        notes: Lines to tell the user.
-    """
-
-    data: Dataset
-    clients: int
-    held_out: int
-    public_data: Dataset | None
-    public: int | str
-    preparation: Preparation
-    notes: list[str]
-
-
-def run_data(
-    given: Mapping[str, Any],
-    settings: Settings,
-    composition: Composition,
-    choices: Mapping[str, Choice],
-    registry: Registry,
-    report: Any,  # noqa: ANN401 - a callable or None
-) -> RunData:
-    """The data, the public data, and how many clients share them."""
-    data_dir = settings.data_dir.expanduser().absolute()
-    dataset, group = choices["dataset"], choices["model-group"]
-    data = load_data(dataset, data_dir, report)
-    needed = getattr(composition.members[settings.method].instance, "needs_public", False)
-    public, own_public = public_data(
-        settings, "public" in given, needed, data, registry, data_dir, report
-    )
-    preparation, notes = preparation_for(
-        data, group.plugin, group.text, registry, augment=settings.augment
-    )
-    if "partition" in given and settings.partition != "given":
-        notes = [*kept_split(data), *notes]
-    return RunData(
-        data=data,
-        clients=number_of_clients(data, given.get("clients"), settings.clients),
-        held_out=0 if own_public else int(public),
-        public_data=own_public,
-        public=public if own_public is None else f"npz:{public}",
-        preparation=preparation,
-        notes=[*([data.note] if data.note else []), *notes],
-    )
-
-
-def number_of_clients(data: Dataset, given: int | None, usual: int) -> int:
-    """M: as given, else as the data come split, else as usual."""
-    if given is None and data.split is not None:
-        return len(data.split)
-    return usual if given is None else given
-
-
-def kept_split(data: Dataset) -> list[str]:
-    """What to tell whoever names a partitioner of data that come already split."""
-    if data.split is None:
-        return []
-    return ["the data come already split over clients: that split is kept"]
-
-
-def splitter(
-    data: Dataset, partitioner: Choice, clients: int, batch_size: int, public: int
-) -> Callable[[int], Split]:
-    """What makes the split of a seed, and keeps the last two.
-
-    Args:
-        data: The data.
-        partitioner: The partitioner, unused where the data come already split.
-        clients: M.
-        batch_size: Samples that every client should be able to fill a batch with.
-        public: Samples to hold out as public ones.
-    """
-    partition = partition_with(partitioner)
-
-    @lru_cache(maxsize=2)
-    def split(seed: int) -> Split:
-        return make_split(
-            data, partition, clients, batch_size, seed, public, partitioner=partitioner.name
-        )
-
-    return split
+    folder = settings.data_dir.expanduser().absolute()
+    update = {"backend": backend, "device": str(device), "data_dir": folder}
+    return settings.model_copy(update=update)
 
 
 # --- what the hooks may know ----------------------------------------------------------------------
 
 
-def run_info(settings: Settings, group: Choice, found: RunData) -> RunInfo:
+def run_info(
+    settings: Settings,
+    group: Choice,
+    data: Dataset,
+    preparation: Preparation,
+    own_public: Dataset | None,
+) -> RunInfo:
     """What is known of the run before it starts."""
     architectures: list[Architecture] = group.call("architectures")
-    own = found.public_data
     return RunInfo(
         group=settings.models,
-        architectures=tuple(architectures[: found.clients]),
-        num_clients=found.clients,
-        participants=max(1, round(settings.participation * found.clients)),
-        num_classes=found.data.num_classes,
+        architectures=tuple(architectures[: settings.clients]),
+        num_clients=settings.clients,
+        participants=max(1, round(settings.participation * settings.clients)),
+        num_classes=data.num_classes,
         feature_dim=settings.feature_dim,
-        sample=found.preparation.seen(found.data.sample),
-        public=found.held_out if own is None else len(own.y),
+        sample=preparation.seen(data.sample),
+        public=settings.held_out if own_public is None else len(own_public.y),
         rounds=settings.rounds,
         batch_size=settings.batch_size,
         local_epochs=settings.local_epochs,
@@ -239,7 +146,11 @@ def settle(composition: Composition, settings: Settings, info: RunInfo) -> None:
     Raises:
         Refused: It is not as a method needs it.
     """
-    reasons = composition.reasons_against(info)
+    reasons = [
+        f"{method.name}: {reason}"
+        for method in composition.methods
+        for reason in method.call("requires", run=info) or []
+    ]
     if reasons:
         raise Refused(
             f"{settings.method} can't run with {settings.models} on {settings.dataset}",
@@ -247,7 +158,8 @@ def settle(composition: Composition, settings: Settings, info: RunInfo) -> None:
             lacks="requirement",
             name="; ".join(reasons),
         )
-    composition.resolve(info)
+    for method in composition.methods:
+        method.resolve(info)
     composition.check_phases(info)
 
 
@@ -255,28 +167,14 @@ def settle(composition: Composition, settings: Settings, info: RunInfo) -> None:
 
 
 def resolved(
-    settings: Settings,
-    composition: Composition,
-    choices: Mapping[str, Choice],
-    found: RunData,
-    device: torch.device,
+    settings: Settings, composition: Composition, choices: Mapping[str, Choice]
 ) -> Settings:
-    """The settings with every option as it is in this run; a plan made from them is the same."""
-    options = {name: _dump(config) for name, config in composition.configs.items()}
-    for option, kind in CHOOSING.items():
-        if kind in choices:
-            choice = choices[kind]
-            options[option] = _dump(choice.config, getattr(choice.plugin, "argument", None))
+    """The settings with every plugin's options as they are in this run; made anew they stay so."""
+    parts: dict[str, Choice] = {**composition.members}
+    parts |= {option: choices[kind] for option, kind in CHOOSING.items() if kind in choices}
+    options = {name: part.dump() for name, part in parts.items()}
     update = {
         "options": {name: values for name, values in options.items() if values},
-        "clients": found.clients,
         "dataset": choices["dataset"].text,
-        "public": found.public,
-        "device": str(device),
-        "data_dir": settings.data_dir.expanduser().absolute(),
     }
     return settings.model_copy(update=update)
-
-
-def _dump(config: Config, without: str | None = None) -> dict[str, Any]:
-    return config.model_dump(mode="json", by_alias=True, exclude={without} if without else None)

@@ -10,7 +10,6 @@ from torch.nn.functional import cross_entropy
 from protofl.hookspecs.markers import hookimpl
 from protofl.views.batch import Batch, Output
 from protofl.views.client import Client
-from protofl.views.server import Server
 from protofl.wire.payload import Payload
 
 
@@ -20,7 +19,7 @@ class Baseline:
     terms = {"ce": "cross-entropy of the client's classifier on its own samples"}
 
     @hookimpl
-    def download_payload(self, server: Server, client_id: int) -> Payload:
+    def download_payload(self) -> Payload:
         """Nothing."""
         return Payload()
 
@@ -30,19 +29,17 @@ class Baseline:
         return {"ce": cross_entropy(output.logits, batch.y)}
 
     @hookimpl
-    def upload_payload(self, client: Client) -> Payload:
+    def upload_payload(self) -> Payload:
         """Nothing."""
         return Payload()
 
     @hookimpl
-    def server_aggregate(
-        self, server: Server, uploads: Mapping[int, Payload]
-    ) -> Mapping[str, Tensor]:
+    def server_aggregate(self) -> Mapping[str, Tensor]:
         """Nothing changes."""
         return {}
 
     @hookimpl
-    def server_train(self, server: Server, uploads: Mapping[int, Payload]) -> Mapping[str, Tensor]:
+    def server_train(self) -> Mapping[str, Tensor]:
         """Nothing changes."""
         return {}
 

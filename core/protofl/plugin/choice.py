@@ -40,23 +40,22 @@ class Choice:
         """``NAME`` or ``NAME:ARGUMENT``."""
         return f"{self.name}:{self.argument}" if self.argument else self.name
 
-    def bound(self, hook: str) -> Callable[..., Any]:
-        """A hook that it implements, with the plugin's options where it takes them."""
-        function: Callable[..., Any] = getattr(self.instance, hook)
-        takes = inspect.signature(function).parameters
-        return partial(function, config=self.config) if "config" in takes else function
-
-    def call(self, hook: str, **given: Any) -> Any:  # noqa: ANN401 - as the hook says
-        """Call one hook with the arguments that it names, the plugin's options among them.
-
-        Returns:
-            What the hook returns; None where the plugin does not implement it.
-        """
-        if hook not in self.hooks:
-            return None
+    def bound(self, hook: str, **given: Any) -> Callable[[], Any]:  # noqa: ANN401
+        """A hook that it implements, with those arguments that it names, the options among them."""
         function = getattr(self.instance, hook)
         given["config"] = self.config
-        return function(**{name: given[name] for name in inspect.signature(function).parameters})
+        names = inspect.signature(function).parameters
+        return partial(function, **{name: given[name] for name in names})
+
+    def call(self, hook: str, **given: Any) -> Any:  # noqa: ANN401 - as the hook says
+        """What a hook returns (see `bound`); None where the plugin does not implement it."""
+        return self.bound(hook, **given)() if hook in self.hooks else None
+
+    def dump(self) -> dict[str, Any]:
+        """Its options as JSON has them, without the argument behind its name."""
+        argument = getattr(self.plugin, "argument", None)
+        without = {argument} if argument else None
+        return self.config.model_dump(mode="json", by_alias=True, exclude=without)
 
 
 def choose(

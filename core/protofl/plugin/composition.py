@@ -62,17 +62,16 @@ class Composition:
         self.main = method
         self.members: dict[str, Member] = {}
         self._registry, self._options = registry, options
-        self._join(method, "main")
+        self._join("method", method)
         self.providers = dict.fromkeys(ROUND_HOOKS, method)
         for hook, donor in (use or {}).items():
             if hook not in ROUND_HOOKS:
                 raise unknown("hook", hook, ROUND_HOOKS, "--use takes HOOK=METHOD")
-            self._join(donor, "donor")
+            self._join("method", donor)
             self.providers[hook] = donor
         self.terms = self._choose_terms(add or [], drop or [])
         for name in wrappers or []:
-            self._join(name, "wrapper")
-        self._set_sides()
+            self._join("wrapper", name)
         unused = [name for name in options if name not in self.members]
         if unused:
             raise unknown(
@@ -83,16 +82,16 @@ class Composition:
                 "that takes part: the method, a donor, a wrapper, or a kind",
             )
         self._callers = {hook: self._caller(hook) for hook in ROUND_HOOKS}
+        self._writers = {hook: self._writers_of(hook) for hook in LIFECYCLE_HOOKS}
         self._watch: Watch = lambda method, hook, arguments: None
 
     # --- putting it together ------------------------------------------------------------------
 
-    def _join(self, name: str, role: str) -> None:
-        there = self.members.get(name)
-        if there is None:
+    def _join(self, kind: str, name: str) -> None:
+        if name not in self.members:
             options = dict(self._options.get(name, {}))
-            self.members[name] = Member(self._registry, name, role, options)
-        elif (there.role == "wrapper") != (role == "wrapper"):
+            self.members[name] = Member(self._registry, kind, name, options)
+        elif self.members[name].kind != kind:
             raise UsageError(f"{name!r} can't be both a method and a wrapper of one run")
 
     def _choose_terms(self, add: list[str], drop: list[str]) -> list[Term]:
@@ -103,8 +102,7 @@ class Composition:
             method, _, name = text.partition(".")
             if not name:
                 raise UsageError(f"--add local_loss={text}: no term", do="write METHOD.TERM")
-            self._registry.find("method", method)
-            self._join(method, "donor")
+            self._join("method", method)
             declared = self.members[method].terms
             if name not in declared:
                 raise unknown(f"loss term of {method}", name, declared)
@@ -123,12 +121,17 @@ class Composition:
             raise UsageError("no loss term is left", do="drop fewer terms")
         return terms
 
-    def _set_sides(self) -> None:
-        self._main.sides = {"client", "server"}
-        for hook, name in self.providers.items():
-            self.members[name].sides.add(ROUND_HOOKS[hook])
-        for term in self.terms:
-            self.members[term.method].sides.add("client")
+    def _sides(self, method: str) -> set[str]:
+        """Where a method provides something: ``client``, ``server``."""
+        if method == self.main:
+            return {"client", "server"}
+        sides = {ROUND_HOOKS[hook] for hook, name in self.providers.items() if name == method}
+        return sides | {"client" for term in self.terms if term.method == method}
+
+    def _writers_of(self, hook: str) -> list[Member]:
+        """The methods whose lifecycle hook is called: those that provide something on its side."""
+        side = LIFECYCLE_HOOKS[hook]
+        return [m for m in self.methods if hook in m.hooks and side in self._sides(m.name)]
 
     def _caller(self, hook: str) -> pluggy.HookCaller:
         """A round's hook: its one provider, and the wrappers around it, the first innermost."""
@@ -137,7 +140,7 @@ class Composition:
         provider = self.provider(hook)
         manager.register(Baseline() if provider == BASELINE else self.members[provider].instance)
         for member in self.members.values():
-            if member.role == "wrapper":
+            if member.kind == "wrapper" and hook in member.hooks:
                 manager.register(Around(member))
         caller: pluggy.HookCaller = getattr(manager.hook, hook)
         return caller
@@ -153,11 +156,7 @@ class Composition:
     def provider(self, hook: str) -> str:
         """The plugin whose implementation of a round's hook runs, `BASELINE` for the default."""
         name = self.providers[hook]
-        return name if self.members[name].writes(hook) else BASELINE
-
-    def owner(self, hook: str) -> str:
-        """The method to which the view of a round's hook is bound."""
-        return self.providers[hook]
+        return name if hook in self.members[name].hooks else BASELINE
 
     def call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
         """Call one of the six hooks; its result is what its one provider returns.
@@ -165,7 +164,7 @@ class Composition:
         Raises:
             RunFailure: The provider returned None.
         """
-        owner = self.owner(hook)
+        owner = self.providers[hook]
         self._watch(owner, hook, arguments)
         result = self._callers[hook](**bound_to(owner, arguments))
         if result is None:
@@ -176,42 +175,21 @@ class Composition:
         return result
 
     @property
-    def _main(self) -> Member:
-        return self.members[self.main]
-
-    @property
     def methods(self) -> list[Member]:
         """The main method and the donors."""
-        return [m for m in self.members.values() if m.role != "wrapper"]
-
-    def _on_side(self, hook: str) -> list[Member]:
-        """The methods whose lifecycle hook is called."""
-        side = LIFECYCLE_HOOKS[hook]
-        return [m for m in self.methods if side in m.sides and m.writes(hook)]
+        return [m for m in self.members.values() if m.kind == "method"]
 
     def lifecycle(self, hook: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
         """Call a lifecycle hook of every method on its side; {method: what it returned}."""
         results = {}
-        for member in self._on_side(hook):
+        for member in self._writers[hook]:
             self._watch(member.name, hook, arguments)
-            results[member.name] = member.call(hook, **bound_to(member.name, arguments))
+            results[member.name] = member.call(hook, **arguments)
         return results
 
     def has(self, hook: str) -> bool:
         """Whether any method implements a lifecycle hook on its side."""
-        return bool(self._on_side(hook))
-
-    def run_defaults(self) -> dict[str, Any]:
-        """The main method's defaults of the run's options."""
-        return self._main.call("run_defaults") or {}
-
-    def reasons_against(self, run: RunInfo) -> list[str]:
-        """Why the composition can't work with a run, from every method that takes part."""
-        return [
-            f"{member.name}: {reason}"
-            for member in self.methods
-            for reason in member.call("requires", run=run) or []
-        ]
+        return bool(self._writers[hook])
 
     def check_phases(self, run: RunInfo) -> None:
         """Find terms of donors for which the main method has no phase.
@@ -233,22 +211,20 @@ class Composition:
                     name=own[0].name,
                 )
 
-    def resolve(self, run: RunInfo) -> None:
-        """Fill in options whose default depends on the run."""
-        for member in self.methods:
-            member.resolve(run)
-
     def phases(self, run: RunInfo) -> list[Phase]:
         """The main method's phases of local training."""
-        return self._main.call("phases", run=run) or [Phase()]
+        return self.members[self.main].call("phases", run=run) or [Phase()]
 
     @property
     def needs_generator(self) -> bool:
         """Whether a method that takes part on the server needs an image generator."""
-        return any(
-            getattr(m.instance, "needs_generator", False) and "server" in m.sides
-            for m in self.methods
-        )
+        able = [m for m in self.methods if "server" in self._sides(m.name)]
+        return any(getattr(m.plugin, "needs_generator", False) for m in able)
+
+    @property
+    def needs_public(self) -> bool:
+        """Whether the main method needs public data."""
+        return getattr(self.members[self.main].plugin, "needs_public", False)
 
     @property
     def configs(self) -> dict[str, Config]:
@@ -288,8 +264,7 @@ class Composition:
     def describe(self) -> dict[str, str]:
         """{hook: provider} in words, for the screen and the record."""
         lines = {}
-        for hook in ROUND_HOOKS:
-            owner, provider = self.owner(hook), self.provider(hook)
-            lines[hook] = owner if provider == owner else f"{owner} (default)"
+        for hook, owner in self.providers.items():
+            lines[hook] = owner if self.provider(hook) == owner else f"{owner} (default)"
         lines["local_loss"] = " + ".join(term.label for term in self.terms)
         return lines

@@ -31,29 +31,21 @@ class Term:
 
 
 class Member(Choice):
-    """A plugin of the composition.
+    """A method or a wrapper of the composition."""
 
-    Attributes:
-        role: ``main``, ``donor`` or ``wrapper``.
-        sides: Where it provides something: ``client``, ``server``.
-    """
-
-    def __init__(self, registry: Registry, name: str, role: str, options: dict[str, Any]) -> None:
-        kind = "wrapper" if role == "wrapper" else "method"
+    def __init__(self, registry: Registry, kind: str, name: str, options: dict[str, Any]) -> None:
         plugin = registry.load(kind, name)
         config = parse_config(getattr(plugin, "Config", Config), options, name)
         super().__init__(kind, name, plugin, config)
-        self.role = role
-        self.sides: set[str] = set()
 
-    def writes(self, hook: str) -> bool:
-        """Whether the plugin implements the hook itself."""
-        return hook in self.hooks
+    def call(self, hook: str, **given: Any) -> Any:  # noqa: ANN401 - as the hook says
+        """Call a hook; the client or the server that it is given is bound to this plugin."""
+        return super().call(hook, **bound_to(self.name, given))
 
     @property
     def terms(self) -> dict[str, str]:
         """The loss terms that it declares; the baseline's where it writes no loss."""
-        if not self.writes("local_loss"):
+        if "local_loss" not in self.hooks:
             return Baseline.terms
         declared = getattr(self.instance, "terms", None)
         if not declared:
@@ -78,7 +70,7 @@ class Member(Choice):
             labels: {term: label} of the terms that take part in the sum.
             given: What its ``before_training`` returned.
         """
-        own = self.writes("local_loss")
+        own = "local_loss" in self.hooks
         function = self.instance.local_loss if own else Baseline().local_loss
         return LossSource(
             self.name,
@@ -95,22 +87,17 @@ class Around:
     """A wrapper as pluggy calls it: its hooks see the client or the server bound to it."""
 
     def __init__(self, member: Member) -> None:
-        self._member = member
+        self._call = member.call
 
     @hookimpl(wrapper=True)
     def upload_payload(self, client: Client) -> Generator[None, Any, Any]:
-        """The wrapper's, or nothing around the upload."""
-        return (yield from self._around("upload_payload", client=client))
+        """The wrapper's."""
+        return (yield from self._call("upload_payload", client=client))
 
     @hookimpl(wrapper=True)
     def download_payload(self, server: Server, client_id: int) -> Generator[None, Any, Any]:
-        """The wrapper's, or nothing around the download."""
-        return (yield from self._around("download_payload", server=server, client_id=client_id))
-
-    def _around(self, hook: str, **given: Any) -> Generator[None, Any, Any]:  # noqa: ANN401
-        if not self._member.writes(hook):
-            return (yield)
-        return (yield from self._member.call(hook, **bound_to(self._member.name, given)))
+        """The wrapper's."""
+        return (yield from self._call("download_payload", server=server, client_id=client_id))
 
 
 def bound_to(owner: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def config_of(plan: Plan) -> dict[str, Any]:
     if not values["recipe"]:
         del values["recipe"]
     members = plan.composition.members.values()
-    used = [("wrapper" if m.role == "wrapper" else "method", m.name) for m in members]
+    used = [(m.kind, m.name) for m in members]
     used += [(kind, choice.name) for kind, choice in plan.choices.items() if kind != "backend"]
     plugins = [plan.registry.find(kind, name) for kind, name in used]
     about = {

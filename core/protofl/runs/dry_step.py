@@ -58,6 +58,7 @@ def dry_step(plan: Plan) -> None:
     # Methods keep no state on themselves, so nothing is left behind by sharing them.
     small = replace(
         plan,
+        images=plan.images and plan.images.unopened(),
         composition=plan.composition.watched(looks),
         info=replace(plan.info, num_clients=two, participants=two),
         settings=plan.settings.model_copy(update={"eval_every": 1, "on_bad_upload": "stop"}),

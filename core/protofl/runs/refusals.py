@@ -70,7 +70,7 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes) -> UsageE
     on_server = hook.startswith("server_")
     sender = "upload_payload" if on_server else "download_payload"
     sent = Payload.from_bytes(up if on_server else down)
-    came = f"{sender} of {composition.owner(sender)} sends: {_shapes(sent)}"
+    came = f"{sender} of {composition.providers[sender]} sends: {_shapes(sent)}"
     if cause is None:
         return UsageError(what, error.near or came, error.do)
     known = {"lacks": cause.lacks, "name": part_of(cause.key)}
@@ -88,7 +88,7 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes) -> UsageE
 def _reader(hook: str, cause: ProtoflError, composition: Composition) -> tuple[str, str]:
     """The method and the hook that read a key; empty where that is not known."""
     if hook in composition.providers and hook != "local_loss":
-        return composition.owner(hook), hook
+        return composition.providers[hook], hook
     method, _, hook = getattr(cause, "reader", "").rpartition(".")
     return method, hook
 

@@ -136,6 +136,6 @@ def _fresh(plan: Plan, trial: int, *, dry: bool) -> ServerRecord:
         cards=Cards(plan.info),
         public=public,
         test=test,
-        images=plan.image_source(dry=dry),
+        images=plan.images,
         dry=dry,
     )

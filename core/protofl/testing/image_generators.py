@@ -137,6 +137,7 @@ class GeneratorContract(Contract):
         self.opened()
         data = toy.make_images(toy.MIXED)
         source = image_source(self.choice(), data, torch.device("cpu"), self.cache)
+        assert source is not None
         outline = source.outline
         labels = torch.arange(COUNT) % outline.num_classes if outline.num_classes else None
         latents = source.sample_latents(COUNT, torch.Generator().manual_seed(0), labels)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
 from protofl.data.split import make_split
 from protofl.errors import UsageError
-from protofl.plan.inputs import partition_with
+from protofl.plugin.choice import Choice
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
 
@@ -43,16 +44,26 @@ class PartitionerContract(Contract):
     }
 
     def split(
-        self, sizes: list[int], clients: int, seed: int = 0, notes: list[str] | None = None
+        self,
+        sizes: list[int],
+        clients: int,
+        seed: int = 0,
+        notes: list[str] | None = None,
+        *,
+        choice: Choice | None = None,
+        writable: bool = True,
     ) -> list[np.ndarray]:
         """The partitioner's answer to classes of these sizes."""
-        found = partition_with(self.choice())(
-            labels_of(sizes),
-            len(sizes),
-            clients,
-            LEAST,
-            np.random.default_rng(seed),
-            [] if notes is None else notes,
+        labels = labels_of(sizes)
+        labels.setflags(write=writable)
+        found: list[np.ndarray] = (choice or self.choice()).call(
+            "partition",
+            labels=labels,
+            num_classes=len(sizes),
+            num_clients=clients,
+            min_samples=LEAST,
+            generator=np.random.default_rng(seed),
+            notes=[] if notes is None else notes,
         )
         expect(isinstance(found, list), f"partition returns a {type(found).__name__}, not a list")
         return found
@@ -134,11 +145,8 @@ class PartitionerContract(Contract):
     def test_labels_are_only_read(self) -> None:
         """It writes nothing into the labels, and takes them read-only."""
         for words, (sizes, clients) in self.taken().items():
-            labels = labels_of(sizes)
-            labels.setflags(write=False)
-            partition = partition_with(self.choice())
             try:
-                partition(labels, len(sizes), clients, LEAST, np.random.default_rng(0), [])
+                self.split(sizes, clients, writable=False)
             except ValueError as error:
                 raise AssertionError(f"{words}: {error}") from error
 
@@ -155,10 +163,9 @@ class PartitionerContract(Contract):
     def test_it_runs(self) -> None:
         """A data set is split with it, and every client has training and test samples."""
         images = toy.make_images([[30] * 6], given_split=False)
-        choice = self.choice()
+        partition = partial(self.choice().call, "partition")
         splits = [
-            make_split(images, partition_with(choice), 3, 5, seed, partitioner=self.label)
-            for seed in (0, 0)
+            make_split(images, partition, 3, 5, seed, partitioner=self.label) for seed in (0, 0)
         ]
         expect(splits[0].hash == splits[1].hash, "equal seeds give other splits")
         for client in range(3):
@@ -170,9 +177,7 @@ class PartitionerContract(Contract):
         choice = self.choice()
         instance = choice.instance
         for sizes, clients in self.taken().values():
-            partition_with(choice)(
-                labels_of(sizes), len(sizes), clients, LEAST, np.random.default_rng(0), []
-            )
+            self.split(sizes, clients, choice=choice)
         expect(not vars(instance), f"self holds {', '.join(vars(instance))} after a split")
 
 

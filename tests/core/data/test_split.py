@@ -27,7 +27,7 @@ def images(num_samples=1000, num_train=800, num_classes=10, split=None):
     )
 
 
-def even(labels, num_classes, num_clients, least, generator, notes):
+def even(labels, num_classes, num_clients, min_samples, generator, notes):
     """A stand-in for a partitioner."""
     return np.array_split(generator.permutation(len(labels)), num_clients)
 
@@ -35,7 +35,7 @@ def even(labels, num_classes, num_clients, least, generator, notes):
 def sized(*sizes):
     """A partitioner that returns parts of these sizes."""
 
-    def partition(labels, num_classes, num_clients, least, generator, notes):
+    def partition(labels, num_classes, num_clients, min_samples, generator, notes):
         return np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
 
     return partition
@@ -135,9 +135,9 @@ def test_clients_out_of_range():
 def test_least_samples_asked_for(num_clients, batch_size, asked):
     seen = []
 
-    def spy(labels, num_classes, num_clients, least, generator, notes):
-        seen.append(least)
-        return even(labels, num_classes, num_clients, least, generator, notes)
+    def spy(labels, num_classes, num_clients, min_samples, generator, notes):
+        seen.append(min_samples)
+        return even(labels, num_classes, num_clients, min_samples, generator, notes)
 
     split = make_split(images(), spy, num_clients, batch_size, 0)
     assert seen == [asked]
@@ -148,9 +148,9 @@ def test_least_samples_asked_for(num_clients, batch_size, asked):
 
 
 def test_partitioners_notes_are_kept():
-    def noting(labels, num_classes, num_clients, least, generator, notes):
+    def noting(labels, num_classes, num_clients, min_samples, generator, notes):
         notes.append("moved 3 samples")
-        return even(labels, num_classes, num_clients, least, generator, notes)
+        return even(labels, num_classes, num_clients, min_samples, generator, notes)
 
     assert make_split(images(), noting, 4, 10, 0).notes == ["moved 3 samples"]
 
@@ -163,7 +163,7 @@ def test_empty_client(sizes, client):
 
 
 def test_a_client_without_rows_may_be_a_float_array():
-    def partition(*_):
+    def partition(**_):
         return [np.arange(10), np.array([])]
 
     assert "empty client: client 1" in refusal(images(), partition, 2, 10, 0)
@@ -180,7 +180,7 @@ def test_a_client_without_rows_may_be_a_float_array():
     ],
 )
 def test_a_faulty_partitioner_is_named(parts, words):
-    def partition(*_):
+    def partition(**_):
         return [np.array(part) for part in parts]
 
     message = refusal(images(), partition, 2, 10, 0, partitioner="mine")
@@ -233,14 +233,14 @@ def test_partitioner_sees_the_labels_of_what_is_left():
     data = images(1000, 800)
     seen = []
 
-    def spy(labels, *rest):
+    def spy(labels, **rest):
         seen.append(labels)
-        return even(labels, *rest)
+        return even(labels, **rest)
 
     split = make_split(data, spy, 8, 10, 0, public=200)
     assert sorted(seen[0].tolist()) == sorted(data.y[split.rows].tolist())
     by_class = [np.flatnonzero(seen[0] == c) for c in range(10)]
-    pure = make_split(data, lambda *_: by_class, 10, 1, 0, public=200)
+    pure = make_split(data, lambda **_: by_class, 10, 1, 0, public=200)
     for i in range(10):
         assert (data.y[pure.train(i)] == i).all() and (data.y[pure.test(i)] == i).all()
 

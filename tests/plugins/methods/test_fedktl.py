@@ -434,7 +434,7 @@ def test_dry_step_does_not_load_the_generator(toy, tmp_path, monkeypatch):
     made = plan(toy, tmp_path)
     dry_step(made)
     with pytest.raises(RuntimeError, match="loaded"):
-        made.image_source().outline  # noqa: B018 - it is the access that loads
+        made.images.outline  # noqa: B018 - it is the access that loads
 
 
 @pytest.mark.slow

@@ -1,0 +1,58 @@
+"""Tables of values in TOML or JSON, whichever a file's ending says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import UsageError
+from protofl.toml import parse_toml, to_toml
+
+
+def read_table(path: Path, flag: str, noun: str) -> dict[str, Any]:
+    """Read a table: JSON where the file's name ends in ``.json``, else TOML.
+
+    Args:
+        path: The file.
+        flag: The option that names the file, for errors.
+        noun: What the table should hold, for errors.
+
+    Raises:
+        UsageError: The file can't be read, is neither, or holds no table.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{flag} {path} can't be read: {error}") from None
+    language = "JSON" if path.suffix == ".json" else "TOML"
+    try:
+        values = json.loads(text) if language == "JSON" else parse_toml(text)
+    except ValueError as error:
+        raise UsageError(f"{flag} {path} is no valid {language}: {error}") from None
+    if not isinstance(values, dict):
+        raise UsageError(f"{flag} {path} holds no table of {noun}")
+    return values
+
+
+def write_table(path: Path, values: Mapping[str, Any], flag: str, comment: str = "") -> None:
+    """Write a table: JSON where the file's name ends in ``.json``, else TOML.
+
+    Args:
+        path: The file.
+        values: The table.
+        flag: The option that names the file, for errors.
+        comment: A line to begin a TOML file with.
+
+    Raises:
+        UsageError: The file can't be written.
+    """
+    if path.suffix == ".json":
+        text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+    else:
+        text = (f"# {comment}\n\n" if comment else "") + to_toml(values)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{flag} {path} can't be written: {error}") from None
