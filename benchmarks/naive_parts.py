@@ -16,7 +16,6 @@ import torch
 from protofl.data.batches import LEAST, batch_bounds
 from protofl.plan.plan import Plan
 from protofl.randomness import global_stream, random_stream
-from protofl.views.run import build_model
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -53,9 +52,7 @@ class Workplace:
 
     def build(self, architecture: str) -> nn.Module:
         """A model of the server or an auxiliary one, with the weights that the seed gives."""
-        info = self.plan.info
-        known = {a.name: a for a in (*info.server_architectures, *info.architectures)}
-        return build_model(known, architecture, info, self.seed).to(self.device)
+        return self.plan.info.build(architecture, self.seed).to(self.device)
 
 
 class Client:

@@ -32,13 +32,12 @@ def score(
         with naming(f"receive, {place}"):
             composition.lifecycle("receive", client=client)
         record.set_mode(False)
-        correct, start = torch.zeros((), dtype=torch.int64, device=plan.device), 0
+        correct = torch.zeros((), dtype=torch.int64, device=plan.device)
+        size, test = record.architecture.eval_batch, record.test
         with profile.operators("evaluate"), torch.no_grad(), naming(f"inference, {place}"):
-            for x in record.test.chunks(record.architecture.eval_batch):
+            for x, y in zip(test.chunks(size), torch.split(test.y, size), strict=False):
                 with autocast(plan.settings.precision, plan.device):
                     scores = composition.call("inference", client=client, x=x)
-                hits = scores.argmax(1) == record.test.y[start : start + len(x)]
-                correct += hits.sum()
-                start += len(x)
+                correct += (scores.argmax(1) == y).sum()
     record.forget_scratch()
     return int(correct)

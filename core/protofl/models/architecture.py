@@ -63,3 +63,8 @@ class Architecture:
     channels_last: bool = True
     eval_batch: int = 256
     head: str = "linear"
+
+    @property
+    def layout(self) -> torch.memory_format:
+        """The memory format of its convolutions' weights."""
+        return torch.channels_last if self.channels_last else torch.contiguous_format

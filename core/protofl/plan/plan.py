@@ -178,8 +178,7 @@ class Plan:
         who = architecture.name if self.settings.same_init else client_id
         with global_stream(self.seed(trial), "initial-weights", who):
             model = architecture.build(info.sample, info.num_classes, info.feature_dim)
-        layout = torch.channels_last if architecture.channels_last else torch.contiguous_format
-        return model.to(self.device).to(memory_format=layout)
+        return model.to(self.device).to(memory_format=architecture.layout)
 
     def cost(self, architecture: Architecture) -> float:
         """What a sample costs in a forward pass, relative to others; by it work is dealt out."""

@@ -14,7 +14,7 @@ from protofl.plan.plan import Plan
 from protofl.profile.spans import Spans
 from protofl.randomness import global_stream
 from protofl.runs.tally import Tally, finite
-from protofl.views.records import Cards, ServerRecord
+from protofl.views.records import ServerRecord
 from protofl.views.server import Server
 from protofl.wire.payload import Payload
 
@@ -125,15 +125,12 @@ def _fresh(plan: Plan, trial: int, *, dry: bool) -> ServerRecord:
         test = plan.samples(split.global_test, layout)
     if dry:
         test, public = (s and s.first(plan.settings.batch_size) for s in (test, public))
-    architectures = (*plan.info.server_architectures, *plan.info.architectures)
     return ServerRecord(
         info=plan.info,
         seed=plan.seed(trial),
         device=plan.device,
         lr=plan.settings.lr,
         configs=plan.composition.configs,
-        architectures={a.name: a for a in architectures},
-        cards=Cards(plan.info),
         public=public,
         test=test,
         images=plan.images,

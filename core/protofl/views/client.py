@@ -15,8 +15,8 @@ from protofl.models.architecture import SplitModel
 from protofl.randomness import random_stream
 from protofl.views.batch import Batch, Output
 from protofl.views.records import ClientRecord, ModuleSlot
-from protofl.views.run import RunInfo, build_model
-from protofl.views.seen import ConfigT, Remembered, Sizes
+from protofl.views.run import RunInfo
+from protofl.views.seen import ConfigT, Recorded, Sizes
 from protofl.wire.payload import Payload, class_rows
 
 
@@ -92,7 +92,7 @@ class Learner(Sizes[ConfigT]):
         return list(self._model.parameters())
 
 
-class Client(Learner[ConfigT], Remembered):
+class Client(Learner[ConfigT], Recorded):
     """A client as a hook sees it, bound to one method."""
 
     __slots__ = ("_record",)
@@ -153,10 +153,8 @@ class Client(Learner[ConfigT], Remembered):
         For models that clients train beside their own (`add_module`).
         """
         info = self._record.info
-        known = {a.name: a for a in (*info.server_architectures, *info.architectures)}
-        model = build_model(known, architecture, info, self._record.seed)
-        last = known[architecture].channels_last
-        return model.to(memory_format=torch.channels_last if last else torch.contiguous_format)
+        model = info.build(architecture, self._record.seed)
+        return model.to(memory_format=info.named(architecture).layout)
 
     @property
     def modules(self) -> Mapping[str, nn.Module]:
@@ -179,11 +177,6 @@ class Client(Learner[ConfigT], Remembered):
     def train(self) -> Samples:
         """The private training samples."""
         return self._record.train
-
-    @property
-    def public(self) -> Samples | None:
-        """The public samples, unlabelled; None where the run has none."""
-        return self._record.public
 
     def prepare(self, x: Tensor) -> Tensor:
         """Other samples of the data's shape and range, as the client's model takes them."""

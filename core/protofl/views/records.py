@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from protofl.data.batches import LEAST, Samples
 from protofl.data.generators import ImageSource
 from protofl.models.architecture import Architecture, SplitModel
 from protofl.profile.spans import OFF, Spans
-from protofl.views.run import ClientCard, RunInfo
 from protofl.views.seen import Record
 from protofl.wire.knowledge import Knowledge
 from protofl.wire.payload import Payload
@@ -40,7 +40,6 @@ class ClientRecord(Record):
     architecture: Architecture
     train: Samples
     test: Samples
-    public: Samples | None
     model: SplitModel
     steps: int = 0
     received: Payload = field(default_factory=Payload)
@@ -49,7 +48,6 @@ class ClientRecord(Record):
     feature_seconds: float = 0.0
     spans: Spans = OFF
     _features: tuple[Tensor, Tensor] | None = None
-    _class_counts: Tensor | None = None
 
     def begin_work(self) -> None:
         """Before a client's training: nothing collected or computed before holds any more."""
@@ -77,12 +75,10 @@ class ClientRecord(Record):
             for name in sorted(self.modules[owner]):
                 yield f"{owner}/{name}", self.modules[owner][name]
 
-    @property
+    @cached_property
     def class_counts(self) -> Tensor:
         """Training samples per class, [C] int64."""
-        if self._class_counts is None:
-            self._class_counts = torch.bincount(self.train.y, minlength=self.info.num_classes)
-        return self._class_counts
+        return torch.bincount(self.train.y, minlength=self.info.num_classes)
 
     def parameter_groups(self, lr: float) -> list[tuple[list[nn.Parameter], float]]:
         """What local training updates, with the learning rate of each group."""
@@ -128,15 +124,15 @@ class ClientRecord(Record):
         """Restore model, modules, state and download after the block (evaluation)."""
         modules = [self.model, *(slot.module for _, slot in self.slots())]
         tensors = [t for m in modules for t in (*m.parameters(), *m.buffers())]
-        before = [t.detach().clone() for t in tensors]
-        state, received, round_ = deepcopy(self.state), self.received, self.round
+        before, state = [t.detach().clone() for t in tensors], deepcopy(self.state)
         try:
-            yield
+            with self.same_download():
+                yield
         finally:
             with torch.no_grad():
                 for tensor, old in zip(tensors, before, strict=True):
                     tensor.copy_(old)
-            self.state, self.received, self.round = state, received, round_
+            self.state = state
             self.weights_changed()
 
     @contextmanager
@@ -154,31 +150,9 @@ class ServerRecord(Record):
     """The server: knowledge, and what methods keep of it."""
 
     lr: float
-    architectures: Mapping[str, Architecture]
-    cards: Mapping[int, ClientCard]
-    public: Samples | None = None
     test: Samples | None = None
     images: ImageSource | None = None
     dry: bool = False
     evaluates: bool = False
     knowledge: Knowledge = field(default_factory=Knowledge)
     modules: dict[str, dict[str, nn.Module]] = field(default_factory=dict)
-
-
-class Cards(Mapping[int, ClientCard]):
-    """The cards of all clients, made when they are looked at."""
-
-    def __init__(self, info: RunInfo) -> None:
-        self._info = info
-
-    def __getitem__(self, client_id: int) -> ClientCard:
-        if not 0 <= client_id < self._info.num_clients:
-            raise KeyError(client_id)
-        architecture = self._info.architecture_of(client_id)
-        return ClientCard(architecture.name, architecture.head, self._info.feature_dim)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self._info.num_clients))
-
-    def __len__(self) -> int:
-        return self._info.num_clients

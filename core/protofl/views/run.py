@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from protofl.data.spec import SampleSpec
@@ -103,14 +103,38 @@ class RunInfo:
         """Client i has architecture i mod X (FedTGP, section "Setup")."""
         return self.architectures[client_id % len(self.architectures)]
 
+    def named(self, architecture: str) -> Architecture:
+        """An architecture of the group's, for clients or for the server.
 
-def build_model(
-    known: Mapping[str, Architecture], architecture: str, info: RunInfo, seed: int
-) -> SplitModel:
-    """A fresh model; server and clients draw the same weights."""
-    found = known.get(architecture)
-    if found is None:
-        names = ", ".join(sorted(known))
-        raise UsageError(f"there is no architecture {architecture!r}", f"known: {names}")
-    with global_stream(seed, "server-model", architecture):
-        return found.build(info.sample, info.num_classes, info.feature_dim)
+        Raises:
+            UsageError: The group has none of this name.
+        """
+        known = {a.name: a for a in (*self.server_architectures, *self.architectures)}
+        if architecture not in known:
+            names = ", ".join(sorted(known))
+            raise UsageError(f"there is no architecture {architecture!r}", f"known: {names}")
+        return known[architecture]
+
+    def build(self, architecture: str, seed: int) -> SplitModel:
+        """A fresh model of a `named` architecture; server and clients draw the same weights."""
+        with global_stream(seed, "server-model", architecture):
+            return self.named(architecture).build(self.sample, self.num_classes, self.feature_dim)
+
+
+class Cards(Mapping[int, ClientCard]):
+    """The cards of all clients of a run, made when they are looked at."""
+
+    def __init__(self, info: RunInfo) -> None:
+        self._info = info
+
+    def __getitem__(self, client_id: int) -> ClientCard:
+        if not 0 <= client_id < len(self):
+            raise KeyError(client_id)
+        architecture = self._info.architecture_of(client_id)
+        return ClientCard(architecture.name, architecture.head, self._info.feature_dim)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return self._info.num_clients

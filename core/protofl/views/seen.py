@@ -9,7 +9,7 @@ from typing import Any, Generic
 import torch
 from typing_extensions import TypeVar
 
-from protofl.data.batches import LEAST
+from protofl.data.batches import LEAST, Samples
 from protofl.views.run import RunInfo
 
 ConfigT = TypeVar("ConfigT", default=Any, covariant=True)
@@ -22,6 +22,7 @@ class Record:
 
     Attributes:
         configs: {method: its options}.
+        public: The public samples, unlabelled; None where the run has none.
         state: {method: what it remembers}.
     """
 
@@ -29,6 +30,7 @@ class Record:
     seed: int
     device: torch.device
     configs: Mapping[str, Any]
+    public: Samples | None = None
     round: int = -1
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -82,8 +84,8 @@ class Sizes(Generic[ConfigT]):
         return self._info.rounds
 
 
-class Remembered:
-    """The round, and what a method remembers from round to round."""
+class Recorded:
+    """The round, the public samples, and what a method remembers from round to round."""
 
     __slots__ = ()
     _record: Record
@@ -93,6 +95,11 @@ class Remembered:
     def round(self) -> int:
         """The round's number, from 0; -1 at set-up."""
         return self._record.round
+
+    @property
+    def public(self) -> Samples | None:
+        """The public samples, unlabelled; None where the run has none."""
+        return self._record.public
 
     @property
     def state(self) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from protofl.errors import UsageError
 from protofl.models.architecture import SplitModel
 from protofl.randomness import random_stream
 from protofl.views.records import ServerRecord
-from protofl.views.run import ClientCard, build_model
-from protofl.views.seen import ConfigT, Remembered, Sizes
+from protofl.views.run import Cards, ClientCard
+from protofl.views.seen import ConfigT, Recorded, Sizes
 from protofl.wire.knowledge import Knowledge
 
 
-class Server(Sizes[ConfigT], Remembered):
+class Server(Sizes[ConfigT], Recorded):
     """The server as a hook sees it, bound to one method."""
 
     __slots__ = ("_owner", "_record")
@@ -41,7 +41,7 @@ class Server(Sizes[ConfigT], Remembered):
     @property
     def architecture(self) -> str:
         """The group's architecture for a server that trains a model of its own."""
-        return self._record.info.server_architecture
+        return self._info.server_architecture
 
     @property
     def lr(self) -> float:
@@ -59,11 +59,6 @@ class Server(Sizes[ConfigT], Remembered):
         return self._record.modules.setdefault(self._owner, {})
 
     @property
-    def public(self) -> Samples | None:
-        """The public samples, unlabelled; None where the run has none."""
-        return self._record.public
-
-    @property
     def test(self) -> Samples | None:
         """The global test samples of a run with public data; None else."""
         return self._record.test
@@ -71,7 +66,7 @@ class Server(Sizes[ConfigT], Remembered):
     @property
     def clients(self) -> Mapping[int, ClientCard]:
         """What each client registered at set-up."""
-        return self._record.cards
+        return Cards(self._info)
 
     @property
     def generator_outline(self) -> Outline:
@@ -118,10 +113,7 @@ class Server(Sizes[ConfigT], Remembered):
 
     def build(self, architecture: str) -> SplitModel:
         """A fresh model of a client's or a server's architecture, the same at every call."""
-        record = self._record
-        return build_model(record.architectures, architecture, record.info, record.seed).to(
-            self.device
-        )
+        return self._info.build(architecture, self._record.seed).to(self.device)
 
     def generator(self, purpose: str) -> torch.Generator:
         """A CPU generator of this method, purpose and round."""

@@ -16,9 +16,6 @@ class Knowledge(Payload):
 
     holder = "the server's knowledge"
 
-    def __init__(self, tensors: Mapping[str, Tensor] | None = None) -> None:
-        super().__init__(tensors)
-
     def merge(self, update: Mapping[str, Tensor]) -> None:
         """Take in what a server hook returned.
 

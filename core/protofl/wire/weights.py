@@ -33,18 +33,13 @@ def load_weights(module: nn.Module, payload: Mapping[str, Tensor], prefix: str) 
         MissingKey: A parameter was not sent.
         WrongShape: A parameter was sent in another shape.
     """
-    own: list[tuple[str, Tensor, bool]] = [
-        (f"{prefix}/{name}", p, True) for name, p in module.named_parameters()
-    ]
-    own += [(f"{prefix}/buffer/{name}", b, False) for name, b in module.named_buffers()]
-    for key, target, needed in own:
-        if key not in payload.keys():
-            if needed:
-                raise MissingKey(key, "the payload", payload)
-            continue
-        if payload[key].shape != target.shape:
-            raise WrongShape(key, payload[key].shape, f"the model has {list(target.shape)}")
-        target.copy_(payload[key])
+    for key, target in weight_views(module, prefix).items():
+        if key in payload.keys():
+            if payload[key].shape != target.shape:
+                raise WrongShape(key, payload[key].shape, f"the model has {list(target.shape)}")
+            target.copy_(payload[key])
+        elif not key.startswith(f"{prefix}/buffer/"):
+            raise MissingKey(key, "the payload", payload)
 
 
 def average_weights(
