@@ -27,8 +27,8 @@ class ModelSharingConfig(SharingConfig):
     )
 
 
-class SharedWeights:
-    """Hooks that send a part of the model up, average it, and install the average.
+class SharedPart:
+    """Hooks that send what the server knows of a part of the model down, and install it.
 
     ``part`` is ``model`` or ``head``.
     """
@@ -36,15 +36,19 @@ class SharedWeights:
     part: ClassVar[str] = "model"
 
     @pf.hookimpl
-    def download_payload(self, server: pf.Server[SharingConfig], client_id: int) -> pf.Payload:
-        """The average, once there is one."""
+    def download_payload(self, server: pf.Server, client_id: int) -> pf.Payload:
+        """The shared weights."""
         return server.knowledge.select(f"{self.part}/*")
 
     @pf.hookimpl
-    def receive(self, client: pf.Client[SharingConfig]) -> None:
-        """Install the average in the client's model."""
+    def receive(self, client: pf.Client) -> None:
+        """Install the shared weights in the client's model."""
         if client.received.under(self.part):
             pf.load_weights(client.module(self.part), client.received, self.part)
+
+
+class SharedWeights(SharedPart):
+    """`SharedPart` of which clients send theirs, and the server averages them."""
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[SharingConfig]) -> pf.Payload:

@@ -28,6 +28,7 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
     "feddistill": ("feddistill", {}),
     "fedgh": ("fedgh", {}),
     "fedgen": ("fedgen", {"epochs": 5, "eta_g": 0.01}),
+    "fedgen-official": ("fedgen", {"variant": "official", "epochs": 5, "eta_g": 0.01}),
     "fml": ("fml", {}),
     "fedkd": ("fedkd", {}),
     "fedktl": ("fedktl", {"mu": 1}),
@@ -39,12 +40,14 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
 }
 """{file: (method, its options)}."""
 
-ADAM = {"fedgen", "fedktl", "fedpkd", "feddf"}
+ADAM = {"fedgen", "fedgen-official", "fedktl", "fedpkd", "feddf"}
 """Runs with Adam, whose first steps are ±η: a gradient that is 0 but for rounding goes one way on
 one kind of CPU and the other way on another. So they are compared less closely."""
 
+GENERATOR = ("generator/layers.0.bias", "generator/buffer/layers.1.running_mean")
 NOISE = {
-    "fedgen": ("generator/layers.0.bias", "generator/buffer/layers.1.running_mean"),
+    "fedgen": GENERATOR,
+    "fedgen-official": GENERATOR,
     "feddf": ("model@norm/extractor.1.bias",),
 }
 """A bias before BatchNorm has gradient 0 but for rounding, and Adam moves it by η: left out."""

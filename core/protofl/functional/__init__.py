@@ -26,6 +26,8 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `kl_divergence`          of student and teacher: FedPKD Eq. 11 and 15, FedDF, FML, FedKD
 `entropy_reduction`      sharpened mean of probabilities: DS-FL
 `truncated_svd`          compressed updates: FedKD
+`ensemble_loss`          of heads on generated features: FedGen
+`diversity_loss`         of generated features: FedGen
 =======================  =====================================================================
 
 All but `simplex_etf`, `filter_by_prototype`, `truncated_svd` and what trains may be part of a
@@ -54,6 +56,7 @@ from protofl.functional.distillation import (
     variance_weights,
 )
 from protofl.functional.etf import arcface_loss, simplex_etf
+from protofl.functional.generators import diversity_loss, ensemble_loss
 from protofl.functional.kernels import mmd_rbf
 from protofl.functional.margins import (
     margin_contrastive_loss,
@@ -75,8 +78,10 @@ __all__ = [
     "anchor_terms",
     "arcface_loss",
     "class_means",
+    "diversity_loss",
     "ema",
     "ensemble_logits",
+    "ensemble_loss",
     "entropy_reduction",
     "filter_by_prototype",
     "kl_divergence",

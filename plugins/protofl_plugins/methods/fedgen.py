@@ -6,14 +6,17 @@ Zhu, Hong and Zhou, "Data-Free Knowledge Distillation for Heterogeneous Federate
     G        [ε, one-hot ỹ] → FC → BN → ReLU → FC → K,  ε ~ U(0, 1) of 32 numbers
     client   ℓ(h_i(f_i(x)), y) + a·ℓ(h_i(G(ỹ)), ỹ) + b·KL(s(h_i(G(y))) ‖ s(h_i(f_i(x))))
     server   h ← Σ_i (n_i / n) · h_i
-             min over G of  ℓ(Σ_i w_i^ỹ · h_i(G(ỹ)), ỹ) + d·exp(−mean ‖ε_j−ε_k‖·‖G_j−G_k‖)
+             min over G of  ℓ(Σ_i w_i^ỹ · h_i(G(ỹ)), ỹ) + d·exp(−mean MSE(ε_j, ε_k)·MAE(G_j, G_k))
 
-    ỹ  drawn from the label counts of the round's clients      s  softmax
-    w_i^c  = n_i^c / Σ_j n_j^c, client i's share of class c
+    ỹ  drawn from the label counts of the round's clients, evenly in round 0         s  softmax
+    w_i^c  = n_i^c / Σ_j n_j^c, client i's share of class c                        (``shares``)
 
-FedTGP's FedGen has a = 1, b = d = 0; the original's code adds the terms of b and d and lets a and
-b decay by 0.98 a round. Each step of the server draws one mini-batch of labels; Adam keeps its
-moments from round to round. Nothing is sent down in round 0. Inference is by the head.
+FedTGP's FedGen has a = 1, b = d = 0; the original's code adds the terms of b and d, with a = b = 10
+(for EMNIST b = 1) that decay by 0.98 a round. Each step of the server draws one mini-batch of
+labels. h and G are sent from round 0, as the algorithm has it. Inference is by the head.
+
+The code of FedTGP's comparison trains G each round on a copy that it doesn't keep, so that clients
+only ever see the untrained one: not offered (``epochs=0`` amounts to it).
 
 At η_G = 0.1 generated features are some hundred times longer than real ones; a client's head
 survives them at its learning rate 0.01, not at 0.05: lower ``eta_g`` with a higher one.
@@ -21,16 +24,20 @@ survives them at its learning rate 0.01, not at 0.05: lower ``eta_g`` with a hig
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 import protofl as pf
 import torch
 from protofl import functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import batch_norm, cross_entropy
 
-from protofl_plugins.heads import needs_one_head
+from protofl_plugins.heads import SharedHead
+from protofl_plugins.variants import DropsLastBatch
+
+Norm = Literal["running", "batch"]
+"""The statistics of BatchNorm."""
 
 
 class Generator(nn.Module):
@@ -46,20 +53,36 @@ class Generator(nn.Module):
             nn.Linear(hidden, feature_dim),
         )
 
-    def forward(self, noise: Tensor, labels: Tensor) -> Tensor:
-        """G(ỹ)."""
+    def forward(self, noise: Tensor, labels: Tensor, norm: Norm = "running") -> Tensor:
+        """G(ỹ); with ``norm="batch"`` in BatchNorm's training mode, keeping no statistics."""
         # one_hot looks at the labels' values on a CPU, and waits for them.
         wanted = labels.unsqueeze(1) == torch.arange(self.num_classes, device=labels.device)
-        features: Tensor = self.layers(torch.cat([noise, wanted.to(noise.dtype)], 1))
-        return features
+        x = torch.cat([noise, wanted.to(noise.dtype)], 1)
+        if norm == "running":
+            return cast(Tensor, self.layers(x))
+        first, normed, relu, last = self.layers
+        own = cast(nn.BatchNorm1d, normed)
+        hidden = batch_norm(first(x), None, None, own.weight, own.bias, training=True)
+        return cast(Tensor, last(relu(hidden)))
 
 
-class FedGen:
+class FedGen(SharedHead, DropsLastBatch):
     """The server trains a generator of features against clients' heads (Zhu et al., 2021)."""
 
-    class Config(pf.Config):
+    class Config(pf.VariantConfig):
         """Options."""
 
+        deviations = {
+            "shares": pf.Deviation(
+                "the server's loss", "class", "client", "the code weights heads by n_i/n alone"
+            ),
+            "adam": pf.Deviation(
+                "the server's steps", "keep", "fresh", "the code makes a new Adam each round"
+            ),
+            "norm": pf.Deviation(
+                "the client's loss", "running", "batch", "clients leave G in training mode"
+            ),
+        }
         noise: int = pf.Field(32, ge=1, description="numbers of noise ε")
         hidden: int | None = pf.Field(
             None, ge=1, description="width of G's hidden layer. None: the feature width K"
@@ -73,6 +96,20 @@ class FedGen:
             description="G lowers the loss of the heads' weighted mean logits, or the weighted "
             "mean of the heads' losses",
         )
+        shares: Literal["class", "client", "uniform"] = pf.Field(
+            None,
+            description="w_i of that mean: client i's share of the class, n_i/n, or 1/M",
+        )
+        adam: Literal["keep", "fresh"] = pf.Field(
+            None, description="keep Adam's moments from round to round, or begin anew"
+        )
+        norm: Norm = pf.Field(
+            None,
+            description="BatchNorm of G in the term gen: its running statistics, or the batch's",
+        )
+        send_initial: bool = pf.Field(
+            True, description="send G in round 0 already; false begins to generate in the second"
+        )
         aggregate: Literal["weighted", "uniform"] = pf.Field(
             "weighted", description="weights n_i/n of the heads' average, or 1/M"
         )
@@ -80,7 +117,7 @@ class FedGen:
             1.0, ge=0, description="a of the generated features; 0 regresses to LG-FedAvg"
         )
         b: float = pf.Field(
-            0.0, ge=0, description="b of the latent term; 0 leaves it out, the original's code 1"
+            0.0, ge=0, description="b of the latent term; 0 leaves it out, the original's code 10"
         )
         decay: float = pf.Field(
             1.0, gt=0, le=1, description="factor of a and b a round; the original's code 0.98"
@@ -89,6 +126,7 @@ class FedGen:
             0.0, ge=0, description="d of the diversity loss; 0 leaves it out, the original's code 1"
         )
 
+    does = "averages heads and trains a generator against them"
     check_options = {"b": 1.0, "epochs": 5}  # all terms from the first round, few server epochs
     terms = {
         "ce": "cross-entropy",
@@ -101,22 +139,22 @@ class FedGen:
         "classes": "which classes the client has",
     }
     downloads = {
-        "head/…": "the average of the clients' heads",
+        "head/…": "h, the average of the clients' heads from the second round on",
         "generator/…": "G, which maps a class to features that the clients' heads recognise",
-        "counts": "the label counts of the last round's clients together",
+        "counts": "the label counts of the last round's clients together; in round 0 one each",
         "classes": "the classes of these counts",
     }
 
     @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Heads of one shape."""
-        return needs_one_head(run, "averages heads and trains a generator against them")
-
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> None:
-        """G, and a head to run the clients' weights in."""
-        server.modules["generator"] = _generator(server).to(server.device)
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
+        """The head h, G and even label counts; and a head to run the clients' weights in."""
+        G = server.modules["generator"] = _generator(server).to(server.device)
         server.modules["head"] = server.build(server.clients[0].architecture).head
+        payload = super().setup_server(server)
+        if server.config.send_initial:
+            even = torch.ones(server.num_classes, dtype=torch.long, device=server.device)
+            payload |= pf.pack_weights(G, "generator") | pf.class_rows(even > 0, counts=even)
+        return pf.Payload(payload)
 
     @pf.hookimpl
     def setup_client(self, client: pf.Client[Config]) -> None:
@@ -142,8 +180,9 @@ class FedGen:
         if not received.under("generator") or "counts" not in received:
             return {}
         counts, _ = received.table("counts", client.num_classes)
-        config = client.config
-        steps, batch, generator = client.steps, client.batch_size, client.generator("draws")
+        config, steps, generator = client.config, client.steps, client.generator("draws")
+        # A batch of one has no statistics.
+        batch = max(client.batch_size, 2 if config.norm == "batch" else 1)
         draws = {
             "labels": _labels(counts, steps * batch, generator).view(steps, batch),
             "noise": torch.rand(steps, batch, config.noise, generator=generator),
@@ -164,7 +203,7 @@ class FedGen:
         if not given:
             return {"ce": ce}
         G = client.module("generator")
-        generated = client.head(G(given["noise"], given["labels"]))
+        generated = client.head(G(given["noise"], given["labels"], client.config.norm))
         teacher = client.head(G(given["own"][: len(batch.x)], batch.y))
         return {
             "ce": ce,
@@ -197,20 +236,20 @@ class FedGen:
             for name, _ in head.named_parameters()
         }
         counts, _ = pf.stack_rows(uploads, "counts", server.num_classes)
-        shares = counts / counts.sum(0).clamp(min=1)
+        shares = _shares(counts, config.shares)
         scores = vmap(functional_call, in_dims=(None, 0, None))
         weights = list(G.parameters())
         optimizer = torch.optim.Adam(weights, lr=config.eta_g)
-        if "adam" in server.state:
+        if "adam" in server.state and config.adam == "keep":
             optimizer.load_state_dict(server.state["adam"])
         generator, size = server.generator("draws"), max(server.batch_size, 2)
         for _ in server.epochs(config.epochs):
             y = _labels(counts.sum(0), size, generator).to(server.device)
             noise = torch.rand(size, config.noise, generator=generator).to(server.device)
             z = G(noise, y)
-            loss = ensemble_loss(scores(head, heads, (z,)), y, shares[:, y], config.ensemble)
+            loss = F.ensemble_loss(scores(head, heads, (z,)), y, shares[:, y], config.ensemble)
             if config.diversity:
-                loss = loss + config.diversity * diversity_loss(noise, z)
+                loss = loss + config.diversity * F.diversity_loss(noise, z)
             for p, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
                 p.grad = gradient
             optimizer.step()
@@ -218,24 +257,17 @@ class FedGen:
         return pf.pack_weights(G, "generator")
 
 
-def ensemble_loss(
-    logits: Tensor, labels: Tensor, shares: Tensor, ensemble: Literal["logits", "losses"]
-) -> Tensor:
-    """Loss of heads' logits M×B×C on labels [B], weighted by the shares M×B."""
-    if ensemble == "logits":
-        return cross_entropy((shares.unsqueeze(2) * logits).sum(0), labels)
-    rows = cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), reduction="none")
-    return (shares * rows.view_as(shares)).sum(0).mean()
-
-
-def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
-    """exp(−mean over pairs of ‖ε_j−ε_k‖·‖G_j−G_k‖): other noise should make other features."""
-    return (-(torch.cdist(noise, noise) * torch.cdist(features, features)).mean()).exp()
-
-
 def _generator(side: pf.Client[FedGen.Config] | pf.Server[FedGen.Config]) -> Generator:
     config, K = side.config, side.feature_dim
     return Generator(config.noise, side.num_classes, config.hidden or K, K)
+
+
+def _shares(counts: Tensor, kind: Literal["class", "client", "uniform"]) -> Tensor:
+    """w_i^c of all clients, M×C, from their label counts."""
+    if kind == "class":
+        return counts / counts.sum(0).clamp(min=1)
+    sizes = counts.sum(1, keepdim=True) if kind == "client" else torch.ones_like(counts[:, :1])
+    return (sizes / sizes.sum()).expand_as(counts)
 
 
 def _labels(counts: Tensor, number: int, generator: torch.Generator) -> Tensor:

@@ -7,8 +7,13 @@ Yi et al., "FedGH: Heterogeneous Federated Learning with Generalized Global Head
     P_i^c     client i's prototype of class c: mean feature of its samples
     server    h ← h − η_S·∇ℓ(h(P_i^c), c), over all (i, c) that were sent
 
-The server's head persists from round to round. Before its first training nothing is sent down.
-Inference is by the head, after h has taken its place.
+The server builds h, sends it from round 0 and keeps it from round to round. Inference is by the
+head, after h has taken its place.
+
+The paper's step is one gradient step on what was received: ``epochs=1``, here in mini-batches of
+the clients' size. The code of FedKTL's comparison passes over it 100 times (``variant=official``).
+The authors' own code steps an optimiser that doesn't hold h, so that it never trains it: not
+offered.
 """
 
 from __future__ import annotations
@@ -18,47 +23,39 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from protofl_plugins.heads import needs_one_head
+from protofl_plugins.heads import SharedHead
 from protofl_plugins.prototyping import SendsPrototypes, sent_rows
+from protofl_plugins.variants import DropsLastBatch
 
 
-class FedGH(SendsPrototypes):
+class FedGH(SharedHead, SendsPrototypes, DropsLastBatch):
     """The server trains one head for all on the clients' prototypes (Yi et al., 2023)."""
 
-    class Config(pf.Config):
+    class Config(pf.VariantConfig):
         """Options."""
 
+        deviations = {
+            "epochs": pf.Deviation(
+                "the server's step", 1, 100, "the paper takes one step on what was received"
+            ),
+        }
         eta_s: float = pf.Field(0.01, gt=0, description="η_S, the server's learning rate")
         epochs: int = pf.Field(
-            1,
+            None,
             ge=0,
             description="passes of the server over the prototypes; 0 sends an untrained head, many "
-            "fit it to the prototypes. Value ours",
+            "fit it to the prototypes",
         )
 
+    does = "gives all clients one head"
     terms = {"ce": "cross-entropy"}
-    downloads = {"head/…": "h, trained on the prototypes of the round's clients"}
+    downloads = {"head/…": "h, trained on the prototypes of the last round's clients"}
 
     @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Heads of one shape."""
-        return needs_one_head(run, "gives all clients one head")
-
-    @pf.hookimpl
-    def setup_server(self, server: pf.Server[Config]) -> None:
+    def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
         """The head h before any training."""
         server.modules["head"] = server.build(server.clients[0].architecture).head
-
-    @pf.hookimpl
-    def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
-        """h, once it has been trained."""
-        return server.knowledge.select("head/*")
-
-    @pf.hookimpl
-    def receive(self, client: pf.Client[Config]) -> None:
-        """Replace the client's head by h."""
-        if client.received.under("head"):
-            pf.load_weights(client.module("head"), client.received, "head")
+        return super().setup_server(server)
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:

@@ -6,29 +6,28 @@ Representations", 2020; as in FedTGP, section "Baseline methods": the last layer
     local     min over f_i, h_i of  E_{(x, y) ~ D_i} ℓ(h_i(f_i(x)), y), h_i starting from h
     server    h ← Σ_i (n_i / n) · h_i
 
-In round 0 nothing has been averaged yet and nothing is sent down. Inference is by the head.
+The server builds h and sends it from round 0: the algorithm begins with one global part, and so
+does published code, which takes the first client's head. Inference is by the head.
 """
 
 from __future__ import annotations
 
 import protofl as pf
 
-from protofl_plugins.heads import needs_one_head
+from protofl_plugins.heads import SharedHead
 from protofl_plugins.sharing import SharedWeights, SharingConfig
+from protofl_plugins.variants import DropsLastBatch
 
 
-class LGFedAvg(SharedWeights):
+class LGFedAvg(SharedHead, SharedWeights, DropsLastBatch):
     """Clients share the head and keep their own feature extractors (Liang et al., 2020)."""
 
-    Config = SharingConfig
-    part = "head"
+    class Config(SharingConfig, pf.VariantConfig):
+        """Options."""
+
+    does = "averages heads"
     uploads = {
         "head/…": "the classifier after local training; its bias hints at the class shares",
         "samples": "n_i, the number of training samples",
     }
-    downloads = {"head/…": "the average of the clients' heads"}
-
-    @pf.hookimpl
-    def requires(self, run: pf.RunInfo) -> list[str]:
-        """Heads of one shape."""
-        return needs_one_head(run, "averages heads")
+    downloads = {"head/…": "h, the average of the clients' heads from the second round on"}

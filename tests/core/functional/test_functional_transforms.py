@@ -49,6 +49,10 @@ FUNCTIONS = {
     "ema of all": lambda f, y, p, k, m: F.ema(p, p.sin(), 0.9),
     "aggregate": lambda f, y, p, k, m: F.aggregate_prototypes(p[None], k[None].long())[0],
     "ensemble": lambda f, y, p, k, m: F.ensemble_logits(torch.stack([f, f.sin()])),
+    "generator's ensemble": lambda f, y, p, k, m: F.ensemble_loss(
+        torch.stack([f, f.sin()]), y, torch.stack([f[:, 0], f[:, 1]])
+    ),
+    "diversity": lambda f, y, p, k, m: F.diversity_loss(p, p.sin()) + f.sum(),
     "entropy": lambda f, y, p, k, m: F.entropy_reduction(torch.stack([f, f.cos()]).softmax(2)),
 }
 each = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)

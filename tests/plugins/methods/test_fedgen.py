@@ -11,7 +11,7 @@ import torch
 from protofl.runs.server_file import load_server, save_server
 from protofl.views.client import Client
 from protofl.views.server import Server
-from protofl_plugins.methods.fedgen import FedGen, Generator, diversity_loss, ensemble_loss
+from protofl_plugins.methods.fedgen import FedGen, Generator
 from torch import nn
 from toy_federation import (
     ONE_CLASS,
@@ -40,60 +40,50 @@ def test_generator_has_the_size_that_the_published_traffic_implies():
     assert sum(p.numel() for p in G.parameters()) == 331_776
 
 
-def test_generator():
-    G = Generator(2, 3, 5, 4).double().eval()
-    norm = G.layers[1]
-    norm.running_mean.uniform_(-1, 1, generator=torch.Generator().manual_seed(0))
-    norm.running_var.uniform_(1, 2, generator=torch.Generator().manual_seed(1))
-    noise = torch.rand(2, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    found = G(noise, torch.tensor([2, 0]))
+def slow_features(G, noise, labels, norm):
+    """G(ỹ), a unit of its hidden layer at a time."""
     A, a, B, b = (
         G.state_dict()[f"layers.{n}"] for n in ("0.weight", "0.bias", "3.weight", "3.bias")
     )
-    for row, (eps, y) in enumerate(zip(noise, (2, 0), strict=True)):
-        z = torch.cat([eps, torch.tensor([float(c == y) for c in range(3)], dtype=torch.float64)])
-        hidden = (A @ z + a - norm.running_mean) / (norm.running_var + norm.eps).sqrt()
-        expected = B @ (hidden * norm.weight + norm.bias).clamp(min=0) + b
-        torch.testing.assert_close(found[row], expected)
+    scale, hidden = G.layers[1], []
+    for eps, y in zip(noise, labels, strict=True):
+        one_hot = [float(c == y) for c in range(G.num_classes)]
+        hidden.append(A @ torch.cat([eps, torch.tensor(one_hot, dtype=eps.dtype)]) + a)
+    columns = []
+    for unit, column in enumerate(zip(*(row.tolist() for row in hidden), strict=True)):
+        mean, variance = float(scale.running_mean[unit]), float(scale.running_var[unit])
+        if norm == "batch":
+            mean = sum(column) / len(column)
+            variance = sum((v - mean) ** 2 for v in column) / len(column)
+        gain, shift = scale.weight[unit].item(), scale.bias[unit].item()
+        spread = math.sqrt(variance + scale.eps)
+        columns.append([max((v - mean) / spread * gain + shift, 0.0) for v in column])
+    rows = zip(*columns, strict=True)
+    return [B @ torch.tensor(row, dtype=noise.dtype) + b for row in rows]
 
 
-@pytest.mark.parametrize("ensemble", ["logits", "losses"])
-def test_ensemble(ensemble):
-    draw = torch.Generator().manual_seed(1)
-    logits = torch.randn(3, 5, 4, generator=draw, dtype=torch.float64)
-    shares = torch.rand(3, 5, generator=draw, dtype=torch.float64)
-    labels = torch.randint(0, 4, (5,), generator=draw)
-    expected = 0.0
-    for n, y in enumerate(labels.tolist()):
-        if ensemble == "logits":
-            mixed = [sum(float(shares[i, n] * logits[i, n, c]) for i in range(3)) for c in range(4)]
-            expected -= math.log(softmax(mixed)[y]) / 5
-        else:
-            for i in range(3):
-                expected -= float(shares[i, n]) * math.log(softmax(logits[i, n].tolist())[y]) / 5
-    assert ensemble_loss(logits, labels, shares, ensemble).item() == pytest.approx(expected)
+@pytest.mark.parametrize("norm", ["running", "batch"])
+def test_generator(norm):
+    G, draw = Generator(2, 3, 5, 4).double().eval(), torch.Generator().manual_seed(0)
+    scale = G.layers[1]
+    scale.running_mean.uniform_(-1, 1, generator=draw)
+    scale.running_var.uniform_(1, 2, generator=draw)
+    kept = scale.running_mean.clone()
+    with torch.no_grad():
+        scale.weight.uniform_(1, 2, generator=draw), scale.bias.uniform_(-1, 1, generator=draw)
+    noise = torch.rand(3, 2, generator=draw, dtype=torch.float64)
+    found = G(noise, torch.tensor([2, 0, 2]), norm)
+    expected = torch.stack(slow_features(G, noise, (2, 0, 2), norm))
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(scale.running_mean, kept)
 
 
-def test_diversity_has_finite_gradients():
-    draw = torch.Generator().manual_seed(1)
-    noise = torch.rand(4, 3, generator=draw, dtype=torch.float64)
-    z = torch.randn(4, 2, generator=draw, dtype=torch.float64).requires_grad_()
-    pairs = [
-        math.dist(noise[i].tolist(), noise[j].tolist()) * math.dist(z[i].tolist(), z[j].tolist())
-        for i in range(4)
-        for j in range(4)
-    ]
-    loss = diversity_loss(noise, z)
-    assert loss.item() == pytest.approx(math.exp(-sum(pairs) / 16))
-    (gradient,) = torch.autograd.grad(loss, z)
-    assert torch.isfinite(gradient).all() and gradient.abs().sum() > 0
-
-
-def test_client_loss():
+@pytest.mark.parametrize("norm", ["running", "batch"])
+def test_client_loss(norm):
     batch, output = batch_of(5, 4, 3)
     draw = torch.Generator().manual_seed(7)
     head, G = nn.Linear(3, 4).double(), Generator(2, 4, 6, 3).double().eval().requires_grad_(False)
-    config, fade = FedGen.Config(a=0.6, b=0.4, decay=0.9), 0.9**3
+    config, fade = FedGen.Config(a=0.6, b=0.4, decay=0.9, norm=norm), 0.9**3
     given = {
         "a": fade * config.a,
         "b": fade * config.b,
@@ -106,8 +96,8 @@ def test_client_loss():
     expected = dict.fromkeys(FedGen.terms, 0.0)
     for p, y in zip(output.logits.tolist(), batch.y.tolist(), strict=True):
         expected["ce"] -= math.log(softmax(p)[y]) / 5
-    for eps, y in zip(given["noise"], (3, 0, 1), strict=True):
-        scores = head(G(eps[None], torch.tensor([y])))[0].tolist()
+    for row, y in zip(slow_features(G, given["noise"], (3, 0, 1), norm), (3, 0, 1), strict=True):
+        scores = head(row).tolist()
         expected["gen"] -= fade * 0.6 * math.log(softmax(scores)[y]) / 3
     for n, y in enumerate(batch.y.tolist()):
         q = softmax(head(G(given["own"][n : n + 1], torch.tensor([y])))[0].tolist())
@@ -116,6 +106,7 @@ def test_client_loss():
             expected["latent"] += fade * 0.4 * q[c] * math.log(q[c] / p[c]) / 5
     assert {k: v.item() for k, v in terms.items()} == pytest.approx(expected, rel=1e-10)
     assert torch.autograd.grad(terms["gen"], head.weight)[0].abs().sum() > 0
+    assert torch.equal(G.layers[1].running_mean, torch.zeros(6).double())
 
 
 def test_server_averages_heads_and_trains_the_generator_against_them():
@@ -167,6 +158,64 @@ def test_server_averages_heads_and_trains_the_generator_against_them():
     assert right >= 57  # of 60
 
 
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ("class", [[1.0, 0.0, 1 / 8], [0.0, 0.0, 7 / 8]]),
+        ("client", [[5 / 12] * 3, [7 / 12] * 3]),
+        ("uniform", [[1 / 2] * 3] * 2),
+    ],
+)
+def test_the_servers_first_step(monkeypatch, shares, expected):
+    """w_i of the logits, of two clients with 4, 0, 1 and 0, 0, 7 samples of the classes."""
+    draw = torch.Generator().manual_seed(2)
+    uploads = {
+        i: pf.Payload(
+            {
+                "head/weight": torch.randn(3, 4, generator=draw),
+                "head/bias": torch.randn(3, generator=draw),
+                "classes": torch.tensor(classes),
+                "counts": torch.tensor(counts),
+            }
+        )
+        for i, (classes, counts) in {0: ([0, 2], [4, 1]), 6: ([2], [7])}.items()
+    }
+    server = SimpleNamespace(
+        config=FedGen.Config(epochs=1, noise=2, shares=shares),
+        num_classes=3,
+        modules={"generator": Generator(2, 3, 8, 4), "head": nn.Linear(4, 3)},
+        batch_size=10,
+        state={},
+        device=torch.device("cpu"),
+        epochs=range,
+        generator=lambda purpose: torch.Generator().manual_seed(5),
+    )
+    seen = []
+    loss = pf.functional.ensemble_loss
+
+    def noted(logits, labels, weights, of):
+        seen.append((logits.detach(), labels, weights))
+        return loss(logits, labels, weights, of)
+
+    monkeypatch.setattr(pf.functional, "ensemble_loss", noted)
+    FedGen().server_train(server, uploads)
+    ((logits, labels, weights),) = seen
+    assert logits.shape == (2, 10, 3) and 1 not in labels
+    for n, y in enumerate(labels.tolist()):
+        assert weights[:, n].tolist() == pytest.approx([row[y] for row in expected])
+
+
+def test_variants():
+    def chosen(**options):
+        config = FedGen.Config(**options)
+        return config.shares, config.adam, config.norm
+
+    assert chosen() == ("class", "keep", "running")
+    assert chosen(variant="official") == ("client", "fresh", "batch")
+    assert chosen(variant="official", shares="class") == ("class", "fresh", "batch")
+    assert FedGen().run_defaults(FedGen.Config(variant="official")) == {"drop_last": True}
+
+
 def test_draws_follow_the_counts(data_dir):
     toy = Toy("fedgen", data_dir)
     toy.rounds(1)
@@ -188,15 +237,33 @@ def test_draws_follow_the_counts(data_dir):
     assert 0.45 < float(draws["noise"].mean()) < 0.55
 
 
+def test_all_begin_with_one_head_and_generator(data_dir):
+    toy = Toy("fedgen", data_dir, {"epochs": 1})
+    server = Server(toy.federation.server, "fedgen")
+    head = server.build(server.clients[0].architecture).head.weight
+    untrained = server.modules["generator"].layers[0].weight.detach().clone()
+    toy.rounds(1)
+    for i in range(4):
+        assert torch.equal(toy.down[0, i]["head/weight"], head)
+        assert torch.equal(toy.down[0, i]["generator/layers.0.weight"], untrained)
+        assert toy.down[0, i]["counts"].tolist() == [1] * 6
+    assert toy.lines[0]["loss_terms"]["gen"] > 0
+    late = Toy("fedgen", data_dir, {"epochs": 1, "send_initial": False})
+    late.rounds(2)
+    assert late.down[0, 0].keys() == {"head/weight", "head/bias"}
+    assert late.lines[0]["loss_terms"].keys() == {"ce"}
+    assert "generator/layers.0.weight" in late.down[1, 0]
+
+
 def test_contract(data_dir):
     toy = check_contract("fedgen", data_dir, set={"epochs": 3})
-    assert not toy.down[0, 0]
-    assert toy.lines[0]["loss_terms"].keys() == {"ce"}
     assert "generator/buffer/layers.1.running_var" in toy.down[1, 0]
     check_contract("fedgen", data_dir, {"epochs": 2}, feature_dim=5, participation=0.5)
     check_contract(
         "fedgen", data_dir, {"epochs": 2, "b": 1, "diversity": 1}, clients=6, **ONE_CLASS
     )
+    official = {"epochs": 2, "variant": "official"}
+    check_contract("fedgen", data_dir, official, batch_size=1)  # BatchNorm needs two labels
 
 
 def test_adam_goes_on_where_it_stopped(data_dir, tmp_path):
@@ -211,6 +278,13 @@ def test_adam_goes_on_where_it_stopped(data_dir, tmp_path):
     first, second = (FedGen().server_train(view, uploads) for view in views)
     assert all(torch.equal(first[key], second[key]) for key in first)
     assert int(views[1].state["adam"]["state"][0]["step"]) == 6
+
+
+def test_a_fresh_adam_begins_anew(data_dir):
+    toy = Toy("fedgen", data_dir, {"epochs": 3, "adam": "fresh"})
+    toy.rounds(2)
+    state = Server(toy.federation.server, "fedgen").state["adam"]
+    assert int(state["state"][0]["step"]) == 3
 
 
 def test_without_generated_features_it_is_lg_fedavg(data_dir):
@@ -238,7 +312,7 @@ def test_traffic(data_dir):
     )
     toy.rounds(2)
     assert [row["upload_floats"] for row in toy.lines] == [20 * 51_300] * 2
-    assert [row["download_floats"] for row in toy.lines] == [0, 20 * (51_300 + 331_776)]
+    assert [row["download_floats"] for row in toy.lines] == [20 * (51_300 + 331_776)] * 2
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def test_server_trains_the_head_on_all_pairs():
 
 def test_contract(data_dir):
     toy = check_contract("fedgh", data_dir)
-    assert not toy.down[0, 0]
+    assert all(toy.down[0, i].keys() == {"head/weight", "head/bias"} for i in range(4))
     assert toy.up[1, 0].keys() == {"prototypes", "classes"}
     check_contract("fedgh", data_dir, feature_dim=5, participation=0.5)
     check_contract("fedgh", data_dir, clients=6, **ONE_CLASS)
@@ -79,6 +79,7 @@ def test_the_head_takes_the_clients_place_and_persists(data_dir):
     toy = Toy("fedgh", data_dir, set={"epochs": 2})
     started = Server(toy.federation.server, "fedgh").modules["head"].weight.detach().clone()
     toy.rounds(1)
+    assert all(torch.equal(toy.down[0, i]["head/weight"], started) for i in range(4))
     trained = toy.knowledge["head/weight"].clone()
     assert not torch.equal(started, trained)
     toy.rounds(1)
@@ -91,6 +92,14 @@ def test_the_head_takes_the_clients_place_and_persists(data_dir):
     record.received = frozen.down[1, 0]
     FedGH().receive(view)
     assert torch.equal(record.model.head.weight, started)
+
+
+def test_variants():
+    assert FedGH.Config().epochs == 1
+    official = FedGH.Config(variant="official")
+    assert official.epochs == 100
+    assert FedGH().run_defaults(official) == {"drop_last": True}
+    assert FedGH.Config(variant="official", epochs=3).epochs == 3
 
 
 def test_heterogeneous_heads_are_refused(data_dir):
@@ -106,7 +115,7 @@ def test_traffic(data_dir):
     toy.rounds(2)
     sent = sum(len(c) for c in toy.classes)
     assert [row["upload_floats"] for row in toy.lines] == [512 * sent] * 2
-    assert [row["download_floats"] for row in toy.lines] == [0, 20 * 51_300]
+    assert [row["download_floats"] for row in toy.lines] == [20 * 51_300] * 2
 
 
 @pytest.mark.slow

@@ -112,7 +112,6 @@ def test_everybody_starts_from_the_servers_model(toy, method):
 def test_lg_fedavg_shares_the_head_only(toy):
     found = toy("lg-fedavg")
     found.rounds(2)
-    assert set(found.pool.downloads(0).values()) == {b""}
     for blob in found.pool.uploads(0).values():
         assert toyfed.header(blob).keys() == {"head/weight", "head/bias", "samples"}
     for blob in found.pool.downloads(1).values():
@@ -127,6 +126,31 @@ def test_lg_fedavg_shares_the_head_only(toy):
     record = found.prepare(2, download, double=False)
     assert torch.equal(record.model.head.weight, download["head/weight"])
     assert torch.equal(record.model.head.bias, download["head/bias"])
+
+
+@pytest.mark.parametrize("variant", ["paper", "official"])
+def test_lg_fedavg_begins_with_one_head(toy, variant):
+    """Twenty heads of their own would have their first mean fit nobody's features."""
+    found = toy("lg-fedavg", set={"variant": variant})
+    own = [found.client(n).model.head.weight.clone() for n in range(4)]
+    assert not any(torch.equal(own[0], w) for w in own[1:])
+    server = found.views()[1]
+    head = server.build(server.clients[0].architecture).head
+    for number in range(4):
+        download = found.call("download_payload", server=server, client_id=number)
+        assert download.keys() == {"head/weight", "head/bias"}
+        record = found.prepare(number, download, double=False)
+        for name, parameter in record.model.head.named_parameters():
+            assert torch.equal(parameter, dict(head.named_parameters())[name])
+    first = found.rounds(1)[0]
+    assert first["download_floats"] == first["upload_floats"] > 0
+    blobs = {*found.pool.downloads(0).values()}
+    assert len(blobs) == 1 and b"" not in blobs
+
+
+def test_lg_fedavg_official_drops_the_last_batch(toy):
+    assert toy("lg-fedavg").plan.settings.drop_last is False
+    assert toy("lg-fedavg", set={"variant": "official"}).plan.settings.drop_last is True
 
 
 @pytest.mark.parametrize("method", METHODS)
