@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import traceback
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 
@@ -154,6 +156,20 @@ def unknown(noun: str, name: str, known: Iterable[str], do: str = "") -> UsageEr
     else:
         line = f"known: {', '.join(names) or 'none'}"
     return UsageError(f"unknown {noun} {name!r}", line, do)
+
+
+def last_place(error: BaseException) -> str:
+    """``FILE:LINE`` where an error came up."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).name}:{last.lineno}"
+
+
+def place_of(function: Any) -> str:  # noqa: ANN401 - a function or a descriptor of one
+    """``FILE:LINE`` of a function."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else "a place unknown"
 
 
 class naming:

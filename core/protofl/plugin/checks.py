@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import re
-from pathlib import Path
 from typing import Any
 
-from protofl.errors import UsageError, unknown
+from protofl.errors import UsageError, place_of, unknown
 from protofl.hookspecs.version import HOOKSPEC_VERSION, WHAT_CHANGED, parse_version, serves
 from protofl.plugin.kinds import COMPOSED, Plugin, spec_hooks
 
@@ -97,10 +96,7 @@ def _check_hook(kind: str, label: str, attribute: str, function: Any) -> None:  
             f"it is defined at {place}",
             "write @pf.hookimpl without wrapper=True",
         )
-    _check_arguments(f"{label}.{attribute}", function, specs[attribute], place)
-
-
-def _check_arguments(label: str, function: Any, known: list[str], place: str) -> None:  # noqa: ANN401
+    label, known = f"{label}.{attribute}", specs[attribute]
     for argument, parameter in inspect.signature(function).parameters.items():
         if argument == "self":
             continue
@@ -112,9 +108,3 @@ def _check_arguments(label: str, function: Any, known: list[str], place: str) ->
                 f"it is defined at {place}",
                 f"leave the default out: {argument}",
             )
-
-
-def place_of(function: Any) -> str:  # noqa: ANN401 - a function or a descriptor of one
-    """``FILE:LINE`` of a function."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else "a place unknown"

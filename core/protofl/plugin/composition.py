@@ -95,9 +95,11 @@ class Composition:
             raise UsageError(f"{name!r} can't be both a method and a wrapper of one run")
 
     def _choose_terms(self, add: list[str], drop: list[str]) -> list[Term]:
+        def term(method: str, name: str) -> Term:
+            return Term(method, name, name if method == self.main else f"{method}.{name}")
+
         source = self.providers["local_loss"]
-        prefix = "" if source == self.main else f"{source}."
-        terms = [Term(source, t, f"{prefix}{t}") for t in self.members[source].terms]
+        terms = [term(source, name) for name in self.members[source].terms]
         for text in add:
             method, _, name = text.partition(".")
             if not name:
@@ -108,8 +110,7 @@ class Composition:
                 raise unknown(f"loss term of {method}", name, declared)
             if any((t.method, t.name) == (method, name) for t in terms):
                 raise UsageError(f"--add local_loss={text}: the composition holds it already")
-            label = name if method == self.main else f"{method}.{name}"
-            terms.append(Term(method, name, label))
+            terms.append(term(method, name))
         for text in drop:
             found = [t for t in terms if text in (t.label, f"{t.method}.{t.name}")]
             if not found:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.metadata import EntryPoint
 from types import MappingProxyType
 from typing import Any
 
@@ -65,11 +65,7 @@ class Plugin:
 
 def named(target: str) -> Any:  # noqa: ANN401 - it may be anything
     """What ``MODULE:ATTRIBUTE`` names."""
-    module, _, attributes = target.partition(":")
-    found: Any = importlib.import_module(module)
-    for attribute in attributes.split("."):
-        found = getattr(found, attribute)
-    return found
+    return EntryPoint(name="", value=target, group="").load()
 
 
 def spec_of(kind: str) -> type:

@@ -37,19 +37,18 @@ class LossSource:
     declared: frozenset[str]
     given: Given
 
-    @property
-    def drawn(self) -> bool:
-        """Whether there is something of which each step sees a row."""
-        return any(isinstance(leaf, PerStep) for leaf in leaves_of(self.given))
-
 
 class Loss:
     """The named terms of a client's loss, as plain callables."""
 
     def __init__(self, sources: list[LossSource]) -> None:
         self._sources = sources
-        self._fixed = {s.method: s.given for s in sources if not s.drawn}
-        self._drawn = [s for s in sources if s.drawn]
+        self._given = {s.method: s.given for s in sources}
+        self._drawn = {
+            method: given
+            for method, given in self._given.items()
+            if any(isinstance(leaf, PerStep) for leaf in leaves_of(given))
+        }
 
     def __call__(self, batch: Batch, output: Output, step: int) -> dict[str, Tensor]:
         """The terms of one batch that take part in the sum, by their labels."""
@@ -62,12 +61,11 @@ class Loss:
 
     def given(self, step: int) -> dict[str, Given]:
         """What each method's loss is given in a step, {method: a tree of tensors}."""
-        if not self._drawn:
-            return self._fixed
         rows = {
-            s.method: tree_map_only(PerStep, lambda p: p.rows[step], s.given) for s in self._drawn
+            method: tree_map_only(PerStep, lambda p: p.rows[step], given)
+            for method, given in self._drawn.items()
         }
-        return self._fixed | rows
+        return self._given | rows
 
     def on(self, model: SplitModel, modules: Mapping[str, Mapping[str, nn.Module]]) -> Loss:
         """The same terms of a model and {method: modules} that stand for the client's."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import traceback
 from collections.abc import Iterable, Mapping
-from functools import cached_property
-from pathlib import Path
+from functools import cache, cached_property
 from typing import Any
 
-from protofl.errors import Blocked, Clash, ProtoflError, UsageError, unknown
+from protofl.errors import Blocked, Clash, ProtoflError, UsageError, last_place, unknown
 from protofl.plugin.checks import check_class, check_version
 from protofl.plugin.kinds import KINDS, Plugin, hooks_of, named
 
@@ -33,7 +31,7 @@ class Registry:
         self.block = [b.strip() for b in [*block, *environment] if b.strip()]
         self.extra = dict(extra or {})
         self._found: dict[str, list[Plugin]] = {}
-        self._origins: dict[importlib.metadata.Distribution, tuple[str, str]] = {}
+        self._origin = cache(_origin)  # a distribution's files are read once
 
     def plugins(self, kind: str | None = None) -> list[Plugin]:
         """All plugins of a kind, or of all kinds, by kind and name; clashes appear twice."""
@@ -63,24 +61,20 @@ class Registry:
                 "; ".join(f"{p.distribution} {p.version} has {p.target}" for p in plugins),
                 do=f"block one: --block {name}@{owners[-1]}, or PROTOFL_BLOCK={name}@{owners[-1]}",
             )
-        self._check_rivals(plugins[0])
+        for rival in [p for p in self._rivals(kind) if p.name == name]:
+            one, two = sorted((plugins[0], rival), key=lambda p: p.kind)
+            raise Clash(
+                f"{name!r} is a {one.kind} of {one.distribution} and a {two.kind} of "
+                f"{two.distribution}",
+                do=f"block one: --block {two.label}@{two.distribution}, or "
+                f"PROTOFL_BLOCK={two.label}@{two.distribution}",
+            )
         return plugins[0]
 
     def _rivals(self, kind: str) -> list[Plugin]:
         """Plugins of the kind with which names are shared: ``protofl run`` takes either."""
         other = {"method": "recipe", "recipe": "method"}.get(kind)
         return self._of_kind(other) if other else []
-
-    def _check_rivals(self, plugin: Plugin) -> None:
-        for rival in self._rivals(plugin.kind):
-            if rival.name == plugin.name:
-                one, two = sorted((plugin, rival), key=lambda p: p.kind)
-                raise Clash(
-                    f"{plugin.name!r} is a {one.kind} of {one.distribution} and a {two.kind} of "
-                    f"{two.distribution}",
-                    do=f"block one: --block {two.label}@{two.distribution}, or "
-                    f"PROTOFL_BLOCK={two.label}@{two.distribution}",
-                )
 
     def load(self, kind: str, name: str) -> type:
         """The plugin's class, checked against its kind's hook specification.
@@ -117,7 +111,7 @@ class Registry:
         if kind not in KINDS:
             raise unknown("kind", kind, KINDS)
         found = {
-            Plugin(kind, entry.name, *self._origin(entry), entry.value)
+            Plugin(kind, entry.name, *self._origin(entry.dist), entry.value)
             for entry in self._installed.select(group=KINDS[kind].group)
         }
         found |= {
@@ -132,21 +126,18 @@ class Registry:
         """All entry points; every distribution's file is read once for all kinds."""
         return importlib.metadata.entry_points()
 
-    def _origin(self, entry: importlib.metadata.EntryPoint) -> tuple[str, str]:
-        """Version and name of the distribution that has an entry point."""
-        if entry.dist is None:
-            return "?", "?"
-        if entry.dist not in self._origins:  # the two are in a file, which is read once
-            about = entry.dist.metadata
-            self._origins[entry.dist] = about["Version"], about["Name"]
-        return self._origins[entry.dist]
-
     def _is_blocked(self, plugin: Plugin) -> bool:
-        for pattern in self.block:
-            name, _, distribution = pattern.partition("@")
-            if name in (plugin.name, plugin.label) and distribution in ("", plugin.distribution):
-                return True
-        return False
+        names = (plugin.name, plugin.label)
+        patterns = {pattern for n in names for pattern in (n, f"{n}@{plugin.distribution}")}
+        return not patterns.isdisjoint(self.block)
+
+
+def _origin(distribution: importlib.metadata.Distribution | None) -> tuple[str, str]:
+    """Version and name of a distribution."""
+    if distribution is None:
+        return "?", "?"
+    about = distribution.metadata
+    return about["Version"], about["Name"]
 
 
 def _imported(plugin: Plugin) -> Any:  # noqa: ANN401 - it may be anything
@@ -166,11 +157,3 @@ def _imported(plugin: Plugin) -> Any:  # noqa: ANN401 - it may be anything
             f"mend or remove {plugin.distribution}, or run without {plugin.name!r}; "
             "--debug shows where it fails",
         ) from error
-
-
-def last_place(error: BaseException) -> str:
-    """``FILE:LINE`` where an error came up."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{Path(error.filename).name}:{error.lineno}"
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{Path(last.filename).name}:{last.lineno}"

@@ -23,7 +23,7 @@ from unittest import SkipTest
 
 import torch
 
-from protofl.errors import ProtoflError, UsageError
+from protofl.errors import ProtoflError, UsageError, last_place
 from protofl.hookspecs.config import Config, VariantConfig, parse_config
 from protofl.plugin.checks import check_class
 from protofl.plugin.choice import Choice, choose
@@ -287,9 +287,7 @@ def _reason(error: Exception) -> str:
         return " · ".join(str(error).splitlines())
     if isinstance(error, AssertionError) and str(error):
         return str(error)
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{Path(last.filename).name}:{last.lineno}"
-    return f"{type(error).__name__}: {error} ({place})"
+    return f"{type(error).__name__}: {error} ({last_place(error)})"
 
 
 def refusal(error: UsageError) -> str:

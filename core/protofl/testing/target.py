@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from protofl.errors import ProtoflError, UsageError, unknown
+from protofl.errors import ProtoflError, UsageError, last_place, unknown
 from protofl.plugin.kinds import KINDS
-from protofl.plugin.registry import Registry, last_place
+from protofl.plugin.registry import Registry
 from protofl.testing import CONTRACTS
 from protofl.testing.contract import Contract, kind_of
 
