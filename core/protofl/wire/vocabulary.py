@@ -31,7 +31,7 @@ class Key:
 VOCABULARY = (
     Key("prototypes", "[n, K]", "mean feature, anchor or trained prototype of each class", True),
     Key("global_prototypes", "[n, K]", "this round's aggregated prototypes, beside anchors", True),
-    Key("class_logits", "[n, C]", "mean logits of each class (FedDistill)", True),
+    Key("class_logits", "[n, C]", "mean output of each class (FedDistill)", True),
     Key(
         "counts",
         "[n] int",

@@ -1,56 +1,75 @@
-"""FedDistill (FD): clients distil the mean logits that other clients have for each class.
+"""FedDistill (FD): clients distil the mean outputs that other clients have for each class.
 
 Jeong et al., "Communication-Efficient On-Device Machine Learning: Federated Distillation and
 Augmentation under Non-IID Private Data", 2018 (arXiv:1811.11479), Algorithm 1; γ = 1 as in FedTGP
 (Zhang et al., AAAI 2024, appendix A).
 
-    F_i^c   client i's mean logit vector of class c, over its training steps   (Alg. 1, line 8)
-    F̂_i^c  Σ_{j ≠ i} F_j^c / (M_c − 1): the mean over the others that have c   (Alg. 1, line 14)
-    L_i     ℓ(s(h_i(f_i(x))), y) + γ·ℓ(s(h_i(f_i(x))), s(F̂_i^y))               (Alg. 1, line 6)
+    F_i^c   client i's mean of s(h_i(f_i(x))) over its samples of class c      (Alg. 1, lines 6, 8)
+    F̂_i^c  Σ_{j ≠ i} F_j^c / (M_c − 1): the mean over the others that have c   (Alg. 1, line 15)
+    L_i     ℓ(s(h_i(f_i(x))), y) + γ·ℓ(s(h_i(f_i(x))), F̂_i^y)                  (Alg. 1, line 5)
 
     s   softmax        ℓ   cross-entropy        M_c   clients that have sent a row of class c
 
-Logits are collected in train mode before each step. A class that no other client has sent adds
-nothing. Inference is by the client's own head.
+Outputs are collected in train mode before each step. A class that no other client has sent adds
+nothing; one that nobody has sent in a round keeps its last mean (``absent``). Inference is by the
+client's own head.
 
-Deviation: the code that produced published figures leaves the own part in (``exclude_own``). A
-version of it passes averaged logits where the loss expects probabilities and ends in NaN; the
-softmax s belongs there, in both variants.
+The code that produced published figures averages the scores before the softmax and takes
+s(F̂_i^y) in the loss (``average``), and leaves the own part in (``exclude_own``). A version of it
+passes averaged logits where the loss expects probabilities and ends in NaN; that is not offered.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 import protofl as pf
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from protofl_plugins.variants import DropsLastBatch
 
 
 class FedDistill(DropsLastBatch):
-    """Clients distil the mean logits that others have for each class (Jeong et al., 2018)."""
+    """Clients distil the mean outputs that others have for each class (Jeong et al., 2018)."""
 
     class Config(pf.VariantConfig):
         """Options, with the paper's symbols."""
 
         deviations = {
             "exclude_own": pf.Deviation(
-                "Alg. 1, line 14", True, False, "the code averages over all, the client included"
+                "Alg. 1, line 15", True, False, "the code averages over all, the client included"
+            ),
+            "average": pf.Deviation(
+                "Alg. 1, line 6", "softmax", "logits", "F is normalised; the code averages scores"
+            ),
+            "absent": pf.Deviation(
+                "Alg. 1, line 12",
+                "keep",
+                "forget",
+                "the code knows only the classes of this round's clients",
             ),
         }
         gamma: float = pf.Field(
             1.0, ge=0, description="γ of the distillation; 0 regresses to local training"
         )
         exclude_own: bool = pf.Field(
-            None, description="leave the client's own logits out of the mean that it downloads"
+            None, description="leave the client's own part out of the mean that it downloads"
+        )
+        average: Literal["softmax", "logits"] = pf.Field(
+            None, description="average the softmax of the scores, or the scores themselves"
+        )
+        absent: Literal["keep", "forget"] = pf.Field(
+            None, description="F^c of a class that no client of the round has: the last, or none"
         )
 
     terms = {
         "ce": "ℓ(s(h(f(x))), y), cross-entropy",
-        "distill": "γ·ℓ(s(h(f(x))), s(F̂^y)), cross-entropy with the others' mean logits",
+        "distill": "γ·ℓ(s(h(f(x))), F̂^y), cross-entropy with the others' mean output",
     }
     uploads = {
-        "class_logits": "F_i^c of the client's classes: mean scores, which reveal what its model "
+        "class_logits": "F_i^c of the client's classes: mean outputs, which reveal what its model "
         "confuses, and no sample",
         "classes": "which classes the client has",
     }
@@ -73,17 +92,18 @@ class FedDistill(DropsLastBatch):
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
-        """s(F̂_i) as a table C×C with the mask of known classes."""
+        """F̂_i as a table C×C of probabilities, with the mask of known classes."""
         if "class_logits" not in client.received:
             return {}
         table, known = client.received.table("class_logits", client.num_classes)
-        return {"targets": table.softmax(1), "known": known}
+        targets = table if client.config.average == "softmax" else table.softmax(1)
+        return {"targets": targets, "known": known}
 
     @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> pf.Terms:
-        """Algorithm 1, line 6."""
+        """Algorithm 1, line 5."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
         if given:
             targets, known = given["targets"][batch.y], given["known"][batch.y]
@@ -93,19 +113,21 @@ class FedDistill(DropsLastBatch):
 
     @pf.hookimpl
     def after_batch(self, client: pf.Client[Config], batch: pf.Batch, output: pf.Output) -> None:
-        """Add the batch to the sums of F_i (Algorithm 1, line 8)."""
+        """Add the batch to the sums of F_i (Algorithm 1, line 6)."""
         if not len(batch.y):
             return  # another method's phase on public samples
+        soft = client.config.average == "softmax"
+        F = output.logits.softmax(1) if soft else output.logits
         if "sums" not in client.scratch:
             C = client.num_classes
-            client.scratch["sums"] = output.logits.new_zeros(C, C), output.logits.new_zeros(C)
+            client.scratch["sums"] = F.new_zeros(C, C), F.new_zeros(C)
         sums, counts = client.scratch["sums"]
-        sums.index_add_(0, batch.y, output.logits)
-        counts.index_add_(0, batch.y, torch.ones_like(output.logits[:, 0]))
+        sums.index_add_(0, batch.y, F)
+        counts.index_add_(0, batch.y, torch.ones_like(F[:, 0]))
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """F_i of the classes that training has met."""
+        """F_i of the classes that training has met (Algorithm 1, line 8)."""
         sums, counts = client.scratch["sums"]
         return pf.class_rows(counts > 0, class_logits=sums / counts.clamp(min=1).unsqueeze(1))
 
@@ -114,6 +136,34 @@ class FedDistill(DropsLastBatch):
         """The mean over clients, and each one's part, to leave it out of what it downloads."""
         rows, known = pf.stack_rows(uploads, "class_logits", server.num_classes)
         total, number = rows.sum(0), known.sum(0)
-        server.state["sum"], server.state["number"] = total, number
-        server.state["own"] = {i: dict(u.select("class_logits")) for i, u in uploads.items()}
+        own = {i: dict(u.select("class_logits")) for i, u in uploads.items()}
+        state = server.state
+        if server.config.absent == "keep" and "sum" in state:
+            fresh = number > 0
+            own = _kept(own, state["own"], fresh)
+            total = torch.where(fresh.unsqueeze(1), total, state["sum"])
+            number = torch.where(fresh, number, state["number"])
+        state["sum"], state["number"], state["own"] = total, number, own
         return pf.class_rows(number > 0, class_logits=total / number.clamp(min=1).unsqueeze(1))
+
+
+def _kept(
+    own: dict[int, dict[str, Tensor]], before: dict[int, dict[str, Tensor]], fresh: Tensor
+) -> dict[int, dict[str, Tensor]]:
+    """Each client's part in every class's mean: of this round, and of before where none is fresh.
+
+    Args:
+        own: {client: its rows of this round}.
+        before: {client: its rows in the means so far}.
+        fresh: The classes that were sent this round, [C].
+    """
+    C, parts = len(fresh), dict(own)
+    for client, rows in before.items():
+        table, known = pf.Payload(rows).table("class_logits", C)
+        known = known & ~fresh
+        if client in own:
+            now, sent = pf.Payload(own[client]).table("class_logits", C)
+            table, known = torch.where(sent.unsqueeze(1), now, table), sent | known
+        if known.any():
+            parts[client] = dict(pf.class_rows(known, class_logits=table))
+    return parts

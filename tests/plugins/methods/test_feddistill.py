@@ -30,14 +30,18 @@ def softmax(row):
     return [p / sum(powers) for p in powers]
 
 
-def test_loss_is_algorithm_1_line_6():
+@pytest.mark.parametrize("average", ["softmax", "logits"])
+def test_loss_is_algorithm_1_line_5(average):
     batch, output = batch_of(7, 4, 3)
     draw = torch.Generator().manual_seed(2)
     table = torch.randn(4, 4, generator=draw, dtype=torch.float64)
+    if average == "softmax":
+        table = table.exp() / table.exp().sum(1, keepdim=True)
     known = torch.tensor([True, True, False, True])
     batch.y[:4] = torch.arange(4)
     payload = pf.class_rows(known, class_logits=table)
-    view = client(FedDistill.Config(gamma=0.7), received=payload, num_classes=4)
+    config = FedDistill.Config(gamma=0.7, average=average)
+    view = client(config, received=payload, num_classes=4)
     given = FedDistill().before_training(view)
     terms = FedDistill().local_loss(view, batch, output, given)
     ce = distill = 0.0
@@ -45,26 +49,28 @@ def test_loss_is_algorithm_1_line_6():
         p = softmax(row)
         ce -= math.log(p[y]) / 7
         if known[y]:
-            target = softmax(table[y].tolist())
+            target = table[y].tolist() if average == "softmax" else softmax(table[y].tolist())
             distill -= 0.7 * sum(t * math.log(q) for t, q in zip(target, p, strict=True)) / 7
     assert terms["ce"].item() == pytest.approx(ce, rel=1e-12)
     assert terms["distill"].item() == pytest.approx(distill, rel=1e-12)
 
 
-def test_logits_are_means_over_all_steps_of_the_classes_met():
-    view = client(FedDistill.Config(), scratch={}, num_classes=4)
+@pytest.mark.parametrize("average", ["softmax", "logits"])
+def test_rows_are_means_over_all_steps_of_the_classes_met(average):
+    view = client(FedDistill.Config(average=average), scratch={}, num_classes=4)
     seen = {}
     for seed in range(3):
         batch, output = batch_of(6, 4, 3, seed)
         FedDistill().after_batch(view, batch, pf.Output(output.features, output.logits.detach()))
-        for y, row in zip(batch.y.tolist(), output.logits.detach(), strict=True):
-            seen.setdefault(y, []).append(row)
+        for y, row in zip(batch.y.tolist(), output.logits.tolist(), strict=True):
+            seen.setdefault(y, []).append(softmax(row) if average == "softmax" else row)
     del seen[0]
     view.scratch["sums"][1][0] = 0  # as if class 0 had never been met
     payload = FedDistill().upload_payload(view)
     assert payload["classes"].tolist() == sorted(seen)
     for row, c in zip(payload["class_logits"], sorted(seen), strict=True):
-        torch.testing.assert_close(row, sum(seen[c]) / len(seen[c]), rtol=1e-12, atol=0)
+        slow = [sum(column) / len(seen[c]) for column in zip(*seen[c], strict=True)]
+        assert row.tolist() == pytest.approx(slow, rel=1e-12)
 
 
 class FakeServer:
@@ -100,12 +106,48 @@ def test_mean_over_the_others(exclude):
             )
 
 
-def test_variants_differ_in_the_own_part_alone():
-    assert FedDistill.Config().exclude_own is True
-    official = FedDistill.Config(variant="official")
-    assert official.exclude_own is False
+@pytest.mark.parametrize("exclude", [True, False])
+@pytest.mark.parametrize("absent", ["keep", "forget"])
+def test_a_class_that_nobody_sends_keeps_its_last_mean(absent, exclude):
+    """Against a table of (round, client, row) by class, of which the last round counts."""
+    generator = torch.Generator().manual_seed(3)
+    rounds = [
+        {0: [0, 1], 3: [1, 2], 5: [1]},
+        {3: [1], 4: [1, 3]},  # 0 and 2 keep theirs
+        {5: [0, 2]},
+        {0: [0, 3], 3: [3]},
+    ]
+    server, sent = FakeServer(exclude_own=exclude, absent=absent), {}
+    for number, owned in enumerate(rounds):
+        if absent == "forget":
+            sent = {}
+        uploads = {}
+        for i, classes in owned.items():
+            rows = torch.randn(len(classes), 4, generator=generator, dtype=torch.float64)
+            uploads[i] = pf.Payload(class_logits=rows, classes=torch.tensor(classes))
+            for c, row in zip(classes, rows, strict=True):
+                if c not in sent or sent[c][0] < number:
+                    sent[c] = number, {}
+                sent[c][1][i] = row
+        server.knowledge = FedDistill().server_aggregate(server, uploads)
+        for i in range(6):
+            payload = FedDistill().download_payload(server, i)
+            table, known = payload.table("class_logits", 4)
+            for c in range(4):
+                rows = [r for j, r in sent.get(c, (0, {}))[1].items() if not exclude or j != i]
+                assert bool(known[c]) == bool(rows), (number, i, c)
+                if rows:
+                    slow = sum(rows) / len(rows)
+                    torch.testing.assert_close(table[c], slow, rtol=1e-9, atol=1e-12)
+
+
+def test_variants():
+    names = ("exclude_own", "average", "absent")
+    paper, official = FedDistill.Config(), FedDistill.Config(variant="official")
+    assert [getattr(paper, n) for n in names] == [True, "softmax", "keep"]
+    assert [getattr(official, n) for n in names] == [False, "logits", "forget"]
     assert FedDistill().run_defaults(official) == {"drop_last": True}
-    assert FedDistill().run_defaults(FedDistill.Config()) == {}
+    assert FedDistill().run_defaults(paper) == {}
 
 
 def test_contract(data_dir):
@@ -113,6 +155,7 @@ def test_contract(data_dir):
     assert not toy.down[0, 0]
     assert toy.lines[0]["loss_terms"].keys() == {"ce"}
     check_contract("feddistill", data_dir, feature_dim=5, participation=0.5)
+    check_contract("feddistill", data_dir, set={"variant": "official"}, participation=0.5)
 
 
 def test_clients_of_one_class_have_nobody_to_learn_from(data_dir):
