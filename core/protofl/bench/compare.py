@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from protofl.bench.loops import Loop
-from protofl.wire.payload import apart
+from protofl.files.tensors import apart
 
 TOLERANCE = 1e-9
 """Largest relative difference after some rounds in float64."""

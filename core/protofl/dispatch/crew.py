@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from queue import SimpleQueue
 
-from protofl.dispatch.handover import Handover
 from protofl.dispatch.recovery import Handle, Kept, Memory, Slot
 from protofl.errors import HostFailure
+from protofl.files.scratch import ScratchFolder
 from protofl.hosts.jobs import ClientJob, Drop, Job, Load, Reply, Save, StartTrial, Train
 
 TRIES = 3
@@ -45,7 +45,8 @@ class Crew:
         self.slots: list[Slot] = []
         self.assigned: dict[int, int] = {}
         self.notes: SimpleQueue[str] = SimpleQueue()
-        self._start, self._memory, self._handover = start, Memory(journal), Handover()
+        self._start, self._memory = start, Memory(journal)
+        self._handover = ScratchFolder("protofl-moved-")
         self._trial: StartTrial | None = None
         self._closed = False
         try:
@@ -70,7 +71,8 @@ class Crew:
         """A new trial, of which each host is told before its next job."""
         self._memory.forget(trial.files)
         self._trial, self.assigned = trial, {}
-        self._handover.begin(trial.parked)
+        self._handover.clear()
+        self._handover = ScratchFolder("protofl-moved-", trial.parked)
         for slot in self.slots:
             slot.told = False
 
@@ -118,7 +120,7 @@ class Crew:
             for client in clients:
                 kept = self._memory.of(client)
                 if kept.jobs or kept.gap:
-                    path = self._handover.path(client)
+                    path = self._handover.file(f"client-{client:05d}.safetensors")
                     slot.host.do(Save(client, str(path)))
                     kept.handover = path
                 slot.left.add(client)

@@ -1,8 +1,8 @@
 """The dispatcher: a pool of hosts in other processes, for any backend.
 
 A backend says how a host is started and how a job is sent to it; all else is here and below: which
-client goes where (`placement`), who does what when (`dealing`), what becomes of a host that ends
-(`crew`, `recovery`), and of clients that move (`handover`).
+client goes where (`placement`), who does what when (`dealing`), what becomes of a host that
+ends, and of clients that move (`crew`, `recovery`).
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
+import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -77,6 +78,28 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
             return {key: file.get_tensor(key) for key in file.keys()}, header
     except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise RunFailure(f"the checkpoint file {path} can't be read: {error}") from error
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors as the bytes of a safetensors file without a header."""
+    return safetensors.torch.save(apart(tensors))
+
+
+def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors in memory of their own, as safetensors wants them."""
+    plain: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    # All copies from a device are under way before one of them is waited for.
+    moved = {name: tensor.detach().to("cpu", non_blocking=True) for name, tensor in tensors.items()}
+    for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
+    for name, tensor in moved.items():
+        value = tensor.contiguous()
+        if value.untyped_storage().data_ptr() in seen:
+            value = value.clone()
+        seen.add(value.untyped_storage().data_ptr())
+        plain[name] = value
+    return plain
 
 
 def pack_state(state: Any, tensors: dict[str, Tensor], place: str) -> Any:  # noqa: ANN401

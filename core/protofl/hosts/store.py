@@ -7,10 +7,6 @@ needed. One that has trained stays live (``memory`` on a CPU), as tensors in hos
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +15,7 @@ from typing import Literal
 import torch
 
 from protofl.files.replacing import link_or_copy
+from protofl.files.scratch import ScratchFolder
 from protofl.files.tensors import read_tensors, write_tensors
 from protofl.hosts.checkpoint import Packed, pack_client, unpack_client
 from protofl.models.architecture import SplitModel
@@ -63,19 +60,20 @@ class ClientStore:
         self._packed: dict[int, Packed] = {}
         self._files: dict[int, Path] = {}
         self._models = Spares(POOL if reuse and kind != "live" else 0)
-        self._parked: str | None = None
-        self._folder: Path | None = None
+        self._scratch = ScratchFolder("protofl-clients-")
 
     def start(self, files: Mapping[int, Path], parked: str | None) -> None:
         """Forget all clients; those in ``files`` have trained before.
 
         Args:
             files: {client: its file}. They are read, never written or removed.
-            parked: The folder for this store's own files; None for the system's temporary one.
+            parked: A folder for this store's own files; None for the system's temporary one. A
+                host on another machine, which doesn't see it, has a disk of its own.
         """
         for client in self.clients:
             self.drop(client)
-        self._files, self._parked = dict(files), parked
+        self._files = dict(files)
+        self._scratch = ScratchFolder("protofl-clients-", parked)
 
     @property
     def clients(self) -> set[int]:
@@ -113,7 +111,7 @@ class ClientStore:
 
     def _keep(self, client: int, record: ClientRecord) -> None:
         if self._kind == "disk":
-            path = self._own(client)
+            path = self._scratch.file(f"client-{client:05d}.safetensors")
             write_tensors(path, *self._pack(record))
             self._files[client] = path
             return
@@ -148,16 +146,5 @@ class ClientStore:
         self._live.pop(client, None)
         self._packed.pop(client, None)
         file = self._files.pop(client, None)
-        if file is not None and file.parent == self._folder:
+        if file is not None and self._scratch.holds(file):
             file.unlink(missing_ok=True)
-
-    def _own(self, client: int) -> Path:
-        """Where this store parks a client, in a folder that nobody else writes to."""
-        if self._folder is None:
-            # A host on another machine, which doesn't see the run folder, has a disk of its own.
-            here = self._parked if self._parked and Path(self._parked).parent.is_dir() else None
-            if here is not None:
-                os.makedirs(here, exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(prefix="protofl-clients-", dir=here))
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        return self._folder / f"client-{client:05d}.safetensors"

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from protofl.errors import MissingKey, RunFailure, WrongShape
+from protofl.files.tensors import tensor_bytes
 
 
 class Payload(dict[str, Tensor]):
@@ -113,9 +114,7 @@ class Payload(dict[str, Tensor]):
 
     def to_bytes(self) -> bytes:
         """The bytes on the wire; an empty payload is 0 bytes."""
-        if not self:
-            return b""
-        return safetensors.torch.save(apart(self))
+        return tensor_bytes(self) if self else b""
 
     @classmethod
     def from_bytes(cls, data: bytes, device: torch.device | str = "cpu") -> Payload:
@@ -135,23 +134,6 @@ class Payload(dict[str, Tensor]):
 
 Uploads: TypeAlias = Mapping[int, Payload]
 """The uploads of a round, {client id: payload}, in ascending client id."""
-
-
-def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors in memory of their own, as safetensors wants them."""
-    plain: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    # All copies from a device are under way before one of them is waited for.
-    moved = {name: tensor.detach().to("cpu", non_blocking=True) for name, tensor in tensors.items()}
-    for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
-        torch.cuda.current_stream(device).synchronize()
-    for name, tensor in moved.items():
-        value = tensor.contiguous()
-        if value.untyped_storage().data_ptr() in seen:
-            value = value.clone()
-        seen.add(value.untyped_storage().data_ptr())
-        plain[name] = value
-    return plain
 
 
 def class_rows(known: Tensor, **tables: Tensor) -> Payload:

@@ -1,0 +1,61 @@
+"""Files that take their place in one step, and folders of somebody's own."""
+
+import gc
+import json
+
+import pytest
+from protofl.files.replacing import replacing, write_json
+from protofl.files.scratch import ScratchFolder
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(KeyError), replacing(path) as part:
+        part.write_text("half of the n")
+        raise KeyError
+    assert path.read_text() == "old"
+    with replacing(path) as part:
+        part.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_json_that_can_t_be_written_leaves_the_old_file(tmp_path):
+    path = tmp_path / "values.json"
+    write_json(path, {"a": [1, None]})
+    with pytest.raises(TypeError):
+        write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == {"a": [1, None]}
+
+
+def test_a_scratch_folder_is_made_when_it_is_needed(tmp_path):
+    (tmp_path / "run").mkdir()
+    scratch = ScratchFolder("mine-", str(tmp_path / "run/parked"))
+    assert not (tmp_path / "run/parked").exists()
+    assert not scratch.holds(tmp_path / "run/parked/file")
+    file = scratch.file("one")
+    assert file.parent == scratch.file("two").parent
+    assert file.parent.parent == tmp_path / "run/parked"
+    assert file.parent.name.startswith("mine-")
+    assert scratch.holds(file) and not scratch.holds(tmp_path / "one")
+    file.write_text("something")
+    scratch.clear()
+    assert not file.parent.exists()
+    assert scratch.file("one").parent != file.parent
+
+
+def test_a_scratch_folder_goes_with_its_owner(tmp_path):
+    scratch = ScratchFolder("mine-", str(tmp_path / "parked"))
+    folder = scratch.file("one").parent
+    (folder / "one").write_text("something")
+    del scratch
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_where_the_place_is_not_to_be_seen_the_system_s_is_taken(tmp_path):
+    scratch = ScratchFolder("mine-", str(tmp_path / "elsewhere/run/parked"))
+    assert tmp_path not in scratch.file("one").parents
+    scratch.clear()
