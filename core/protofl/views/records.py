@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from protofl.data.batches import LEAST, Samples
 from protofl.data.generators import ImageSource
 from protofl.models.architecture import Architecture, SplitModel
+from protofl.models.restoring import restored
 from protofl.profile.spans import OFF, Spans
 from protofl.views.seen import Record
 from protofl.wire.knowledge import Knowledge
@@ -123,15 +124,11 @@ class ClientRecord(Record):
     def unchanged(self) -> Iterator[None]:
         """Restore model, modules, state and download after the block (evaluation)."""
         modules = [self.model, *(slot.module for _, slot in self.slots())]
-        tensors = [t for m in modules for t in (*m.parameters(), *m.buffers())]
-        before, state = [t.detach().clone() for t in tensors], deepcopy(self.state)
+        state = deepcopy(self.state)
         try:
-            with self.same_download():
+            with self.same_download(), restored(modules):
                 yield
         finally:
-            with torch.no_grad():
-                for tensor, old in zip(tensors, before, strict=True):
-                    tensor.copy_(old)
             self.state = state
             self.weights_changed()
 
