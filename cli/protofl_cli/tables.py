@@ -39,7 +39,7 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
         if (words := _changed(config))
     ]
     split = plan.split(0)
-    sizes = split.offsets.diff()[::2]
+    sizes = split.train_sizes
     data = plan.data
     words = f"{s.dataset}: {len(data.y):,} {data.sample}, {data.num_classes} classes"
     rows.append(("data", words))

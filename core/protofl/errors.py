@@ -91,30 +91,31 @@ class Refused(UsageError):
         self.lacks, self.name = lacks, name
 
 
-class MissingKey(ProtoflError, KeyError):
-    """A payload or the server's knowledge lacks a key that a hook reads.
+class Lacking(ProtoflError):
+    """What a hook reads is not there, or not as it can read it.
 
     Attributes:
-        key: The missing key.
-        holder: What lacks it.
-        reader: The hook that reads it, ``METHOD.HOOK``, where that is known.
+        lacks: The kind of thing, as in `Refused`.
+        key: Its name.
     """
+
+    lacks: str
+    key: str
+
+
+class MissingKey(Lacking, KeyError):
+    """A payload or the server's knowledge lacks a key that a hook reads."""
 
     lacks = "key"
 
-    def __init__(self, key: str, holder: str, present: Iterable[str], reader: str = "") -> None:
+    def __init__(self, key: str, holder: str, present: Iterable[str]) -> None:
         has = ", ".join(dict.fromkeys(map(part_of, sorted(present)))) or "nothing"
         ProtoflError.__init__(self, f"{holder} has no {key!r}", f"it holds: {has}")
-        self.key, self.holder, self.reader = key, holder, reader
+        self.key = key
 
 
-class WrongShape(ProtoflError, ValueError):
-    """A tensor of a payload has another shape than a hook can read.
-
-    Attributes:
-        key: The tensor's name.
-        reader: The hook that reads it, ``METHOD.HOOK``, where that is known.
-    """
+class WrongShape(Lacking, ValueError):
+    """A tensor of a payload has another shape than a hook can read."""
 
     lacks = "shape"
 
@@ -122,15 +123,10 @@ class WrongShape(ProtoflError, ValueError):
         came = ", ".join(map(str, shape))
         ProtoflError.__init__(self, f"{key!r} came in shape [{came}], {wanted}")
         self.key = key
-        self.reader = ""
 
 
-class MissingModule(ProtoflError, KeyError):
-    """A hook reads a module of its method that nobody has made.
-
-    Attributes:
-        key: The module's name.
-    """
+class MissingModule(Lacking, KeyError):
+    """A hook reads a module of its method that nobody has made."""
 
     lacks = "module"
 

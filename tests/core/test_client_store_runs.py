@@ -9,8 +9,9 @@ import shutil
 import protofl as pf
 import pytest
 import torch
+from protofl.files.lines import Journal
 from protofl.hosts import store
-from protofl.runs.record import Journal, RunFolder
+from protofl.runs.record import RunFolder
 from runtime_toys import install, train, without_times
 from torch import nn
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from protofl.runs.record import Journal, RunFolder
+from protofl.files.lines import Journal
+from protofl.runs.record import RunFolder
 from runtime_toys import make_plan, open_federation
 
 

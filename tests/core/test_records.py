@@ -9,9 +9,9 @@ from datetime import datetime
 import protofl as pf
 import pytest
 import torch
+from protofl.files.lines import Journal
 from protofl.plan.options import options_in
 from protofl.plan.plan import Plan
-from protofl.runs.record import Journal
 from runtime_toys import DATA, install, train, without_times
 
 LINE = {

@@ -10,11 +10,13 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import protofl as pf
 import pytest
 import torch
+from protofl.files import manifest
 from protofl.runs import record
 from runtime_toys import DATA, GIVEN, install, train, without_times
 from torch import nn
@@ -143,9 +145,10 @@ def killing(monkeypatch, place, number, late):
 PLACES = {
     "os.replace": (os, "replace"),
     "write_json": (record, "write_json"),
+    "manifest": (manifest, "write_json"),
     "save_server": (record, "save_server"),
     "add": (record.RunFolder, "add"),
-    "sweep": (record.RunFolder, "_sweep"),
+    "unlink": (Path, "unlink"),
 }
 
 

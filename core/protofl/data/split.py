@@ -55,6 +55,11 @@ class Split:
         """M."""
         return len(self.offsets) // 2
 
+    @cached_property
+    def train_sizes(self) -> Tensor:
+        """Numbers of samples [M] that the clients train on."""
+        return self.offsets.diff()[::2]
+
     def train(self, client_id: int) -> Tensor:
         """Rows [n] that client ``client_id`` trains on."""
         return self._piece(2 * client_id)

@@ -60,6 +60,8 @@ class Spans:
         **args: Any,  # noqa: ANN401 - scalars and strings
     ) -> None:
         """Record a span by its two readings of `time.perf_counter_ns`."""
+        if not self.on:
+            return
         self.sums[category, name] += end - start
         self.events.append((name, category, start + self._unix, end - start, track, args))
 

@@ -49,16 +49,16 @@ class _Worker:
 
 
 class Timeline:
-    """Collects what the run and its hosts record.
+    """Collects what the run and its hosts record; does nothing where ``on`` is False.
 
     Args:
         architecture_of: Gives the name of a client's architecture.
+        on: Whether the run is profiled.
     """
 
-    def __init__(self, architecture_of: Callable[[int], str]) -> None:
-        self.spans = Spans()
-        self.folder: Path | None = None
-        """The run folder, once it is there."""
+    def __init__(self, architecture_of: Callable[[int], str], *, on: bool = True) -> None:
+        self.on = on
+        self.spans = Spans() if on else OFF
         self._architecture_of = architecture_of
         self._workers: dict[tuple[str, int], _Worker] = {}
         self._rounds = 0
@@ -80,6 +80,9 @@ class Timeline:
     @contextmanager
     def round(self, trial: int, number: int, *, last: bool) -> Iterator[None]:
         """One round: operators are sampled once per architecture, after the first round."""
+        if not self.on:
+            yield
+            return
         self._asked = {}
         self._may_sample = number > 0 or last
         start = time.perf_counter_ns()
@@ -91,6 +94,9 @@ class Timeline:
     @contextmanager
     def stage(self, name: str, clients: Sequence[int]) -> Iterator[set[int]]:
         """A stage in which the workers work on clients; of those given operators are wanted."""
+        if not self.on:
+            yield set()
+            return
         wanted = {client for client in clients if self._wants(name, client)}
         for worker in self._workers.values():
             worker.jobs.clear()
@@ -222,6 +228,8 @@ class Timeline:
 
     def write(self, folder: Path) -> None:
         """Write ``trace.json`` and ``summary.json``."""
+        if not self.on:
+            return
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "summary.json").write_text(json.dumps(self.summary(), indent=1) + "\n")
         with (folder / "trace.json").open("w", encoding="utf-8") as file:
@@ -286,6 +294,5 @@ def _others_last(item: tuple[str, float]) -> tuple[bool, float]:
     return item[0] == "others", -item[1]
 
 
-def spans_of(timeline: Timeline | None) -> Spans:
-    """The recorder of a run, which does nothing where it is not profiled."""
-    return OFF if timeline is None else timeline.spans
+NOT_PROFILED = Timeline(str, on=False)
+"""The timeline of a run that is not profiled."""

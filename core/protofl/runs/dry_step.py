@@ -6,7 +6,7 @@ a key that a hook reads and nobody sends, shapes that do not fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -20,31 +20,26 @@ from protofl.runs.looks import Looks
 from protofl.runs.refusals import explained, without_key, without_term
 
 
-class _DryPool:
-    """A host here, whose clients train on client 0's first batch; what crosses last is kept."""
-
-    report: Callable[[str], None]
+class _DryHost(Host):
+    """A host whose clients train on client 0's first batch; what crosses last is kept."""
 
     def __init__(self, plan: Plan, looks: Looks) -> None:
-        self._host = Host(plan, dry=True, read=looks.read)
+        super().__init__(plan, dry=True, read=looks.read)
         self._looks = looks
         self.down, self.up = b"", b""
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
-        for job in jobs:
-            self._looks.begin(job)
-            if isinstance(job, Evaluate) or (isinstance(job, Train) and not job.keep_received):
-                self.down = job.blob
-            reply = self._host.handle(job)
-            if isinstance(job, Train) and job.when == "before_upload":
-                self.up = reply.blob
-            yield job, reply
+        for job in jobs:  # one at a time, whatever the engine
+            yield job, self.handle(job)
 
-    def broadcast(self, job: Job) -> None:
-        self._host.handle(job)
-
-    def close(self) -> None:
-        pass
+    def handle(self, job: Job) -> Reply:
+        self._looks.begin(job)
+        if isinstance(job, Evaluate) or (isinstance(job, Train) and not job.keep_received):
+            self.down = job.blob
+        reply = super().handle(job)
+        if isinstance(job, Train) and job.when == "before_upload":
+            self.up = reply.blob
+        return reply
 
 
 def dry_step(plan: Plan) -> None:
@@ -63,15 +58,15 @@ def dry_step(plan: Plan) -> None:
         info=replace(plan.info, num_clients=two, participants=two),
         settings=plan.settings.model_copy(update={"eval_every": 1, "on_bad_upload": "stop"}),
     )
-    pool = _DryPool(small, looks)
-    federation = Federation(small, pool, dry=True)
+    host = _DryHost(small, looks)
+    federation = Federation(small, host, dry=True)
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             federation.start_trial(0)
             federation.round(0)
             line, _ = federation.round(1)
     except ProtoflError as error:
-        raise explained(error, plan, pool.down, pool.up) from error
+        raise explained(error, plan, host.down, host.up, looks.reader) from error
     missing = [term for term in plan.composition.terms if term.label not in line["loss_terms"]]
     if missing:
         raise without_term(missing[0], looks.training, plan.registry)

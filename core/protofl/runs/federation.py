@@ -9,29 +9,19 @@ from typing import Any, TypeVar
 
 from protofl.cores import compute_threads
 from protofl.errors import RunFailure
-from protofl.hosts.jobs import (
-    ClientJob,
-    Evaluate,
-    EvaluateReply,
-    Pool,
-    Reply,
-    Save,
-    StartTrial,
-    Train,
-    TrainReply,
-)
+from protofl.hosts import jobs
 from protofl.plan.plan import Plan
-from protofl.profile.timeline import Timeline, spans_of
+from protofl.profile.timeline import NOT_PROFILED, Timeline
 from protofl.randomness import numpy_stream
 from protofl.runs import events
 from protofl.runs.record import RunFolder
-from protofl.runs.server_side import Downloads, ServerSide
+from protofl.runs.server_side import ServerSide
 from protofl.runs.stages import Stages
 from protofl.runs.tally import Tally
 from protofl.views.records import ServerRecord
 from protofl.wire.payload import Payload
 
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R", bound=jobs.Reply)
 
 AHEAD = 256 << 20
 """Bytes of different downloads that are prepared for an evaluation before it begins."""
@@ -45,7 +35,7 @@ class Federation:
         pool: The hosts.
         progress: Told of every stage and every client that is done.
         dry: Whether this is the dry step.
-        timeline: Takes where the time goes, where the run is profiled.
+        timeline: Takes where the time goes.
         parked: A folder in which hosts may keep clients on disk; None for one of their own.
 
     Attributes:
@@ -57,15 +47,15 @@ class Federation:
     def __init__(
         self,
         plan: Plan,
-        pool: Pool,
+        pool: jobs.Pool,
         progress: events.Progress = events.ignore,
         *,
         dry: bool = False,
-        timeline: Timeline | None = None,
+        timeline: Timeline = NOT_PROFILED,
         parked: Path | None = None,
     ) -> None:
         self.plan, self.pool, self.dry, self._parked = plan, pool, dry, parked
-        self._spans = spans_of(timeline)
+        self._spans = timeline.spans
         self._stages = Stages(plan, pool, progress, timeline)
         phases = plan.composition.phases(plan.info)
         self._after_server = any(phase.when == "after_server" for phase in phases)
@@ -83,11 +73,11 @@ class Federation:
 
     def start_trial(self, trial: int, files: Mapping[int, str] | None = None) -> None:
         """Set up the server and tell the hosts; ``files`` hold clients that trained before."""
-        self.trial, self.holders = trial, set()
-        self._stages.start_trial(trial)
+        self.trial = self._stages.trial = trial
+        self.holders = set()
         self._server_side = ServerSide(self.plan, trial, self._spans, dry=self.dry)
         parked = None if self._parked is None else str(self._parked)
-        self.pool.broadcast(StartTrial(trial, dict(files or {}), parked))
+        self.pool.broadcast(jobs.StartTrial(trial, dict(files or {}), parked))
 
     def resume(self, folder: RunFolder) -> None:
         """Go back to a run's last committed round."""
@@ -152,19 +142,12 @@ class Federation:
 
     def train_clients(self, clients: list[int], number: int, tally: Tally) -> dict[int, Payload]:
         """Downloads, local training and uploads; {client: upload} of those that count."""
-        jobs, downloads = [], Downloads(self._server_side, tally, counted=True)
-        with self._spans.span("downloads", "server"):
-            for client in self._alike_together(clients):
-                holds = client in self.holders
-                blob = b"" if holds else downloads(client)
-                jobs.append(Train(client, number, keep_received=holds, blob=blob))
-        self._stages.begin("train", len(jobs))
-        replies = self._replies("train", jobs, TrainReply, tally)
+        replies = self._train(clients, number, "before_upload", tally)
         with self._spans.span("uploads", "server"):
             received = {client: self._upload(client, replies[client], tally) for client in clients}
         return {client: upload for client, upload in received.items() if upload is not None}
 
-    def _upload(self, client: int, reply: TrainReply, tally: Tally) -> Payload | None:
+    def _upload(self, client: int, reply: jobs.TrainReply, tally: Tally) -> Payload | None:
         """What a client sent; None where it is left out as its training diverged."""
         tally.traffic["upload_bytes"] += len(reply.blob)
         tally.traffic["upload_floats"] += reply.floats
@@ -193,56 +176,59 @@ class Federation:
 
     def _follow_up(self, clients: list[int], number: int, tally: Tally) -> None:
         """Phases behind the server's step; clients keep what they download for it."""
-        downloads = Downloads(self._server_side, tally, counted=True)
-        jobs = [
-            Train(client, number, "after_server", blob=downloads(client))
-            for client in self._alike_together(clients)
-        ]
-        self._stages.begin("train", len(jobs))
-        replies = self._replies("train", jobs, TrainReply, tally)
+        self.holders = set()
+        replies = self._train(clients, number, "after_server", tally)
         for client in clients:
             if client not in tally.skipped:
                 tally.add_losses(replies[client])
         self.holders = set(clients)
 
+    def _train(
+        self, clients: list[int], number: int, when: str, tally: Tally
+    ) -> dict[int, jobs.TrainReply]:
+        """Local training; what a client holds already is not sent to it."""
+        with self._spans.span("downloads", "server"):
+            lacking = [client for client in clients if client not in self.holders]
+            blobs = dict(self._server_side.downloads(lacking, tally))
+            work = [
+                jobs.Train(c, number, when, keep_received=c not in blobs, blob=blobs.get(c, b""))
+                for c in clients
+            ]
+        self._stages.begin("train", len(work))
+        return self._replies("train", work, jobs.TrainReply, tally)
+
     def evaluate_clients(self, clients: Sequence[int], number: int, tally: Tally) -> None:
         """Score clients, each with what it would download next."""
         self._stages.begin("evaluate", len(clients))
-        downloads = Downloads(self._server_side, tally, counted=False)
-        jobs: list[Evaluate] = []
+        work: list[jobs.Evaluate] = []
         held, last = 0, b""
-        for client in self._alike_together(clients):
-            blob = downloads(client)
+        for client, blob in self._server_side.downloads(clients, tally, counted=False):
             held += len(blob) if blob is not last else 0
-            jobs.append(Evaluate(client, number, blob=blob))
+            work.append(jobs.Evaluate(client, number, blob=blob))
             last = blob
             # Where every client gets other bytes, those of all clients are never held at once.
-            if held > AHEAD or len(jobs) + len(tally.scores) == len(clients):
-                replies = self._replies("evaluate", jobs, EvaluateReply, tally)
+            if held > AHEAD or len(work) + len(tally.scores) == len(clients):
+                replies = self._replies("evaluate", work, jobs.EvaluateReply, tally)
                 for scored, reply in replies.items():
                     tally.add_score(scored, reply)
-                jobs, held = [], 0
+                work, held = [], 0
 
     def save_clients(self, clients: Iterable[int], paths: Mapping[int, str]) -> float:
         """Have hosts write clients; seconds that it took."""
         start = time.perf_counter()
-        self._replies("checkpoint", [Save(c, paths[c]) for c in clients], Reply, Tally())
+        work = [jobs.Save(client, paths[client]) for client in clients]
+        self._replies("checkpoint", work, jobs.Reply, Tally())
         return time.perf_counter() - start
 
     def _replies(
-        self, stage: str, jobs: Sequence[ClientJob], kind: type[R], tally: Tally
+        self, stage: str, work: Sequence[jobs.ClientJob], kind: type[R], tally: Tally
     ) -> dict[int, R]:
         """Have the hosts do jobs of one kind; {client: reply}."""
         replies: dict[int, R] = {}
-        with self._stages.ordered(stage, jobs) as ordered:
+        with self._stages.ordered(stage, work) as ordered:
             for job, reply in self.pool.run(ordered):
-                assert isinstance(job, ClientJob), f"{job} concerns no client"
+                assert isinstance(job, jobs.ClientJob), f"{job} concerns no client"
                 assert isinstance(reply, kind), f"{job} was answered by {type(reply).__name__}"
                 self._stages.done(stage, job.client, reply, tally)
                 replies[job.client] = reply
         return replies
-
-    def _alike_together(self, clients: Sequence[int]) -> list[int]:
-        """Clients of one architecture behind each other: they often get the same bytes."""
-        count = len(self.plan.info.architectures)
-        return sorted(clients, key=lambda client: client % count)

@@ -10,7 +10,6 @@ in a journal, to which each round adds its own, and the manifest says how far it
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,57 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.files.replacing import replacing, write_json
+from protofl.files.lines import append_line, read_lines, write_lines
+from protofl.files.manifest import Manifest
+from protofl.files.replacing import write_json
 from protofl.plan.plan import Plan
 from protofl.runs.config import config_of
 from protofl.runs.server_file import load_server, save_server
 from protofl.views.records import ServerRecord
-
-
-@dataclass
-class Journal:
-    """A file with a line for every commit: the files of the clients that trained for it.
-
-    Attributes:
-        path: The file.
-        length: Bytes of it that count.
-        first: Bytes of its first line, which names all clients of that time.
-    """
-
-    path: Path
-    length: int
-    first: int
-
-    @classmethod
-    def begin(cls, path: Path, clients: Mapping[int, str]) -> Journal:
-        """A new file."""
-        path.unlink(missing_ok=True)  # one of a run that was killed before it counted
-        journal = cls(path, 0, 0)
-        journal.add(clients)
-        journal.first = journal.length
-        return journal
-
-    def add(self, clients: Mapping[int, str]) -> None:
-        """Append a line, durably."""
-        line = (json.dumps(clients) + "\n").encode()
-        with open(self.path, "ab") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-        self.length += len(line)
-
-    @property
-    def outgrown(self) -> bool:
-        """Whether most of its lines are about files that are gone."""
-        return self.length > 4 * self.first + (1 << 16)
-
-    @staticmethod
-    def read(path: Path, length: int) -> dict[int, str]:
-        """{client: its file} after the commit at which the file had this length."""
-        clients: dict[int, str] = {}
-        for line in path.read_bytes()[:length].decode("utf-8").splitlines():
-            clients |= {int(client): name for client, name in json.loads(line).items()}
-        return clients
 
 
 @dataclass
@@ -91,7 +46,7 @@ class Commit:
     server: str
     clients: dict[int, str]
     holders: list[int]
-    journal: str
+    journal: str = ""  # a run of protofl before there was one has none
 
 
 @dataclass
@@ -102,7 +57,11 @@ class RunFolder:
     rows: list[dict[str, Any]] = field(default_factory=list)
     commit: Commit | None = None
     finished: bool = False
-    _journal: Journal | None = None
+
+    def __post_init__(self) -> None:
+        """Name what lies in the folder."""
+        self._metrics, self._checkpoint = self.path / "metrics.jsonl", self.path / "checkpoint"
+        self._manifest = Manifest(self._checkpoint)
 
     @contextmanager
     def parking(self) -> Iterator[Path]:
@@ -112,14 +71,6 @@ class RunFolder:
             yield parked
         finally:
             shutil.rmtree(parked, ignore_errors=True)
-
-    @property
-    def _checkpoint(self) -> Path:
-        return self.path / "checkpoint"
-
-    @property
-    def _metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
 
     @classmethod
     def create(cls, path: Path, plan: Plan) -> RunFolder:
@@ -147,43 +98,18 @@ class RunFolder:
         """Open a run's folder; an interrupted run is cut to its last committed round."""
         path = path.expanduser().absolute()
         folder = cls(path, finished=(path / "summary.json").exists())
-        manifest = folder._checkpoint / "manifest.json"
-        if manifest.exists():
-            values = json.loads(manifest.read_text(encoding="utf-8"))
-            if "journal" in values:
-                length = values.pop("journal_bytes")
-                clients = Journal.read(folder._checkpoint / values["journal"], length)
-            else:  # protofl before the journal
-                clients = {int(c): name for c, name in values.pop("clients").items()}
-                values["journal"] = ""
-            folder.commit = Commit(clients=clients, **values)
         shutil.rmtree(path / "parked", ignore_errors=True)  # of a run that was killed
-        folder._checkpoint.mkdir(exist_ok=True)
-        folder._cut()
-        folder._sweep()
+        folder._manifest.read()
+        folder._take_commit()
+        last = (folder.commit.trial, folder.commit.round) if folder.commit else (-1, -1)
+        rows = read_lines(folder._metrics)
+        folder.rows = [r for r in rows if folder.finished or (r["trial"], r["round"]) <= last]
+        write_lines(folder._metrics, folder.rows)
         return folder
-
-    def _cut(self) -> None:
-        last = (self.commit.trial, self.commit.round) if self.commit else (-1, -1)
-        rows = []
-        if self._metrics.exists():
-            for line in self._metrics.read_text(encoding="utf-8").splitlines():
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    break  # the line that was being written when the run was killed
-                if self.finished or (row["trial"], row["round"]) <= last:
-                    rows.append(row)
-        with replacing(self._metrics) as part:
-            part.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-        self.rows = rows
 
     def add(self, row: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
-        with open(self._metrics, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self._metrics, row)
         self.rows.append(row)
 
     # --- checkpoints ----------------------------------------------------------------------------
@@ -209,33 +135,21 @@ class RunFolder:
             paths: {client: its file} of those that have trained since the last commit; they have
                 been written already.
         """
-        trial, round, last = row["trial"], row["round"], self.commit
+        trial, round = row["trial"], row["round"]
         file = f"server-t{trial}-r{round}.safetensors"
         save_server(server, self._checkpoint / file)
-        names = {client: Path(path).name for client, path in paths.items()}
-        known = last.clients if last and last.trial == trial else {}
-        stale = [known[client] for client in names if client in known]
-        known |= names
         self.add(row)
-        journal = self._journal
-        if (
-            journal is None
-            or last is None
-            or last.trial != trial
-            or len(known) == len(names)
-            or journal.outgrown
-        ):
-            path = self._checkpoint / f"clients-t{trial}-r{round}.jsonl"
-            journal = Journal.begin(path, known)
-        else:
-            journal.add(names)
-            stale.append(last.server)
-        fresh = journal is not self._journal
-        self._journal = journal
-        self.commit = Commit(trial, round, file, known, sorted(holders), journal.path.name)
-        manifest = {k: v for k, v in vars(self.commit).items() if k != "clients"}
-        write_json(self._checkpoint / "manifest.json", manifest | {"journal_bytes": journal.length})
-        self._sweep(None if fresh else stale)
+        self._manifest.commit(
+            {"trial": trial, "round": round, "server": file, "holders": sorted(holders)},
+            {client: Path(path).name for client, path in paths.items()},
+            journal=f"clients-t{trial}-r{round}.jsonl",
+            anew=self.commit is not None and self.commit.trial != trial,
+        )
+        self._take_commit()
+
+    def _take_commit(self) -> None:
+        if self._manifest.values:
+            self.commit = Commit(clients=self._manifest.numbered, **self._manifest.values)
 
     def committed_clients(self) -> dict[int, str]:
         """{client: its file} of the committed round."""
@@ -246,16 +160,6 @@ class RunFolder:
         """Put a server back to the committed round."""
         assert self.commit is not None
         load_server(server, self._checkpoint / self.commit.server)
-
-    def _sweep(self, stale: Iterable[str] | None = None) -> None:
-        """Remove files that the manifest no longer names; None for whatever it doesn't name."""
-        if stale is None:
-            keep = {"manifest.json"}
-            if self.commit:
-                keep |= {self.commit.server, self.commit.journal, *self.commit.clients.values()}
-            stale = [file.name for file in self._checkpoint.iterdir() if file.name not in keep]
-        for name in stale:
-            (self._checkpoint / name).unlink(missing_ok=True)
 
 
 def check_free(path: Path) -> None:

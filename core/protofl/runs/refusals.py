@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from protofl.errors import (
-    MissingKey,
-    MissingModule,
-    ProtoflError,
-    Refused,
-    UsageError,
-    WrongShape,
-    part_of,
-)
+from protofl.errors import Lacking, ProtoflError, Refused, UsageError, part_of
 from protofl.plan.plan import Plan
-from protofl.plugin.composition import Composition
 from protofl.plugin.members import Term
 from protofl.plugin.registry import Registry
 from protofl.wire.payload import Payload
@@ -53,7 +44,7 @@ def without_key(missed: Mapping[str, str], registry: Registry) -> Refused:
     )
 
 
-def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes) -> UsageError:
+def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: str) -> UsageError:
     """An error of the dry step, found before training: exit code 2.
 
     Args:
@@ -61,10 +52,11 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes) -> UsageE
         plan: The run.
         down: The last download.
         up: The last upload.
+        reader: The client's hook that was called last, ``METHOD.HOOK``; empty for another's.
     """
     what, composition = f"the dry step failed: {error.what}", plan.composition
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, (MissingKey, WrongShape, MissingModule)):
+    while cause is not None and not isinstance(cause, Lacking):
         cause = cause.__cause__
     hook = error.place.partition(",")[0].partition(" ")[0]
     on_server = hook.startswith("server_")
@@ -74,23 +66,17 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes) -> UsageE
     if cause is None:
         return UsageError(what, error.near or came, error.do)
     known = {"lacks": cause.lacks, "name": part_of(cause.key)}
-    if isinstance(cause, MissingModule):
+    if cause.lacks == "module":
         return Refused(what, error.near, error.do, **known)
-    method, read_by = _reader(hook, cause, composition)
+    method, _, read_by = reader.rpartition(".")
+    if hook in composition.providers and hook != "local_loss":
+        method, read_by = composition.providers[hook], hook
     near = f"{read_by} of {method} reads it; {came}" if method else came
-    if isinstance(cause, WrongShape) and method:
+    if cause.lacks == "shape" and method:
         do = f"take it from the method that reads it: --use {sender}={method}"
     else:
         do = _senders(cause.key, "uploads" if on_server else "downloads", plan.registry)
     return Refused(what, near, do, **known)
-
-
-def _reader(hook: str, cause: ProtoflError, composition: Composition) -> tuple[str, str]:
-    """The method and the hook that read a key; empty where that is not known."""
-    if hook in composition.providers and hook != "local_loss":
-        return composition.providers[hook], hook
-    method, _, hook = getattr(cause, "reader", "").rpartition(".")
-    return method, hook
 
 
 def _shapes(sent: Payload) -> str:

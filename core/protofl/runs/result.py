@@ -36,6 +36,7 @@ def summarise(rows: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
     trials = []
     for trial in sorted({row["trial"] for row in rows}):
         own = [r for r in rows if r["trial"] == trial and r["test_accuracy"] is not None]
+        counts = plan.split(trial).counts(plan.data.y, plan.info.num_classes)
         best = max(own, key=lambda r: (r["test_accuracy"], -r["round"]))
         trials.append(
             {
@@ -45,7 +46,7 @@ def summarise(rows: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
                 "final_test_accuracy": own[-1]["test_accuracy"],
                 "final_client_test_accuracy": own[-1]["client_test_accuracy"],
                 "final_test_accuracy_std": own[-1]["test_accuracy_std"],
-                "majority_accuracy": majority(plan, trial),
+                "majority_accuracy": majority_correct(*counts),
             }
         )
     first = trials[0]
@@ -61,9 +62,3 @@ def summarise(rows: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
         "mean": mean,
         "std": std,
     }
-
-
-def majority(plan: Plan, trial: int) -> float:
-    """The accuracy of always guessing a client's commonest training class."""
-    counts = plan.split(trial).counts(plan.data.y, plan.info.num_classes)
-    return majority_correct(*counts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from protofl.plan.options import as_typed
 from protofl.plan.plan import Plan
 from protofl.plan.recipes import write_recipe
 from protofl.plan.request import Request, read_request
-from protofl.profile.timeline import Timeline, spans_of
+from protofl.profile.timeline import Timeline
 from protofl.runs import events
 from protofl.runs.config import check_same_data, continued, read_config
 from protofl.runs.dry_step import dry_step
@@ -87,10 +87,11 @@ def start(request: Request, progress: Progress) -> Result:
     out = out or default_folder(plan)
     folder = RunFolder.reopen(out) if recorded else RunFolder(out)
     progress(events.Planned(plan, folder))
-    timeline = None
-    if plan.settings.profile and not folder.finished:
-        timeline = Timeline(lambda client: plan.info.architecture_of(client).name)
-        timeline.spans.add("plan", "start", began, time.perf_counter_ns())
+    timeline = Timeline(
+        lambda client: plan.info.architecture_of(client).name,
+        on=plan.settings.profile and not folder.finished,
+    )
+    timeline.spans.add("plan", "start", began, time.perf_counter_ns())
     life = _Life(plan, folder, progress, timeline, request)
     if not folder.finished:
         with deterministic_kernels(plan.settings.deterministic):
@@ -105,13 +106,13 @@ class _Life:
     plan: Plan
     folder: RunFolder
     progress: Progress
-    timeline: Timeline | None
+    timeline: Timeline
     request: Request
     accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
 
     def train(self) -> None:
         """All trials that are not finished; the profile is written even where one fails."""
-        plan, spans = self.plan, spans_of(self.timeline)
+        plan, spans = self.plan, self.timeline.spans
         backend = plan.choices["backend"]
         pool: Pool = backend.call("open_pool", plan=plan, workers=plan.settings.workers)
         try:
@@ -129,12 +130,12 @@ class _Life:
                     self._trial(federation, first)
                     self.accuracies[trial] = federation.client_accuracy
         finally:
-            if self.timeline is not None and self.timeline.folder is not None:
-                self.timeline.write(self.timeline.folder / "profile")
+            if (self.folder.path / "config.json").exists():
+                self.timeline.write(self.folder.path / "profile")
 
     def _before_the_first_round(self) -> None:
         """The dry step, and the folder behind it, while the hosts are still starting."""
-        plan, spans = self.plan, spans_of(self.timeline)
+        plan, spans = self.plan, self.timeline.spans
         if plan.settings.dry_step and self.folder.commit is None:
             self.progress(events.DryStepStarted())
             with spans.span("dry step", "start"):
@@ -147,10 +148,8 @@ class _Life:
         if not self.request.resume:
             self.folder = RunFolder.create(self.folder.path, plan)
             self.progress(events.FolderMade(self.folder))
-        if self.timeline is not None:
-            self.timeline.folder = self.folder.path
         self._write_partition()
-        few = int((plan.split(0).offsets.diff()[::2] < LEAST).sum())
+        few = int((plan.split(0).train_sizes < LEAST).sum())
         if few:
             line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
             self.progress(events.Note(line))
@@ -186,11 +185,11 @@ class _Life:
             trial, first = trial + 1, 0
 
     def _trial(self, federation: Federation, first: int) -> None:
-        settings, timeline = self.plan.settings, self.timeline
+        settings = self.plan.settings
         trained: set[int] = set()
         for number in range(first, settings.rounds):
             last = number + 1 == settings.rounds
-            with timeline.round(federation.trial, number, last=last) if timeline else nullcontext():
+            with self.timeline.round(federation.trial, number, last=last):
                 self.progress(events.RoundStarted(federation.trial, number))
                 row, clients = federation.round(number)
                 trained |= {*clients}
@@ -210,14 +209,14 @@ class _Life:
         for stage in ("checkpoint", "total"):
             row["seconds"][stage] = round_to(row["seconds"][stage] + seconds)
         row["time"] = _now()
-        with spans_of(self.timeline).span("commit", "server"):
+        with self.timeline.spans.span("commit", "server"):
             self.folder.commit_round(row, federation.server, federation.holders, paths)
 
     def conclude(self) -> Result:
         """Write the summary."""
         summary = summarise(self.folder.rows, self.plan)
         write_json(self.folder.path / "summary.json", summary)
-        found = None if self.timeline is None else self.timeline.summary()
+        found = self.timeline.summary() if self.timeline.on else None
         result = Result(self.folder.rows, summary, self.accuracies, self.folder.path, found)
         self.progress(events.Finished(result, self.plan))
         return result
@@ -226,14 +225,10 @@ class _Life:
 def default_folder(plan: Plan) -> Path:
     """``runs/METHOD-MODELS-DATA-sSEED-TIME``."""
     s = plan.settings
-    data = s.dataset.partition(":")
-    parts = [
-        s.recipe.get("name", s.method),
-        s.models,
-        data[0] + ("-" + Path(data[2]).stem if data[2] else ""),
-    ]
-    parts += [f"s{s.seed}", datetime.now().strftime("%Y%m%d-%H%M%S")]
-    path = Path("runs") / re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts))
+    data, _, file = s.dataset.partition(":")
+    name = s.recipe.get("name", s.method)
+    parts = [name, s.models, data, Path(file).stem, f"s{s.seed}", f"{datetime.now():%Y%m%d-%H%M%S}"]
+    path = Path("runs") / re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(filter(None, parts)))
     number, chosen = 1, path
     while chosen.exists():
         number += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
@@ -52,7 +52,7 @@ class ServerSide:
         """The server as the main method sees it."""
         return Server(self.record, self._plan.composition.main)
 
-    def download(self, client: int) -> Payload:
+    def _download(self, client: int) -> Payload:
         """What a client gets."""
         place = f"download_payload, client {client}, round {self.record.round}"
         with naming(place):
@@ -60,6 +60,31 @@ class ServerSide:
                 "download_payload", server=self.view, client_id=client
             )
             return Payload(found)
+
+    def downloads(
+        self, clients: Iterable[int], tally: Tally, *, counted: bool = True
+    ) -> Iterator[tuple[int, bytes]]:
+        """What clients download in one stage, as bytes; the same tensors again are encoded once.
+
+        Args:
+            clients: The clients; those of one architecture come behind each other, as they often
+                get the same.
+            tally: Takes seconds and, where these downloads count, floats and bytes.
+            counted: Whether they count as traffic; those for an evaluation don't.
+        """
+        architectures = len(self._plan.info.architectures)
+        last, blob = Payload(), b""
+        for client in sorted(clients, key=lambda client: client % architectures):
+            start = time.perf_counter()
+            payload = self._download(client)
+            same = payload.keys() == last.keys() and all(payload[k] is last[k] for k in last)
+            if not same:
+                last, blob = payload, payload.to_bytes()
+            if counted:
+                tally.traffic["download_floats"] += payload.floats
+                tally.traffic["download_bytes"] += len(blob)
+            tally.spend({"payload": time.perf_counter() - start})
+            yield client, blob
 
     def learn(self, uploads: Mapping[int, Payload]) -> None:
         """The server aggregates, then trains."""
@@ -83,37 +108,6 @@ class ServerSide:
         for found in ended.values():
             extra |= {key: finite(float(value)) for key, value in (found or {}).items()}
         return extra
-
-
-class Downloads:
-    """What clients download in one stage, as bytes; the same tensors again are encoded once.
-
-    Args:
-        server: The server.
-        tally: Takes seconds and, where these downloads count, floats and bytes.
-        counted: Whether they count as traffic; those for an evaluation don't.
-    """
-
-    def __init__(self, server: ServerSide, tally: Tally, *, counted: bool) -> None:
-        self._server, self._tally, self._counted = server, tally, counted
-        self._last: tuple[tuple[tuple[str, int], ...], Payload, bytes] | None = None
-
-    def __call__(self, client: int) -> bytes:
-        """A client's download."""
-        start = time.perf_counter()
-        payload = self._server.download(client)
-        blob = self._encoded(payload)
-        if self._counted:
-            self._tally.traffic["download_floats"] += payload.floats
-            self._tally.traffic["download_bytes"] += len(blob)
-        self._tally.spend({"payload": time.perf_counter() - start})
-        return blob
-
-    def _encoded(self, payload: Payload) -> bytes:
-        key = tuple((name, id(tensor)) for name, tensor in payload.items())
-        if self._last is None or self._last[0] != key:
-            self._last = key, payload, payload.to_bytes()
-        return self._last[2]
 
 
 def _fresh(plan: Plan, trial: int, *, dry: bool) -> ServerRecord:

@@ -19,22 +19,20 @@ class Stages:
         plan: The run.
         pool: The hosts.
         progress: Told of every stage, client and note.
-        timeline: Takes where the time goes, where the run is profiled.
+        timeline: Takes where the time goes.
+
+    Attributes:
+        trial: The trial.
     """
 
     def __init__(
-        self, plan: Plan, pool: Pool, progress: events.Progress, timeline: Timeline | None
+        self, plan: Plan, pool: Pool, progress: events.Progress, timeline: Timeline
     ) -> None:
-        self._plan, self._timeline = plan, timeline
-        self._progress = progress
+        self._plan, self._progress, self._timeline = plan, progress, timeline
         self._noted: set[str] = set()
         self._told = ""
-        self._sizes: list[int] = []
+        self.trial = 0
         pool.report = lambda line: progress(events.Note(line))
-
-    def start_trial(self, trial: int) -> None:
-        """Take in how many samples each client has in a trial."""
-        self._sizes = self._plan.split(trial).offsets.diff()[::2].tolist()
 
     def begin(self, stage: str, jobs: int) -> None:
         """Tell of a stage with so many jobs."""
@@ -45,9 +43,6 @@ class Stages:
     def ordered(self, stage: str, jobs: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
         """The order in which jobs of a stage are to be dealt; `done` takes each that is."""
         found = self._costly_first(jobs)
-        if self._timeline is None:
-            yield found
-            return
         with self._timeline.stage(stage, [job.client for job in found]) as sampled:
             for job in found:
                 job.sample = job.client in sampled
@@ -55,7 +50,7 @@ class Stages:
 
     def done(self, stage: str, client: int, reply: Reply, tally: Tally) -> None:
         """Book and tell what a client's job took."""
-        if reply.profile and self._timeline is not None:
+        if reply.profile:
             self._timeline.take(client, reply.profile, reply.seconds)
         tally.spend(reply.seconds)
         for note in getattr(reply, "notes", ()):
@@ -67,9 +62,9 @@ class Stages:
 
     def _costly_first(self, jobs: Sequence[ClientJob]) -> list[ClientJob]:
         """The order in which jobs are dealt; it has no influence on results."""
-        plan = self._plan
+        plan, sizes = self._plan, self._plan.split(self.trial).train_sizes
 
         def cost(job: ClientJob) -> float:
-            return -self._sizes[job.client] * plan.cost(plan.info.architecture_of(job.client))
+            return -int(sizes[job.client]) * plan.cost(plan.info.architecture_of(job.client))
 
         return sorted(jobs, key=cost)
