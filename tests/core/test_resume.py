@@ -144,7 +144,6 @@ def killing(monkeypatch, place, number, late):
 
 PLACES = {
     "os.replace": (os, "replace"),
-    "write_json": (record, "write_json"),
     "manifest": (manifest, "write_json"),
     "save_server": (record, "save_server"),
     "add": (record.RunFolder, "add"),

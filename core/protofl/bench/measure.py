@@ -24,10 +24,10 @@ from protofl.bench.compare import TOLERANCE, compare
 from protofl.cores import usable_cores
 from protofl.data.dataset import Dataset
 from protofl.errors import HostFailure, ProtoflError, UsageError
+from protofl.files.numbers import finite
 from protofl.interpreter import fresh_interpreter
 from protofl.plan.options import merge_options
-from protofl.runs.tally import finite
-from protofl.version import __version__
+from protofl.version import versions
 
 Progress = Callable[[str, dict[str, Any]], None]
 
@@ -369,9 +369,7 @@ def machine() -> dict[str, Any]:
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
-        "protofl": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        **versions(),
         "system": platform.platform(),
         "processor": _processor(),
         "cores": len(usable_cores()),

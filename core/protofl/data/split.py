@@ -274,22 +274,13 @@ def _own_split(data: Dataset, num_clients: int | None, public: int) -> Split:
     return Split(rows=rows, offsets=offsets, partitioner="own")
 
 
-def partition_record(
-    split: Split, labels: Tensor, num_classes: int, classes: list[str]
-) -> dict[str, Any]:
-    """What ``partition.json`` holds: counts, clients × classes, and the split's hash.
-
-    Args:
-        split: The split.
-        labels: Labels [N] of the whole data set.
-        num_classes: C.
-        classes: Names of the C classes.
-    """
-    train_counts, test_counts = split.counts(labels, num_classes)
+def partition_record(split: Split, data: Dataset) -> dict[str, Any]:
+    """What ``partition.json`` holds of a split: counts, clients × classes, and the hash."""
+    train_counts, test_counts = split.counts(data.y, data.num_classes)
     return {
         "partitioner": split.partitioner,
         "clients": split.num_clients,
-        "classes": list(classes),
+        "classes": list(data.classes),
         "train_counts": train_counts.tolist(),
         "test_counts": test_counts.tolist(),
         "public_samples": 0 if split.public is None else len(split.public),

@@ -44,3 +44,12 @@ def link_or_copy(source: Path, target: Path) -> None:
             shutil.copyfile(source, part)
     # Renaming a link to the name of another link to the same file does nothing at all.
     part.unlink(missing_ok=True)
+
+
+def unused(path: Path) -> Path:
+    """The path, or ``PATH-2``, ``PATH-3`` and so on: the first at which there is nothing."""
+    number, found = 1, path
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}-{number}")
+    return found

@@ -28,6 +28,7 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `truncated_svd`          compressed updates: FedKD
 `ensemble_loss`          of heads on generated features: FedGen
 `diversity_loss`         of generated features: FedGen
+`accuracy_over_clients`  over all test samples, the clients' mean, and their deviation
 =======================  =====================================================================
 
 All but `simplex_etf`, `filter_by_prototype`, `truncated_svd` and what trains may be part of a
@@ -40,6 +41,7 @@ which keeps the dtype, and `truncated_svd`, which torch refuses it.
 
 from __future__ import annotations
 
+from protofl.functional.accuracy import accuracy_over_clients
 from protofl.functional.anchors import (
     anchor_alignment,
     anchor_calibration,
@@ -71,6 +73,7 @@ from protofl.functional.prototypes import aggregate_prototypes, class_means, ema
 from protofl.functional.trainable import train_prototypes, train_prototypes_by_autograd
 
 __all__ = [
+    "accuracy_over_clients",
     "aggregate_prototypes",
     "anchor_alignment",
     "anchor_calibration",

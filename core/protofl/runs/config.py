@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import platform
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from protofl.errors import UsageError
 from protofl.plan.options import options_in
 from protofl.plan.plan import Plan
 from protofl.plan.settings import FREE, UNRECORDED
-from protofl.version import __version__
+from protofl.version import versions
 
 
 def config_of(plan: Plan) -> dict[str, Any]:
@@ -31,11 +28,7 @@ def config_of(plan: Plan) -> dict[str, Any]:
             {key: getattr(p, key) for key in ("kind", "name", "version", "distribution")}
             for p in plugins
         ],
-        "versions": {
-            "protofl": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
         "data": {
             "digest": plan.data.digest,
             "samples": len(plan.data.y),

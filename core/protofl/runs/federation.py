@@ -89,11 +89,9 @@ class Federation:
     def participants(self, round: int) -> list[int]:
         """The clients of a round, ascending: a share ρ of all, never fewer than one."""
         info = self.plan.info
-        if info.participants >= info.num_clients:
-            return list(range(info.num_clients))
         stream = numpy_stream(self.plan.seed(self.trial), "participants", round)
         chosen = stream.choice(info.num_clients, info.participants, replace=False)
-        return sorted(int(c) for c in chosen)
+        return sorted(chosen.tolist())
 
     # --- a round --------------------------------------------------------------------------------
 

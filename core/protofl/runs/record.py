@@ -15,17 +15,22 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from protofl.errors import UsageError
 from protofl.files.lines import append_line, read_lines, write_lines
 from protofl.files.manifest import Manifest
 from protofl.files.replacing import write_json
+from protofl.files.tensors import read_tensors, write_tensors
+from protofl.hosts.checkpoint import pack, unpack
 from protofl.plan.plan import Plan
 from protofl.runs.config import config_of
-from protofl.runs.server_file import load_server, save_server
 from protofl.views.records import ServerRecord
+from protofl.wire.knowledge import Knowledge
 
 
 @dataclass
@@ -108,7 +113,8 @@ class RunFolder:
         return folder
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append a line to metrics.jsonl."""
+        """Append a line to metrics.jsonl, with the time."""
+        row["time"] = datetime.now().astimezone().isoformat(timespec="seconds")
         append_line(self._metrics, row)
         self.rows.append(row)
 
@@ -169,8 +175,28 @@ def check_free(path: Path) -> None:
             f"--out {path} is in use",
             do="choose another folder, or continue the run in it with --resume",
         )
-    parent = path
-    while not parent.exists():
-        parent = parent.parent
+    parent = next(place for place in (path, *path.parents) if place.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise UsageError(f"--out {path} can't be written", do="choose another folder with --out")
+
+
+def save_server(record: ServerRecord, path: Path) -> None:
+    """Write the server's knowledge, modules and state."""
+    packed = pack(_modules(record), "knowledge", record.knowledge, record.state, "the server")
+    write_tensors(path, *packed)
+
+
+def load_server(record: ServerRecord, path: Path) -> None:
+    """Put back what `save_server` wrote."""
+    packed, modules = read_tensors(path), _modules(record)
+    knowledge, record.state = unpack(packed, modules, "knowledge", "the server", record.device)
+    record.knowledge = Knowledge(knowledge)
+
+
+def _modules(record: ServerRecord) -> dict[str, nn.Module]:
+    """The modules of all methods by their names in the file."""
+    return {
+        f"module/{owner}/{name}": module
+        for owner, modules in record.modules.items()
+        for name, module in modules.items()
+    }

@@ -28,7 +28,7 @@ def without_term(term: Term, missed: Mapping[str, str], registry: Registry) -> U
         near = "its method looked for nothing in the download that is not there"
         return UsageError(what, near, drop)
     near = f"its method looked in the download for: {', '.join(map(repr, keys))}"
-    do = "; ".join(_senders(key, "downloads", registry) for key in keys)
+    do = "; ".join(_senders(key, "download_payload", registry) for key in keys)
     return Refused(what, near, do, lacks="key", name=keys[0])
 
 
@@ -38,7 +38,7 @@ def without_key(missed: Mapping[str, str], registry: Registry) -> Refused:
     method, _, hook = missed[key].rpartition(".")
     return Refused(
         f"{hook} of {method} looks for {key!r}, which no download brings in two rounds",
-        do="; ".join(_senders(key, "downloads", registry) for key in sorted(missed)),
+        do="; ".join(_senders(key, "download_payload", registry) for key in sorted(missed)),
         lacks="key",
         name=key,
     )
@@ -75,7 +75,7 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: s
     if cause.lacks == "shape" and method:
         do = f"take it from the method that reads it: --use {sender}={method}"
     else:
-        do = _senders(cause.key, "uploads" if on_server else "downloads", plan.registry)
+        do = _senders(cause.key, sender, plan.registry)
     return Refused(what, near, do, **known)
 
 
@@ -88,10 +88,10 @@ def _shapes(sent: Payload) -> str:
     return ", ".join(dict.fromkeys(words)) or "nothing"
 
 
-def _senders(key: str, direction: str, registry: Registry) -> str:
-    """Which methods could send a key."""
-    plain = part_of(key)
-    names = []
+def _senders(key: str, hook: str, registry: Registry) -> str:
+    """Which methods could send a key in ``upload_payload`` or ``download_payload``."""
+    plain, names = part_of(key), []
+    direction = {"upload_payload": "uploads", "download_payload": "downloads"}[hook]
     for plugin in registry.plugins("method"):
         try:
             declared = getattr(registry.load("method", plugin.name), direction, {})
@@ -99,7 +99,6 @@ def _senders(key: str, direction: str, registry: Registry) -> str:
             continue
         if any(part_of(sent) == plain for sent in declared):
             names.append(plugin.name)
-    hook = "download_payload" if direction == "downloads" else "upload_payload"
     if not names:
         return f"no installed method sends {key!r} in {hook}"
     return f"{key!r} is sent by {hook} of: {', '.join(names)} (--use {hook}=METHOD)"

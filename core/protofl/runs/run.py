@@ -14,7 +14,8 @@ from typing import Any
 from protofl.cores import deterministic_kernels
 from protofl.data.batches import LEAST
 from protofl.data.split import partition_record
-from protofl.files.replacing import write_json
+from protofl.files.numbers import short
+from protofl.files.replacing import unused, write_json
 from protofl.hosts.jobs import Pool
 from protofl.plan.options import as_typed
 from protofl.plan.plan import Plan
@@ -28,7 +29,6 @@ from protofl.runs.events import Progress
 from protofl.runs.federation import Federation
 from protofl.runs.record import RunFolder, check_free
 from protofl.runs.result import Result, summarise
-from protofl.runs.tally import round_to
 
 
 def run(
@@ -164,12 +164,9 @@ class _Life:
         self.progress(events.Note(f"the recipe of this run is in {path}"))
 
     def _write_partition(self) -> None:
-        plan, records = self.plan, []
-        for trial in range(1 if plan.settings.hold_split else plan.settings.trials):
-            record = partition_record(
-                plan.split(trial), plan.data.y, plan.info.num_classes, plan.data.classes
-            )
-            records.append({"trial": trial, **record})
+        plan = self.plan
+        trials = range(1 if plan.settings.hold_split else plan.settings.trials)
+        records = [{"trial": t, **partition_record(plan.split(t), plan.data)} for t in trials]
         path = self.folder.path / "partition.json"
         write_json(path, {**records[0], "trials": records[1:]})
 
@@ -198,7 +195,6 @@ class _Life:
                     self._commit(federation, row, trained)
                     trained = set()
                 else:
-                    row["time"] = _now()
                     self.folder.add(row)
                 self.progress(events.RoundDone(row))
 
@@ -207,8 +203,7 @@ class _Life:
         paths = self.folder.client_paths(sorted(trained), federation.trial, row["round"])
         seconds = federation.save_clients(sorted(trained), paths)
         for stage in ("checkpoint", "total"):
-            row["seconds"][stage] = round_to(row["seconds"][stage] + seconds)
-        row["time"] = _now()
+            row["seconds"][stage] = short(row["seconds"][stage] + seconds)
         with self.timeline.spans.span("commit", "server"):
             self.folder.commit_round(row, federation.server, federation.holders, paths)
 
@@ -228,13 +223,5 @@ def default_folder(plan: Plan) -> Path:
     data, _, file = s.dataset.partition(":")
     name = s.recipe.get("name", s.method)
     parts = [name, s.models, data, Path(file).stem, f"s{s.seed}", f"{datetime.now():%Y%m%d-%H%M%S}"]
-    path = Path("runs") / re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(filter(None, parts)))
-    number, chosen = 1, path
-    while chosen.exists():
-        number += 1
-        chosen = path.with_name(f"{path.name}-{number}")
-    return chosen
-
-
-def _now() -> str:
-    return datetime.now().astimezone().isoformat(timespec="seconds")
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(filter(None, parts)))
+    return unused(Path("runs") / name)

@@ -10,10 +10,11 @@ import torch
 from protofl import functional
 from protofl.cores import compute_threads
 from protofl.errors import naming
+from protofl.files.numbers import finite
 from protofl.plan.plan import Plan
 from protofl.profile.spans import Spans
 from protofl.randomness import global_stream
-from protofl.runs.tally import Tally, finite
+from protofl.runs.tally import Tally
 from protofl.views.records import ServerRecord
 from protofl.views.server import Server
 from protofl.wire.payload import Payload

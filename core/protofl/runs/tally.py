@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from protofl import functional
+from protofl.files.numbers import finite, short
 from protofl.hosts.jobs import EvaluateReply, TrainReply
 
 STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "checkpoint", "total")
@@ -67,7 +68,7 @@ class Tally:
             "evaluated": len(self.scores),
             **({"skipped_uploads": self.skipped} if self.skipped else {}),
             "extra": dict(extra),
-            "seconds": {stage: round_to(self.seconds[stage]) for stage in STAGES},
+            "seconds": {stage: short(self.seconds[stage]) for stage in STAGES},
         }
 
     def _train_line(self) -> dict[str, Any]:
@@ -80,25 +81,7 @@ class Tally:
 
     def _accuracy_line(self) -> dict[str, float | None]:
         """Accuracy over all test samples, and over clients."""
-        shares = [*self.accuracy.values()]
-        if not shares:
-            return dict.fromkeys(
-                ("test_accuracy", "client_test_accuracy", "test_accuracy_std"), None
-            )
-        mean = sum(shares) / len(shares)
-        correct, count = (sum(each) for each in zip(*self.scores.values(), strict=True))
-        return {
-            "test_accuracy": correct / count,
-            "client_test_accuracy": mean,
-            "test_accuracy_std": (sum((s - mean) ** 2 for s in shares) / len(shares)) ** 0.5,
-        }
-
-
-def finite(value: float) -> float | None:
-    """A number as the record holds it; NaN and infinity, which JSON has no word for, are null."""
-    return value if math.isfinite(value) else None
-
-
-def round_to(seconds: float) -> float:
-    """Seconds with the digits that mean something."""
-    return float(f"{seconds:.6g}")
+        names = ("test_accuracy", "client_test_accuracy", "test_accuracy_std")
+        scores = [self.scores[client] for client in sorted(self.scores)]
+        found = functional.accuracy_over_clients(scores)
+        return dict(zip(names, found or (None, None, None), strict=True))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import protofl as pf
 import pytest
 import torch
-from protofl.runs.server_file import load_server, save_server
+from protofl.runs.record import load_server, save_server
 from protofl.views.client import Client
 from protofl.views.server import Server
 from protofl_plugins.methods.fedgen import FedGen, Generator
