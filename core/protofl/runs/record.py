@@ -114,7 +114,7 @@ class RunFolder:
 
     def add(self, row: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl, with the time."""
-        row["time"] = datetime.now().astimezone().isoformat(timespec="seconds")
+        row = {**row, "time": datetime.now().astimezone().isoformat(timespec="seconds")}
         append_line(self._metrics, row)
         self.rows.append(row)
 

@@ -196,7 +196,7 @@ class _Life:
                     trained = set()
                 else:
                     self.folder.add(row)
-                self.progress(events.RoundDone(row))
+                self.progress(events.RoundDone(self.folder.rows[-1]))
 
     def _commit(self, federation: Federation, row: dict[str, Any], trained: set[int]) -> None:
         """Make a round count, with all clients that trained since the last one that does."""
