@@ -12,6 +12,7 @@ from protofl_cli.options import value_text
 
 if TYPE_CHECKING:
     from protofl.plan.plan import Plan
+    from protofl.plugin.composition import Composition
     from protofl.runs.record import RunFolder
     from protofl.runs.result import Result
 
@@ -23,10 +24,19 @@ def run_name(plan: Plan) -> str:
     return plan.settings.recipe.get("name", plan.settings.method)
 
 
+def providers(composition: Composition) -> dict[str, str]:
+    """{hook: who provides it}; of the loss, its terms."""
+    words = {
+        hook: owner if composition.provider(hook) == owner else f"{owner} (default)"
+        for hook, owner in composition.providers.items()
+    }
+    return words | {"local_loss": " + ".join(term.label for term in composition.terms)}
+
+
 def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
     """Who provides what, on which data, how and where."""
     s, info, composition = plan.settings, plan.info, plan.composition
-    rows = list(composition.describe().items())
+    rows = list(providers(composition).items())
     if s.recipe:
         origin = "{name} of {distribution} {version}".format(**s.recipe)
         rows.insert(0, ("recipe", f"{origin}: {s.method} with what differs below"))

@@ -8,6 +8,7 @@ import torch
 from protofl.hookspecs.method import ROUND_HOOKS
 from protofl.plugin.composition import BASELINE, Composition
 from protofl.plugin.registry import Registry
+from protofl_cli.tables import providers
 from recording_methods import CALLS, CLIENT, CLIENT_LIFE, SERVER, A, B, called, compose, run_of
 from runtime_toys import Toy, lines_of, make_plan, open_federation
 
@@ -31,9 +32,9 @@ def test_the_baseline_fills_the_gaps():
     composition = Composition(Registry(), "local")
     assert {composition.provider(hook) for hook in ROUND_HOOKS} == {BASELINE}
     assert {composition.providers[hook] for hook in ROUND_HOOKS} == {"local"}
-    assert composition.describe()["inference"] == "local (default)"
-    assert composition.describe()["local_loss"] == "ce"
-    assert Composition(Registry(), "fedsa").describe()["inference"] == "fedsa"
+    assert providers(composition)["inference"] == "local (default)"
+    assert providers(composition)["local_loss"] == "ce"
+    assert providers(Composition(Registry(), "fedsa"))["inference"] == "fedsa"
 
 
 @pytest.mark.parametrize("hook", ["server_aggregate", "server_train", "download_payload"])

@@ -36,6 +36,24 @@ def read_table(path: Path, flag: str, noun: str) -> dict[str, Any]:
     return values
 
 
+def check_new_table(path: Path, flag: str) -> None:
+    """Whether a table can be written there, where nothing is yet.
+
+    Args:
+        path: The file.
+        flag: The option that names the file, for errors.
+
+    Raises:
+        UsageError: There is a file, or no folder, or the name has another ending.
+    """
+    if path.suffix not in (".toml", ".json"):
+        raise UsageError(f"{flag} {path}: neither .toml nor .json", do="name it NAME.toml")
+    if path.exists():
+        raise UsageError(f"{flag} {path}: it is there already", do="choose another name")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{flag} {path}: there is no such folder")
+
+
 def write_table(path: Path, values: Mapping[str, Any], flag: str, comment: str = "") -> None:
     """Write a table: JSON where the file's name ends in ``.json``, else TOML.
 

@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from protofl.errors import UsageError, unknown
 
-__all__ = ["Config", "Deviation", "Field", "VariantConfig", "option_names", "parse_config"]
-
 T = TypeVar("T")
 
 if TYPE_CHECKING:
@@ -98,11 +96,8 @@ class VariantConfig(Config):
         variant = data.get("variant", "paper")
         if variant not in ("paper", "official"):
             return data  # the field's own validation words the error
-        filled = dict(data)
-        for name, deviation in cls.deviations.items():
-            if filled.get(name) is None:
-                filled[name] = getattr(deviation, variant)
-        return filled
+        open_ = [name for name in cls.deviations if data.get(name) is None]
+        return {**data, **{name: getattr(cls.deviations[name], variant) for name in open_}}
 
 
 def option_names(config: type[BaseModel]) -> dict[str, str]:

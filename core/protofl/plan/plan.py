@@ -150,20 +150,16 @@ class Plan:
         """All samples and labels on the device."""
         return self.data.x.to(self.device), self.data.y.to(self.device)
 
-    def samples(self, rows: torch.Tensor, channels_last: bool, *, labelled: bool = True) -> Samples:
+    def samples(self, rows: torch.Tensor, channels_last: bool) -> Samples:
         """Rows of the data as a model sees them."""
-        x, y = self.stored
-        return Samples(x, y if labelled else None, rows, self.preparation, channels_last)
+        return Samples(*self.stored, rows, self.preparation, channels_last)
 
     def public_samples(self, trial: int, channels_last: bool) -> Samples | None:
         """The public samples, unlabelled; None where the run has none."""
+        x, rows = self.stored[0], self.split(trial).public
         if self.public_data is not None:
             x, rows = self._public_stored
-            return Samples(x, None, rows, self.preparation, channels_last)
-        rows_or_none = self.split(trial).public
-        if rows_or_none is None:
-            return None
-        return self.samples(rows_or_none, channels_last, labelled=False)
+        return None if rows is None else Samples(x, None, rows, self.preparation, channels_last)
 
     @cached_property
     def _public_stored(self) -> tuple[torch.Tensor, torch.Tensor]:

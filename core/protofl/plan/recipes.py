@@ -84,20 +84,6 @@ def of_method(options: dict[str, Any]) -> dict[str, Any]:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def check_recipe_path(path: Path) -> None:
-    """Whether a recipe can be written there.
-
-    Raises:
-        UsageError: There is a file, or no folder.
-    """
-    if path.suffix not in (".toml", ".json"):
-        raise UsageError(f"--save-recipe {path}: neither .toml nor .json", do="name it NAME.toml")
-    if path.exists():
-        raise UsageError(f"--save-recipe {path}: it is there already", do="choose another name")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"--save-recipe {path}: there is no such folder")
-
-
 def write_recipe(path: Path, options: Mapping[str, Any]) -> None:
     """Write options of a run as a recipe, TOML or JSON by the file's ending.
 

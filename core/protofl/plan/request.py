@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.files.tables import read_table
+from protofl.files.tables import check_new_table, read_table
 from protofl.plan.options import as_typed, merge_options, options_in, parse_options
-from protofl.plan.recipes import check_recipe_path, of_method, with_recipe
+from protofl.plan.recipes import of_method, with_recipe
 from protofl.plan.settings import check_names
 
 
@@ -67,7 +67,7 @@ def read_request(
     request.out = Path(out) if out is not None else None
     request.save_recipe = Path(save_recipe) if save_recipe is not None else None
     if request.save_recipe is not None:
-        check_recipe_path(request.save_recipe)
+        check_new_table(request.save_recipe, "--save-recipe")
     if resume:
         _check_resume(request, config is not None or bool(typed.get("set")))
         request.options = parse_options(typed)

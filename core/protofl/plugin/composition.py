@@ -242,12 +242,7 @@ class Composition:
 
         return [term for term in self.terms if trains(term)]
 
-    def loss(
-        self,
-        client: Client,
-        given: Mapping[str, Given],
-        phase: Phase = Phase(),  # noqa: B008 - immutable
-    ) -> Loss:
+    def loss(self, client: Client, given: Mapping[str, Given], phase: Phase) -> Loss:
         """The frozen local loss of one client.
 
         Args:
@@ -261,11 +256,3 @@ class Composition:
             labels = {t.name: t.label for t in trained if t.method == method}
             sources.append(self.members[method].loss(client, labels, given.get(method)))
         return Loss(sources)
-
-    def describe(self) -> dict[str, str]:
-        """{hook: provider} in words, for the screen and the record."""
-        lines = {}
-        for hook, owner in self.providers.items():
-            lines[hook] = owner if self.provider(hook) == owner else f"{owner} (default)"
-        lines["local_loss"] = " + ".join(term.label for term in self.terms)
-        return lines

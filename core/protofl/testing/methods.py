@@ -28,6 +28,7 @@ from protofl.testing.equality import (
 )
 from protofl.views.batch import Batch, Output
 from protofl.views.client import Client
+from protofl.views.run import Phase
 from protofl.views.server import Server
 from protofl.wire.payload import Payload
 
@@ -329,7 +330,7 @@ class MethodContract(Contract):
         batch = Batch(x, y, torch.arange(len(y)))
         output = Output(features, record.model.head(features))
         client = Client(record, self.label)
-        terms = found.plan.composition.loss(client, found.given[0])(batch, output, 0)
+        terms = found.plan.composition.loss(client, found.given[0], Phase())(batch, output, 0)
         return terms, [p for group, _ in record.parameter_groups(0.1) for p in group]
 
     def test_the_loss_is_the_sum_of_its_terms(self) -> None:

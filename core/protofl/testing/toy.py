@@ -286,7 +286,7 @@ class Toy:
         batch = pf.Batch(torch.empty(len(labels), 0), labels, torch.arange(len(labels)))
         output = pf.Output(features, record.model.head(features))
         client = Client(record, self.plan.composition.main)
-        loss = self.plan.composition.loss(client, self.given.get(record.id, {}))
+        loss = self.plan.composition.loss(client, self.given.get(record.id, {}), pf.Phase())
         return loss(batch, output, 0)
 
 
