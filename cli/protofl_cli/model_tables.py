@@ -47,6 +47,8 @@ def model_group(registry: Registry, text: str, found: Any, classes: int) -> None
     else:
         seen = SampleSpec(kind=kinds[0], **EXAMPLES[kinds[0]])
     rows.append(("server", getattr(found, "server_architecture", "resnet56")))
+    auxiliary = getattr(found, "auxiliary_architecture", None) or "its first architecture"
+    rows.append(("auxiliary", f"{auxiliary} (fml, fedkd)"))
     render.pairs(rows)
     render.text()
     if getattr(found, "argument", None) and ":" not in text:

@@ -1,18 +1,15 @@
 """The auxiliary model: what FML and FedKD have in common.
 
 Every client trains, beside its own model, a small model of one architecture for all, and only
-that one travels. FedTGP, appendix A, "Model heterogeneity": the smallest of the group; the 4-layer
-CNN in a homogeneous group.
+that one travels. FedTGP, appendix A, "Model heterogeneity": "the smallest model in any given model
+group", the 4-layer CNN where all clients have one architecture. In the published code that is the
+group's first architecture at every size of images, so groups declare theirs: counted in parameters,
+another one is the smallest at 64 px, where the 4-layer CNN has more of them than MobileNetV2.
 """
 
 from __future__ import annotations
 
 import protofl as pf
-import torch
-from torch import nn
-
-HOMOGENEOUS = "cnn4"
-"""The auxiliary of a homogeneous group, where the group offers it."""
 
 
 class AuxiliaryConfig(pf.Config):
@@ -20,8 +17,8 @@ class AuxiliaryConfig(pf.Config):
 
     auxiliary: str = pf.Field(
         None,
-        description="architecture of the auxiliary model, one of the group's. None: the one with "
-        "the fewest parameters, or cnn4 where all clients have one architecture",
+        description="architecture of the auxiliary model, one of the group's. None: the one that "
+        "the group declares (protofl show GROUP), for most its first",
     )
 
 
@@ -32,22 +29,18 @@ class AuxiliaryModel:
     def requires(self, run: pf.RunInfo, config: AuxiliaryConfig) -> list[str]:
         """An auxiliary architecture that the group has."""
         names = [a.name for a in (*run.architectures, *run.server_architectures)]
-        if config.auxiliary is None or config.auxiliary in names:
+        wanted = config.auxiliary or run.auxiliary_architecture
+        if wanted in names:
             return []
         return [
-            f"auxiliary={config.auxiliary} is no architecture of {run.group}; "
+            f"auxiliary={wanted} is no architecture of {run.group}; "
             f"one of these works: {', '.join(names)}"
         ]
 
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: AuxiliaryConfig) -> dict[str, str]:
-        """The smallest of the group; `HOMOGENEOUS` in a homogeneous one that offers it."""
-        if config.auxiliary is not None:
-            return {}
-        offered = [a.name for a in run.server_architectures]
-        if run.homogeneous and HOMOGENEOUS in offered:
-            return {"auxiliary": HOMOGENEOUS}
-        return {"auxiliary": min(run.architectures, key=lambda a: size(a, run)).name}
+        """The one that the group declares."""
+        return {} if config.auxiliary else {"auxiliary": run.auxiliary_architecture}
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[AuxiliaryConfig]) -> pf.Payload:
@@ -58,10 +51,3 @@ class AuxiliaryModel:
     def setup_client(self, client: pf.Client[AuxiliaryConfig]) -> None:
         """A place for the auxiliary model, trained with the client's own."""
         client.add_module("auxiliary", client.build(client.config.auxiliary))
-
-
-def size(architecture: pf.Architecture, run: pf.RunInfo) -> int:
-    """Parameters of an architecture in this run; no memory is taken."""
-    with torch.device("meta"):
-        model: nn.Module = architecture.build(run.sample, run.num_classes, run.feature_dim)
-    return sum(p.numel() for p in model.parameters())

@@ -50,6 +50,14 @@ def test_a_model_group(cli):
     assert "100 classes" in more and "11,227,812" in more
 
 
+@pytest.mark.parametrize(
+    ("group", "words"), [("htfe4", "its first architecture"), ("res34-htc4", "cnn4 (fml, fedkd)")]
+)
+def test_the_auxiliary_of_a_group(cli, monkeypatch, group, words):
+    monkeypatch.setattr("protofl.models.cost.profile", lambda *_: (1, 1.0))  # counting takes long
+    assert words in cli("show", group).output
+
+
 def test_a_group_written_in_its_name(cli):
     for name in ("model-group/torchvision:resnet18", "torchvision:resnet18"):
         result = cli("show", name)

@@ -49,11 +49,23 @@ class Case:
 
 
 def _digits(method: str) -> Case:
-    return Case(f"digits-{method}", method, "htcnn8", "digits", clients=8, samples=120)
+    options = _auxiliary(method)
+    return Case(
+        f"digits-{method}", method, "htcnn8", "digits", clients=8, samples=120, options=options
+    )
 
 
 def _mnist(method: str, target: float | None = None) -> Case:
-    return Case(f"mnist-{method}", method, "htcnn8", "mnist", 20, 300, target=target)
+    options = _auxiliary(method)
+    return Case(
+        f"mnist-{method}", method, "htcnn8", "mnist", 20, 300, options=options, target=target
+    )
+
+
+def _auxiliary(method: str) -> dict[str, Any]:
+    """Options of methods that share a model: the one of htcnn8 with the fewest parameters."""
+    shared = method in ("fml", "fedkd")
+    return {"options": {method: {"auxiliary": "htcnn8-2"}}} if shared else {}
 
 
 WELL_CONDITIONED = {"batch_size": 40, "lr": 1e-6}

@@ -39,9 +39,10 @@ class ModelGroupSpec:
 
     Attributes that a group may declare beside its hooks: ``kinds`` (the samples that its models
     take: ``image``, ``series``, ``tokens``, ``table``; images alone), ``feature_dim`` (default K,
-    512) and ``server_architecture`` (``resnet56``); for images ``min_side`` (smaller ones are
-    brought to it, the same for all its clients; 32) and ``channels`` (a fixed number of input
-    channels, or None for the data's own).
+    512), ``server_architecture`` (``resnet56``) and ``auxiliary_architecture`` (the small model
+    that clients share beside their own in FML and FedKD; its first architecture); for images
+    ``min_side`` (smaller ones are brought to it, the same for all its clients; 32) and ``channels``
+    (a fixed number of input channels, or None for the data's own).
     """
 
     @hookspec(firstresult=True)

@@ -123,6 +123,7 @@ def run_info(
 ) -> RunInfo:
     """What is known of the run before it starts."""
     architectures: list[Architecture] = group.call("architectures")
+    further: list[Architecture] = group.call("server_architectures") or []
     return RunInfo(
         group=settings.models,
         architectures=tuple(architectures[: settings.clients]),
@@ -135,8 +136,10 @@ def run_info(
         rounds=settings.rounds,
         batch_size=settings.batch_size,
         local_epochs=settings.local_epochs,
-        server_architectures=tuple(group.call("server_architectures") or ()),
+        server_architectures=(*further, *architectures[settings.clients :]),
         server_architecture=getattr(group.plugin, "server_architecture", "resnet56"),
+        auxiliary_architecture=getattr(group.plugin, "auxiliary_architecture", None)
+        or architectures[0].name,
     )
 
 

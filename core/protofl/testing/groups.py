@@ -99,7 +99,7 @@ class ModelGroupContract(Contract):
     # --- declarations ---------------------------------------------------------------------------
 
     def test_declarations(self) -> None:
-        """Its feature_dim, min_side, channels and server_architecture are what they may be."""
+        """Its feature_dim, min_side, channels and named architectures are what they may be."""
         expect(self.width >= 1, f"feature_dim is {self.width}")
         expect(
             1 <= self.least <= 64, f"min_side is {self.least}; it is a number of pixels up to 64"
@@ -109,10 +109,11 @@ class ModelGroupContract(Contract):
         expect(bool(self.kinds), "kinds is empty; it names what samples its models take")
         own = getattr(self.cls, "channels", None)
         expect(own in (None, 1, 3), f"channels is {own!r}; it is 1, 3, or None for the data's own")
-        server = getattr(self.cls, "server_architecture", None)
-        if server is not None:
-            names = [a.name for a in (*self.server_members(), *self.members())]
-            expect(server in names, f"server_architecture {server!r} is none of {', '.join(names)}")
+        names = [a.name for a in (*self.server_members(), *self.members())]
+        for key in ("server_architecture", "auxiliary_architecture"):
+            named = getattr(self.cls, key, None)
+            known = named is None or named in names
+            expect(known, f"{key} {named!r} is none of {', '.join(names)}")
 
     def test_architectures(self) -> None:
         """Its architectures have names of their own, and heads that tell themselves apart."""

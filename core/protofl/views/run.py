@@ -71,8 +71,9 @@ class RunInfo:
         rounds: Rounds of the run.
         batch_size: Samples per mini-batch.
         local_epochs: Epochs of the private phase.
-        server_architectures: Further architectures that the group offers for the server.
+        server_architectures: Further architectures of the group, which no client uses.
         server_architecture: The one of a server that trains a model of its own.
+        auxiliary_architecture: The small one that clients share beside their own (FML, FedKD).
     """
 
     group: str
@@ -88,6 +89,7 @@ class RunInfo:
     local_epochs: int
     server_architectures: tuple[Architecture, ...] = ()
     server_architecture: str = "resnet56"
+    auxiliary_architecture: str = ""
 
     @property
     def homogeneous(self) -> bool:

@@ -10,8 +10,8 @@ et al., AAAI 2024, appendix A).
     p, p_aux   softmax of the scores of the client's own and of the auxiliary ("meme") model
 
 The target of each KL is detached, so each model learns from its own loss alone. The KL is summed
-over classes and averaged over the batch. The auxiliary model is the smallest of the group, sent
-from round 0. Inference is by the client's own model.
+over classes and averaged over the batch. The auxiliary model is the one that the group declares,
+sent from round 0. Inference is by the client's own model.
 """
 
 from __future__ import annotations

@@ -136,3 +136,4 @@ class SeriesNets(SelectableGroup):
     )
     kinds = ("series",)
     server_architecture = "resnet1d"
+    auxiliary_architecture = "cnn1d"

@@ -18,7 +18,9 @@ class ModelGroup:
         min_side: Smaller images are brought to this side.
         channels: The images' channels, or None for the data's own.
         server_architecture: The model that a server with a model of its own trains.
-        server_extractors: Further extractors that only a server builds.
+        server_extractors: Further extractors that no client has for its own.
+        auxiliary_architecture: The auxiliary model of FML and FedKD; None for the first of the
+            group, as in the published code of FedTGP and FedKTL.
     """
 
     extractors: tuple[Extractor, ...] = ()
@@ -28,6 +30,7 @@ class ModelGroup:
     channels: int | None = 3
     server_architecture: str = "resnet56"
     server_extractors: tuple[Extractor, ...] = (RESNET56,)
+    auxiliary_architecture: str | None = None
 
     @pf.hookimpl
     def architectures(self, config: pf.Config) -> list[pf.Architecture]:

@@ -17,9 +17,10 @@ class CNN4Group(ModelGroup):
 
 
 class _OneResNet(ModelGroup):
-    # The 4-layer CNN is the auxiliary model of FML and FedKD in a homogeneous group (FedTGP,
-    # appendix A, "Model heterogeneity").
+    # FedTGP, appendix A, "Model heterogeneity": the 4-layer CNN is the auxiliary model of FML and
+    # FedKD where all clients have one architecture.
     server_extractors = (RESNET56, CNN4)
+    auxiliary_architecture = "cnn4"
 
 
 class ResNet10Group(_OneResNet):

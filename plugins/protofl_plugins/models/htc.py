@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import protofl as pf
 
+from protofl_plugins.models.bottleneck import RESNET56
+from protofl_plugins.models.cnn import CNN4
 from protofl_plugins.models.group import ModelGroup
 from protofl_plugins.models.htfe import HtFE8
 from protofl_plugins.models.imagenet import RESNET34
@@ -18,7 +20,10 @@ HEADS = (LINEAR, Head((512,)), Head((256,)), Head((128,)))
 
 
 class HeterogeneousHeads(ModelGroup):
-    """Architecture i is extractor i mod X with head i mod 4."""
+    """Architecture i is extractor i mod X with head i mod 4; the auxiliary has a linear head."""
+
+    server_extractors = (RESNET56, CNN4)
+    auxiliary_architecture = "cnn4"
 
     @pf.hookimpl
     def architectures(self, config: pf.Config) -> list[pf.Architecture]:

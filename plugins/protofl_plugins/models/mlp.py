@@ -33,3 +33,4 @@ class MLPs(SelectableGroup):
     extractors = (_net(64), _net(128, 64), _net(64, 64, 64), _net(256, 128, 128, 64))
     kinds = ("table",)
     server_architecture = "mlp4"
+    auxiliary_architecture = "mlp1"

@@ -117,3 +117,4 @@ class TextNets(SelectableGroup):
     )
     kinds = ("tokens",)
     server_architecture = "textcnn"
+    auxiliary_architecture = "bag"

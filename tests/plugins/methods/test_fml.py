@@ -11,6 +11,7 @@ from protofl.views.client import Client
 from protofl_plugins.methods.fml import FML
 from torch import nn
 from toy_federation import (
+    EXTRA,
     ONE_CLASS,
     Toy,
     batch_of,
@@ -74,17 +75,44 @@ def test_uniform_mean(data_dir):
     assert "auxiliary/buffer/extractor.1.running_mean" in toy.knowledge
 
 
-def test_the_auxiliary_is_the_smallest_of_the_group(data_dir):
+def test_the_auxiliary_is_the_one_that_the_group_declares(data_dir):
     def chosen(**options):
         return Toy("fml", data_dir, **options).plan.composition.configs["fml"].auxiliary
 
     assert chosen() == "normed"
-    assert chosen(clients=1) == "cnn4"  # one architecture alone is a homogeneous group
+    assert chosen(clients=1) == "normed"
     assert chosen(models="flat", dataset="toy") == "cnn4"
+    assert chosen(models="heads") == "dense"  # declares none: its first
     assert chosen(set={"auxiliary": "dense"}) == "dense"
     assert chosen(models="fedpkd-hom", clients=2) == "resnet20"
+    assert chosen(models="htfe3", clients=2) == "resnet10"
     with pytest.raises(pf.UsageError, match=r"auxiliary=vgg.*dense, normed, cnn4"):
         chosen(set={"auxiliary": "vgg"})
+
+
+def test_a_group_that_declares_an_architecture_it_lacks_is_refused(data_dir, monkeypatch):
+    monkeypatch.setattr(EXTRA["model-group", "small"], "auxiliary_architecture", "vgg")
+    with pytest.raises(pf.UsageError, match=r"auxiliary=vgg is no architecture of small"):
+        Toy("fml", data_dir)
+
+
+@pytest.mark.parametrize("method", ["fml", "fedkd"])
+def test_the_published_auxiliary_at_64_px_and_with_four_heads(method, data_dir):
+    # At 64 px cnn4 has more parameters than MobileNetV2; no client of res34-htc4 has it.
+    for models in ("htfe4", "res34-htc4"):
+        toy = Toy(method, data_dir, models=models, dataset="large", clients=2)
+        head = toy.knowledge["auxiliary/head.weight"]
+        assert toy.plan.composition.configs[method].auxiliary == "cnn4"
+        floats = sum(t.numel() for t in toy.knowledge.values() if t.is_floating_point())
+        assert floats == 2_432 + 51_264 + (10_816 * 512 + 512) + head.numel() + len(head)
+
+
+@pytest.mark.parametrize("method", ["fml", "fedkd"])
+@pytest.mark.slow
+def test_it_runs_with_res34_htc4(method, data_dir):
+    toy = Toy(method, data_dir, models="res34-htc4", dataset="few", clients=2, dry=True)
+    (line,) = toy.rounds(1)
+    assert line["loss_terms"]["aux_ce"] > 0
 
 
 def test_all_start_from_the_servers_auxiliary(data_dir):

@@ -41,9 +41,11 @@ def _deep(K, C):
     return nn.Sequential(nn.Linear(K, 5), nn.ReLU(), nn.Linear(5, C))
 
 
-def _group(*members, K):
+def _group(*members, K, auxiliary=None):
     class Group(toyfed.group(*members, K=K, side=8)):
         """Toy models; the server has the 4-layer CNN."""
+
+        auxiliary_architecture = auxiliary
 
         @pf.hookimpl
         def server_architectures(self, config):
@@ -60,11 +62,12 @@ DEEP = toyfed.architecture("deep", _dense, _deep, "5")
 EXTRA = {
     ("dataset", "toy"): _noise(100, 32, 3, 8),
     ("dataset", "few"): _noise(6, 8, 1, 20),
-    ("model-group", "flat"): _group(FLAT, K=512),
-    ("model-group", "small"): _group(DENSE, NORMED, K=12),
+    ("dataset", "large"): _noise(2, 64, 3, 8),
+    ("model-group", "flat"): _group(FLAT, K=512, auxiliary="cnn4"),
+    ("model-group", "small"): _group(DENSE, NORMED, K=12, auxiliary="normed"),
     ("model-group", "heads"): _group(DENSE, DEEP, K=12),
 }
-"""`flat` is one head of K × C; of `small` the second, which has BatchNorm, is the smaller one."""
+"""`flat` is one head of K × C; of `small` the second, which has BatchNorm, is the auxiliary."""
 
 
 class Toy(toyfed.Toy):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import protofl as pf
 import pytest
 import torch
+from protofl.plugin.choice import choose
+from protofl.plugin.registry import Registry
 from torch import nn
 
 HTFE8 = "cnn4 googlenet mobilenet_v2 resnet18 resnet34 resnet50 resnet101 resnet152"
@@ -63,7 +65,7 @@ def test_server_architecture(groups, name, channels):
     group = groups[name]
     server = {a.name: a for a in group.server_architectures(config=pf.Config())}
     assert group.server_architecture == "resnet56"
-    if name in ("resnet10", "resnet18", "resnet34"):  # FML's and FedKD's auxiliary model
+    if group.auxiliary_architecture == "cnn4":  # which no client has
         assert set(server) == {"resnet56", "cnn4"}
     else:
         assert set(server) == {"resnet56"}
@@ -72,6 +74,31 @@ def test_server_architecture(groups, name, channels):
         model = server["resnet56"].build(sample, 10, group.feature_dim).eval()
         side = group.min_side
         assert model.features(torch.zeros(2, channels, side, side)).shape == (2, group.feature_dim)
+
+
+@pytest.mark.parametrize(
+    ("name", "auxiliary"),
+    [
+        *((name, "cnn4") for name in ("htfe2", "htfe4", "htfe5", "htfe8", "htm10", "cnn4")),
+        *((name, "cnn4") for name in ("res34-htc4", "htfe8-htc4")),
+        *((name, "cnn4") for name in ("resnet10", "resnet18", "resnet34")),
+        ("htfe3", "resnet10"),
+        ("htfe9", "resnet4"),
+        ("htcnn8", "htcnn8-1"),
+        ("fedpkd-het", "resnet11"),
+        ("fedpkd-hom", "resnet20"),
+        ("mlp", "mlp1"),
+        ("cnn1d", "cnn1d"),
+        ("text", "bag"),
+    ],
+)
+def test_the_auxiliary_of_fml_and_fedkd(name, auxiliary):
+    found = choose(Registry(), "model-group", name)
+    declared = found.plugin.auxiliary_architecture
+    names = [a.name for a in found.call("architectures")]
+    offered = names + [a.name for a in found.call("server_architectures")]
+    assert (declared or names[0]) == auxiliary
+    assert auxiliary in offered
 
 
 @pytest.mark.parametrize("name", sorted(set(ORDERS) - {"htm10", "res34-htc4", "htfe8-htc4"}))
