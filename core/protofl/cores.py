@@ -1,10 +1,11 @@
-"""What of the machine this process may use, and how much of it."""
+"""What of the machine this process may use, how much of it, and how torch computes on it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 
@@ -44,3 +45,10 @@ def deterministic_kernels(wanted: bool) -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """The context of a forward pass: bf16 autocast for ``bf16``, nothing for ``fp32``."""
+    if precision == "bf16":
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return nullcontext()

@@ -69,13 +69,11 @@ class Host:
             reply = self._do(job)
         if self._profile.spans.on and isinstance(job, ClientJob):
             name = self.plan.info.architecture_of(job.client).name
-            told = {
-                "client": job.client,
-                "architecture": name,
-                "round": job.round if isinstance(job, RoundJob) else -1,
-            }
             title = f"{job.op} client {job.client} ({name})"
-            reply.profile = self._profile.job_done(title, start, **told)
+            number = job.round if isinstance(job, RoundJob) else -1
+            reply.profile = self._profile.job_done(
+                title, start, client=job.client, architecture=name, round=number
+            )
         return reply
 
     # --- a host is a pool of one ----------------------------------------------------------------
@@ -139,28 +137,29 @@ class Host:
     # --- operations -----------------------------------------------------------------------------
 
     def _do(self, job: Job) -> Reply:
+        clock = Clock(self._profile.spans)
         match job:
             case Train():
                 return carry_out(self.plan.choices["engine"], [self._training(job)])[0]
             case Evaluate():
-                return self._evaluate(job)
+                return self._evaluate(job, clock)
             case StartTrial():
-                return self._start_trial(job)
+                self._start_trial(job)
             case Save():
-                return self._save(job)
+                self._store.save(job.client, Path(job.path))
+                clock.lap("checkpoint")
             case Load():
                 self._store.load(job.client, Path(job.path))
             case Drop():
                 self._store.drop(job.client)
             case _:
                 raise TypeError(f"a host can't do {type(job).__name__}")
-        return Reply()
+        return Reply(clock.seconds)
 
-    def _start_trial(self, job: StartTrial) -> Reply:
+    def _start_trial(self, job: StartTrial) -> None:
         self._builder.trial = job.trial
         self._store.start({client: Path(path) for client, path in job.files.items()}, job.parked)
         self.plan.split(job.trial)  # made now, while the hosts wait for each other
-        return Reply()
 
     def _training(self, job: Train) -> Training:
         """Local training, which waits for the engine at every `TrainJob` that it yields."""
@@ -171,8 +170,7 @@ class Host:
         clock.lap("checkpoint")
         return reply
 
-    def _evaluate(self, job: Evaluate) -> EvaluateReply:
-        clock = Clock(self._profile.spans)
+    def _evaluate(self, job: Evaluate, clock: Clock) -> EvaluateReply:
         with self._store.lent(job.client, trains=False) as record:
             clock.lap("setup")
             download = self._read(job.blob, self.plan.device)
@@ -180,9 +178,3 @@ class Host:
             count = len(record.test)
         clock.lap("evaluate")
         return EvaluateReply(clock.seconds, correct=correct, count=count)
-
-    def _save(self, job: Save) -> Reply:
-        clock = Clock(self._profile.spans)
-        self._store.save(job.client, Path(job.path))
-        clock.lap("checkpoint")
-        return Reply(clock.seconds)

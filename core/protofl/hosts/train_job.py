@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from protofl.cores import autocast
 from protofl.data.batches import Samples, training_batches
 from protofl.models.whole import Whole
 from protofl.plugin.loss import Loss
@@ -119,10 +120,3 @@ class TrainJob:
     def autocast(self) -> AbstractContextManager[Any]:
         """The context of the forward pass."""
         return autocast(self.precision, self.device)
-
-
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """bf16 autocast where asked for."""
-    if precision == "bf16":
-        return torch.autocast(device.type, dtype=torch.bfloat16)
-    return nullcontext()
