@@ -22,18 +22,22 @@ CHUNK = 128
 # --- options --------------------------------------------------------------------------------------
 
 
+PAPER_RUN: dict[str, Any] = {"optimizer": "adam", "lr": 1e-3, "batch_size": 32}
+"""How all train in FedPKD's comparison (its section V.A)."""
+
+
 class EpochsConfig(pf.Config):
     """Options of a method that trains for several epochs on public data.
 
-    ``paper_epochs`` lists what ``epochs=paper`` stands for: options of the subclass, and
-    ``local_epochs``, which is the run's.
+    ``paper_epochs`` lists what ``epochs=paper`` stands for beside `PAPER_RUN`: options of the
+    subclass, and ``local_epochs``, which is the run's.
     """
 
     paper_epochs: ClassVar[dict[str, int]] = {}
     epochs: Literal["one", "paper"] = pf.Field(
         "one",
         description="epochs of every phase: one each, or those of FedPKD's comparison, private "
-        "ones included; each can be set alone",
+        "ones included, with its Adam, learning rate and batches; each can be set alone",
     )
 
     @model_validator(mode="before")
@@ -69,9 +73,10 @@ class OnPublicData:
 
     @pf.hookimpl
     def run_defaults(self, config: EpochsConfig) -> dict[str, Any]:
-        """The paper's private epochs, with ``epochs=paper``."""
-        paper = config.epochs == "paper"
-        return {"local_epochs": config.paper_epochs["local_epochs"]} if paper else {}
+        """The private epochs, optimiser and batches of the paper, with ``epochs=paper``."""
+        if config.epochs != "paper":
+            return {}
+        return {**PAPER_RUN, "local_epochs": config.paper_epochs["local_epochs"]}
 
 
 def without_public(run: pf.RunInfo) -> list[str]:

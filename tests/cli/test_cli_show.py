@@ -40,7 +40,17 @@ def test_a_method(cli, monkeypatch):
     assert "Uploads" in output and "mean features" in output
     assert "Eq. 10" in output and "variant=official" in output  # deviations
     assert "--drop local_loss.calibration" in output  # ablations
-    assert "--drop-last true" in output  # run defaults of the variant
+    assert "variant=official   --drop-last true" in output  # run defaults of the variant
+
+
+@pytest.mark.parametrize("method", ["fedmd", "ds-fl", "feddf", "fedet", "fedpkd"])
+def test_run_defaults_of_the_papers_epochs(cli, monkeypatch, method):
+    """All methods of FedPKD's comparison train by its Adam there; FedPKD always does."""
+    monkeypatch.setenv("COLUMNS", "200")
+    output = cli("show", method).output
+    adam = "--optimizer adam --lr 0.001 --batch-size 32"
+    assert f"epochs=paper   {adam} --local-epochs" in output
+    assert (f"by default     {adam} " in output) == (method == "fedpkd")
 
 
 def test_a_model_group(cli):

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
@@ -178,7 +178,7 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
             render.text(f"{title}: {'nothing' if travels == {} else 'not declared'}\n")
     defaults = run_defaults(plugin, found)
     if defaults:
-        render.table(("variant", "run options"), defaults, title="Run defaults")
+        render.table(("with", "run options"), defaults, title="Run defaults")
     config = _config(found)
     if issubclass(config, VariantConfig) and config.deviations:
         rows = [
@@ -196,20 +196,25 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
 
 
 def run_defaults(plugin: Plugin, found: type) -> list[tuple[str, str]]:
-    """What a method's ``run_defaults`` says, for each of its variants."""
-    from protofl.hookspecs.config import VariantConfig, parse_config
+    """What a method's ``run_defaults`` says, by default and where an option changes it."""
+    from protofl.hookspecs.config import option_names, parse_config
     from protofl.plugin.choice import Choice
 
     config = _config(found)
-    variants = ("paper", "official") if issubclass(config, VariantConfig) else ("-",)
-    rows = []
-    for variant in variants:
-        values = {"variant": variant} if variant != "-" else {}
+
+    def words(**values: str) -> str:
         chosen = parse_config(config, values, plugin.name)
         defaults = Choice(plugin.kind, plugin.name, found, chosen).call("run_defaults") or {}
-        words = [f"--{k.replace('_', '-')} {value_text(v)}" for k, v in defaults.items()]
-        if words:
-            rows.append((variant, " ".join(words)))
+        return " ".join(f"--{k.replace('_', '-')} {value_text(v)}" for k, v in defaults.items())
+
+    usual = words()
+    rows = [("by default", usual)] if usual else []
+    for option, name in option_names(config).items():
+        kind = config.model_fields[name].annotation
+        for choice in get_args(kind) if get_origin(kind) is Literal else ():
+            changed = words(**{option: choice})
+            if changed != usual:
+                rows.append((f"{option}={choice}", changed or "none"))
     return rows
 
 

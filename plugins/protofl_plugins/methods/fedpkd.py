@@ -108,8 +108,8 @@ class FedPKD(D.ScoresDown, D.EvaluatesServerModel):
 
     @pf.hookimpl
     def run_defaults(self, config: D.EpochsConfig) -> dict[str, Any]:
-        """Section V.A: Adam, η = 0.001, batches of 32."""
-        return {"optimizer": "adam", "lr": 1e-3, "batch_size": 32, **super().run_defaults(config)}
+        """Section V.A: Adam, η = 0.001, batches of 32, also with ``epochs=one``."""
+        return {**D.PAPER_RUN, **super().run_defaults(config)}
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:

@@ -17,6 +17,7 @@ class Public(Toy):
 
     def __init__(self, method, data_dir, set=None, **options):
         given = {"partition": "iid", "batch_size": 5, "public": 20} | options
+        given = {name: value for name, value in given.items() if value is not None}
         super().__init__(method, data_dir, set, **given)
         self.view = Server(self.server, method)
         self.method = self.plan.composition.members[method].instance
@@ -78,6 +79,21 @@ def check_public_contract(method, data_dir, set=None, **options):
     assert all(torch.equal(first[k], second[k]) for k in first)
     assert all(torch.equal(before[k], v) for k, v in toy.view.knowledge.items())
     return toy
+
+
+def check_the_papers_run(method, data_dir, set=None):
+    """``epochs=paper`` trains as FedPKD's comparison does, and what is given goes before it."""
+
+    def run(epochs, **options):
+        chosen = {**(set or {}), "epochs": epochs}
+        plan = Public(method, data_dir, chosen, **{"batch_size": None, **options}).plan
+        settings = plan.settings
+        return settings.optimizer, settings.lr, settings.batch_size
+
+    assert run("paper") == ("adam", 1e-3, 32)
+    assert run("paper", optimizer="sgd", lr=0.05, batch_size=7) == ("sgd", 0.05, 7)
+    plain = ("adam", 1e-3, 32) if method == "fedpkd" else ("sgd", 0.01, 10)
+    assert run("one") == plain
 
 
 class DoubleSamples:

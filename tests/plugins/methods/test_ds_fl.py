@@ -12,6 +12,7 @@ from public_toy import (
     DoubleServer,
     Public,
     check_public_contract,
+    check_the_papers_run,
     logits,
     payload,
     slow_log_softmax,
@@ -97,6 +98,7 @@ def test_server_model_is_reported(data_dir):
 def test_epochs_and_refusals(data_dir):
     plan = Public("ds-fl", data_dir, {"epochs": "paper"}).plan
     assert plan.settings.local_epochs == 10
+    check_the_papers_run("ds-fl", data_dir)
     assert plan.composition.phases(plan.info)[1].epochs == 20
     for set, options, text in (
         ({}, {"public": 0}, "--public N"),

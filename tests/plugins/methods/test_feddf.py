@@ -13,6 +13,7 @@ from public_toy import (
     DoubleServer,
     Public,
     check_public_contract,
+    check_the_papers_run,
     slow_kl,
     slow_scores,
     slow_training,
@@ -161,6 +162,7 @@ def test_without_distillation_it_averages(data_dir):
 def test_epochs_and_refusals(data_dir):
     plan = Public("feddf", data_dir, {"epochs": "paper"}).plan
     assert plan.settings.local_epochs == 30
+    check_the_papers_run("feddf", data_dir)
     assert plan.composition.configs["feddf"].server_epochs == 5
     for set, public in (({}, 0), ({"patience": 1}, 1)):
         with pytest.raises(UsageError) as caught:

@@ -11,6 +11,7 @@ from public_toy import (
     DoubleServer,
     Public,
     check_public_contract,
+    check_the_papers_run,
     slow_kl,
     slow_log_softmax,
     slow_scores,
@@ -129,6 +130,7 @@ def test_contract(data_dir):
 def test_epochs_and_refusals(data_dir):
     plan = Public("fedet", data_dir, {**SMALL, "epochs": "paper"}).plan
     assert plan.settings.local_epochs == 10
+    check_the_papers_run("fedet", data_dir, SMALL)
     assert plan.composition.configs["fedet"].server_epochs == 10
     for set, options, text in (
         (SMALL, {"public": 0}, "--public N"),

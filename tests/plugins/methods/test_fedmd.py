@@ -6,7 +6,15 @@ import pytest
 import torch
 from protofl.errors import UsageError
 from protofl_plugins.methods.fedmd import FedMD
-from public_toy import DoubleServer, Public, check_public_contract, logits, payload, smoke
+from public_toy import (
+    DoubleServer,
+    Public,
+    check_public_contract,
+    check_the_papers_run,
+    logits,
+    payload,
+    smoke,
+)
 from toy_federation import batch_of
 
 
@@ -65,6 +73,7 @@ def test_scores_are_those_of_the_trained_model(data_dir):
 def test_epochs_and_refusals(data_dir):
     plan = Public("fedmd", data_dir, {"epochs": "paper"}).plan
     assert plan.settings.local_epochs == 10
+    check_the_papers_run("fedmd", data_dir)
     assert plan.composition.phases(plan.info)[0].epochs == 20
     with pytest.raises(UsageError) as caught:
         Public("fedmd", data_dir, public=0)
