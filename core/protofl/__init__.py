@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from protofl.data.spec import SampleSpec
     from protofl.dispatch.dispatcher import Dispatcher
     from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
-    from protofl.hookspecs.config import Config, Deviation, Field, VariantConfig
     from protofl.hookspecs.markers import hookimpl
     from protofl.hookspecs.version import HOOKSPEC_VERSION
     from protofl.hosts.host import Host
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from protofl.hosts.train_job import TrainJob
     from protofl.interpreter import fresh_interpreter
     from protofl.models.architecture import Architecture, SplitModel
+    from protofl.options.declared import Config, Deviation, Field, VariantConfig
     from protofl.plan.plan import Plan
     from protofl.randomness import numpy_stream, random_stream
     from protofl.runs import events
@@ -71,10 +71,10 @@ _HOME = {
     # plugins
     "hookimpl": "protofl.hookspecs.markers",
     "HOOKSPEC_VERSION": "protofl.hookspecs.version",
-    "Config": "protofl.hookspecs.config",
-    "VariantConfig": "protofl.hookspecs.config",
-    "Deviation": "protofl.hookspecs.config",
-    "Field": "protofl.hookspecs.config",
+    "Config": "protofl.options.declared",
+    "VariantConfig": "protofl.options.declared",
+    "Deviation": "protofl.options.declared",
+    "Field": "protofl.options.declared",
     # what hooks see and return
     "Payload": "protofl.wire.payload",
     "Uploads": "protofl.wire.payload",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from protofl.plugin.baseline import Baseline
-from protofl.hookspecs.config import Config, VariantConfig, option_names
+from protofl.options.declared import Config, VariantConfig, option_names
 from protofl.plugin.choice import choose
 from protofl.plugin.registry import Registry
 from protofl.data.spec import in_words

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from protofl.hookspecs.config import Config, option_names
+from protofl.options.declared import Config, option_names
 from protofl.plugin.baseline import Baseline
 from protofl.plugin.registry import Registry
 

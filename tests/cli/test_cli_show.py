@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from protofl.hookspecs.config import Config, option_names
+from protofl.options.declared import Config, option_names
 from protofl.plugin.kinds import hooks_of
 from protofl.plugin.registry import Registry
 

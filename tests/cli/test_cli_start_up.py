@@ -22,7 +22,7 @@ PACKAGE = Path(protofl_cli.__file__).parent
 def test_does_not_import_torch(words):
     heavy = {"torch", "numpy", "sklearn", "matplotlib", "protofl_plugins"}
     if words != ["run", "--help"]:
-        heavy |= {"protofl.plan.settings", "protofl.hookspecs.config"}
+        heavy |= {"protofl.plan.settings", "protofl.options.declared"}
     heavy |= {"pydantic"} if words == ["--help"] else set()  # new versions of Typer parse with it
     heavy |= {"rich"} if words == ["list-plugins", "--names"] else set()
     code = f"""

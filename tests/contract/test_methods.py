@@ -6,8 +6,8 @@ import itertools
 
 import protofl as pf
 import pytest
-from protofl.hookspecs.config import VariantConfig
 from protofl.hosts import host
+from protofl.options.declared import VariantConfig
 from protofl.plugin.registry import Registry
 from protofl.runs.record import RunFolder
 from protofl.testing import MethodContract

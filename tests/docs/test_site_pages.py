@@ -11,7 +11,7 @@ import pytest
 import site_commands
 import site_hooks
 from protofl import functional
-from protofl.hookspecs.config import Config, option_names
+from protofl.options.declared import Config, option_names
 from protofl.plan.settings import CHOOSING, Settings
 from protofl.plugin.kinds import KINDS, spec_hooks
 from protofl.plugin.registry import Registry

@@ -141,7 +141,7 @@ def bench(
     options |= _plugin_options(set_ or [], {case.method for case in chosen})
     with render.waiting("loading"):
         from protofl.bench.measure import Request
-        from protofl.plan.options import assignments
+        from protofl.options.written import assignments
         from protofl.plan.settings import DEFAULT_DATA_DIR
 
         request = Request(
@@ -172,7 +172,7 @@ def bench(
 def _plugin_options(set_: list[str], methods: set[str]) -> dict[str, Any]:
     """What --set holds; a bare key is the option of the cases' method, if they have one."""
     from protofl.errors import UsageError
-    from protofl.plan.options import assignments
+    from protofl.options.written import assignments
 
     values = assignments("--set", set_, "[NAME.]KEY=VALUE")
     plain = [key for key in values if "." not in key]
@@ -184,7 +184,7 @@ def _plugin_options(set_: list[str], methods: set[str]) -> dict[str, Any]:
         )
     if not values:
         return {}
-    from protofl.plan.options import expand_set
+    from protofl.options.written import expand_set
 
     return {"options": expand_set(values, min(methods))}
 

@@ -56,7 +56,7 @@ def check(
     when something did, 2 when the plugin can't be loaded. The same checks for your own tests are
     in protofl.testing.
     """
-    from protofl.plan.options import assignments
+    from protofl.options.written import assignments
 
     given = assignments("--set", set_ or (), "KEY=VALUE")
     # What the plugin prints must not get among the output.

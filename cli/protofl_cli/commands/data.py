@@ -113,7 +113,7 @@ def _known(registry: Registry) -> list[tuple[str, type | None, str]]:
 
 def _key(name: str, plugin: type, folder: Path) -> str:
     """The cache key of a data set with its default options."""
-    from protofl.hookspecs.config import Config, parse_config
+    from protofl.options.declared import Config, parse_config
     from protofl.plugin.choice import Choice
 
     config = parse_config(getattr(plugin, "Config", Config), {}, name)

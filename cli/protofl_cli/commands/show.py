@@ -15,7 +15,7 @@ from protofl_cli.model_tables import model_group
 from protofl_cli.options import Block, Debug, value_range, value_text
 
 if TYPE_CHECKING:
-    from protofl.hookspecs.config import Config
+    from protofl.options.declared import Config
     from protofl.plugin.kinds import Plugin
     from protofl.plugin.registry import Registry
 
@@ -110,14 +110,14 @@ def _about(registry: Registry, plugin: Plugin, found: type) -> list[str]:
 
 
 def _config(found: type) -> type[Config]:
-    from protofl.hookspecs.config import Config
+    from protofl.options.declared import Config
 
     config: type[Config] = getattr(found, "Config", Config)
     return config
 
 
 def _options(kind: str, plugin: str, found: type) -> None:
-    from protofl.hookspecs.config import VariantConfig, option_names
+    from protofl.options.declared import VariantConfig, option_names
     from protofl.plan.settings import CHOOSING
 
     config = _config(found)
@@ -158,7 +158,7 @@ def _recipe(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
 
 
 def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: ANN401 - a plugin
-    from protofl.hookspecs.config import VariantConfig
+    from protofl.options.declared import VariantConfig
     from protofl.plugin.baseline import Baseline
     from protofl.plugin.kinds import hooks_of
 
@@ -197,7 +197,7 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
 
 def run_defaults(plugin: Plugin, found: type) -> list[tuple[str, str]]:
     """What a method's ``run_defaults`` says, by default and where an option changes it."""
-    from protofl.hookspecs.config import option_names, parse_config
+    from protofl.options.declared import option_names, parse_config
     from protofl.plugin.choice import Choice
 
     config = _config(found)

@@ -20,7 +20,7 @@ from protofl.hookspecs.markers import hookspec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from protofl.hookspecs.config import Config
+    from protofl.options.declared import Config
     from protofl.views.batch import Batch, Given, Output
     from protofl.views.client import Client, Learner
     from protofl.views.run import Phase, RunInfo

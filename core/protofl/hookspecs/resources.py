@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from protofl.data.dataset import Dataset
     from protofl.data.generators import Generator, Outline
-    from protofl.hookspecs.config import Config
     from protofl.models.architecture import Architecture
+    from protofl.options.declared import Config
 
 
 class RecipeSpec:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from protofl.hookspecs.config import Config
 from protofl.hookspecs.markers import hookspec
 from protofl.hosts.jobs import Pool
 from protofl.hosts.train_job import TrainJob
+from protofl.options.declared import Config
 from protofl.plan.plan import Plan
 
 

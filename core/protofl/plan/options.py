@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from protofl.errors import UsageError
+from protofl.options.written import assignments, expand_set, merge_nested, several
 
 
 def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
@@ -59,34 +60,6 @@ def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in RECORD_ONLY}
 
 
-def expand_set(values: Mapping[str, Any], bare: str) -> dict[str, dict[str, Any]]:
-    """``[NAME.]KEY`` entries of --set as {plugin: {key: value}}; keys without a name are `bare`'s.
-
-    Raises:
-        UsageError: An entry names no option.
-    """
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):  # TOML reads partition.beta = 0.5 as a table in a table
-            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
-        else:
-            flat[key] = value
-    nested: dict[str, dict[str, Any]] = {}
-    for key, value in flat.items():
-        owner, dot, option = key.rpartition(".")
-        if (dot and not owner) or not option:
-            raise UsageError(f"--set {key}={value}: no option", do="write [NAME.]KEY=VALUE")
-        nested.setdefault(owner or bare, {})[option] = value
-    return nested
-
-
-def merge_nested(
-    base: Mapping[str, Mapping[str, Any]], over: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """Options of plugins, the second's winning key by key."""
-    return {k: {**base.get(k, {}), **over.get(k, {})} for k in (*base, *over)}
-
-
 def merge_options(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Options of a run, the second's winning; of --use hook by hook."""
     merged = {**base, **over}
@@ -95,37 +68,6 @@ def merge_options(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     if "use" in base and "use" in over:
         merged["use"] = {**base["use"], **over["use"]}
     return merged
-
-
-def assignments(flag: str, given: Mapping[str, Any] | Iterable[str], form: str) -> dict[str, Any]:
-    """``KEY=VALUE`` texts as a mapping; the last of equal keys counts.
-
-    Raises:
-        UsageError: One has no ``=``, no key or no value.
-    """
-    if isinstance(given, Mapping):
-        return dict(given)
-    found = {}
-    for item in several(flag, given):
-        key, sign, value = item.partition("=")
-        key, value = key.strip(), value.strip()
-        if not (sign and key and value):
-            raise UsageError(f"{flag} {item}: not of the form {form}", do=f"write {flag} {form}")
-        found[key] = value
-    return found
-
-
-def several(flag: str, given: Any) -> list[str]:  # noqa: ANN401 - it may come from a file
-    """A text or a list of texts as a list.
-
-    Raises:
-        UsageError: It is neither.
-    """
-    if isinstance(given, str):
-        return [given]
-    if not isinstance(given, (list, tuple)) or not all(isinstance(item, str) for item in given):
-        raise UsageError(f"{flag} takes a text or a list of texts, not {given!r}")
-    return list(given)
 
 
 def _added(item: str) -> str:

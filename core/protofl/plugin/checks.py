@@ -52,7 +52,7 @@ def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it
         UsageError: It is no class, a hook lacks ``@hookimpl`` or takes an unknown argument, a
             method marked as hook is none, or its name or ``Config`` breaks the rules.
     """
-    from protofl.hookspecs.config import Config  # pydantic is slow to import, and names need none
+    from protofl.options.declared import Config  # pydantic is slow to import, and names need none
 
     label = f"{kind}/{name}"
     if not NAME.fullmatch(name):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.hookspecs.config import Config, parse_config
+from protofl.options.declared import Config, parse_config
 from protofl.plugin.kinds import hooks_of
 from protofl.plugin.registry import Registry
 

@@ -14,8 +14,8 @@ from typing import Any
 import pluggy
 
 from protofl.errors import Refused, RunFailure, UsageError, unknown
-from protofl.hookspecs.config import Config
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS, MethodSpec
+from protofl.options.declared import Config
 from protofl.plugin.baseline import Baseline
 from protofl.plugin.loss import Loss
 from protofl.plugin.members import Around, Member, Term, bound_to

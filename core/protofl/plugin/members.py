@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.hookspecs.config import Config, parse_config
 from protofl.hookspecs.markers import hookimpl
+from protofl.options.declared import Config, parse_config
 from protofl.plugin.baseline import Baseline
 from protofl.plugin.choice import Choice
 from protofl.plugin.loss import LossSource, checked

@@ -24,7 +24,7 @@ from unittest import SkipTest
 import torch
 
 from protofl.errors import ProtoflError, UsageError, last_place
-from protofl.hookspecs.config import Config, VariantConfig, parse_config
+from protofl.options.declared import Config, VariantConfig, parse_config
 from protofl.plugin.checks import check_class
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.kinds import KINDS, spec_hooks

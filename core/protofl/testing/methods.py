@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from protofl.errors import Refused
-from protofl.hookspecs.config import Config, VariantConfig
 from protofl.hosts.jobs import Evaluate
+from protofl.options.declared import Config, VariantConfig
 from protofl.plan.plan import Plan
 from protofl.runs.dry_step import dry_step
 from protofl.testing import toy

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import protofl as pf
 import pytest
-from protofl.hookspecs.config import parse_config
+from protofl.options.declared import parse_config
 from protofl_plugins.partitioners.dirichlet import Dirichlet, _draw_classes, _move_to_small
 from protofl_plugins.partitioners.iid import IID
 from protofl_plugins.partitioners.pathological import Pathological

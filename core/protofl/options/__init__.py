@@ -1,0 +1,1 @@
+"""Options: as models declare them, with ranges and defaults, and as users write them."""
