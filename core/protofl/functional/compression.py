@@ -15,24 +15,29 @@ def truncated_svd(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor
     device, as the shapes depend on the values.
 
     Args:
-        matrix: [P, Q], such as the update of one parameter.
+        matrix: [P, Q], such as the update of one parameter; or [*, P, Q], many small ones, such
+            as the kernels of a convolution. These share one rank, by the sums of their σ_i².
         energy: The threshold T between 0 and 1. 1, which no share exceeds, keeps the full rank;
             0 keeps one triplet.
 
     Returns:
-        U [P, r], the singular values S [r] and Vh [r, Q], so that U·diag(S)·Vh approximates the
-        matrix; r = 1 for a zero matrix. The largest element of each column of U is positive.
+        U [*, P, r], the singular values S [*, r] and Vh [*, r, Q], so that U·diag(S)·Vh
+        approximates each matrix; r = 1 for zero matrices. The largest element of each column of
+        U is positive.
 
     Raises:
         ValueError: The shape or dtype is wrong, the matrix is empty, or ``energy`` is outside
             0…1.
     """
-    check_shape("matrix", matrix, "P Q")
+    if matrix.dim() < 3:
+        check_shape("matrix", matrix, "P Q")
     check_floating(matrix=matrix)
     if matrix.numel() == 0:
         raise ValueError(f"matrix must not be empty: got shape {list(matrix.shape)}")
     if not 0.0 <= energy <= 1.0:
         raise ValueError(f"energy must be between 0 and 1: got {energy}")
+    if matrix.dim() > 2:
+        return _of_many(matrix, energy)
     if matrix.dtype == torch.float32 and matrix.device.type != "mps":
         wide = matrix.shape[0] <= matrix.shape[1]
         A = (matrix if wide else matrix.T).double()
@@ -47,11 +52,21 @@ def truncated_svd(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor
     return _signed(u[:, :rank], s[:rank], vh[:rank])
 
 
+def _of_many(matrices: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of all matrices at once, with one rank for all."""
+    wide = matrices if matrices.device.type == "mps" else matrices.double()
+    u, s, vh = torch.linalg.svd(wide, full_matrices=False)
+    squares = s.detach().flatten(0, -2).cpu().double().square().sum(0)
+    rank = _rank(squares, energy)
+    u, s, vh = u[..., :rank], s[..., :rank], vh[..., :rank, :]
+    return _signed(*(part.to(matrices.dtype) for part in (u, s, vh)))
+
+
 def _signed(u: Tensor, s: Tensor, vh: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Each triplet with the sign that makes the largest element of its u positive."""
-    largest = u.gather(0, u.detach().abs().argmax(0, keepdim=True))
+    largest = u.gather(-2, u.detach().abs().argmax(-2, keepdim=True))
     sign = torch.where(largest < 0, -1.0, 1.0).to(u.dtype)
-    return u * sign, s, vh * sign.T
+    return u * sign, s, vh * sign.mT
 
 
 def _rank(squares: Tensor, energy: float) -> int:

@@ -112,17 +112,25 @@ def filter_by_prototype(
 
 
 def kl_divergence(
-    student_logits: Tensor, teacher_logits: Tensor, temperature: float = 1.0
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    temperature: float = 1.0,
+    *,
+    mean: Literal["batch", "elements"] = "batch",
+    detach: bool = True,
 ) -> Tensor:
     """T²·KL(softmax(teacher/T) ‖ softmax(student/T)), the mean over the batch.
 
     FedPKD Eq. 11 and 15 (T = 1), FedDF, FML, FedKD. T² keeps the size of the gradient, as Hinton,
-    Vinyals and Dean (2015) have it. No gradient reaches the teacher.
+    Vinyals and Dean (2015) have it.
 
     Args:
         student_logits: [N, C].
-        teacher_logits: [N, C]; −∞ gives a class no probability.
+        teacher_logits: [N, C]; −∞ gives a class no probability (where detached).
         temperature: T, without unit.
+        mean: Over the N samples of the batch, or over all N·C ``elements``, as published code of
+            FML and FedKD has it: the divergence divided by C.
+        detach: Let no gradient reach the teacher.
 
     Returns:
         Scalar, in nats; 0 where N = 0.
@@ -137,13 +145,17 @@ def kl_divergence(
     if not temperature > 0:
         raise ValueError(f"temperature must be positive: got {temperature}")
     dtype = result_dtype(student_logits, teacher_logits)
-    q, p = student_logits.to(dtype), teacher_logits.detach().to(dtype)
+    target = teacher_logits.detach() if detach else teacher_logits
+    q, p = student_logits.to(dtype), target.to(dtype)
     if temperature != 1:
         q, p = q / temperature, p / temperature
     student, teacher = F.log_softmax(q, dim=1), F.softmax(p, dim=1)
-    # Σ p·log p − p·log q by hand: F.kl_div has no rule for vmap. xlogy makes 0·log 0 a 0.
-    divergence = torch.xlogy(teacher, teacher) - teacher * student
-    return divergence.sum() * (temperature**2 / max(rows, 1))
+    # Σ p·log p − p·log q by hand: F.kl_div has no rule for vmap. xlogy makes 0·log 0 a 0, but has
+    # no gradient there.
+    own = torch.xlogy(teacher, teacher) if detach else teacher * F.log_softmax(p, dim=1)
+    divergence = own - teacher * student
+    terms = rows * classes if mean == "elements" else rows
+    return divergence.sum() * (temperature**2 / max(terms, 1))
 
 
 def entropy_reduction(probabilities: Tensor, temperature: float = 0.1) -> Tensor:

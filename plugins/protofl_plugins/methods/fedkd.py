@@ -1,4 +1,4 @@
-"""FedKD: adaptive mutual distillation with a small shared model, whose updates travel compressed.
+"""FedKD: adaptive mutual distillation with a small shared model, which travels compressed.
 
 Wu et al., "Communication-efficient federated learning via knowledge distillation", Nature
 Communications 13, 2022; T_start = T_end = 0.95 as in FedTGP (Zhang et al., AAAI 2024, appendix A).
@@ -18,6 +18,9 @@ dimension travel whole, BatchNorm statistics too. Server and clients hold the sa
 rebuilt from what was sent. A client that missed a broadcast gets the whole of θ_a. Inference is
 by the client's own model.
 
+The published code compresses the weights (``svd=weights``): g_i is θ_a,i itself, θ_a ← U Σ V, and a
+convolution is out·in kernels k × k of one rank.
+
 Not in the paper: ``floor``. A client that has learned its samples has ℓ_s + ℓ_a ≈ 0, and the
 quotients grow without bound (0/0 on a client of one class).
 """
@@ -25,25 +28,31 @@ quotients grow without bound (0/0 on a client of one class).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Literal, cast
 
 import protofl as pf
 import torch
-from protofl import functional as F
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, mse_loss
 
-from protofl_plugins.auxiliary import AuxiliaryConfig, AuxiliaryModel
+from protofl_plugins.auxiliary import AuxiliaryConfig
+from protofl_plugins.factors import compress, rebuild
+from protofl_plugins.mutual import Mutual, MutualConfig, divergence
 
 UPDATE = "auxiliary_update"
 
 
-class FedKD(AuxiliaryModel):
+class FedKD(Mutual):
     """Adaptive mutual distillation with a small shared model, compressed (Wu et al., 2022)."""
 
-    class Config(AuxiliaryConfig):
+    class Config(MutualConfig):
         """Options, with the paper's symbols."""
 
+        deviations = MutualConfig.deviations | {
+            "svd": pf.Deviation(
+                "g_i", "update", "weights", "the code compresses θ_a itself, a kernel at a time"
+            ),
+        }
         T_start: float = pf.Field(
             0.95,
             ge=0,
@@ -53,6 +62,10 @@ class FedKD(AuxiliaryModel):
         )
         T_end: float = pf.Field(
             0.95, ge=0, le=1, description="energy threshold in the last round; linear between"
+        )
+        svd: Literal["update", "weights"] = pf.Field(
+            None,
+            description="compress the round's update of the auxiliary model, or its weights",
         )
         floor: float = pf.Field(
             0.01,
@@ -70,7 +83,7 @@ class FedKD(AuxiliaryModel):
         "aux_hidden": "MSE(f_s, W_h·f_a)/(ℓ_s + ℓ_a), for f_a",
     }
     uploads = {
-        "auxiliary_update/…": "U_i, Σ_i, V_i of each matrix, the update itself of other tensors; "
+        "auxiliary_update/…": "U_i, Σ_i, V_i of each matrix of g_i, of other tensors g_i itself; "
         "gradients can be inverted from it. The client's own model stays private",
         "auxiliary/buffer/…": "BatchNorm statistics of the auxiliary model, where it has any",
     }
@@ -98,9 +111,12 @@ class FedKD(AuxiliaryModel):
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
         """U, Σ, V, or the whole of θ_a to a client that does not hold what they build on."""
-        holds = client_id in server.state.get("holders", ())
-        part, knowledge = UPDATE if holds else "auxiliary", server.knowledge
-        sent = knowledge.select(f"{part}/*", "auxiliary/buffer/*")
+        knowledge = server.knowledge
+        if server.config.svd == "weights":  # which build on nothing, once there are any
+            holds = bool(knowledge.under(UPDATE))
+        else:
+            holds = client_id in server.state.get("holders", ())
+        sent = knowledge.select(f"{UPDATE if holds else 'auxiliary'}/*", "auxiliary/buffer/*")
         return pf.Payload(sent, auxiliary_version=knowledge["auxiliary_version"])
 
     @pf.hookimpl
@@ -112,7 +128,7 @@ class FedKD(AuxiliaryModel):
         version, held = int(received["auxiliary_version"]), state["broadcast"]
         if version != state["version"]:
             if received.under(UPDATE):
-                state["broadcast"] = _moved(held, received)
+                state["broadcast"] = _moved(client.config, held, received)
             else:
                 state["broadcast"] = {name: received[f"auxiliary/{name}"] for name in held}
             state["version"] = version
@@ -124,41 +140,46 @@ class FedKD(AuxiliaryModel):
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output
     ) -> pf.Terms:
         """L_s and L_a."""
-        model = cast(pf.SplitModel, client.module("auxiliary"))
+        config, model = client.config, cast(pf.SplitModel, client.module("auxiliary"))
         W_h = cast(Tensor, client.module("W_h").weight)
         f_s, p_s = output.features, output.logits
         f_a = model.features(batch.x)
         p_a: Tensor = model.head(f_a)
         ce, aux_ce = cross_entropy(p_s, batch.y), cross_entropy(p_a, batch.y)
-        quotient = 1 / (ce + aux_ce).detach().clamp(min=client.config.floor)
+        target = Tensor.detach if config.detach else _as_it_is
+        quotient = 1 / target(ce + aux_ce).clamp(min=config.floor)
         return {
             "ce": ce,
-            "kl": quotient * F.kl_divergence(p_s, p_a),
-            "hidden": quotient * mse_loss(f_s, linear(f_a.detach(), W_h)),
+            "kl": quotient * divergence(config, p_s, p_a),
+            "hidden": quotient * mse_loss(f_s, linear(target(f_a), W_h)),
             "aux_ce": aux_ce,
-            "aux_kl": quotient * F.kl_divergence(p_a, p_s),
-            "aux_hidden": quotient * mse_loss(linear(f_a, W_h.detach()), f_s.detach()),
+            "aux_kl": quotient * divergence(config, p_a, p_s),
+            "aux_hidden": quotient * mse_loss(linear(f_a, target(W_h)), target(f_s)),
         }
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
-        """The truncated SVD of the update g_i, against θ_a as it was received."""
-        model, before = client.module("auxiliary"), client.state["broadcast"]
-        update = {name: now - before[name] for name, now in _parameters(model).items()}
+        """The truncated SVD of the update g_i, against θ_a as it was received; or of θ_a,i."""
+        model, held = client.module("auxiliary"), client.state["broadcast"]
+        g = _parameters(model)
+        if client.config.svd == "update":
+            g = {name: now - held[name] for name, now in g.items()}
         buffers = pf.pack_weights(model, "auxiliary").select("auxiliary/buffer/*")
-        return pf.Payload(compress(update, threshold(client)) | buffers)
+        kernels = client.config.svd == "weights"
+        return pf.Payload(compress(g, UPDATE, threshold(client), kernels=kernels) | buffers)
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
-        """The mean update, compressed again, applied as the clients will; and who can use it."""
+        """The mean g, compressed again, applied as the clients will; and who can use it."""
         knowledge, sent = server.knowledge, list(uploads.values())
+        kernels = server.config.svd == "weights"
         named = knowledge.under("auxiliary").items()
         held = {name: tensor for name, tensor in named if not name.startswith("buffer/")}
-        zero = {name: torch.zeros_like(tensor) for name, tensor in held.items()}
-        updates = [_moved(zero, upload) for upload in sent]
+        updates = [rebuild(upload, UPDATE, held, kernels=kernels) for upload in sent]
         mean = {name: torch.stack([u[name] for u in updates]).mean(0) for name in held}
-        broadcast = compress(mean, threshold(server))
-        moved = {f"auxiliary/{name}": tensor for name, tensor in _moved(held, broadcast).items()}
+        broadcast = compress(mean, UPDATE, threshold(server), kernels=kernels)
+        now = _moved(server.config, held, broadcast)
+        moved = {f"auxiliary/{name}": tensor for name, tensor in now.items()}
         buffers = pf.Payload()
         if any(key.startswith("auxiliary/buffer/") for key in sent[0]):
             buffers = pf.average_weights(sent, "auxiliary")
@@ -173,34 +194,18 @@ def threshold(side: pf.Client[FedKD.Config] | pf.Server[FedKD.Config]) -> float:
     return min(1.0, max(0.0, T_start + (T_end - T_start) * (1 + side.round) / side.rounds))
 
 
-def compress(updates: Mapping[str, Tensor], energy: float) -> pf.Payload:
-    """``auxiliary_update/NAME/u``, ``s``, ``vh`` of each matrix; what has one dimension whole."""
-    payload = pf.Payload()
-    for name, update in updates.items():
-        key = f"{UPDATE}/{name}"
-        # An SVD of NaN fails; sent whole, NaN is refused where every upload is checked for it.
-        if update.dim() < 2 or not bool(torch.isfinite(update).all()):
-            payload[key] = update
-            continue
-        factors = F.truncated_svd(update.reshape(len(update), -1), energy)
-        # The layout that they have after the wire: rounding depends on it.
-        for part, factor in zip(("u", "s", "vh"), factors, strict=True):
-            payload[f"{key}/{part}"] = factor.contiguous()
-    return payload
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
 
 
-def _moved(held: Mapping[str, Tensor], payload: pf.Payload) -> dict[str, Tensor]:
-    """θ + U Σ V, for every tensor θ that is held."""
-    moved = {}
-    for name, tensor in held.items():
-        key = f"{UPDATE}/{name}"
-        if tensor.dim() < 2:
-            step = payload[key]
-        else:
-            u, s, vh = (payload[f"{key}/{part}"] for part in ("u", "s", "vh"))
-            step = ((u * s) @ vh).view_as(tensor)
-        moved[name] = tensor + step
-    return moved
+def _moved(
+    config: FedKD.Config, held: Mapping[str, Tensor], payload: pf.Payload
+) -> dict[str, Tensor]:
+    """θ_a after a broadcast: θ_a + U Σ V, or U Σ V."""
+    if config.svd == "weights":
+        return rebuild(payload, UPDATE, held, kernels=True)
+    found = rebuild(payload, UPDATE, held)
+    return {name: tensor + found[name] for name, tensor in held.items()}
 
 
 def _parameters(module: nn.Module) -> dict[str, Tensor]:

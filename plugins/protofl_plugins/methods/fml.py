@@ -11,22 +11,21 @@ et al., AAAI 2024, appendix A).
 
 The target of each KL is detached, so each model learns from its own loss alone. The KL is summed
 over classes and averaged over the batch. The auxiliary model is the one that the group declares,
-sent from round 0. Inference is by the client's own model.
+sent from round 0: all clients begin with the same. Inference is by the client's own model.
 """
 
 from __future__ import annotations
 
 import protofl as pf
-from protofl import functional as F
 from torch.nn.functional import cross_entropy
 
-from protofl_plugins.auxiliary import AuxiliaryConfig, AuxiliaryModel
+from protofl_plugins.mutual import Mutual, MutualConfig, divergence
 
 
-class FML(AuxiliaryModel):
+class FML(Mutual):
     """Clients learn mutually with a small shared model (Shen et al., 2020)."""
 
-    class Config(AuxiliaryConfig):
+    class Config(MutualConfig):
         """Options, with the paper's symbols."""
 
         alpha: float = pf.Field(
@@ -71,13 +70,14 @@ class FML(AuxiliaryModel):
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output
     ) -> pf.Terms:
         """L_local and L_auxiliary."""
-        alpha, beta = client.config.alpha, client.config.beta
+        config = client.config
+        alpha, beta = config.alpha, config.beta
         own, auxiliary = output.logits, client.module("auxiliary")(batch.x)
         return {
             "ce": alpha * cross_entropy(own, batch.y),
-            "kl": (1 - alpha) * F.kl_divergence(own, auxiliary),
+            "kl": (1 - alpha) * divergence(config, own, auxiliary),
             "aux_ce": beta * cross_entropy(auxiliary, batch.y),
-            "aux_kl": (1 - beta) * F.kl_divergence(auxiliary, own),
+            "aux_kl": (1 - beta) * divergence(config, auxiliary, own),
         }
 
     @pf.hookimpl

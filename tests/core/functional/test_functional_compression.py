@@ -113,6 +113,32 @@ def test_svd_is_repeatable():
     assert torch.equal(state, torch.get_rng_state())
 
 
+@pytest.mark.parametrize("energy", [0.0, 0.5, 0.95, 0.99, 1.0])
+@pytest.mark.parametrize("shape", [(4, 3, 5, 5), (6, 2, 3, 1), (7, 2, 6)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["f64", "f32"])
+def test_many_matrices_share_one_rank(shape, energy, dtype):
+    matrices = randn(*shape).to(dtype)
+    matrices[0, 0] = 0.0  # a kernel that is nothing
+    u, s, vh = truncated_svd(matrices, energy)
+    one_by_one = [torch.linalg.svd(m.double()) for m in matrices.reshape(-1, *shape[-2:])]
+    squares = torch.zeros(min(shape[-2:]), dtype=torch.float64)
+    for _, singular, _ in one_by_one:
+        squares += singular**2
+    rank = naive_rank(squares.sqrt().tolist(), energy)
+    assert u.shape == (*shape[:-1], rank) and vh.shape == (*shape[:-2], rank, shape[-1])
+    assert s.shape == (*shape[:-2], rank) and s.dtype == dtype
+    kept = [(a[:, :rank] * b[:rank]) @ c[:rank] for a, b, c in one_by_one]
+    rebuilt = ((u * s.unsqueeze(-2)) @ vh).reshape(-1, *shape[-2:]).double()
+    torch.testing.assert_close(rebuilt, torch.stack(kept), rtol=1e-5, atol=1e-6)
+    assert bool((u.gather(-2, u.abs().argmax(-2, keepdim=True)) > 0).all())
+
+
+def test_of_many_zero_matrices_one_triplet_is_kept():
+    u, s, vh = truncated_svd(torch.zeros(3, 2, 4, 4), 0.95)
+    assert (u.shape, s.shape, vh.shape) == ((3, 2, 4, 1), (3, 2, 1), (3, 2, 1, 4))
+    assert not s.any()
+
+
 def test_svd_errors_name_the_value():
     matrix = randn(4, 3)
     with pytest.raises(ValueError, match=r"energy must be between 0 and 1: got 1\.1"):
@@ -121,3 +147,5 @@ def test_svd_errors_name_the_value():
         truncated_svd(matrix[0], 0.9)
     with pytest.raises(ValueError, match=r"matrix must not be empty: got shape \[0, 3\]"):
         truncated_svd(matrix[:0], 0.9)
+    with pytest.raises(ValueError, match=r"matrix must not be empty: got shape \[2, 0, 3\]"):
+        truncated_svd(torch.zeros(2, 0, 3), 0.9)

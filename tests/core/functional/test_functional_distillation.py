@@ -136,6 +136,26 @@ def test_kl_gradients_reach_the_student_alone():
     assert teacher.grad is None and student.grad.abs().max() > 0
 
 
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_kl_over_all_elements_is_smaller_by_the_classes(temperature):
+    student, teacher = randn(5, 4), randn(5, 4, seed=1)
+    got = kl_divergence(student, teacher, temperature, mean="elements")
+    assert got.item() == pytest.approx(naive_kl(student, teacher, temperature) / 4, rel=1e-9)
+    assert kl_divergence(student[:0], teacher[:0], mean="elements").item() == 0.0
+
+
+def test_kl_reaches_a_teacher_that_is_not_detached():
+    student, teacher = randn(3, 4).requires_grad_(), randn(3, 4, seed=1).requires_grad_()
+    assert gradcheck(lambda s, t: kl_divergence(s, t, 2.0, detach=False), (student, teacher))
+    torch.testing.assert_close(
+        kl_divergence(student, teacher, detach=False), kl_divergence(student, teacher)
+    )
+    # A probability that underflows to 0 has a gradient all the same.
+    sure = torch.tensor([[500.0, 0.0, -500.0]], requires_grad=True)
+    kl_divergence(randn(1, 3).float(), sure, detach=False).backward()
+    assert bool(sure.grad.isfinite().all())
+
+
 def test_kl_of_a_class_that_the_teacher_rules_out():
     student = randn(2, 3).requires_grad_()
     teacher = randn(2, 3, seed=1)

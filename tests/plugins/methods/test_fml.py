@@ -62,6 +62,53 @@ def test_each_model_learns_from_its_own_loss_alone():
         assert all((g is None) != name.startswith("aux_") for g in aux)
 
 
+def test_official_is_two_backward_passes_without_detaching():
+    """What FML's published code does: KL over batch and classes, both losses backward in turn."""
+    batch, output = batch_of(6, 4, 3)
+    auxiliary = nn.Sequential(nn.Flatten(), nn.Linear(16, 4)).double()
+    config = FML.Config(variant="official", alpha=0.3, beta=0.9)
+    terms = FML().local_loss(client(config, module={"auxiliary": auxiliary}.get), batch, output)
+    own, aux = output.logits, auxiliary(batch.x)
+
+    def kl(log_student, teacher):
+        return nn.functional.kl_div(log_student, teacher, reduction="none").mean()
+
+    loss = 0.3 * nn.functional.cross_entropy(own, batch.y)
+    loss = loss + 0.7 * kl(own.log_softmax(1), aux.softmax(1))
+    aux_loss = 0.9 * nn.functional.cross_entropy(aux, batch.y)
+    aux_loss = aux_loss + 0.1 * kl(aux.log_softmax(1), own.softmax(1))
+    weights = [output.logits, *auxiliary.parameters()]
+    first = torch.autograd.grad(loss, weights, retain_graph=True)
+    second = torch.autograd.grad(aux_loss, weights, retain_graph=True)
+    found = torch.autograd.grad(sum(terms.values()), weights)
+    for one, other, ours in zip(first, second, found, strict=True):
+        torch.testing.assert_close(ours, one + other)
+    assert (terms["ce"] + terms["kl"]).item() == pytest.approx(loss.item())
+    alone = FML().local_loss(
+        client(FML.Config(detach=False, alpha=0.3, beta=0.9), module={"auxiliary": auxiliary}.get),
+        batch,
+        output,
+    )
+    assert alone["kl"].item() == pytest.approx(4 * terms["kl"].item())
+
+
+def test_variants_and_their_runs():
+    paper, official = FML.Config(), FML.Config(variant="official")
+    assert (paper.kl_mean, paper.detach, paper.clip) == ("batch", True, 0.0)
+    assert (official.kl_mean, official.detach, official.clip) == ("elements", False, 10.0)
+    assert FML().run_defaults(paper) == {}
+    assert FML().run_defaults(official) == {"drop_last": True, "clip": 10.0}
+    assert FML().run_defaults(FML.Config(clip=3)) == {"clip": 3.0}
+
+
+def test_the_runs_own_clip_goes_before_the_methods(data_dir):
+    official = {"variant": "official"}
+    assert Toy("fml", data_dir, set=official).plan.settings.clip == 10.0
+    assert Toy("fml", data_dir, set=official).plan.settings.drop_last
+    assert Toy("fml", data_dir, set=official, clip=2.0).plan.settings.clip == 2.0
+    assert Toy("fml", data_dir).plan.settings.clip == 0.0
+
+
 def test_uniform_mean(data_dir):
     toy = Toy("fml", data_dir)
     toy.rounds(1)
