@@ -118,6 +118,46 @@ def test_modules_train_with_their_own_rate_and_frozen_ones_do_not():
     assert not torch.equal(seen["before"]["0.weight"], seen["after"]["0.weight"])
 
 
+@pytest.mark.parametrize("with_model", [True, False])
+def test_a_module_with_the_model_shares_its_bound_on_the_gradient(with_model):
+    """One step of η = 0.5 moves each group by η·clip, or less where its gradient is shorter."""
+    moved = []
+
+    class Clipped:
+        terms = {"ce": "cross-entropy of the own module"}
+
+        @pf.hookimpl
+        def setup_client(self, client):
+            client.add_module("own", nn.Linear(6, 4), with_model=with_model)
+
+        @pf.hookimpl
+        def local_loss(self, client, batch, output):
+            return {"ce": cross_entropy(client.module("own")(output.features), batch.y)}
+
+        @pf.hookimpl
+        def before_training(self, client):
+            client.state["before"] = [w.detach().clone() for w in self.weights(client)]
+
+        @pf.hookimpl
+        def upload_payload(self, client):
+            pairs = zip(self.weights(client), client.state.pop("before"), strict=True)
+            squares = [float((a - b).square().sum()) for a, b in pairs]
+            moved.append((sum(squares[-2:]) ** 0.5, sum(squares) ** 0.5))
+            return pf.Payload()
+
+        @staticmethod
+        def weights(client):
+            return [*client.parameters(), *client.module("own").parameters()]
+
+    lines_of(make_plan(Clipped, lr=0.5, clip=0.01, batch_size=500), rounds=1)
+    for own, both in moved:
+        if with_model:
+            assert own < both == pytest.approx(0.005, rel=1e-3)
+        else:
+            assert both == pytest.approx(2**0.5 * 0.005, rel=1e-3)
+            assert own == pytest.approx(0.005, rel=1e-3)
+
+
 def test_few_samples_train_in_eval_mode():
     modes = {}
 

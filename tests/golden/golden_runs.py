@@ -34,6 +34,7 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
     "fedkd": ("fedkd", {}),
     "fedkd-official": ("fedkd", {"variant": "official"}),
     "fedktl": ("fedktl", {"mu": 1}),
+    "fedktl-official": ("fedktl", {"variant": "official", "mu": 1}),
     "fedpkd": ("fedpkd", {}),
     "fedmd": ("fedmd", {}),
     "ds-fl": ("ds-fl", {}),
@@ -42,7 +43,7 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
 }
 """{file: (method, its options)}."""
 
-ADAM = {"fedgen", "fedgen-official", "fedktl", "fedpkd", "feddf"}
+ADAM = {"fedgen", "fedgen-official", "fedktl", "fedktl-official", "fedpkd", "feddf"}
 """Runs with Adam, whose first steps are ±η: a gradient that is 0 but for rounding goes one way on
 one kind of CPU and the other way on another. So they are compared less closely."""
 

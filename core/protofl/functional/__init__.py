@@ -19,6 +19,7 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `train_prototypes`       SGD on FedTGP Eq. 10; `train_prototypes_by_autograd` the plain one
 `simplex_etf`            the fixed classifier V: FedKTL section 3.3.2
 `arcface_loss`           FedKTL Eq. 1
+`centroid_distance`      to the own class's centroid: FedKTL Eq. 2
 `mmd_rbf`                maximum mean discrepancy: FedKTL Eq. 3
 `variance_weights`       β of an ensemble: FedPKD Eq. 7
 `ensemble_logits`        the ensemble S: FedPKD Eq. 6 and 3
@@ -59,7 +60,7 @@ from protofl.functional.distillation import (
 )
 from protofl.functional.etf import arcface_loss, simplex_etf
 from protofl.functional.generators import diversity_loss, ensemble_loss
-from protofl.functional.kernels import mmd_rbf
+from protofl.functional.kernels import centroid_distance, mmd_rbf
 from protofl.functional.margins import (
     margin_contrastive_loss,
     margin_contrastive_rows,
@@ -80,6 +81,7 @@ __all__ = [
     "anchor_contrast",
     "anchor_terms",
     "arcface_loss",
+    "centroid_distance",
     "class_means",
     "diversity_loss",
     "ema",

@@ -1,14 +1,61 @@
-"""Distances between distributions."""
+"""What FedKTL's server trains with: distances within classes, and between distributions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from protofl.functional._checks import check_floating, check_shape, result_dtype
+from protofl.functional._checks import (
+    check_classes,
+    check_floating,
+    check_labels,
+    check_shape,
+    result_dtype,
+)
 from protofl.functional.distances import squared_distances
+
+
+def centroid_distance(
+    vectors: Tensor,
+    labels: Tensor,
+    centroids: Tensor,
+    average: Literal["class", "batch"] = "class",
+) -> Tensor:
+    """L_MSE, the mean squared error of vectors to the centroids of their classes: FedKTL Eq. 2.
+
+    With ℓ the mean over H of squared differences, and n_c of the N rows of class c:
+
+    * ``class``: 1/C' Σ_c 1/n_c Σ_{i of class c} ℓ(Q_i, Q^c), over the C' classes that occur.
+    * ``batch``: 1/N Σ_i ℓ(Q_i, Q^c), the plain mean, as in published code.
+
+    Where the centroids are the means of these very rows (`class_means`) the gradient through them
+    is 0, as deviations from a mean sum to 0.
+
+    Args:
+        vectors: Q [N, H].
+        labels: [N] integers in 0…C−1.
+        centroids: Q^c [C, H]; the rows of classes that don't occur are not looked at.
+        average: One of the two above.
+
+    Returns:
+        Scalar; 0 where N = 0.
+
+    Raises:
+        ValueError: A shape, dtype or ``average`` is wrong.
+    """
+    check_classes(vectors, centroids, "vectors")
+    check_labels("labels", labels, vectors.shape[0])
+    if average not in ("class", "batch"):
+        raise ValueError(f"average must be 'class' or 'batch': got {average!r}")
+    dtype, labels = result_dtype(vectors, centroids), labels.long()
+    rows = (vectors.to(dtype) - centroids.to(dtype)[labels]).square().mean(1)
+    if average == "batch":
+        return rows.sum() / max(len(rows), 1)
+    counts = rows.new_zeros(len(centroids)).index_add(0, labels, torch.ones_like(rows))
+    return (rows / counts[labels]).sum() / (counts > 0).sum().clamp(min=1)
 
 
 def mmd_rbf(x: Tensor, y: Tensor, bandwidths: Sequence[float] = (10, 15, 20, 50)) -> Tensor:

@@ -130,6 +130,7 @@ class Client(Learner[ConfigT], Recorded):
         train: bool = True,
         lr: float | None = None,
         temporary: bool = False,
+        with_model: bool = False,
     ) -> nn.Module:
         """Give the client a module of this method.
 
@@ -141,10 +142,12 @@ class Client(Learner[ConfigT], Recorded):
             lr: A learning rate of its own; None for the run's.
             temporary: Drop it with `scratch` when the client's work ends (FedKTL's h', which
                 ``before_training`` makes anew); it is not written into checkpoints.
+            with_model: Train it as a part of the model: at the run's learning rate, and one bound
+                on the gradient of both (FedKTL's h); else a module's gradient has its own.
         """
         module = module.to(self.device).requires_grad_(train)
         slots = self._record.modules.setdefault(self._owner, {})
-        slots[name] = ModuleSlot(module, train, lr, temporary)
+        slots[name] = ModuleSlot(module, train, lr, temporary, with_model)
         return module
 
     def build(self, architecture: str) -> SplitModel:

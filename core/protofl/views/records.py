@@ -31,6 +31,7 @@ class ModuleSlot:
     train: bool
     lr: float | None
     temporary: bool = False
+    with_model: bool = False
 
 
 @dataclass(kw_only=True)
@@ -85,7 +86,9 @@ class ClientRecord(Record):
         """What local training updates, with the learning rate of each group."""
         groups = [([p for p in self.model.parameters() if p.requires_grad], lr)]
         for _, slot in self.slots():
-            if slot.train:
+            if slot.train and slot.with_model:
+                groups[0][0].extend(slot.module.parameters())
+            elif slot.train:
                 own = lr if slot.lr is None else slot.lr
                 groups.append((list(slot.module.parameters()), own))
         return groups

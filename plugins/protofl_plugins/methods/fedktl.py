@@ -11,31 +11,32 @@ Pre-trained Generator to Clients in Heterogeneous Federated Learning", CVPR 2024
     L_MMD      ‖E_Q φ(Q) − E_w φ(w)‖², w sampled by the generator's G_m                  (Eq. 3)
     L          L_MMD + λ·L_MSE trains F = FC–BN–ReLU–FC
     I^c        G_s(Q̄^c), one image per class, Q̄^c = Q^c of the trained F
-    L_M        1/C Σ_c ℓ(h'_i(f_i(I^c)), Q̄^c), h' initialised alike on all clients        (Eq. 4)
+    L_M        1/C Σ_c ℓ(h'_i(f_i(I^c)), Q̄^c), h' linear, with one start for all clients  (Eq. 4)
     L_i        L_A + μ·L_M;  *L_A is Eq. 1 with s = 1, m = 0                            (Eq. 6)
 
-ℓ is the mean squared error. A step takes a mini-batch of pairs, `guide_batch`, and a server's
-step a batch of B_S prototypes; Eq. 2 and 4 are then over the classes of that batch. The gradient
-through Q^c in Eq. 2 is 0, as deviations from a mean sum to 0. F keeps its weights from round to
-round, Adam starts afresh. Pairs exist for the classes that were uploaded in the round.
+ℓ is the mean squared error. h' is one layer, drawn at set-up: every client starts from it in every
+round, trains it and forgets it. A step takes a mini-batch of pairs, `guide_batch`, and a server's
+step a batch of B_S prototypes; Eq. 2 and 4 are then over the classes of that batch. F's hidden
+layer is as wide as its input, K → K → H, as in published code. F keeps its weights from round to
+round, Adam starts afresh. A class that nobody has sent in a round keeps its last Q̄^c (`absent`).
 Inference: the class whose v_c has the largest cosine with g_i(x).
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import protofl as pf
 import torch
 from protofl import functional as F
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, normalize
+from torch.nn.utils import clip_grad_norm_
 
 from protofl_plugins.prototyping import sent_rows
-from protofl_plugins.variants import DropsLastBatch
 
 
-class FedKTL(DropsLastBatch):
+class FedKTL:
     """A server-side generator's image-vector pairs guide features (Zhang et al., 2024)."""
 
     class Config(pf.VariantConfig):
@@ -45,6 +46,13 @@ class FedKTL(DropsLastBatch):
             "unit": pf.Deviation(
                 "P_i^c, Sec. 3.3.2", False, True, "the code scales g(x) and the mean to length 1"
             ),
+            "centroids": pf.Deviation(
+                "Eq. 2",
+                "mean",
+                "embedding",
+                "the code trains Q^c beside F, from the means; from N(0, 1) where no class was",
+            ),
+            "mse": pf.Deviation("Eq. 2", "class", "batch", "the code takes the plain mean"),
         }
         mu: float = pf.Field(50.0, ge=0, description="μ of L_M; 0 regresses to local training")
         s: float = pf.Field(64.0, gt=0, description="s, the scale of cosines in Eq. 1")
@@ -58,8 +66,23 @@ class FedKTL(DropsLastBatch):
         eta_S: float = pf.Field(0.01, gt=0, description="η_S, learning rate of F (Adam)")
         B_S: int = pf.Field(100, ge=2, description="B_S, prototypes in a batch of the server")
         E_S: int = pf.Field(100, ge=0, description="E_S, epochs of the server")
+        clip_F: float = pf.Field(
+            100.0, ge=0, description="largest gradient norm of F, and of Q^c; 0 for any"
+        )
         hidden: int = pf.Field(
-            None, ge=1, description="width between F's two layers. None: C, at least 32 (ours)"
+            None, ge=1, description="width between F's two layers. None: that of its input"
+        )
+        centroids: Literal["mean", "embedding"] = pf.Field(
+            None, description="Q^c of L_MSE: the batch's class means, or an embedding trained too"
+        )
+        mse: Literal["class", "batch"] = pf.Field(
+            None, description="L_MSE: mean over a class's vectors, then over classes; or plain mean"
+        )
+        absent: Literal["keep", "forget"] = pf.Field(
+            "keep", description="Q̄^c of a class that no client of the round has: the last, or none"
+        )
+        h_prime: Literal["same", "anew"] = pf.Field(
+            "same", description="the start of h': one for the run, or another one each round"
         )
         guide_batch: int = pf.Field(
             None, ge=0, description="pairs of a step; 0 for all. None: the batch size"
@@ -110,13 +133,13 @@ class FedKTL(DropsLastBatch):
 
     @pf.hookimpl
     def run_defaults(self, config: pf.VariantConfig) -> dict[str, Any]:
-        """Gradients of norm 100 at most, as in the published code; the paper is silent.
+        """Gradients of norm 100 at most, as in published code; ⌊n_i/10⌋ steps (Sec. 4.1).
 
-        Eq. 1 does not depend on the length of g(x), so its gradient is s/‖g‖ and more: at the
-        start of a net without BatchNorm ‖g‖ is near 0.1, and one step of lr 0.01 takes ‖f(x)‖²
-        from 1 to 10⁵, where μ·L_M diverges.
+        The paper is silent on clipping. Eq. 1 does not depend on the length of g(x), so its
+        gradient is s/‖g‖ and more: at the start of a net without BatchNorm ‖g‖ is near 0.1, and one
+        step of lr 0.01 takes ‖f(x)‖² from 1 to 10⁵, where μ·L_M diverges.
         """
-        return {"clip": 100.0, **super().run_defaults(config)}
+        return {"clip": 100.0, "drop_last": True}
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:
@@ -135,36 +158,39 @@ class FedKTL(DropsLastBatch):
 
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: Config) -> dict[str, Any]:
-        """K = C, as many pairs as samples in a step, and a narrow F.
-
-        An output of F moves by up to η_S·Σ|hidden| in Adam's first steps. With 512 hidden units
-        that carries Q out of the reach of the kernel in Eq. 3, from where nothing brings it back.
-        """
+        """K = C, as many pairs as samples in a step, and F of K → K → H."""
         pairs = run.batch_size if config.guide_batch is None else config.guide_batch
-        C = run.num_classes
-        hidden = config.hidden or max(C, 32)
-        return {"K": config.K or max(C, 2), "guide_batch": pairs, "hidden": hidden}
+        K = config.K or max(run.num_classes, 2)
+        hidden = config.hidden or (K if config.etf else run.feature_dim)
+        return {"K": K, "guide_batch": pairs, "hidden": hidden}
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:
-        """F; with `conditional` the pairs of C random classes of the generator."""
-        config, H = server.config, server.generator_outline.latent_dim
+        """F and Q̄; with `conditional` the pairs of C random classes of the generator."""
+        config, H, C = server.config, server.generator_outline.latent_dim, server.num_classes
         if config.conditional:
             return self._conditional_pairs(server)
         width = config.K if config.etf else server.feature_dim
         first, last = nn.Linear(width, config.hidden), nn.Linear(config.hidden, H)
         transformer = nn.Sequential(first, nn.BatchNorm1d(config.hidden), nn.ReLU(), last)
         server.modules["F"] = transformer.to(server.device)
+        embedding = config.centroids == "embedding"
+        Q = torch.randn(C, H, generator=server.generator("Q")) if embedding else torch.zeros(C, H)
+        server.state["Q"] = Q.to(server.device)
+        server.state["known"] = torch.full((C,), embedding, device=server.device)
         return pf.Payload()
 
     @pf.hookimpl
     def setup_client(self, client: pf.Client[Config]) -> None:
-        """h_i, and V: the same on all clients, as each draws it from the run's seed."""
+        """h_i, V and the start of h': the last two the same on all clients, by the run's seed."""
         config = client.config
+        # A layer on each client would be in every checkpoint; its seed will do.
+        client.state["h'"] = client.shared_generator("h'").initial_seed()
         if config.etf:
             V = F.simplex_etf(client.num_classes, config.K, client.shared_generator("V"))
             client.add_module("V", _Columns(V), train=False)
-            client.add_module("h", nn.Linear(client.feature_dim, config.K))
+            h = nn.Linear(client.feature_dim, config.K)
+            client.add_module("h", h, with_model=True)
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
@@ -173,23 +199,20 @@ class FedKTL(DropsLastBatch):
 
     @pf.hookimpl
     def before_training(self, client: pf.Client[Config]) -> pf.Given:
-        """The pairs as the model takes them, h' anew, and the mini-batch of pairs of each step."""
+        """The pairs as the model takes them, h', and the mini-batch of pairs of each step."""
         received, config = client.received, client.config
         if "latents" not in received:
             return {}
         latents = received["latents"]
-        h_prime = _linear_like_on_all(client, latents.shape[1])
-        client.add_module("h_prime", h_prime, temporary=True)
-        generator, n = client.generator("pairs"), len(latents)
-        size = min(config.guide_batch or n, n)
+        client.add_module("h_prime", _h_prime(client, latents.shape[1]), temporary=True)
+        n, size = len(latents), config.guide_batch
         if config.mix:  # every image about once an epoch, as if it were among the private ones
-            size = min(-(-n * client.batch_size // client.num_samples), n)
-            passes = -(-size * client.steps // n)
-            rows = torch.cat([torch.randperm(n, generator=generator) for _ in range(passes)])
-            chosen = rows[: size * client.steps].view(client.steps, size)
-        else:
-            every = [torch.randperm(n, generator=generator) for _ in range(client.steps)]
-            chosen = torch.stack(every)[:, :size]
+            size = -(-n * client.batch_size // client.num_samples)
+        size = min(size or n, n)
+        # Epochs of pairs one after the other, each in an order of its own.
+        generator, epochs = client.generator("pairs"), -(-size * client.steps // n)
+        order = torch.cat([torch.randperm(n, generator=generator) for _ in range(epochs)])
+        chosen = order[: size * client.steps].view(client.steps, size)
         return {
             "images": client.prepare(received["images"]),
             "latents": latents,
@@ -236,13 +259,12 @@ class FedKTL(DropsLastBatch):
             return pf.Payload()
         width = server.config.K if server.config.etf else server.feature_dim
         P, labels = sent_rows(uploads, "prototypes", width)
-        transformer = server.modules["F"]
+        transformer, config, state = server.modules["F"], server.config, server.state
         self._align(server, transformer, P, labels)
-        with torch.no_grad():
-            Q, counts = F.class_means(transformer(P), labels, server.num_classes)
-            known = counts > 0
-            pairs = pf.class_rows(known, latents=Q)
-            pairs["images"] = server.generate(pairs["latents"])
+        state["Q"], sent = self._centroids(server, transformer, P, labels)
+        state["known"] = sent | state["known"] if config.absent == "keep" else sent
+        pairs = pf.class_rows(state["known"], latents=state["Q"])
+        pairs["images"] = server.generate(pairs["latents"])
         return pairs
 
     @pf.hookimpl
@@ -276,24 +298,42 @@ class FedKTL(DropsLastBatch):
         return client.features(images).float()
 
     @staticmethod
-    def _align(server: pf.Server, transformer: nn.Module, P: Tensor, labels: Tensor) -> None:
-        """Train F with L = L_MMD + λ·L_MSE."""
-        config = server.config
-        transformer.train(len(P) > 1)
-        optimizer = torch.optim.Adam(transformer.parameters(), config.eta_S)
+    @torch.no_grad()
+    def _centroids(
+        server: pf.Server, transformer: nn.Module, P: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Q̄^c, the mean of F(P_i^c), and the classes that were sent; of the others the last Q̄^c."""
+        means, counts = F.class_means(transformer.eval()(P), labels, server.num_classes)
+        sent = counts > 0
+        return torch.where(sent.unsqueeze(1), means, server.state["Q"]), sent
+
+    def _align(
+        self, server: pf.Server[Config], transformer: nn.Module, P: Tensor, labels: Tensor
+    ) -> None:
+        """Train F, and beside it an embedding of Q^c where asked for: L = L_MMD + λ·L_MSE."""
+        config, C = server.config, server.num_classes
+        trained: list[list[Tensor]] = [[*transformer.parameters()]]
+        embedding = None
+        if config.centroids == "embedding":
+            embedding = self._centroids(server, transformer, P, labels)[0].requires_grad_()
+            trained.append([embedding])
+        optimizer = torch.optim.Adam([w for part in trained for w in part], config.eta_S)
         generator = server.generator("align")
+        transformer.train(len(P) > 1)
         for _ in server.epochs(config.E_S):
             order = torch.randperm(len(P), generator=generator).to(P.device)
             for rows in _batches(order, config.B_S):
-                Q = transformer(P[rows])
-                loss = config.lambda_ * within_class_distance(Q, labels[rows], server.num_classes)
+                Q, y = transformer(P[rows]), labels[rows]
+                goal = F.class_means(Q, y, C)[0] if embedding is None else embedding
+                loss = config.lambda_ * F.centroid_distance(Q, y, goal, config.mse)  # Eq. 2
                 if config.mmd:
                     w = server.sample_latents(len(rows), generator)
-                    loss = loss + F.mmd_rbf(Q, w)
+                    loss = loss + F.mmd_rbf(Q, w)  # Eq. 3
                 optimizer.zero_grad(set_to_none=True)
-                loss.backward()
+                torch.autograd.backward(loss)
+                for part in trained if config.clip_F else ():
+                    clip_grad_norm_(part, config.clip_F)
                 optimizer.step()
-        transformer.eval()
 
     @staticmethod
     def _conditional_pairs(server: pf.Server) -> pf.Payload:
@@ -312,13 +352,6 @@ class FedKTL(DropsLastBatch):
         return pf.class_rows(every, images=server.generate(latents), latents=latents)
 
 
-def within_class_distance(Q: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """L_MSE (Eq. 2) over the classes that occur: mean over a class's vectors, then over classes."""
-    centres, counts = F.class_means(Q, labels, num_classes)
-    rows = (Q - centres[labels]).square().mean(1)
-    return (rows / counts[labels]).sum() / (counts > 0).sum()
-
-
 class _Columns(nn.Module):
     """V as a frozen module: x ↦ xV."""
 
@@ -330,10 +363,13 @@ class _Columns(nn.Module):
         return x @ cast(Tensor, self.V)
 
 
-def _linear_like_on_all(client: pf.Client, out: int) -> nn.Linear:
-    """h': a linear layer with PyTorch's usual start, drawn alike on all clients of a round."""
+def _h_prime(client: pf.Client[FedKTL.Config], out: int) -> nn.Linear:
+    """h': a linear layer with PyTorch's usual start, drawn alike on all clients."""
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, client.feature_dim, out)  # type: ignore[no-untyped-call]
-    bound, generator = client.feature_dim**-0.5, client.shared_generator("h'")
+    generator = torch.Generator().manual_seed(client.state["h'"])
+    if client.config.h_prime == "anew":
+        generator = client.shared_generator("h'")
+    bound = client.feature_dim**-0.5
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.uniform_(-bound, bound, generator=generator)

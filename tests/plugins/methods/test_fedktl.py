@@ -1,7 +1,9 @@
 """FedKTL: its equations in slow float64 versions, its variants, traffic and randomness."""
 
 import math
+from copy import deepcopy
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import protofl as pf
@@ -12,9 +14,10 @@ from protofl.hosts.host import Host
 from protofl.hosts.jobs import StartTrial
 from protofl.plan.plan import Plan
 from protofl.runs.dry_step import dry_step
+from protofl.testing import toy as toyfed
 from protofl_plugins.generators.tiny_style.plugin import TinyStyle
 from protofl_plugins.methods import fedktl
-from protofl_plugins.methods.fedktl import FedKTL, within_class_distance
+from protofl_plugins.methods.fedktl import FedKTL
 from torch import nn
 
 C, SIDE, M = 4, 32, 3
@@ -109,29 +112,6 @@ def _cosines(h, V, z):
     return V(g / g.norm(dim=1, keepdim=True))
 
 
-def test_within_class_distance_is_eq_2():
-    torch.manual_seed(0)
-    Q, labels = torch.randn(8, 6, dtype=torch.float64), torch.tensor([0, 0, 0, 2, 2, 3, 3, 3])
-    total, present = 0.0, [0, 2, 3]
-    for c in present:
-        rows = [Q[i] for i in range(8) if labels[i] == c]
-        centre = sum(rows) / len(rows)
-        mse = [sum(float(a - b) ** 2 for a, b in zip(r, centre, strict=True)) / 6 for r in rows]
-        total += sum(mse) / len(rows)
-    assert float(within_class_distance(Q, labels, 5)) == pytest.approx(total / 3, rel=1e-12)
-
-
-def test_gradient_through_the_centre_is_zero():
-    torch.manual_seed(0)
-    Q = torch.randn(8, 6, dtype=torch.float64, requires_grad=True)
-    labels = torch.tensor([0, 0, 0, 2, 2, 3, 3, 3])
-    centres, counts = F.class_means(Q.detach(), labels, 5)
-    fixed = ((Q - centres[labels]).square().mean(1) / counts[labels]).sum() / 3
-    (a,) = torch.autograd.grad(within_class_distance(Q, labels, 5), Q)
-    (b,) = torch.autograd.grad(fixed, Q)
-    torch.testing.assert_close(a, b)
-
-
 def test_guide_is_eq_4():
     h, V, _, y = double_parts()
     torch.manual_seed(2)
@@ -171,7 +151,7 @@ class _Server:
 
     def __init__(self, **values):
         torch.manual_seed(0)
-        self.config = config(E_S=60, hidden=16, **values)
+        self.config = config(**{"E_S": 60, "hidden": 16, **values})
         self.num_classes, self.device = C, torch.device("cpu")
         self.modules, self.state, self.round = {}, {}, 0
         self.generator_outline = pf.Outline(latent_dim=6)
@@ -183,22 +163,111 @@ class _Server:
         return range(n)
 
     def sample_latents(self, count, generator, labels=None):
-        return torch.randn(count, 6, generator=generator) + 2
+        w = torch.randn(count, 6, generator=generator) + 2
+        return w.to(self.modules["F"][0].weight.dtype)
 
     def generate(self, latents):
         return latents[:, :, None, None].repeat(1, 1, 2, 2)
 
 
-def _uploads():
+def _uploads(classes=(1, 3)):
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(2, 5, generator=generator)
+    rows = torch.randn(len(classes), 5, generator=generator)
     return {
         i: pf.Payload(
-            prototypes=rows + 0.1 * torch.randn(2, 5, generator=generator),
-            classes=torch.tensor([1, 3]),
+            prototypes=rows + 0.1 * torch.randn(len(classes), 5, generator=generator),
+            classes=torch.tensor(classes),
         )
         for i in range(6)
     }
+
+
+def _slow_alignment(transformer, centroids, P, labels, settings):
+    """F's training in plain torch, from the paper and what published code is known to do."""
+    generator = torch.Generator().manual_seed(3)
+    embedding = nn.Embedding.from_pretrained(centroids.clone(), freeze=False)
+    with torch.no_grad():  # it starts from the means of F(P)
+        for c in {*labels.tolist()}:
+            embedding.weight[c] = transformer.eval()(P[labels == c]).mean(0)
+    parts = [transformer.parameters(), embedding.parameters()]
+    optimizers = [torch.optim.Adam(part, settings.eta_S) for part in map(list, parts)]
+    transformer.train()
+    for _ in range(settings.E_S):
+        order = torch.randperm(len(P), generator=generator)
+        for start in range(0, len(P), settings.B_S):
+            rows = order[start : start + settings.B_S]
+            Q, y = transformer(P[rows]), labels[rows].tolist()
+            centres = {c: Q[[i for i, own in enumerate(y) if own == c]].mean(0) for c in {*y}}
+            if settings.centroids == "embedding":
+                centres = {c: embedding.weight[c] for c in centres}
+            squares = [(q - centres[c]).square().mean() for q, c in zip(Q, y, strict=True)]
+            weights = [1 / (len({*y}) * y.count(c)) for c in y]
+            if settings.mse == "batch":
+                weights = [1 / len(y)] * len(y)
+            loss = settings.lambda_ * sum(w * s for w, s in zip(weights, squares, strict=True))
+            w = torch.randn(len(rows), 6, generator=generator) + 2
+            for a, b, sign in ((Q, Q, 1), (w, w, 1), (Q, w, -2)):
+                distances = (a[:, None] - b[None]).square().sum(2)
+                for bandwidth in (10, 15, 20, 50):
+                    loss = loss + sign * (-distances / (2 * bandwidth)).exp().mean()
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss.backward()
+            for optimizer in optimizers:
+                if settings.clip_F:
+                    nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], settings.clip_F)
+                optimizer.step()
+    found = centroids.clone()
+    with torch.no_grad():
+        for c in {*labels.tolist()}:
+            found[c] = transformer.eval()(P[labels == c]).mean(0)
+    return found
+
+
+@pytest.mark.parametrize("clip_F", [0.0, 0.02, 100.0])
+@pytest.mark.parametrize(
+    "variant",
+    [{}, {"mse": "batch"}, {"centroids": "embedding"}, {"variant": "official"}],
+    ids=["paper", "batch", "embedding", "official"],
+)
+def test_the_servers_training_is_the_slow_one(variant, clip_F):
+    server, method = _Server(B_S=5, E_S=15, clip_F=clip_F, **variant), FedKTL()
+    method.setup_server(server)
+    server.modules["F"].double()  # a bias before BatchNorm has gradient 0 but for rounding
+    server.state["Q"] = server.state["Q"].double()
+    uploads = {i: pf.Payload(u, prototypes=u["prototypes"].double()) for i, u in _uploads().items()}
+    P = torch.cat([u["prototypes"] for u in uploads.values()])
+    transformer, centroids = deepcopy(server.modules["F"]), server.state["Q"].clone()
+    found = method.server_train(server, uploads)
+    slow = _slow_alignment(transformer, centroids, P, torch.tensor([1, 3] * 6), server.config)
+    torch.testing.assert_close(
+        server.modules["F"].state_dict(), transformer.state_dict(), rtol=1e-5, atol=1e-6
+    )
+    rows = found["classes"]
+    torch.testing.assert_close(found["latents"], slow[rows], rtol=1e-5, atol=1e-6)
+    official = server.config.centroids == "embedding"
+    assert rows.tolist() == (list(range(C)) if official else [1, 3])
+    if official:  # classes that nobody ever sent keep their start
+        assert torch.equal(found["latents"][[0, 2]], centroids[[0, 2]])
+        assert 0.5 < float(centroids.std()) < 1.5
+
+
+@pytest.mark.parametrize("variant", ["paper", "official"])
+@pytest.mark.parametrize("absent", ["keep", "forget"])
+def test_a_class_that_nobody_sends_keeps_its_last_pair(variant, absent):
+    server, method = _Server(variant=variant, absent=absent), FedKTL()
+    method.setup_server(server)
+    first = method.server_train(server, _uploads())
+    second = method.server_train(server, _uploads([1]))
+    every = list(range(C)) if variant == "official" else [1, 3]
+    forgets = absent == "forget"
+    assert first["classes"].tolist() == ([1, 3] if forgets else every)
+    assert second["classes"].tolist() == ([1] if forgets else every)
+    assert torch.equal(second["images"], server.generate(second["latents"]))
+    if not forgets:
+        row = every.index(3)
+        assert torch.equal(second["latents"][row], first["latents"][row])
+        assert not torch.equal(second["latents"][every.index(1)], first["latents"][every.index(1)])
 
 
 def test_server_trains_f_and_generates_from_centroids():
@@ -231,7 +300,9 @@ def test_each_server_loss_can_go(values):
         Q = server.modules["F"](P).detach()
         labels = torch.tensor([1, 3] * 6)
         w = server.sample_latents(200, server.generator(""))
-        results[name] = (float(within_class_distance(Q, labels, C)), float(F.mmd_rbf(Q, w)))
+        means, _ = F.class_means(Q, labels, C)
+        spread = F.centroid_distance(Q, labels, means)
+        results[name] = (float(spread), float(F.mmd_rbf(Q, w)))
     which = 0 if "lambda" in values else 1
     assert results["part"][which] > results["whole"][which]
 
@@ -271,24 +342,71 @@ def test_k_below_c_is_refused(toy, tmp_path):
         plan(toy, tmp_path, {"K": 3})
 
 
-def test_h_prime_starts_alike_on_all_clients_each_round(toy, tmp_path, monkeypatch):
-    starts = []
-    original = fedktl._linear_like_on_all
+class WatchesHPrime(FedKTL):
+    """FedKTL that notes where h' starts."""
 
-    def spy(client, out):
-        layer = original(client, out)
-        starts.append((client.round, client.id, layer.weight.detach().clone()))
-        return layer
+    starts: ClassVar[list[tuple[int, int, torch.Tensor]]] = []
 
-    monkeypatch.setattr(fedktl, "_linear_like_on_all", spy)
-    run(toy, tmp_path, rounds=3, dry_step=False)
-    assert {(r, i) for r, i, _ in starts} == {(r, i) for r in (1, 2) for i in range(M)}
-    by_round = {r: [w for q, _, w in starts if q == r] for r in (1, 2)}
+    @pf.hookimpl
+    def before_training(self, client):
+        given = super().before_training(client)
+        if given:
+            weight = client.module("h_prime").weight.detach().clone()
+            self.starts.append((client.round, client.id, weight))
+        return given
+
+
+@pytest.mark.parametrize("h_prime", ["same", "anew"])
+def test_h_prime_starts_alike_on_all_clients(tmp_path, h_prime):
+    WatchesHPrime.starts.clear()
+    found = toyfed.make_plan(
+        "watching",
+        tmp_path,
+        options={"watching": {**FAST, "h_prime": h_prime}},
+        extra={("method", "watching"): WatchesHPrime},
+        models=toyfed.group(toyfed.CNN, K=6),
+    )
+    toyfed.Toy(found).rounds(4)
+    starts = WatchesHPrime.starts
+    assert {(r, i) for r, i, _ in starts} == {(r, i) for r in (1, 2, 3) for i in range(4)}
+    by_round = {r: [w for q, _, w in starts if q == r] for r in (1, 2, 3)}
     for weights in by_round.values():
         assert all(torch.equal(w, weights[0]) for w in weights)
-    assert not torch.equal(by_round[1][0], by_round[2][0])
-    bound = 512**-0.5
-    assert 0.99 * bound < float(by_round[1][0].abs().max()) <= bound
+    first = by_round[1][0]
+    for other in (by_round[2][0], by_round[3][0]):  # trained in between, and forgotten
+        assert torch.equal(first, other) == (h_prime == "same")
+    bound = 6**-0.5
+    assert 0.99 * bound < float(first.abs().max()) <= bound
+
+
+def test_f_and_h_are_clipped_together(tmp_path):
+    """One step of a client: what it moves is η·clip long, over model and h_i as one."""
+    found = toyfed.make_plan(
+        "fedktl", tmp_path, options={"fedktl": FAST}, lr=0.5, clip=0.01, batch_size=100
+    )
+    toy = toyfed.Toy(found)
+    record = toy.client(0)
+    h = record.modules["fedktl"]["h"].module
+    before = [w.detach().clone() for w in (*record.model.parameters(), *h.parameters())]
+    toy.rounds(1)
+    after = [*record.model.parameters(), *h.parameters()]
+    moved = sum(float((a - b).detach().square().sum()) for a, b in zip(after, before, strict=True))
+    assert math.sqrt(moved) == pytest.approx(0.5 * 0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize("variant", ["paper", "official"])
+def test_whole_batches_alone_and_clipping_at_100(toy, tmp_path, variant):
+    """⌊n_i/10⌋ steps is what the paper says."""
+    settings = plan(toy, tmp_path, {"variant": variant}).settings
+    assert (settings.drop_last, settings.clip) == (True, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("set", "width"), [({}, C), ({"K": 9}, 9), ({"etf": False}, 512), ({"hidden": 3}, 3)]
+)
+def test_f_is_as_wide_as_its_input(toy, tmp_path, set, width):
+    config = plan(toy, tmp_path, set).composition.configs["fedktl"]
+    assert config.hidden == width
 
 
 def test_mini_batches_of_pairs(toy, tmp_path):
@@ -302,16 +420,20 @@ def test_mini_batches_of_pairs(toy, tmp_path):
         device=torch.device("cpu"),
         prepare=lambda x: x,
         add_module=lambda *a, **k: None,
-        shared_generator=lambda purpose: torch.Generator(),
+        state={"h'": 0},
         generator=lambda purpose: torch.Generator(),
         batch_size=10,
         num_samples=104,
     )
     draws = FedKTL().before_training(client)["rows"].rows
     assert draws.shape == (11, 3)
-    assert all(len(set(row.tolist())) == 3 for row in draws)
+    order = draws.flatten().tolist()  # epochs of all pairs without repetition
+    epochs = [order[i : i + C] for i in range(0, 33 - C + 1, C)]
+    assert len(epochs) == 8 and all(sorted(epoch) == [0, 1, 2, 3] for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 1
     client.config = config(guide_batch=0)
-    assert FedKTL().before_training(client)["rows"].rows.shape == (11, C)
+    draws = FedKTL().before_training(client)["rows"].rows
+    assert all(sorted(row.tolist()) == [0, 1, 2, 3] for row in draws) and len(draws) == 11
     client.config = config(mix=True)  # every image about once an epoch
     draws = FedKTL().before_training(client)["rows"].rows
     assert draws.shape == (11, 1)
@@ -339,16 +461,6 @@ def test_uploads_count_own_classes_only(toy, tmp_path):
     )
     assert result.record[1]["upload_floats"] == 2 * 2 * C
     assert result.record[1]["download_floats"] == 2 * C * (3 * SIDE * SIDE + 512)
-
-
-def test_published_traffic_of_table_5():
-    """20 clients, 100 classes, CIFAR-100: 7.17M down; 0.09M up for about 45 classes a client."""
-    pair = pf.Payload(
-        images=torch.empty(100, 3, 32, 32), latents=torch.empty(100, 512), classes=torch.arange(100)
-    )
-    assert 20 * pair.floats == 7_168_000
-    upload = pf.Payload(prototypes=torch.empty(45, 100), classes=torch.arange(45))
-    assert round(20 * upload.floats / 1e6, 2) == 0.09
 
 
 @pytest.mark.parametrize(

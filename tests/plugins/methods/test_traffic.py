@@ -145,3 +145,25 @@ def test_fedpkds_logits_are_those_of_table_1(toy, tmp_path, classes, mib):
         assert (up, down) == (clients * public * classes, clients * kept * classes)
         assert (up + down) * 4 == 10 * (5000 + 3500) * classes * 4
         assert round((up + down) * 4 / 2**20, 1) == mib
+
+
+def _narrow(sample, K):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.AdaptiveAvgPool1d(K))
+
+
+def test_fedktl(toy):
+    """Table 5: 0.09M up and 7.17M down, with images of 32 px and latents of 512."""
+    sample = pf.SampleSpec((3, 32, 32))
+    generator = torch.Generator().manual_seed(0)
+    has = torch.rand(M, C, generator=generator) < 0.43
+    has[torch.arange(C) % M, torch.arange(C)] = True
+    data = toyfed.make_data(sample, has.long().tolist(), has.long().tolist())
+    models = toyfed.group(toyfed.architecture("narrow", _narrow), K=K)
+    found = toy("fedktl", {"E_S": 1}, data=data, models=models, batch_size=10)
+    lines = found.rounds(2)
+    held = int(has.sum())
+    for line in lines:
+        assert line["upload_floats"] == held * C  # K = C numbers a class
+    assert round(held * C / 1e6, 2) == 0.09
+    assert [line["download_floats"] for line in lines] == [0, M * C * (3 * 32 * 32 + 512)]
+    assert lines[1]["download_floats"] == 7_168_000
