@@ -138,10 +138,16 @@ def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]
         "best_test_accuracy": "best accuracy",
         "final_test_accuracy": "final accuracy",
         "majority_accuracy": "majority guess",
+        "best_server_accuracy": "best server accuracy",
+        "final_server_accuracy": "final server accuracy",
     }
+    labels = {key: label for key, label in labels.items() if key in summary["mean"]}
     if len(trials) == 1:
         rows = [[label, f"{summary[key]:.2%}"] for key, label in labels.items()]
-        rows[0][1] += f" after {summary['best_round'] + 1} of {_count(summary['rounds'], 'round')}"
+        of = _count(summary["rounds"], "round")
+        rows[0][1] += f" after {summary['best_round'] + 1} of {of}"
+        if "best_server_round" in summary:
+            rows[3][1] += f" after {summary['best_server_round'] + 1} of {of}"
         return [], rows
     # Trial k of seed s is a run with seed s + k, and is named by that.
     shown = trials if len(trials) <= TRIALS_SHOWN else []

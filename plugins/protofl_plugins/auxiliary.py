@@ -10,6 +10,7 @@ another one is the smallest at 64 px, where the 4-layer CNN has more of them tha
 from __future__ import annotations
 
 import protofl as pf
+from torch import nn
 
 
 class AuxiliaryConfig(pf.Config):
@@ -46,6 +47,13 @@ class AuxiliaryModel:
     def setup_server(self, server: pf.Server[AuxiliaryConfig]) -> pf.Payload:
         """The auxiliary model as the server builds it, sent from round 0."""
         return pf.pack_weights(server.build(server.config.auxiliary), "auxiliary")
+
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[AuxiliaryConfig]) -> dict[str, nn.Module]:
+        """The auxiliary model, the one that all have in common."""
+        model = server.build(server.config.auxiliary)
+        pf.load_weights(model, server.knowledge, "auxiliary")
+        return {"auxiliary": model}
 
     @pf.hookimpl
     def setup_client(self, client: pf.Client[AuxiliaryConfig]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import protofl as pf
 import torch
 from pydantic import model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 CHUNK = 128
 """Public samples that are scored together; rounding depends on it, so it is fixed."""
@@ -177,16 +177,13 @@ def server_model(server: pf.Server) -> pf.SplitModel:
     return model
 
 
-class EvaluatesServerModel:
+class TrainsServerModel:
     """A method that trains a model on the server, ``server.modules["model"]``."""
 
     @pf.hookimpl
-    def end_round(self, server: pf.Server) -> dict[str, float]:
-        """Its accuracy on the global test samples, in rounds that are evaluated."""
-        if not server.evaluates or server.test is None or "model" not in server.modules:
-            return {}
-        _, logits = evaluated(server_model(server), server.test)
-        return {"server_test_accuracy": float((logits.argmax(1) == server.test.y).double().mean())}
+    def global_models(self, server: pf.Server) -> dict[str, nn.Module]:
+        """That model, where the method's options ask for one."""
+        return dict(server.modules)
 
 
 @torch.enable_grad()
@@ -300,6 +297,14 @@ class ModelPerArchitecture(OnPublicData):
             mean = pf.average_weights(own, "model", weights)
             means.update(renamed(mean, "model", f"model@{name}"))
         return means
+
+    @pf.hookimpl
+    def global_models(self, server: pf.Server) -> dict[str, nn.Module]:
+        """The model of every architecture."""
+        models = {name: server.build(name) for name in architectures_of(server, server.clients)}
+        for name, model in models.items():
+            pf.load_weights(model, server.knowledge, f"model@{name}")
+        return dict(models)
 
 
 def architectures_of(server: pf.Server, clients: Iterable[int]) -> list[str]:

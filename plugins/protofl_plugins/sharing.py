@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 import protofl as pf
 import torch
+from torch import nn
 
 
 class SharingConfig(pf.Config):
@@ -98,6 +99,15 @@ class SharedModel(SharedWeights):
         """w, as the server builds it."""
         model = server.build(server.clients[0].architecture)
         return pf.pack_weights(model, "model", buffers=_sends_buffers(server.config))
+
+    @pf.hookimpl
+    def global_models(self, server: pf.Server[ModelSharingConfig]) -> dict[str, nn.Module]:
+        """w; none where BatchNorm statistics stay on the clients, as it can't predict without."""
+        model = server.build(server.clients[0].architecture)
+        if not _sends_buffers(server.config) and any(True for _ in model.buffers()):
+            return {}
+        pf.load_weights(model, server.knowledge, "model")
+        return {"model": model}
 
 
 def _sends_buffers(config: SharingConfig) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 from protofl_cli.screen import Screen
+from protofl_cli.tables import result_rows
 
 
 def test_it_leaves_no_thread_behind():
@@ -13,3 +15,21 @@ def test_it_leaves_no_thread_behind():
     with Screen():
         assert set(threading.enumerate()) - before
     assert set(threading.enumerate()) == before
+
+
+def test_the_last_table_shows_the_servers_accuracy():
+    trial = {
+        "best_test_accuracy": 0.5,
+        "best_round": 0,
+        "final_test_accuracy": 0.4,
+        "majority_accuracy": 0.3,
+        "best_server_accuracy": 0.7,
+        "best_server_round": 1,
+        "final_server_accuracy": 0.6,
+    }
+    result = SimpleNamespace(summary={**trial, "rounds": 3, "trials": [trial], "mean": trial})
+    _, rows = result_rows(result, None)
+    assert rows[3:] == [
+        ["best server accuracy", "70.00% after 2 of 3 rounds"],
+        ["final server accuracy", "60.00%"],
+    ]

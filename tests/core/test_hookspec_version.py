@@ -12,7 +12,7 @@ from protofl.plugin.registry import Registry
 
 # A change here needs another HOOKSPEC_VERSION: something added a MINOR, anything else a MAJOR.
 HOOKS = {
-    "2.0": {
+    "2.1": {
         "method": {
             "run_defaults": "config",
             "requires": "run config",
@@ -30,6 +30,7 @@ HOOKS = {
             "server_aggregate": "server uploads",
             "server_train": "server uploads",
             "inference": "client x",
+            "global_models": "server",
             "end_round": "server",
         },
         "model-group": {"architectures": "config", "server_architectures": "config"},

@@ -19,6 +19,7 @@ from protofl.hookspecs.markers import hookspec
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.nn import Module
 
     from protofl.options.declared import Config
     from protofl.views.batch import Batch, Given, Output
@@ -48,6 +49,7 @@ LIFECYCLE_HOOKS = {
     "before_training": "client",
     "after_batch": "client",
     "after_training": "client",
+    "global_models": "server",
     "end_round": "server",
 }
 """The optional hooks and the side on which each runs."""
@@ -153,6 +155,16 @@ class MethodSpec:
     @hookspec(firstresult=True)
     def inference(self, client: Client, x: Tensor) -> Tensor:
         """Return class scores B×C of samples ``x``; writes nothing."""
+
+    @hookspec(firstresult=True)
+    def global_models(self, server: Server) -> Mapping[str, Module]:
+        """Return the models that the server holds for all, {name: model from samples to scores}.
+
+        They are scored on the global test samples, which a run with public data has, in the rounds
+        that are evaluated: ``server_test_accuracy`` in the record's ``extra``, the mean where there
+        are several. They are not trained and not kept; ``server.build`` makes one to load weights
+        into. Returning {} or nothing: there is none.
+        """
 
     @hookspec(firstresult=True)
     def end_round(self, server: Server) -> Mapping[str, float]:

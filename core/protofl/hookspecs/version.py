@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
-HOOKSPEC_VERSION = "2.0"
+HOOKSPEC_VERSION = "2.1"
 """The version MAJOR.MINOR of the hooks that this protofl calls.
 
 MINOR grows when a hook, an argument of one, a kind or a public name is added: older plugins run on.
 MAJOR grows when something is taken away or means something else (docs/compatibility.md). A plugin
-that uses what a version brought says so: ``requires_hookspec = "2.1"``.
+that uses what a version brought says so: ``requires_hookspec = "2.1"``,
+for ``global_models``.
 """
 
 WHAT_CHANGED = {

@@ -47,10 +47,12 @@ def summarise(rows: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
                 "final_client_test_accuracy": own[-1]["client_test_accuracy"],
                 "final_test_accuracy_std": own[-1]["test_accuracy_std"],
                 "majority_accuracy": majority_correct(*counts),
+                **_server_accuracy(own),
             }
         )
     first = trials[0]
-    keys = ("best_test_accuracy", "final_test_accuracy", "majority_accuracy")
+    keys = ["best_test_accuracy", "final_test_accuracy", "majority_accuracy"]
+    keys += [key for key in ("best_server_accuracy", "final_server_accuracy") if key in first]
     mean = {k: sum(t[k] for t in trials) / len(trials) for k in keys}
     std = {k: (sum((t[k] - mean[k]) ** 2 for t in trials) / len(trials)) ** 0.5 for k in keys}
     return {
@@ -61,4 +63,18 @@ def summarise(rows: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
         "trials": trials,
         "mean": mean,
         "std": std,
+    }
+
+
+def _server_accuracy(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Best and final accuracy of the server's model; empty where it was never scored."""
+    scored = [(row["extra"].get("server_test_accuracy"), row["round"]) for row in rows]
+    shares = [(share, round) for share, round in scored if share is not None]
+    if not shares:
+        return {}
+    best, round = max(shares, key=lambda pair: (pair[0], -pair[1]))
+    return {
+        "best_server_accuracy": best,
+        "best_server_round": round,
+        "final_server_accuracy": shares[-1][0],
     }

@@ -11,6 +11,7 @@ from protofl import functional
 from protofl.cores import compute_threads
 from protofl.errors import naming
 from protofl.files.numbers import finite
+from protofl.models.scoring import accuracy
 from protofl.plan.plan import Plan
 from protofl.profile.spans import Spans
 from protofl.randomness import global_stream
@@ -104,11 +105,27 @@ class ServerSide:
         if "prototypes" in knowledge.keys():
             table, known = knowledge.table("prototypes", self._plan.info.num_classes)
             extra["prototype_margin"] = finite(float(functional.nearest_margin(table, known)))
+        extra |= self._server_accuracy()
         with naming(f"end_round, round {self.record.round}"):
             ended = self._plan.composition.lifecycle("end_round", server=self.view)
         for found in ended.values():
             extra |= {key: finite(float(value)) for key, value in (found or {}).items()}
         return extra
+
+    def _server_accuracy(self) -> dict[str, float | None]:
+        """Accuracy of the methods' global models on the global test samples; empty without any."""
+        test = self.record.test
+        if test is None or not self.record.evaluates:
+            return {}
+        with naming(f"global_models, round {self.record.round}"):
+            found = self._plan.composition.lifecycle("global_models", server=self.view)
+            models = {
+                name: model for each in found.values() for name, model in (each or {}).items()
+            }
+            shares = {name: accuracy(model, test) for name, model in models.items()}
+        each = {f"server_test_accuracy.{name}": share for name, share in shares.items()}
+        mean = {"server_test_accuracy": sum(shares.values()) / len(shares)} if shares else {}
+        return {**mean, **(each if len(shares) > 1 else {})}
 
 
 def _fresh(plan: Plan, trial: int, *, dry: bool) -> ServerRecord:

@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 from protofl_plugins import distilling as D
 
 
-class DSFL(D.ScoresDown, D.EvaluatesServerModel):
+class DSFL(D.ScoresDown, D.TrainsServerModel):
     """Clients exchange probabilities of public samples, sharpened (Itahara et al., 2021)."""
 
     class Config(D.PublicPhaseConfig):

@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy
 from protofl_plugins import distilling as D
 
 
-class FedET(D.ModelPerArchitecture, D.EvaluatesServerModel):
+class FedET(D.TrainsServerModel, D.ModelPerArchitecture):
     """Small client models teach a large server model, share its last layer (Cho et al., 2022)."""
 
     class Config(D.ArchitecturesConfig):

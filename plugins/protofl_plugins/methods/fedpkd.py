@@ -41,7 +41,7 @@ from protofl_plugins.prototyping import (
 )
 
 
-class FedPKD(D.ScoresDown, D.EvaluatesServerModel):
+class FedPKD(D.ScoresDown, D.TrainsServerModel):
     """Clients and a server model teach each other by logits and prototypes (Lyu et al., 2023)."""
 
     class Config(D.PublicPhaseConfig, D.ServerTrainingConfig):
