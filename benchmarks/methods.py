@@ -77,6 +77,8 @@ def one(case: Case, method: str, given: argparse.Namespace) -> dict[str, Any]:
     failure = None
     if not (out / "summary.json").exists():
         options = case.options | {"clients": 20, "rounds": given.rounds, "seed": 0}
+        if method in ("fml", "fedkd"):  # the htcnn8 net with the fewest parameters
+            options["set"] = {**options.get("set", {}), "auxiliary": "htcnn8-2"}
         dataset = f"npz:{given.data / case.data}"
         try:
             if (out / "config.json").exists():

@@ -20,6 +20,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Federation": (
         "models",
         "dataset",
+        "subset",
         "partition",
         "clients",
         "participation",
@@ -67,6 +68,7 @@ OTHER_NAMES = {"options": "set", "wrappers": "with"}
 METAVAR = {
     "models": "GROUP",
     "dataset": "NAME[:PATH]",
+    "subset": "N|1/N",
     "partition": "NAME",
     "optimizer": "NAME",
     "precision": "NAME",
@@ -103,6 +105,7 @@ CHOICES = ("optimizer", "precision", "on_bad_upload", "client_store", "eval_clie
 
 WORDS = REPEATABLE | {
     "dataset": "The data set",
+    "subset": "Class-balanced part of the samples for the clients: a share (1/20) or a number",
     "public": "Public samples to hold out, public images in a file, or none",
     "feature_dim": "Feature width K",
     "workers": "Hosts",
@@ -117,6 +120,7 @@ WORDS = REPEATABLE | {
 DEFAULTS = {
     "clients": "the data set's, otherwise 20",
     "rounds": "the data set's, otherwise 100",
+    "subset": "all",
     "feature_dim": "the group's, mostly 512",
     "public": "none, or what the method needs",
     "workers": "one per core",
@@ -157,8 +161,8 @@ def _option(name: str, panel: str) -> inspect.Parameter:
     long = OTHER_NAMES.get(name, name).replace("_", "-")
     types = plain_type(field.annotation)
     kind = types[0] if len(types) == 1 and types[0] in (int, float, bool, Path) else str
-    if name == "checkpoint_every":
-        kind = str  # it may be off
+    if name in ("checkpoint_every", "subset"):
+        kind = str  # it may be off; it may be a fraction
     annotation: Any = list[str] | None if name in REPEATABLE else kind | None
     description = WORDS.get(name, field.description or "")
     option = typer.Option(

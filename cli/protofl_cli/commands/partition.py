@@ -54,6 +54,14 @@ def show(
     public: Annotated[
         int, typer.Option("--public", metavar="N", min=0, help="Public samples to hold out first.")
     ] = 0,
+    subset: Annotated[
+        str,
+        typer.Option(
+            "--subset",
+            metavar="N|1/N",
+            help="Class-balanced part of the samples: a share (1/20, 0.05) or a number",
+        ),
+    ] = "1",
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -83,7 +91,16 @@ def show(
     target = _target(out)
     with render.waiting("loading"):
         data, split = _make(
-            dataset, partition, clients, seed, batch_size, public, options, data_dir, block or []
+            dataset,
+            partition,
+            clients,
+            seed,
+            batch_size,
+            public,
+            _share(subset),
+            options,
+            data_dir,
+            block or [],
         )
     name = split.partitioner
     train, test = split.counts(data.y, data.num_classes)
@@ -132,6 +149,13 @@ def _target(out: Path | None) -> Path | None:
     return out
 
 
+def _share(text: str) -> float:
+    """What ``--subset`` says, as a run reads it."""
+    from protofl.plan.settings import build
+
+    return build({"method": "", "models": "", "subset": text}).subset
+
+
 def _make(
     dataset: str,
     partition: str | None,
@@ -139,6 +163,7 @@ def _make(
     seed: int,
     batch_size: int,
     public: int,
+    subset: float,
     options: dict[str, dict[str, Any]],
     data_dir: Path | None,
     block: list[str],
@@ -160,7 +185,16 @@ def _make(
     data = load_data(chosen, folder, lambda line: render.line(line, "dim"))
     count = number_of_clients(data, clients, usual["clients"])
     bound = functools.partial(partitioner.call, "partition")
-    split = make_split(data, bound, count, batch_size, seed, public, partitioner=partitioner.name)
+    split = make_split(
+        data,
+        bound,
+        count,
+        batch_size,
+        seed,
+        public,
+        partitioner=partitioner.name,
+        subset=subset,
+    )
     split.notes.extend(kept_split(data))
     return data, split
 

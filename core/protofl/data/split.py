@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from protofl.data.dataset import Dataset
+from protofl.data.subset import class_balanced, in_words
 from protofl.errors import UsageError
 from protofl.randomness import numpy_stream
 
@@ -125,6 +126,7 @@ def make_split(
     public: int = 0,
     train_share: float = 0.75,
     partitioner: str = "",
+    subset: float = 1,
 ) -> Split:
     """Split a data set over clients.
 
@@ -143,17 +145,23 @@ def make_split(
         public: Samples of the training part to hold out as unlabelled public data.
         train_share: Share of a client's samples that it trains on.
         partitioner: The partitioner's name, for the record.
+        subset: What the clients get of the samples that are left, class-balanced: a share up to 1,
+            or above 1 their number.
 
     Raises:
         UsageError: The data can't be split this way.
     """
     if data.split is not None:
-        return _own_split(data, num_clients, public)
+        return _own_split(data, num_clients, public, subset)
     if num_clients is None or num_clients < 1:
         raise UsageError(f"a split needs at least 1 client, not {num_clients}", do="give --clients")
 
     public_rows, test_rows, base = _hold_out(data, num_clients, seed, public)
     notes: list[str] = []
+    if subset != 1:
+        total, chance = len(base), numpy_stream(seed, "split", "subset")
+        base = base[class_balanced(data.y.numpy()[base], subset, chance)]
+        notes.append(in_words(data.y.numpy()[base], total))
     least = math.ceil(batch_size / train_share)
     if num_clients * least > len(base):
         lowered = max(2, len(base) // num_clients // 2)
@@ -247,7 +255,7 @@ def _checked(
     return rows, sizes
 
 
-def _own_split(data: Dataset, num_clients: int | None, public: int) -> Split:
+def _own_split(data: Dataset, num_clients: int | None, public: int, subset: float) -> Split:
     """The split that the data came with."""
     own = data.split or []
     if num_clients not in (None, len(own)):
@@ -259,6 +267,11 @@ def _own_split(data: Dataset, num_clients: int | None, public: int) -> Split:
         raise UsageError(
             f"can't hold out {public} public samples: these data come already split",
             do="give public samples of their own: --public npz:PATH",
+        )
+    if subset != 1:
+        raise UsageError(
+            "--subset takes a part before the data are split, and these come already split",
+            do="leave it out",
         )
     pieces = [part for pair in own for part in pair]
     sizes = torch.tensor([len(part) for part in pieces], dtype=torch.int64)

@@ -47,6 +47,7 @@ def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable
         settings.batch_size,
         public=settings.held_out,
         partitioner=partitioner.name,
+        subset=settings.subset,
     )
     return lru_cache(maxsize=2)(split)
 

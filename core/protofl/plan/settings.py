@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from protofl.errors import UsageError, unknown
 
 DEFAULT_DATA_DIR = Path("~/.cache/protofl")
+
+
+def read_share(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
+    """``1/20`` as 0.05; what is no text, or no fraction, as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(Fraction(value))
+    except (ValueError, ZeroDivisionError):
+        return value
 
 
 class Settings(BaseModel):
@@ -21,6 +32,11 @@ class Settings(BaseModel):
     method: str = Field(description="the method")
     models: str = Field(description="the model group")
     dataset: str = Field("digits", description="the data set, NAME or NAME:PATH")
+    subset: Annotated[float, BeforeValidator(read_share)] = Field(
+        1.0,
+        gt=0,
+        description="class-balanced part of the data: a share (1/20) or, above 1, samples",
+    )
     partition: str = Field("dirichlet", description="the partitioner")
     clients: int = Field(20, ge=1, le=10_000_000, description="clients M")
     participation: float = Field(1.0, gt=0, le=1, description="share of clients in a round, ρ")

@@ -2,7 +2,8 @@
 
 Stanford's CS231n course, http://cs231n.stanford.edu/tiny-imagenet-200.zip: 100,000 training images
 and, as test part, the 10,000 validation images (the test images have no labels). Classes are
-WordNet ids in ascending order.
+WordNet ids in ascending order. FedTGP, "Datasets": "100K images with 200 classes", so the default
+is the training part alone.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import protofl as pf
@@ -21,17 +22,26 @@ ROOT = "tiny-imagenet-200"
 
 
 class TinyImageNet:
-    """Tiny-ImageNet, 110,000 images of 64×64×3 in 200 classes (official archive)."""
+    """Tiny-ImageNet, 100,000 images of 64×64×3 in 200 classes (official archive)."""
 
     defaults: ClassVar[dict[str, Any]] = {}
 
-    @pf.hookimpl
-    def cache_key(self, config: pf.Config, data_dir: Path) -> str:
-        """The data never change."""
-        return "tiny-imagenet"
+    class Config(pf.Config):
+        """Options of tiny-imagenet."""
+
+        part: Literal["train", "all"] = pf.Field(
+            "train",
+            description="train: the 100,000 training images, as in FedTGP; all: the 10,000 "
+            "validation images too, as a test part",
+        )
 
     @pf.hookimpl
-    def decode(self, config: pf.Config, data_dir: Path) -> pf.Dataset:
+    def cache_key(self, config: Config, data_dir: Path) -> str:
+        """The data never change, which part of them may."""
+        return "tiny-imagenet" if config.part == "all" else "tiny-imagenet-train"
+
+    @pf.hookimpl
+    def decode(self, config: Config, data_dir: Path) -> pf.Dataset:
         """Download the archive and decode its images without unpacking it."""
         from PIL import Image
 
@@ -54,7 +64,7 @@ class TinyImageNet:
             lines = archive.read(f"{ROOT}/val/val_annotations.txt").decode().splitlines()
             fields = [line.split("\t") for line in lines]
             test = [(f"{ROOT}/val/images/{file}", number[label]) for file, label, *_ in fields]
-            samples = train + test
+            samples = train + (test if config.part == "all" else [])
             x = np.empty((len(samples), 3, 64, 64), np.uint8)
 
             def put(row: int) -> None:

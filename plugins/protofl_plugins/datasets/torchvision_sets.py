@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import protofl as pf
@@ -85,15 +85,20 @@ class Flowers102:
             64,
             ge=4,
             le=1024,
-            description="images become side×side pixels: the shorter side is brought to it "
-            "(bilinear), the middle is cut out",
+            description="images become side×side pixels (bilinear)",
+        )
+        fit: Literal["crop", "squash"] = pf.Field(
+            "squash",
+            description="squash: both sides are brought to it, as published code does; crop: the "
+            "shorter one is, and the middle is cut out",
         )
 
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
-        """The data never change, their size may."""
+        """The data never change, their size and what became of their shape may."""
         default = type(config).model_fields["side"].default
-        return "flowers102" if config.side == default else f"flowers102-{config.side}"
+        key = "flowers102" if config.fit == "crop" else "flowers102-squash"
+        return key if config.side == default else f"{key}-{config.side}"
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.Dataset:
@@ -120,7 +125,8 @@ class Flowers102:
         def put(row: int) -> None:
             split, index = samples[row]
             image, y[row] = split[index]
-            image = resize(image, config.side, InterpolationMode.BILINEAR)
+            size = [config.side, config.side] if config.fit == "squash" else [config.side]
+            image = resize(image, size, InterpolationMode.BILINEAR)
             x[row] = np.asarray(center_crop(image, config.side)).transpose(2, 0, 1)
 
         with ThreadPoolExecutor() as pool:

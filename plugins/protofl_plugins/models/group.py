@@ -32,10 +32,14 @@ class ModelGroup:
     server_extractors: tuple[Extractor, ...] = (RESNET56,)
     auxiliary_architecture: str | None = None
 
+    def members(self, config: pf.Config) -> tuple[Extractor, ...]:
+        """The extractors as the options want them."""
+        return self.extractors
+
     @pf.hookimpl
     def architectures(self, config: pf.Config) -> list[pf.Architecture]:
         """The extractors in order, each with a linear head K → C."""
-        return [extractor.with_head() for extractor in self.extractors]
+        return [extractor.with_head() for extractor in self.members(config)]
 
     @pf.hookimpl
     def server_architectures(self, config: pf.Config) -> list[pf.Architecture]:

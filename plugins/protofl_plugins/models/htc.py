@@ -11,7 +11,7 @@ import protofl as pf
 from protofl_plugins.models.bottleneck import RESNET56
 from protofl_plugins.models.cnn import CNN4
 from protofl_plugins.models.group import ModelGroup
-from protofl_plugins.models.htfe import HtFE8
+from protofl_plugins.models.htfe import HtFE8, WithMobileNet
 from protofl_plugins.models.imagenet import RESNET34
 from protofl_plugins.models.parts import LINEAR, Head
 
@@ -28,10 +28,10 @@ class HeterogeneousHeads(ModelGroup):
     @pf.hookimpl
     def architectures(self, config: pf.Config) -> list[pf.Architecture]:
         """As many as it takes until extractors and heads repeat together."""
-        number = max(len(self.extractors), len(HEADS))  # one divides the other
+        found = self.members(config)
+        number = max(len(found), len(HEADS))  # one divides the other
         return [
-            self.extractors[i % len(self.extractors)].with_head(HEADS[i % 4], f"+h{i % 4 + 1}")
-            for i in range(number)
+            found[i % len(found)].with_head(HEADS[i % 4], f"+h{i % 4 + 1}") for i in range(number)
         ]
 
 
@@ -41,7 +41,7 @@ class Res34HtC4(HeterogeneousHeads):
     extractors = (RESNET34,)
 
 
-class HtFE8HtC4(HeterogeneousHeads):
+class HtFE8HtC4(HeterogeneousHeads, WithMobileNet):
     """The extractors of htfe8 with four different heads in turn (FedTGP)."""
 
     extractors = HtFE8.extractors

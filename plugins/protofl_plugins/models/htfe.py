@@ -9,11 +9,34 @@ Federated Learning" (FedKTL), CVPR 2024.
 
 from __future__ import annotations
 
+from typing import cast
+
 import protofl as pf
 
 from protofl_plugins.models import imagenet as nets
 from protofl_plugins.models.cnn import CNN4
 from protofl_plugins.models.group import ModelGroup
+from protofl_plugins.models.parts import Extractor
+
+
+class WithMobileNet(ModelGroup):
+    """What groups with MobileNetV2 share."""
+
+    class Config(pf.Config):
+        """Options of the nets."""
+
+        mobilenet_dropout: bool = pf.Field(
+            False,
+            description="MobileNetV2 keeps the dropout (0.2) before its classifier, as GoogLeNet "
+            "keeps its own; false: it goes with the classifier, as in published code",
+        )
+
+    def members(self, config: pf.Config) -> tuple[Extractor, ...]:
+        """MobileNetV2 with its dropout, where that is asked for."""
+        if not cast(WithMobileNet.Config, config).mobilenet_dropout:
+            return self.extractors
+        kept = {nets.MOBILENET_V2: nets.MOBILENET_V2_DROPOUT}
+        return tuple(kept.get(extractor, extractor) for extractor in self.extractors)
 
 
 class HtFE2(ModelGroup):
@@ -28,7 +51,7 @@ class HtFE3(ModelGroup):
     extractors = (nets.RESNET10, nets.RESNET18, nets.RESNET34)
 
 
-class HtFE4(ModelGroup):
+class HtFE4(WithMobileNet):
     """CNN4, GoogLeNet, MobileNetV2 and ResNet18 (FedTGP)."""
 
     extractors = (CNN4, nets.GOOGLENET, nets.MOBILENET_V2, nets.RESNET18)
@@ -43,7 +66,7 @@ class HtFE5(ModelGroup):
     extractors = (CNN4, nets.RESNET10, nets.RESNET18, nets.RESNET34, nets.RESNET50)
 
 
-class HtFE8(ModelGroup):
+class HtFE8(WithMobileNet):
     """CNN4, GoogLeNet, MobileNetV2, ResNet18, 34, 50, 101 and 152 (FedTGP)."""
 
     extractors = (
@@ -74,7 +97,7 @@ class HtFE9(ModelGroup):
     )
 
 
-class HtM10(ModelGroup):
+class HtM10(WithMobileNet):
     """The extractors of htfe8, then ViT-B/16 and ViT-B/32 with heads of two layers (FedKTL)."""
 
     extractors = HtFE8.extractors
@@ -84,6 +107,6 @@ class HtM10(ModelGroup):
         """The htfe8 extractors with linear heads; the ViTs with FC 768, tanh, FC C."""
         vits = (nets.VIT_B_16, nets.VIT_B_32)
         return [
-            *(extractor.with_head() for extractor in self.extractors),
+            *(extractor.with_head() for extractor in self.members(config)),
             *(vit.with_head(nets.VIT_HEAD) for vit in vits),
         ]

@@ -104,7 +104,10 @@ def torchvision_features(name: str, sample: pf.SampleSpec) -> nn.Module:
 
 
 def mobilenet_v2_features(sample: pf.SampleSpec) -> nn.Module:
-    """MobileNetV2 without its classifier, whose dropout goes with it: → B×1280."""
+    """MobileNetV2 without its classifier, whose dropout goes with it: → B×1280.
+
+    That is what published code makes of it, where GoogLeNet's dropout stays.
+    """
     net = torchvision_net("mobilenet_v2", sample)
     net.set_submodule("classifier", nn.Identity())
     return net
@@ -144,6 +147,8 @@ def imagenet_extractor(
 GOOGLENET = imagenet_extractor("googlenet")
 """GoogLeNet without auxiliary classifiers; its dropout stands before fc and stays."""
 MOBILENET_V2 = imagenet_extractor("mobilenet_v2", mobilenet_v2_features)
+MOBILENET_V2_DROPOUT = imagenet_extractor("mobilenet_v2")
+"""With the dropout of 0.2 before its last linear layer."""
 RESNET4 = imagenet_extractor("resnet4", partial(small_resnet, 1))
 RESNET6 = imagenet_extractor("resnet6", partial(small_resnet, 2))
 RESNET8 = imagenet_extractor("resnet8", partial(small_resnet, 3))

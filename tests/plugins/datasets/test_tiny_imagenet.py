@@ -9,6 +9,7 @@ import zipfile
 import numpy as np
 import protofl as pf
 import pytest
+import torch
 from PIL import Image
 from protofl_plugins.datasets import tiny_imagenet
 
@@ -49,7 +50,8 @@ def archive(site, monkeypatch):
 
 def test_decode(tmp_path, archive, capsys):
     plugin = tiny_imagenet.TinyImageNet()
-    images = plugin.decode(config=pf.Config(), data_dir=tmp_path / "data")
+    config = plugin.Config(part="all")
+    images = plugin.decode(config=config, data_dir=tmp_path / "data")
     assert images.x.shape == (8, 3, 64, 64) and images.num_train == 6
     assert images.classes == ["n01", "n02", "n10"]
     assert images.y.tolist() == [0, 0, 1, 1, 2, 2, 2, 0]
@@ -58,14 +60,18 @@ def test_decode(tmp_path, archive, capsys):
     assert images.x[5].unique().tolist() == [200]  # grey, brought to three channels
     assert "downloading http://" in capsys.readouterr().err
     archive.unlink()  # the copy in the data folder is enough
-    plugin.decode(config=pf.Config(), data_dir=tmp_path / "data")
-    assert plugin.cache_key(config=pf.Config(), data_dir=tmp_path) == "tiny-imagenet"
+    train = plugin.decode(config=plugin.Config(), data_dir=tmp_path / "data")
+    assert train.num_train == len(train.y) == 6
+    assert torch.equal(train.x, images.x[:6]) and train.classes == images.classes
+    assert plugin.cache_key(config=config, data_dir=tmp_path) == "tiny-imagenet"
+    assert plugin.cache_key(config=plugin.Config(), data_dir=tmp_path) == "tiny-imagenet-train"
 
 
 def test_without_internet(tmp_path, archive):
     archive.unlink()
     with pytest.raises(pf.UsageError) as error:
-        tiny_imagenet.TinyImageNet().decode(config=pf.Config(), data_dir=tmp_path)
+        plugin = tiny_imagenet.TinyImageNet()
+        plugin.decode(config=plugin.Config(), data_dir=tmp_path)
     assert "404" in error.value.what and "tiny.zip" in error.value.near
     assert "protofl data import tiny-imagenet FILE.npz" in error.value.do
 

@@ -133,7 +133,23 @@ def test_the_key_of_flowers102_follows_the_side(tmp_path):
         config = sets.Flowers102.Config(**options)
         return sets.Flowers102().cache_key(config=config, data_dir=tmp_path)
 
-    assert (key(), key(side=64), key(side=32)) == ("flowers102", "flowers102", "flowers102-32")
+    assert key() == key(side=64, fit="squash") == "flowers102-squash"
+    assert key(side=32) == "flowers102-squash-32"
+    assert (key(fit="crop"), key(fit="crop", side=32)) == ("flowers102", "flowers102-32")
+
+
+def test_flowers102_squashed_or_cropped(tmp_path, flowers, monkeypatch):
+    # A picture of 40×20, green but for red ends: the ends are there squashed, and not cropped.
+    loader = torchvision.datasets.Flowers102
+    picture = Image.new("RGB", (40, 20), (0, 255, 0))
+    for box in ((0, 0, 8, 20), (32, 0, 40, 20)):
+        picture.paste((255, 0, 0), box)
+    monkeypatch.setattr(loader, "__getitem__", lambda self, index: (picture, 0))
+    squashed = decode(sets.Flowers102, tmp_path, side=10, fit="squash").x[0].float()
+    cropped = decode(sets.Flowers102, tmp_path, side=10, fit="crop").x[0].float()
+    assert squashed.shape == cropped.shape == (3, 10, 10)
+    assert squashed[0, :, 0].min() > 250 and squashed[1, :, 5].min() > 250
+    assert cropped[0].max() < 5 and cropped[1].min() > 250
 
 
 def test_flowers102_without_scipy(tmp_path, monkeypatch):
@@ -156,7 +172,8 @@ def test_flowers102_without_scipy(tmp_path, monkeypatch):
 @pytest.mark.parametrize("failure", ["offline", "wrong file"])
 def test_without_internet(tmp_path, site, monkeypatch, plugin, failure):
     folder, address = site
-    name = plugin().cache_key(config=getattr(plugin, "Config", pf.Config)(), data_dir=tmp_path)
+    key = plugin().cache_key(config=getattr(plugin, "Config", pf.Config)(), data_dir=tmp_path)
+    name = key.removesuffix("-squash")
     loader = getattr(torchvision.datasets, plugin.__name__)
     if failure == "offline":
         address = "http://127.0.0.1:9/"

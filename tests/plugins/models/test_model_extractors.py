@@ -38,7 +38,7 @@ def architectures(groups):
     found = {}
     for name, group in groups.items():
         if name != "torchvision" and not name.endswith("htc4"):
-            for architecture in group.architectures(config=pf.Config()):
+            for architecture in group.architectures(config=getattr(group, "Config", pf.Config)()):
                 first = found.setdefault(architecture.name, architecture)
                 assert replace(first, build=architecture.build) == architecture
     return found

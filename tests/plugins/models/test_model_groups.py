@@ -35,8 +35,8 @@ def parameters(module):
     return sum(p.numel() for p in module.parameters())
 
 
-def architectures(group):
-    return group.architectures(config=pf.Config())
+def architectures(group, **options):
+    return group.architectures(config=getattr(group, "Config", pf.Config)(**options))
 
 
 def test_every_group_is_listed(groups):
@@ -167,6 +167,24 @@ def test_weights_are_those_of_the_seed(groups, name):
         assert not torch.equal(same["head.weight"], other["head.weight"])
         first = next(iter(same))
         assert not torch.equal(same[first], other[first])
+
+
+@pytest.mark.parametrize("name", ["htfe4", "htfe8", "htm10", "htfe8-htc4"])
+def test_mobilenets_dropout_is_an_option(groups, name):
+    sample = pf.SampleSpec((3, 32, 32))
+
+    def dropouts(**options):
+        found = architectures(groups[name], **options)
+        net = next(a for a in found if a.name.startswith("mobilenet_v2"))
+        with torch.device("meta"):
+            model = net.build(sample, 10, 512)
+        return [m.p for m in model.modules() if isinstance(m, nn.Dropout)], parameters(model)
+
+    without, with_it = dropouts(), dropouts(mobilenet_dropout=True)
+    assert (without[0], with_it[0]) == ([], [0.2])
+    assert without[1] == with_it[1]
+    names = [a.name for a in architectures(groups[name], mobilenet_dropout=True)]
+    assert names == ORDERS[name].split()
 
 
 def test_fedpkd_parameters(groups):
