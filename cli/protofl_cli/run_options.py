@@ -57,6 +57,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "checkpoint_every",
         "on_bad_upload",
         "dry_step",
+        "measure",
         "profile",
     ),
 }
@@ -88,6 +89,7 @@ METAVAR = {
     "on_bad_upload": "stop|skip",
     "client_store": "memory|disk",
     "eval_clients": "all|participants",
+    "measure": "NAME[,NAME…]",
 }
 
 REPEATABLE = {
@@ -118,6 +120,7 @@ WORDS = REPEATABLE | {
 """Descriptions, where the one in `Settings` says what the brackets say too."""
 
 DEFAULTS = {
+    "measure": "none",
     "clients": "the data set's, otherwise 20",
     "rounds": "the data set's, otherwise 100",
     "subset": "all",

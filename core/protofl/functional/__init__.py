@@ -11,6 +11,8 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `prototype_alignment`    to the own class: FedTGP Eq. 4 and 11, FedSA Eq. 5, FedPKD Eq. 12 and 16
 `pair_margin`            maximum over pairs of classes: FedTGP Eq. 9 before the threshold
 `nearest_margin`         maximum of the distance to the nearest class: FedTGP Fig. 1
+`class_margins`          of each class the distance to the nearest other: FedTGP Fig. 1;
+                         `largest_margins` the largest of the clients'
 `mean_margin`            average margin: FedSA Eq. 6
 `margin_contrastive_…`   ``rows`` and their mean, ``loss``: FedTGP Eq. 10, FedSA Eq. 7
 `margin_penalty`         what both add to the distances
@@ -29,6 +31,7 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `truncated_svd`          compressed updates: FedKD
 `ensemble_loss`          of heads on generated features: FedGen
 `diversity_loss`         of generated features: FedGen
+`accuracy_by_class`      of scores whose labels are known: FedPKD Fig. 2
 `accuracy_over_clients`  over all test samples, the clients' mean, and their deviation
 =======================  =====================================================================
 
@@ -42,7 +45,7 @@ which keeps the dtype, and `truncated_svd`, which torch refuses it.
 
 from __future__ import annotations
 
-from protofl.functional.accuracy import accuracy_over_clients
+from protofl.functional.accuracy import accuracy_by_class, accuracy_over_clients
 from protofl.functional.anchors import (
     anchor_alignment,
     anchor_calibration,
@@ -62,6 +65,8 @@ from protofl.functional.etf import arcface_loss, simplex_etf
 from protofl.functional.generators import diversity_loss, ensemble_loss
 from protofl.functional.kernels import centroid_distance, mmd_rbf
 from protofl.functional.margins import (
+    class_margins,
+    largest_margins,
     margin_contrastive_loss,
     margin_contrastive_rows,
     margin_penalty,
@@ -74,6 +79,7 @@ from protofl.functional.prototypes import aggregate_prototypes, class_means, ema
 from protofl.functional.trainable import train_prototypes, train_prototypes_by_autograd
 
 __all__ = [
+    "accuracy_by_class",
     "accuracy_over_clients",
     "aggregate_prototypes",
     "anchor_alignment",
@@ -82,6 +88,7 @@ __all__ = [
     "anchor_terms",
     "arcface_loss",
     "centroid_distance",
+    "class_margins",
     "class_means",
     "diversity_loss",
     "ema",
@@ -90,6 +97,7 @@ __all__ = [
     "entropy_reduction",
     "filter_by_prototype",
     "kl_divergence",
+    "largest_margins",
     "margin_contrastive_loss",
     "margin_contrastive_rows",
     "margin_penalty",

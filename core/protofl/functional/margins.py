@@ -67,6 +67,44 @@ def nearest_margin(prototypes: Tensor, known: Tensor) -> Tensor:
     return nearest.masked_fill(~pairs.any(1), 0.0).amax().to(result_dtype(prototypes))
 
 
+def class_margins(prototypes: Tensor, known: Tensor) -> Tensor:
+    """Of each class the distance to the nearest other one: the prototype margin of FedTGP's Fig. 1.
+
+    Args:
+        prototypes: [C, K]; the rows of unknown classes are not looked at.
+        known: [C] bool.
+
+    Returns:
+        [C], in the unit of the prototypes; NaN for an unknown class, or the only known one.
+
+    Raises:
+        ValueError: A shape or dtype is wrong, or C = 0.
+    """
+    distances, pairs = _pairs(prototypes, known)
+    nearest = distances.masked_fill(~pairs, torch.inf).amin(1)
+    return nearest.masked_fill(~pairs.any(1), torch.nan).to(result_dtype(prototypes))
+
+
+def largest_margins(prototypes: Tensor, known: Tensor) -> Tensor:
+    """Of each class the largest of the clients' `class_margins`: "maximum" in FedTGP's Fig. 1.
+
+    Args:
+        prototypes: [M, C, K] of M ≥ 1 clients.
+        known: [M, C] bool, the classes that each has.
+
+    Returns:
+        [C]; NaN for a class that no client has beside another one.
+
+    Raises:
+        ValueError: A shape or dtype is wrong.
+    """
+    check_shape("prototypes", prototypes, "M C K")
+    pairs = zip(prototypes, known, strict=True)
+    margins = torch.stack([class_margins(*each) for each in pairs])
+    largest = margins.masked_fill(margins.isnan(), -torch.inf).amax(0)
+    return largest.masked_fill(largest == -torch.inf, torch.nan)
+
+
 def mean_margin(prototypes: Tensor, known: Tensor) -> Tensor:
     """The "average margin" of FedSA Eq. 6 as printed: Σ_a Σ_{b≠a} d(P^a, P^b) / (N − 1)².
 

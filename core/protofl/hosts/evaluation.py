@@ -1,4 +1,4 @@
-"""Evaluation: a client's score on its test samples, which changes nothing."""
+"""Evaluation: a client's score on its samples, which changes nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from protofl.wire.payload import Payload
 
 def score(
     plan: Plan, record: ClientRecord, download: Payload, round: int, profile: HostProfile
-) -> int:
-    """How many test samples a client predicts rightly; it stays what it was.
+) -> list[int]:
+    """How many samples a client predicts rightly; it stays what it was.
 
     Args:
         plan: The run.
@@ -24,7 +24,13 @@ def score(
         download: What it would download next.
         round: The round after which it is scored.
         profile: Takes the operators, where they are sampled.
+
+    Returns:
+        Of its test samples and, where they are measured, of its training samples.
     """
+    scored = [record.test]
+    if "train-accuracy" in plan.settings.measure:
+        scored.append(record.train)
     composition, client = plan.composition, Client(record, plan.composition.main)
     place = f"client {record.id}, evaluation of round {round}"
     with record.unchanged() if composition.has("receive") else record.same_download():
@@ -32,12 +38,13 @@ def score(
         with naming(f"receive, {place}"):
             composition.lifecycle("receive", client=client)
         record.set_mode(False)
-        correct = torch.zeros((), dtype=torch.int64, device=plan.device)
-        size, test = record.architecture.eval_batch, record.test
+        correct = torch.zeros(len(scored), dtype=torch.int64, device=plan.device)
+        size = record.architecture.eval_batch
         with profile.operators("evaluate"), torch.no_grad(), naming(f"inference, {place}"):
-            for x, y in zip(test.chunks(size), torch.split(test.y, size), strict=False):
-                with autocast(plan.settings.precision, plan.device):
-                    scores = composition.call("inference", client=client, x=x)
-                correct += (scores.argmax(1) == y).sum()
+            for number, samples in enumerate(scored):
+                for x, y in zip(samples.chunks(size), torch.split(samples.y, size), strict=False):
+                    with autocast(plan.settings.precision, plan.device):
+                        scores = composition.call("inference", client=client, x=x)
+                    correct[number] += (scores.argmax(1) == y).sum()
     record.forget_scratch()
-    return int(correct)
+    return correct.tolist()

@@ -46,6 +46,7 @@ class Host:
     def __init__(self, plan: Plan, *, dry: bool = False, read: Read = Payload.from_bytes) -> None:
         self.plan, self._read = plan, read
         self.report: Callable[[str], None] = lambda line: None
+        self._dry = dry
         self._profile = HostProfile(plan.settings.profile and not dry, plan.device)
         self._trainer = Trainer(plan, self._profile, dry=dry, read=read)
         self._builder = Builder(plan, self._profile.spans, dry=dry)
@@ -81,14 +82,15 @@ class Host:
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
         """Do clients' jobs, several at a time where the engine trains groups; yield as done.
 
-        A profiled run does one at a time, as it tells of clients and of their steps.
+        A profiled run does one at a time, as it tells of clients and of their steps, and so does
+        the dry step, whose errors name a client.
 
         Raises:
             ProtoflError: What went wrong, with the client and the hook.
         """
         engine = self.plan.choices["engine"]
         train = [job for job in jobs if isinstance(job, Train)]
-        grouped = trains_groups(engine) and not self._profile.spans.on
+        grouped = trains_groups(engine) and not (self._profile.spans.on or self._dry)
         if not grouped or len(train) < len(jobs):
             for job in jobs:
                 yield job, self.handle(job)
@@ -174,7 +176,8 @@ class Host:
         with self._store.lent(job.client, trains=False) as record:
             clock.lap("setup")
             download = self._read(job.blob, self.plan.device)
-            correct = score(self.plan, record, download, job.round, self._profile)
-            count = len(record.test)
+            correct, *train = score(self.plan, record, download, job.round, self._profile)
+            counts = (len(record.test), len(record.train))
         clock.lap("evaluate")
-        return EvaluateReply(clock.seconds, correct=correct, count=count)
+        seen = (train[0], counts[1]) if train else None
+        return EvaluateReply(clock.seconds, correct=correct, count=counts[0], train=seen)

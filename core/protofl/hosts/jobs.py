@@ -183,10 +183,17 @@ class TrainReply(Reply):
 
 @dataclass
 class EvaluateReply(Reply):
-    """How many of a client's test samples were predicted rightly, and how many there are."""
+    """How many of a client's test samples were predicted rightly, and how many there are.
+
+    Attributes:
+        correct: Test samples predicted rightly.
+        count: Test samples.
+        train: The same two of the training samples, where they are measured.
+    """
 
     correct: int = 0
     count: int = 0
+    train: tuple[int, int] | None = None
 
 
 class Pool(Protocol):

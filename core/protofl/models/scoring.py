@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import nn
 
@@ -22,3 +24,11 @@ def accuracy(model: nn.Module, samples: Samples) -> float:
     model.eval()
     predicted = torch.cat([model(x).argmax(1) for x in samples.chunks(CHUNK)])
     return float((predicted == samples.y).double().mean())
+
+
+def mean_accuracy(models: Mapping[str, nn.Module], samples: Samples, name: str) -> dict[str, float]:
+    """The `accuracy` of models under ``NAME``, the mean and each as ``NAME.MODEL`` of several."""
+    shares = {f"{name}.{each}": accuracy(model, samples) for each, model in models.items()}
+    if not shares:
+        return {}
+    return {name: sum(shares.values()) / len(shares), **(shares if len(shares) > 1 else {})}

@@ -161,6 +161,14 @@ class Plan:
             x, rows = self._public_stored
         return None if rows is None else Samples(x, None, rows, self.preparation, channels_last)
 
+    def public_labels(self, trial: int) -> torch.Tensor | None:
+        """The labels of the public samples, which no hook sees; None where they are not known."""
+        rows = self.split(trial).public
+        if self.public_data is not None:
+            same = self.public_data.num_classes == self.data.num_classes
+            return self.public_data.y.to(self.device) if same else None
+        return None if rows is None else self.stored[1][rows.to(self.device)]
+
     @cached_property
     def _public_stored(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Public samples of their own on the device, and their rows."""

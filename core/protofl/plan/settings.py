@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from protofl.errors import UsageError, unknown
 
@@ -92,14 +92,30 @@ class Settings(BaseModel):
     recipe: dict[str, str] = Field(
         default_factory=dict, description="name, version and distribution of the recipe, if any"
     )
+    measure: list[str] = Field(
+        default_factory=list,
+        description="further figures of the record: train-accuracy, margins, public-logits, flops",
+    )
     profile: bool = Field(False, description="time every stage; write profile/trace.json")
     data_dir: Path = Field(DEFAULT_DATA_DIR, description="where decoded data are cached")
+
+    @field_validator("measure", mode="before")
+    @classmethod
+    def _known_figures(cls, value: list[str] | str) -> list[str]:
+        names = value.split(",") if isinstance(value, str) else value
+        for name in names:
+            if name not in MEASURES:
+                raise unknown("figure of --measure", name, MEASURES)
+        return [name for name in MEASURES if name in names]
 
     @property
     def held_out(self) -> int:
         """Samples of the data to hold out as public ones."""
         return self.public if isinstance(self.public, int) else 0
 
+
+MEASURES = ("train-accuracy", "margins", "public-logits", "flops")
+"""Figures that a run records where it is asked to, see docs/results.md."""
 
 CHOOSING = {
     "dataset": "dataset",
@@ -111,7 +127,7 @@ CHOOSING = {
 }
 """Options that choose the plugin of a kind; in --set they stand for the chosen one."""
 
-FREE = {"backend", "workers", "client_store", "profile"}
+FREE = {"backend", "workers", "client_store", "profile", "measure"}
 """Options that may differ on resume: results don't depend on them."""
 
 UNRECORDED = {"backend", "workers", "profile"}
@@ -119,7 +135,7 @@ UNRECORDED = {"backend", "workers", "profile"}
 
 RUN_OR_MACHINE = set(
     "recipe block seed trials hold_split eval_every eval_clients checkpoint_every on_bad_upload "
-    "dry_step profile data_dir device deterministic engine backend workers client_store "
+    "dry_step measure profile data_dir device deterministic engine backend workers client_store "
     "server_threads".split()
 )
 """Options that belong to a run or a machine, which recipes leave out."""

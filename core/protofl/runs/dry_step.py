@@ -6,7 +6,6 @@ a key that a hook reads and nobody sends, shapes that do not fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -27,10 +26,6 @@ class _DryHost(Host):
         super().__init__(plan, dry=True, read=looks.read)
         self._looks = looks
         self.down, self.up = b"", b""
-
-    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
-        for job in jobs:  # one at a time, whatever the engine
-            yield job, self.handle(job)
 
     def handle(self, job: Job) -> Reply:
         self._looks.begin(job)

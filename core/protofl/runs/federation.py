@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from protofl.cores import compute_threads
 from protofl.errors import RunFailure
 from protofl.hosts import jobs
+from protofl.models.cost import ClientFlops, flops_of_round
 from protofl.plan.plan import Plan
 from protofl.profile.timeline import NOT_PROFILED, Timeline
 from protofl.randomness import numpy_stream
@@ -42,6 +43,7 @@ class Federation:
         trial: The trial.
         holders: Clients that hold the download of the last round's end.
         client_accuracy: {client: its accuracy} in the last round.
+        flops: What clients of each architecture compute, where rounds are to tell of it.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Federation:
         self.trial = 0
         self.holders: set[int] = set()
         self.client_accuracy: dict[int, float] = {}
+        self.flops: Sequence[ClientFlops] = ()
         self._server_side: ServerSide
 
     @property
@@ -130,6 +133,8 @@ class Federation:
             self.evaluate_clients(chosen, number, tally)
         with self._spans.span("end_round", "server"):
             extra = self._server_side.end_round()
+        if self.flops:
+            tally.measures["flops"] = flops_of_round(self.flops, tally.trained)
         tally.seconds["total"] = time.perf_counter() - start
         self.client_accuracy = tally.accuracy
         return {"trial": self.trial, "round": number, **tally.line(extra)}, clients
@@ -169,7 +174,7 @@ class Federation:
         """The server's hooks; without uploads it stays what it is."""
         start = time.perf_counter()
         if uploads:
-            self._server_side.learn(uploads)
+            tally.measures |= self._server_side.learn(uploads)
         tally.spend({"server": time.perf_counter() - start})
 
     def _follow_up(self, clients: list[int], number: int, tally: Tally) -> None:
@@ -193,7 +198,10 @@ class Federation:
                 for c in clients
             ]
         self._stages.begin("train", len(work))
-        return self._replies("train", work, jobs.TrainReply, tally)
+        replies = self._replies("train", work, jobs.TrainReply, tally)
+        for client, reply in replies.items():
+            tally.trained[client] = tally.trained.get(client, 0) + reply.samples
+        return replies
 
     def evaluate_clients(self, clients: Sequence[int], number: int, tally: Tally) -> None:
         """Score clients, each with what it would download next."""

@@ -27,6 +27,8 @@ from protofl.runs.config import check_same_data, continued, read_config
 from protofl.runs.dry_step import dry_step
 from protofl.runs.events import Progress
 from protofl.runs.federation import Federation
+from protofl.runs.flops import count_flops
+from protofl.runs.measures import check_measures
 from protofl.runs.record import RunFolder, check_free
 from protofl.runs.result import Result, summarise
 
@@ -82,6 +84,7 @@ def start(request: Request, progress: Progress) -> Result:
         check_free(out.expanduser().absolute())
     plan = Plan.make(given, request.extra, lambda line: progress(events.Note(line)))
     plan.split(0)  # data that can't be split this way are found before there is a folder
+    check_measures(plan)
     if recorded:
         check_same_data(recorded, plan)
     out = out or default_folder(plan)
@@ -121,6 +124,8 @@ class _Life:
                 federation = Federation(
                     plan, pool, self.progress, timeline=self.timeline, parked=parked
                 )
+                if "flops" in plan.settings.measure:
+                    federation.flops = count_flops(plan)
                 for trial, first in self._remaining():
                     with spans.span("waiting for hosts, and set-up", "start"):
                         if self.folder.commit and self.folder.commit.trial == trial:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 
@@ -11,10 +13,11 @@ from protofl import functional
 from protofl.cores import compute_threads
 from protofl.errors import naming
 from protofl.files.numbers import finite
-from protofl.models.scoring import accuracy
+from protofl.models.scoring import mean_accuracy
 from protofl.plan.plan import Plan
 from protofl.profile.spans import Spans
 from protofl.randomness import global_stream
+from protofl.runs.measures import measured
 from protofl.runs.tally import Tally
 from protofl.views.records import ServerRecord
 from protofl.views.server import Server
@@ -35,7 +38,7 @@ class ServerSide:
     """
 
     def __init__(self, plan: Plan, trial: int, spans: Spans, *, dry: bool) -> None:
-        self._plan, self._spans = plan, spans
+        self._plan, self._spans, self._trial = plan, spans, trial
         self.record = _fresh(plan, trial, dry=dry)
         threads = compute_threads(plan.settings.server_threads)
         stream = global_stream(self.record.seed, "setup-server")
@@ -88,8 +91,8 @@ class ServerSide:
             tally.spend({"payload": time.perf_counter() - start})
             yield client, blob
 
-    def learn(self, uploads: Mapping[int, Payload]) -> None:
-        """The server aggregates, then trains."""
+    def learn(self, uploads: Mapping[int, Payload]) -> dict[str, Any]:
+        """The server aggregates, then trains; figures on request of what it learned from."""
         record = self.record
         with global_stream(record.seed, "server", record.round):
             for hook in ("server_aggregate", "server_train"):
@@ -97,6 +100,9 @@ class ServerSide:
                 with self._spans.span(hook, "server"), place:
                     update = self._plan.composition.call(hook, server=self.view, uploads=uploads)
                 record.knowledge.merge(update)
+        if record.dry or not self._plan.settings.measure:
+            return {}
+        return measured(self._plan, self._trial, record.knowledge, uploads)
 
     @torch.no_grad()
     def end_round(self) -> dict[str, float | None]:
@@ -119,13 +125,8 @@ class ServerSide:
             return {}
         with naming(f"global_models, round {self.record.round}"):
             found = self._plan.composition.lifecycle("global_models", server=self.view)
-            models = {
-                name: model for each in found.values() for name, model in (each or {}).items()
-            }
-            shares = {name: accuracy(model, test) for name, model in models.items()}
-        each = {f"server_test_accuracy.{name}": share for name, share in shares.items()}
-        mean = {"server_test_accuracy": sum(shares.values()) / len(shares)} if shares else {}
-        return {**mean, **(each if len(shares) > 1 else {})}
+            each = [models for models in found.values() if models]
+            return {**mean_accuracy(dict(ChainMap(*each)), test, "server_test_accuracy")}
 
 
 def _fresh(plan: Plan, trial: int, *, dry: bool) -> ServerRecord:

@@ -27,6 +27,9 @@ class Tally:
         seconds: Seconds by stage, those of clients summed over hosts.
         scores: {client: rightly predicted test samples, and all} of the evaluation.
         skipped: Clients whose upload was left out.
+        trained: {client: samples seen} of the clients that trained.
+        train_scores: As ``scores``, of training samples, where they are measured.
+        measures: Further figures on request.
     """
 
     participants: int = 0
@@ -36,6 +39,9 @@ class Tally:
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
     scores: dict[int, tuple[int, int]] = field(default_factory=dict)
     skipped: list[int] = field(default_factory=list)
+    trained: dict[int, int] = field(default_factory=dict)
+    train_scores: dict[int, tuple[int, int]] = field(default_factory=dict)
+    measures: dict[str, Any] = field(default_factory=dict)
 
     def spend(self, seconds: Mapping[str, float]) -> None:
         """Book seconds by stage."""
@@ -51,6 +57,8 @@ class Tally:
     def add_score(self, client: int, reply: EvaluateReply) -> None:
         """Take in a client's evaluation."""
         self.scores[client] = reply.correct, reply.count
+        if reply.train is not None:
+            self.train_scores[client] = reply.train
 
     @property
     def accuracy(self) -> dict[int, float]:
@@ -60,14 +68,18 @@ class Tally:
 
     def line(self, extra: Mapping[str, float | None]) -> dict[str, Any]:
         """The round's line of ``metrics.jsonl`` but for trial and round."""
+        measures = self.measures
+        if self.train_scores:
+            measures = _accuracy(self.train_scores, "train_accuracy") | measures
         return {
-            **self._accuracy_line(),
+            **_accuracy(self.scores, "test_accuracy"),
             **self._train_line(),
             **self.traffic,
             "participants": self.participants,
             "evaluated": len(self.scores),
             **({"skipped_uploads": self.skipped} if self.skipped else {}),
             "extra": dict(extra),
+            **({"measures": measures} if measures else {}),
             "seconds": {stage: short(self.seconds[stage]) for stage in STAGES},
         }
 
@@ -79,9 +91,9 @@ class Tally:
             "loss_terms": {label: finite(terms[label]) for label in sorted(terms)},
         }
 
-    def _accuracy_line(self) -> dict[str, float | None]:
-        """Accuracy over all test samples, and over clients."""
-        names = ("test_accuracy", "client_test_accuracy", "test_accuracy_std")
-        scores = [self.scores[client] for client in sorted(self.scores)]
-        found = functional.accuracy_over_clients(scores)
-        return dict(zip(names, found or (None, None, None), strict=True))
+
+def _accuracy(scores: Mapping[int, tuple[int, int]], name: str) -> dict[str, Any]:
+    """Accuracy over all samples, and over clients."""
+    found = functional.accuracy_over_clients([scores[client] for client in sorted(scores)])
+    names = (name, f"client_{name}", f"{name}_std")
+    return dict(zip(names, found or (None, None, None), strict=True))

@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 from protofl.functional import (
+    class_margins,
     distances,
+    largest_margins,
     margin_contrastive_loss,
     margin_contrastive_rows,
     margin_penalty,
@@ -213,3 +215,29 @@ def test_errors_name_the_value():
         margin_penalty(labels, 3, 1.0, torch.ones(4).bool())
     with pytest.raises(ValueError, match=r"labels must be integers: got torch\.float32"):
         margin_penalty(labels.float(), 3, 1.0)
+
+
+def naive_margins(prototypes, known):
+    """{class: the distance to the nearest other}."""
+    return {
+        a: min(euclidean(prototypes[a], prototypes[b]) for b in bs)
+        for a, bs in others(known).items()
+        if bs
+    }
+
+
+@pytest.mark.parametrize("known", KNOWN)
+def test_margins_by_class(known):
+    prototypes = randn(5, 3)
+    found = class_margins(prototypes, torch.tensor(known)).tolist()
+    wanted = naive_margins(prototypes, known)
+    assert {c: value for c, value in enumerate(found) if value == value} == pytest.approx(wanted)
+
+
+def test_the_largest_of_the_clients_margins():
+    prototypes = randn(len(KNOWN), 5, 3)
+    found = largest_margins(prototypes, torch.tensor(KNOWN)).tolist()
+    each = [naive_margins(*client) for client in zip(prototypes, KNOWN, strict=True)]
+    assert found == pytest.approx([max(m[c] for m in each if c in m) for c in range(5)])
+    few = largest_margins(prototypes[2:], torch.tensor(KNOWN[2:]))
+    assert few.isnan().tolist() == [True, False, True, True, False]

@@ -1,0 +1,66 @@
+"""What clients compute in local training, in FLOPs, counted on throw-away copies before a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from protofl.hosts.host import Host
+from protofl.hosts.jobs import Job, Reply, Train, TrainReply
+from protofl.models.architecture import SplitModel
+from protofl.models.cost import ClientFlops, flop_counter
+from protofl.plan.plan import Plan
+from protofl.plugin.choice import choose
+from protofl.runs.federation import Federation
+
+
+class _CountingHost(Host):
+    """A host whose clients train on client 0's first batch; what that takes is counted."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan, dry=True)
+        self.flops: dict[int, ClientFlops] = {}
+
+    def handle(self, job: Job) -> Reply:
+        if not isinstance(job, Train):
+            return super().handle(job)
+        if job.when == "before_upload":
+            self.flops[job.client] = ClientFlops()  # the round before had other downloads
+        with flop_counter() as counter:
+            reply = super().handle(job)
+        assert isinstance(reply, TrainReply)
+        found = self.flops[job.client]
+        found.counted += counter.get_total_flops()
+        found.samples += reply.samples
+        return reply
+
+
+def count_flops(plan: Plan) -> list[ClientFlops]:
+    """What clients of each architecture compute, in the order of the architectures.
+
+    As in the dry step two rounds are tried, so that the second has all that is downloaded.
+    """
+    count = len(plan.info.architectures)
+    small = replace(
+        plan,
+        info=replace(plan.info, num_clients=count, participants=count),
+        choices={**plan.choices, "engine": choose(plan.registry, "engine", "eager")},
+        settings=plan.settings.model_copy(update={"on_bad_upload": "stop", "measure": []}),
+    )
+    host = _CountingHost(small)
+    federation = Federation(small, host, dry=True)
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        federation.start_trial(0)
+        for number in range(2):
+            federation.round(number)
+    x = plan.info.sample.zeros(1).to(plan.device)
+    for client, found in host.flops.items():
+        record = host.client(client)
+        own = [record.model, *(slot.module for _, slot in record.slots() if slot.train)]
+        with flop_counter() as counter, torch.no_grad():
+            for model in own:
+                if isinstance(model, SplitModel):
+                    model.eval()(x)
+        found.forward = counter.get_total_flops()
+    return [host.flops[client] for client in range(count)]
