@@ -2,6 +2,8 @@
 
     python benchmarks/fedktl_images.py npz:cifar10-12k.npz --models cnn4 --lr 0.001 --out grid.png
 
+Further options of the run: ``--set partition.cap=false``, any number of times.
+
 Runs FedKTL and reads, after each of the chosen rounds, the pairs that the server sends to clients
 in the next one from the run's checkpoint.
 """
@@ -30,6 +32,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--mu", type=float, default=50.0)
     parser.add_argument("--generator", default="tiny-style")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--out", type=Path, default=Path("fedktl-images.png"))
     given = parser.parse_args()
     kept: dict[int, tuple[Tensor, Tensor]] = {}
@@ -48,7 +51,7 @@ def main() -> None:
             rounds=max(given.show) + 1,
             lr=given.lr,
             generator=given.generator,
-            set={"mu": given.mu},
+            set={"mu": given.mu, **dict(option.split("=", 1) for option in given.set)},
             out=folder,
             progress=look,
         )
