@@ -287,8 +287,12 @@ def test_options_that_may_be_given(tmp_path):
 def test_what_may_not_be_given(tmp_path):
     out = tmp_path / "run"
     interrupted("local", out, (0, 1))
-    for options in ({"set": {"x": 1}}, {"config": out / "config.json"}):
-        with pytest.raises(pf.UsageError, match="--resume"):
+    for options, words in (
+        ({"set": {"local.x": 1}}, "differs from the run's None"),
+        ({"set": {"x": 1}}, "with --resume write --set NAME.KEY=VALUE"),
+        ({"config": out / "config.json"}, "--resume continues the run as it was"),
+    ):
+        with pytest.raises(pf.UsageError, match=words):
             train("local", out, resume=True, **options)
     with pytest.raises(pf.UsageError, match="--resume needs --out"):
         pf.run(resume=True)

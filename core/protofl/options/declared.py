@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args, get_origin, overload
 
@@ -15,14 +17,16 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     # With None for its default an option is of the type that it has once it is filled in.
     @overload
-    def Field(default: None, *, description: str, **about: object) -> Any: ...  # noqa: ANN401
+    def Field(
+        default: None, *, description: str, consent: bool = False, **about: object
+    ) -> Any: ...  # noqa: ANN401
     @overload
-    def Field(default: T, *, description: str, **about: object) -> T: ...
+    def Field(default: T, *, description: str, consent: bool = False, **about: object) -> T: ...
     @overload
-    def Field(*, description: str, **about: object) -> Any: ...  # noqa: ANN401
+    def Field(*, description: str, consent: bool = False, **about: object) -> Any: ...  # noqa: ANN401
 
 
-def Field(default: Any = ..., *, description: str, **about: Any) -> Any:
+def Field(default: Any = ..., *, description: str, consent: bool = False, **about: Any) -> Any:
     """Say what an option is: its default, what it does, and within which bounds.
 
     Args:
@@ -30,9 +34,16 @@ def Field(default: Any = ..., *, description: str, **about: Any) -> Any:
             An option that has a value by then has the value's type, ``tau: float = Field(None,
             …)``; one that may stay None says so, ``float | None``.
         description: What it does, for a number by its effect at the ends.
+        consent: Whether another value than the default lets something happen that nobody but the
+            user may allow: opening a pickle, running code from a folder. It then counts only where
+            it is given on the command line or in the arguments of `pf.run`; from a ``--config``
+            file, a recipe or a run folder, which may be a stranger's, it is refused.
         **about: What pydantic's ``Field`` takes: ``ge``, ``gt``, ``le``, ``lt``, ``alias``, ….
     """
     known = default is not None
+    if consent:
+        about["json_schema_extra"] = {"consent": True}
+        description += " (from the command line only)"
     return pydantic.Field(default, description=description, validate_default=known, **about)
 
 
@@ -98,6 +109,36 @@ class VariantConfig(Config):
             return data  # the field's own validation words the error
         open_ = [name for name in cls.deviations if data.get(name) is None]
         return {**data, **{name: getattr(cls.deviations[name], variant) for name in open_}}
+
+
+def consents(config: type[BaseModel]) -> dict[str, str]:
+    """The options that are consents: the names that users write, mapped to the fields' names."""
+    extra = {name: field.json_schema_extra for name, field in config.model_fields.items()}
+    marked = {n for n, e in extra.items() if isinstance(e, dict) and e.get("consent")}
+    return {written: name for written, name in option_names(config).items() if name in marked}
+
+
+def check_consent(config: Config, owner: str, said: Container[str]) -> None:
+    """Whether every consent among options was given by the user.
+
+    Args:
+        config: The options of a plugin.
+        owner: How users write the plugin in ``--set``.
+        said: The options that the user gave, not a file.
+
+    Raises:
+        UsageError: One was not.
+    """
+    for key, name in consents(type(config)).items():
+        value = getattr(config, name)
+        usual = type(config).model_fields[name].get_default(call_default_factory=True)
+        if value != usual and not (key in said or name in said):
+            text = value if isinstance(value, str) else json.dumps(value, default=str)
+            raise UsageError(
+                f"{owner}.{key}={text} comes from a file, and is for nobody but you to allow",
+                f"it means: {type(config).model_fields[name].description}",
+                f"if you want that, give it yourself: --set {owner}.{key}={text.strip(chr(34))}",
+            )
 
 
 def option_names(config: type[BaseModel]) -> dict[str, str]:

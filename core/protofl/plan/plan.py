@@ -6,7 +6,7 @@ The federation loop and every host build the same plan from the same settings, w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,7 @@ from protofl.data.preparation import Preparation
 from protofl.data.split import Split, number_of_clients
 from protofl.models.architecture import Architecture, SplitModel
 from protofl.models.cost import cost
+from protofl.options.declared import consents
 from protofl.plan import inputs, steps
 from protofl.plan.settings import Settings, build
 from protofl.plugin.choice import Choice
@@ -73,6 +74,7 @@ class Plan:
         extra: Extra | None = None,
         report: inputs.Report = to_stderr,
         registry: Registry | None = None,
+        said: Mapping[str, Container[str]] | None = None,
     ) -> Plan:
         """Resolve what was given with the defaults of the method, the data set and the list.
 
@@ -83,6 +85,7 @@ class Plan:
             report: Takes a line when something takes long (a download).
             registry: Where plugins are found, instead of a registry of the plan's own; then
                 ``extra`` and blocked plugins are those of this one.
+            said: {plugin: its options that the user gave, not a file}; None where that is all.
 
         Raises:
             UsageError: Anything is unknown, out of range, or does not fit together.
@@ -98,6 +101,7 @@ class Plan:
         device = steps.device_of(settings.device)
         settings, others = steps.other_choices(registry, settings, composition, device)
         choices |= others
+        steps.check_consents(said, composition, choices)
         # 3. The data, the public data, and what they become for the models.
         data = inputs.load_data(choices["dataset"], settings.data_dir, report)
         public, own_public = inputs.public_data(
@@ -125,6 +129,17 @@ class Plan:
             device=device,
             notes=[*inputs.about(data, given), *notes],
         )
+
+    def without_consents(
+        self, options: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, dict[str, Any]]:
+        """Options of plugins, without those that nobody can give for another."""
+        parts = steps.parts_of(self.composition, self.choices)
+        own = {name: consents(type(part.config)) for name, part in parts.items()}
+        return {
+            name: {key: value for key, value in values.items() if key not in own.get(name, ())}
+            for name, values in options.items()
+        }
 
     def to_json(self) -> str:
         """All that is needed to make the same plan elsewhere."""

@@ -25,6 +25,8 @@ class Request:
         out: The run folder, where one is given.
         resume: Whether to continue the run in it.
         save_recipe: Where to write the options as a recipe, if anywhere.
+        said: {plugin: its options that stand on the command line or among the arguments}; what only
+            the user may allow has to be there.
         quiet: Whether a ``--config`` file asks for the last table only.
         extra: Plugin classes that are not installed, {(kind, name): class}.
     """
@@ -33,6 +35,7 @@ class Request:
     out: Path | None = None
     resume: bool = False
     save_recipe: Path | None = None
+    said: dict[str, dict[str, Any]] = field(default_factory=dict)
     quiet: bool = False
     extra: dict[tuple[str, str], type] = field(default_factory=dict)
 
@@ -69,8 +72,9 @@ def read_request(
     if request.save_recipe is not None:
         check_new_table(request.save_recipe, "--save-recipe")
     if resume:
-        _check_resume(request, config is not None or bool(typed.get("set")))
+        _check_resume(request, more=config is not None)
         request.options = parse_options(typed)
+        request.said = request.options.get("options", {})
         return request
     below = {}
     if config is not None:
@@ -81,15 +85,17 @@ def read_request(
     owner = str(typed.get("method") or below.get("method") or "")
     below = parse_options(as_typed(below), owner)
     check_names(below, f"option in --config {config}:", ("out", "quiet"))
-    merged = of_method(merge_options(below, parse_options(typed, owner)))
+    above = parse_options(typed, owner)
+    merged = of_method(merge_options(below, above))
     request.options = merged if extra else with_recipe(merged)
+    request.said = of_method({**request.options, "options": above.get("options", {})})["options"]
     return request
 
 
-def _check_resume(request: Request, more: bool) -> None:
+def _check_resume(request: Request, *, more: bool) -> None:
     if request.save_recipe is not None:
         raise UsageError("--resume continues the run as it was; leave --save-recipe out")
     if request.out is None:
         raise UsageError("--resume needs --out: the folder of the interrupted run")
     if more:
-        raise UsageError("--resume continues the run as it was; leave --config and --set out")
+        raise UsageError("--resume continues the run as it was; leave --config out")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from protofl.data.dataset import Dataset
 from protofl.data.preparation import Preparation
 from protofl.errors import Refused, UsageError
 from protofl.models.architecture import Architecture
+from protofl.options.declared import check_consent
 from protofl.plan.settings import CHOOSING, Settings, build
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.composition import Composition
@@ -68,6 +69,28 @@ def other_choices(
     found = chosen(registry, settings, *options)
     settings = placed(settings, found["engine"], device, uninstalled=bool(registry.extra))
     return settings, found | chosen(registry, settings, "backend")
+
+
+def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[str, Choice]:
+    """All plugins of a run by the words under which their options stand in ``--set``."""
+    parts: dict[str, Choice] = {**composition.members}
+    return parts | {option: choices[kind] for option, kind in CHOOSING.items() if kind in choices}
+
+
+def check_consents(
+    said: Mapping[str, Container[str]] | None,
+    composition: Composition,
+    choices: Mapping[str, Choice],
+) -> None:
+    """Whether what only the user may allow (see `protofl.Field`) was said by the user.
+
+    Raises:
+        UsageError: It comes from a file.
+    """
+    if said is None:
+        return
+    for owner, part in parts_of(composition, choices).items():
+        check_consent(part.config, owner, said.get(owner, ()))
 
 
 def device_of(text: str) -> torch.device:
@@ -173,9 +196,7 @@ def resolved(
     settings: Settings, composition: Composition, choices: Mapping[str, Choice]
 ) -> Settings:
     """The settings with every plugin's options as they are in this run; made anew they stay so."""
-    parts: dict[str, Choice] = {**composition.members}
-    parts |= {option: choices[kind] for option, kind in CHOOSING.items() if kind in choices}
-    options = {name: part.dump() for name, part in parts.items()}
+    options = {name: part.dump() for name, part in parts_of(composition, choices).items()}
     update = {
         "options": {name: values for name, values in options.items() if values},
         "dataset": choices["dataset"].text,

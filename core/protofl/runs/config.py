@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
+from protofl.options.written import merge_nested
 from protofl.plan.options import options_in
 from protofl.plan.plan import Plan
 from protofl.plan.settings import FREE, UNRECORDED
@@ -67,7 +68,12 @@ def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
     """
     values = options_in(recorded)
     for key, value in given.items():
-        if key in FREE or key not in values or (key, value) == ("device", "auto"):
+        if (
+            key in FREE
+            or key not in values
+            or key == "options"
+            or (key, value) == ("device", "auto")
+        ):
             continue
         if key == "method" and value == values.get("recipe", {}).get("name"):
             continue
@@ -76,7 +82,31 @@ def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
                 f"--{key.replace('_', '-')} {value} differs from the run's {values[key]}",
                 do="leave it out, or start a new run in another folder",
             )
-    return values | {k: v for k, v in given.items() if k in FREE}
+    options = given.get("options", {})
+    _check_same_options(values["options"], options)
+    free = {k: v for k, v in given.items() if k in FREE}
+    return values | free | {"options": merge_nested(values["options"], options)}
+
+
+def _check_same_options(
+    recorded: dict[str, dict[str, Any]], given: dict[str, dict[str, Any]]
+) -> None:
+    """Options of plugins are given again where they are consents; they have to be the run's."""
+    for owner, values in given.items():
+        for key, value in values.items():
+            if owner in FREE:
+                continue
+            if not owner:
+                raise UsageError(
+                    f"--set {key}={value}: whose option is not said",
+                    do="with --resume write --set NAME.KEY=VALUE",
+                )
+            was = recorded.get(owner, {}).get(key)
+            if str(was).lower() != str(value).lower():
+                raise UsageError(
+                    f"--set {owner}.{key}={value} differs from the run's {was}",
+                    do="leave it out, or start a new run in another folder",
+                )
 
 
 def _as_recorded(key: str, value: str) -> str:

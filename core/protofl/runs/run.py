@@ -82,7 +82,8 @@ def start(request: Request, progress: Progress) -> Result:
         given = continued(recorded, given)
     elif out is not None:
         check_free(out.expanduser().absolute())
-    plan = Plan.make(given, request.extra, lambda line: progress(events.Note(line)))
+    note = lambda line: progress(events.Note(line))  # noqa: E731
+    plan = Plan.make(given, request.extra, note, said=request.said)
     plan.split(0)  # data that can't be split this way are found before there is a folder
     check_measures(plan)
     if recorded:
@@ -163,7 +164,7 @@ class _Life:
         given, found = self.request.options, self.plan.settings.options
         typed = {  # as numbers, where the command line has words
             name: {key: found.get(name, {}).get(key, value) for key, value in values.items()}
-            for name, values in given.get("options", {}).items()
+            for name, values in self.plan.without_consents(given.get("options", {})).items()
         }
         write_recipe(path, given | {"options": typed})
         self.progress(events.Note(f"the recipe of this run is in {path}"))

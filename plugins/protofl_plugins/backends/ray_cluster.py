@@ -29,6 +29,7 @@ class Config(pf.Config):
 
     address: str | None = pf.Field(
         None,
+        consent=True,
         description="the cluster: auto (the one on this machine), host:port or ray://host:port; "
         "none starts a Ray of its own and stops it afterwards",
     )
@@ -39,6 +40,7 @@ class Config(pf.Config):
     )
     runtime_env: dict[str, Any] | None = pf.Field(
         None,
+        consent=True,
         description="Ray's runtime environment of the actors, as JSON: working_dir, py_modules, "
         "pip, env_vars",
     )

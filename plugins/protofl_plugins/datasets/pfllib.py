@@ -33,6 +33,7 @@ class PFLlib:
         path: str = pf.Field(description="the folder with train/ID.npz and test/ID.npz")
         trust_pickle: bool = pf.Field(
             False,
+            consent=True,
             description="read the files although they are pickles, which can run any code: only "
             "for files whose source you trust",
         )

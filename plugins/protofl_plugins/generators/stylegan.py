@@ -40,10 +40,14 @@ class _StyleGAN:
 
         weights: _Path = pf.Field(None, description="the network file (.pkl) of the authors")
         repo: _Path = pf.Field(
-            None, description="a clone of the official code: the folder with legacy.py and dnnlib"
+            None,
+            consent=True,
+            description="a clone of the official code: the folder with legacy.py and dnnlib, whose "
+            "code is run",
         )
         trust_pickle: bool = pf.Field(
             False,
+            consent=True,
             description="I trust the file: opening a pickle runs the code in it, with my rights",
         )
         batch: int = pf.Field(8, ge=1, description="images that are generated together")
