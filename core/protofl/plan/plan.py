@@ -79,8 +79,7 @@ class Plan:
         """Resolve what was given with the defaults of the method, the data set and the list.
 
         Args:
-            given: Options by the names of `protofl.plan.settings`; what is None counts as not
-                given.
+            given: Options by the names of `protofl.plan.settings`; None counts as not given.
             extra: Plugin classes that are not installed, {(kind, name): class}.
             report: Takes a line when something takes long (a download).
             registry: Where plugins are found, instead of a registry of the plan's own; then
