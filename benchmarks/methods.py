@@ -1,9 +1,14 @@
-"""Every installed method, ten rounds each: accuracy, traffic and seconds a round as one table.
+"""Our methods, ten rounds each: accuracy, traffic and seconds a round as tables.
 
     python benchmarks/methods.py --data DIR --runs runs/methods > table.md
 
 DIR holds ``mnist-12k.npz`` and ``cifar10-12k.npz``: balanced subsets of 12,000 images as `npz:`
-data sets. A run that is finished in the runs' folder is read, not repeated.
+data sets; and ``digits-table.npz``, scikit-learn's digits as rows of 64 numbers::
+
+    x, y = sklearn.datasets.load_digits(return_X_y=True)
+    np.savez("digits-table.npz", x_train=(x / 16).astype("float32"), y_train=y)
+
+A run that is finished in the runs' folder is read, not repeated.
 """
 
 from __future__ import annotations
@@ -11,8 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import protofl as pf
@@ -20,6 +27,8 @@ from protofl.errors import RunFailure, UsageError
 
 UNCAPPED = {"set": {"partition.cap": False}}
 """The split of the first tables, which were made before `dirichlet` had its cap."""
+SMALLEST = {"set": {"auxiliary": "htcnn8-2"}}
+"""The auxiliary model with the fewest parameters of ``htcnn8``."""
 
 
 @dataclass
@@ -31,6 +40,30 @@ class Case:
     data: str
     methods: tuple[str, ...]
     options: dict[str, Any] = field(default_factory=dict)
+    own: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What one of the methods is given beside the others' options; None takes one back."""
+    label: str = ""
+    """Ends the names of run folders, where two cases differ in options alone."""
+
+
+def distilling(beta: float) -> Case:
+    """The methods with public data in the setting of FedPKD's comparison, three seeds."""
+    adam = {"optimizer": "adam", "lr": 1e-3, "batch_size": 32, "local_epochs": 10}
+    return Case(
+        f"`mlp`, digits as tables, the setting of FedPKD's comparison, beta {beta}, three seeds",
+        "mlp",
+        "digits-table.npz",
+        ("local", "fedmd", "ds-fl", "feddf", "fedet", "fedpkd"),
+        {
+            "clients": 10,
+            "public": "200",
+            "trials": 3,
+            "partition": "dirichlet",
+            "set": {"partition.over": "clients", "partition.beta": beta, "epochs": "paper"},
+        },
+        {"local": {**adam, "set": {"epochs": None}}},
+        f"-{beta}",
+    )
 
 
 CASES = (
@@ -43,16 +76,12 @@ CASES = (
             "feddistill", "fedgh", "fedgen", "fml", "fedkd",
         ),
         UNCAPPED,
+        {"fml": SMALLEST, "fedkd": SMALLEST},
     ),
     Case("`cnn4`, MNIST", "cnn4", "mnist-12k.npz", ("local", "fedavg", "fedprox"), UNCAPPED),
     Case("`htfe4`, CIFAR-10", "htfe4", "cifar10-12k.npz", ("local", "fedktl"), UNCAPPED),
-    Case(
-        "`fedpkd-het`, CIFAR-10, `--public 1000`, one private, public and server epoch",
-        "fedpkd-het",
-        "cifar10-12k.npz",
-        ("local", "fedmd", "ds-fl", "feddf", "fedet", "fedpkd"),
-        {"public": "1000", "local_epochs": 1},
-    ),
+    distilling(0.5),
+    distilling(0.1),
 )  # fmt: skip
 
 
@@ -73,12 +102,14 @@ def main() -> None:
 
 def one(case: Case, method: str, given: argparse.Namespace) -> dict[str, Any]:
     """One method's row; the run is made where its folder has no summary."""
-    out = given.runs / f"{method}-{case.models}-{case.data.removesuffix('.npz')}-{given.rounds}"
+    name = f"{method}-{case.models}-{case.data.removesuffix('.npz')}-{given.rounds}{case.label}"
+    out = given.runs / name
     failure = None
     if not (out / "summary.json").exists():
-        options = case.options | {"clients": 20, "rounds": given.rounds, "seed": 0}
-        if method in ("fml", "fedkd"):  # the htcnn8 net with the fewest parameters
-            options["set"] = {**options.get("set", {}), "auxiliary": "htcnn8-2"}
+        own = case.own.get(method, {})
+        options = {"clients": 20, "rounds": given.rounds, "seed": 0} | case.options | own
+        chosen = case.options.get("set", {}) | own.get("set", {})
+        options["set"] = {key: value for key, value in chosen.items() if value is not None}
         dataset = f"npz:{given.data / case.data}"
         try:
             if (out / "config.json").exists():
@@ -89,21 +120,42 @@ def one(case: Case, method: str, given: argparse.Namespace) -> dict[str, Any]:
             failure = str(error).split("\n")[0]
     record = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     summary = out / "summary.json"
-    majority = json.loads(summary.read_text())["majority_accuracy"] if summary.exists() else None
+    majority = None
+    if summary.exists():
+        whole = json.loads(summary.read_text())
+        majority = mean(trial["majority_accuracy"] for trial in whole.get("trials", [whole]))
     return {"method": method, "record": record, "majority": majority, "failure": failure}
+
+
+def per_trial(record: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> list[Any]:
+    """A value of every round, for each trial of a run."""
+    return [
+        [value(line) for line in record if line["trial"] == trial]
+        for trial in sorted({line["trial"] for line in record})
+    ]
+
+
+def has_server(record: list[dict[str, Any]]) -> bool:
+    """Whether the method trains a model on the server."""
+    return "server_test_accuracy" in record[0]["extra"]
+
+
+def server_accuracy(line: dict[str, Any]) -> float:
+    """That model's accuracy on the global test samples after a round."""
+    return float(line["extra"]["server_test_accuracy"])
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as Markdown."""
-    lines = [
-        "| method | best | final | floats up | floats down | seconds a round |",
-        "|---|---|---|---|---|---|",
-    ]
+    server = any(has_server(row["record"]) for row in rows)
+    heads = ["method", "best", "final", *(["server"] if server else [])]
+    heads += ["floats up", "floats down", "seconds a round"]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for row in rows:
         record = row["record"]
-        accuracy = [line["test_accuracy"] for line in record]
+        accuracy = per_trial(record, lambda line: line["test_accuracy"])
         # Round 0 is not like the others: the server knows nothing yet.
-        later = record[1:] or record
+        later = [line for line in record if line["round"]] or record
         up, down, seconds = (
             statistics.median(value(line) for line in later)
             for value in (
@@ -112,11 +164,13 @@ def table(rows: list[dict[str, Any]]) -> str:
                 lambda line: line["seconds"]["total"],
             )
         )
-        final = f"{accuracy[-1]:.3f}" if not row["failure"] else row["failure"]
-        lines.append(
-            f"| `{row['method']}` | {max(accuracy):.3f} | {final} "
-            f"| {up:,.0f} | {down:,.0f} | {seconds:.1f} |"
-        )
+        final = f"{mean(trial[-1] for trial in accuracy):.3f}"
+        cells = [f"`{row['method']}`", f"{mean(map(max, accuracy)):.3f}", row["failure"] or final]
+        if server:
+            own = per_trial(record, server_accuracy) if has_server(record) else []
+            cells.append(f"{mean(map(max, own)):.3f}" if own else "")
+        cells += [f"{up:,.0f}", f"{down:,.0f}", f"{seconds:.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
