@@ -139,7 +139,7 @@ class FedGen(SharedHead, DropsLastBatch):
         "classes": "which classes the client has",
     }
     downloads = {
-        "head/…": "h, the average of the clients' heads from the second round on",
+        "head/…": "h, one head for all; the average of the clients' heads from the second round on",
         "generator/…": "G, which maps a class to features that the clients' heads recognise",
         "counts": "the label counts of the last round's clients together; in round 0 one each",
         "classes": "the classes of these counts",
