@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -287,8 +287,14 @@ def _own_split(data: Dataset, num_clients: int | None, public: int, subset: floa
     return Split(rows=rows, offsets=offsets, partitioner="own")
 
 
-def partition_record(split: Split, data: Dataset) -> dict[str, Any]:
-    """What ``partition.json`` holds of a split: counts, clients × classes, and the hash."""
+def partition_record(splits: Sequence[Split], data: Dataset) -> dict[str, Any]:
+    """What ``partition.json`` holds of the splits of some trials: the first's, others in it."""
+    first, *others = ({"trial": n, **_record(split, data)} for n, split in enumerate(splits))
+    return {**first, "trials": others}
+
+
+def _record(split: Split, data: Dataset) -> dict[str, Any]:
+    """Counts, clients × classes, and the hash of a split."""
     train_counts, test_counts = split.counts(data.y, data.num_classes)
     return {
         "partitioner": split.partitioner,

@@ -53,3 +53,12 @@ def unused(path: Path) -> Path:
         number += 1
         found = path.with_name(f"{path.name}-{number}")
     return found
+
+
+@contextmanager
+def gone_afterwards(folder: Path) -> Iterator[Path]:
+    """A folder that may be made in the block; it is removed with all that it holds."""
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

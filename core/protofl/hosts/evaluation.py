@@ -15,8 +15,8 @@ from protofl.wire.payload import Payload
 
 def score(
     plan: Plan, record: ClientRecord, download: Payload, round: int, profile: HostProfile
-) -> list[int]:
-    """How many samples a client predicts rightly; it stays what it was.
+) -> list[tuple[int, int]]:
+    """How many samples a client predicts rightly, and of how many; it stays what it was.
 
     Args:
         plan: The run.
@@ -47,4 +47,4 @@ def score(
                         scores = composition.call("inference", client=client, x=x)
                     correct[number] += (scores.argmax(1) == y).sum()
     record.forget_scratch()
-    return correct.tolist()
+    return [(right, len(each)) for right, each in zip(correct.tolist(), scored, strict=True)]

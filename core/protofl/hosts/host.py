@@ -8,22 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from protofl.cores import compute_threads, deterministic_kernels
+from protofl.hosts import jobs as work
 from protofl.hosts.building import Builder
 from protofl.hosts.evaluation import score
 from protofl.hosts.groups import chunks, trains_groups
-from protofl.hosts.jobs import (
-    ClientJob,
-    Drop,
-    Evaluate,
-    EvaluateReply,
-    Job,
-    Load,
-    Reply,
-    RoundJob,
-    Save,
-    StartTrial,
-    Train,
-)
 from protofl.hosts.store import ClientStore, store_kind
 from protofl.hosts.training import Read, Trainer, Training, carry_out
 from protofl.models.unset import unset_model
@@ -58,20 +46,20 @@ class Host:
             reuse=not plan.composition.has("setup_client"),
         )
 
-    def handle(self, job: Job) -> Reply:
+    def handle(self, job: work.Job) -> work.Reply:
         """Do a job.
 
         Raises:
             ProtoflError: What went wrong, with the client and the hook.
         """
         start = time.perf_counter_ns()
-        self._profile.sample = isinstance(job, ClientJob) and job.sample
+        self._profile.sample = isinstance(job, work.ClientJob) and job.sample
         with self._computing():
             reply = self._do(job)
-        if self._profile.spans.on and isinstance(job, ClientJob):
+        if self._profile.spans.on and isinstance(job, work.ClientJob):
             name = self.plan.info.architecture_of(job.client).name
             title = f"{job.op} client {job.client} ({name})"
-            number = job.round if isinstance(job, RoundJob) else -1
+            number = job.round if isinstance(job, work.RoundJob) else -1
             reply.profile = self._profile.job_done(
                 title, start, client=job.client, architecture=name, round=number
             )
@@ -79,7 +67,7 @@ class Host:
 
     # --- a host is a pool of one ----------------------------------------------------------------
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
+    def run(self, jobs: Sequence[work.Job]) -> Iterator[tuple[work.Job, work.Reply]]:
         """Do clients' jobs, several at a time where the engine trains groups; yield as done.
 
         A profiled run does one at a time, as it tells of clients and of their steps, and so does
@@ -89,7 +77,7 @@ class Host:
             ProtoflError: What went wrong, with the client and the hook.
         """
         engine = self.plan.choices["engine"]
-        train = [job for job in jobs if isinstance(job, Train)]
+        train = [job for job in jobs if isinstance(job, work.Train)]
         grouped = trains_groups(engine) and not (self._profile.spans.on or self._dry)
         if not grouped or len(train) < len(jobs):
             for job in jobs:
@@ -102,7 +90,7 @@ class Host:
                 replies = carry_out(engine, [self._training(job) for job in chosen])
             yield from zip(chosen, replies, strict=True)
 
-    def broadcast(self, job: Job) -> None:
+    def broadcast(self, job: work.Job) -> None:
         """Do a job."""
         self.handle(job)
 
@@ -138,32 +126,32 @@ class Host:
 
     # --- operations -----------------------------------------------------------------------------
 
-    def _do(self, job: Job) -> Reply:
+    def _do(self, job: work.Job) -> work.Reply:
         clock = Clock(self._profile.spans)
         match job:
-            case Train():
+            case work.Train():
                 return carry_out(self.plan.choices["engine"], [self._training(job)])[0]
-            case Evaluate():
+            case work.Evaluate():
                 return self._evaluate(job, clock)
-            case StartTrial():
+            case work.StartTrial():
                 self._start_trial(job)
-            case Save():
+            case work.Save():
                 self._store.save(job.client, Path(job.path))
                 clock.lap("checkpoint")
-            case Load():
+            case work.Load():
                 self._store.load(job.client, Path(job.path))
-            case Drop():
+            case work.Drop():
                 self._store.drop(job.client)
             case _:
                 raise TypeError(f"a host can't do {type(job).__name__}")
-        return Reply(clock.seconds)
+        return work.Reply(clock.seconds)
 
-    def _start_trial(self, job: StartTrial) -> None:
+    def _start_trial(self, job: work.StartTrial) -> None:
         self._builder.trial = job.trial
         self._store.start({client: Path(path) for client, path in job.files.items()}, job.parked)
         self.plan.split(job.trial)  # made now, while the hosts wait for each other
 
-    def _training(self, job: Train) -> Training:
+    def _training(self, job: work.Train) -> Training:
         """Local training, which waits for the engine at every `TrainJob` that it yields."""
         clock = Clock(self._profile.spans)
         with self._store.lent(job.client, trains=True) as record:
@@ -172,12 +160,12 @@ class Host:
         clock.lap("checkpoint")
         return reply
 
-    def _evaluate(self, job: Evaluate, clock: Clock) -> EvaluateReply:
+    def _evaluate(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:
         with self._store.lent(job.client, trains=False) as record:
             clock.lap("setup")
             download = self._read(job.blob, self.plan.device)
-            correct, *train = score(self.plan, record, download, job.round, self._profile)
-            counts = (len(record.test), len(record.train))
+            (correct, count), *train = score(self.plan, record, download, job.round, self._profile)
         clock.lap("evaluate")
-        seen = (train[0], counts[1]) if train else None
-        return EvaluateReply(clock.seconds, correct=correct, count=counts[0], train=seen)
+        return work.EvaluateReply(
+            clock.seconds, correct=correct, count=count, train=train[0] if train else None
+        )

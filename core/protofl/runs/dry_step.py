@@ -7,6 +7,7 @@ a key that a hook reads and nobody sends, shapes that do not fit.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -44,22 +45,11 @@ def dry_step(plan: Plan) -> None:
         Refused: A term or key is missing in the second round, or a tensor has the wrong shape.
         UsageError: A hook failed.
     """
-    two, looks = min(2, plan.info.num_clients), Looks()
-    # Methods keep no state on themselves, so nothing is left behind by sharing them.
-    small = replace(
-        plan,
-        images=plan.images and plan.images.unopened(),
-        composition=plan.composition.watched(looks),
-        info=replace(plan.info, num_clients=two, participants=two),
-        settings=plan.settings.model_copy(update={"eval_every": 1, "on_bad_upload": "stop"}),
-    )
-    host = _DryHost(small, looks)
-    federation = Federation(small, host, dry=True)
+    looks = Looks()
+    watched = replace(plan, composition=plan.composition.watched(looks))
+    host = _DryHost(for_dry_rounds(watched, min(2, plan.info.num_clients)), looks)
     try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            federation.start_trial(0)
-            federation.round(0)
-            line, _ = federation.round(1)
+        line = two_dry_rounds(host)
     except ProtoflError as error:
         raise explained(error, plan, host.down, host.up, looks.reader) from error
     missing = [term for term in plan.composition.terms if term.label not in line["loss_terms"]]
@@ -67,3 +57,24 @@ def dry_step(plan: Plan) -> None:
         raise without_term(missing[0], looks.training, plan.registry)
     if looks.evaluation:
         raise without_key(looks.evaluation, plan.registry)
+
+
+def for_dry_rounds(plan: Plan, clients: int) -> Plan:
+    """The plan of a dry host with so many clients, which all take part in every round."""
+    # Methods keep no state on themselves, so nothing is left behind by sharing them.
+    changes = {"eval_every": 1, "on_bad_upload": "stop", "measure": []}
+    return replace(
+        plan,
+        images=plan.images and plan.images.unopened(),
+        info=replace(plan.info, num_clients=clients, participants=clients),
+        settings=plan.settings.model_copy(update=changes),
+    )
+
+
+def two_dry_rounds(host: Host) -> dict[str, Any]:
+    """The second line of two rounds on a dry host; in the second all is there that is sent."""
+    federation = Federation(host.plan, host, dry=True)
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        federation.start_trial(0)
+        federation.round(0)
+        return federation.round(1)[0]

@@ -56,7 +56,8 @@ class Federation:
         timeline: Timeline = NOT_PROFILED,
         parked: Path | None = None,
     ) -> None:
-        self.plan, self.pool, self.dry, self._parked = plan, pool, dry, parked
+        self.plan, self.pool, self.dry = plan, pool, dry
+        self._parked = None if parked is None else str(parked)
         self._spans = timeline.spans
         self._stages = Stages(plan, pool, progress, timeline)
         phases = plan.composition.phases(plan.info)
@@ -79,8 +80,7 @@ class Federation:
         self.trial = self._stages.trial = trial
         self.holders = set()
         self._server_side = ServerSide(self.plan, trial, self._spans, dry=self.dry)
-        parked = None if self._parked is None else str(self._parked)
-        self.pool.broadcast(jobs.StartTrial(trial, dict(files or {}), parked))
+        self.pool.broadcast(jobs.StartTrial(trial, dict(files or {}), self._parked))
 
     def resume(self, folder: RunFolder) -> None:
         """Go back to a run's last committed round."""
@@ -114,8 +114,10 @@ class Federation:
             return self._round(number)
 
     def _round(self, number: int) -> tuple[dict[str, Any], list[int]]:
-        start, tally = time.perf_counter(), Tally()
-        self.server.round, self.server.evaluates = number, self._evaluates(number)
+        start, tally, settings = time.perf_counter(), Tally(), self.plan.settings
+        last = number + 1 == settings.rounds
+        self.server.round = number
+        self.server.evaluates = last or (number + 1) % settings.eval_every == 0
         # 1. Who takes part.
         clients = self.participants(number)
         tally.participants = len(clients)
@@ -128,7 +130,7 @@ class Federation:
             self._follow_up(clients, number, tally)
         # 6. Evaluation, each client with what it would download next.
         if self.server.evaluates:
-            everyone = self.plan.settings.eval_clients == "all"
+            everyone = settings.eval_clients == "all"
             chosen = range(self.plan.info.num_clients) if everyone else clients
             self.evaluate_clients(chosen, number, tally)
         with self._spans.span("end_round", "server"):
@@ -138,10 +140,6 @@ class Federation:
         tally.seconds["total"] = time.perf_counter() - start
         self.client_accuracy = tally.accuracy
         return {"trial": self.trial, "round": number, **tally.line(extra)}, clients
-
-    def _evaluates(self, number: int) -> bool:
-        settings = self.plan.settings
-        return (number + 1) % settings.eval_every == 0 or number + 1 == settings.rounds
 
     def train_clients(self, clients: list[int], number: int, tally: Tally) -> dict[int, Payload]:
         """Downloads, local training and uploads; {client: upload} of those that count."""

@@ -12,7 +12,7 @@ from protofl.models.architecture import SplitModel
 from protofl.models.cost import ClientFlops, flop_counter
 from protofl.plan.plan import Plan
 from protofl.plugin.choice import choose
-from protofl.runs.federation import Federation
+from protofl.runs.dry_step import for_dry_rounds, two_dry_rounds
 
 
 class _CountingHost(Host):
@@ -39,21 +39,12 @@ class _CountingHost(Host):
 def count_flops(plan: Plan) -> list[ClientFlops]:
     """What clients of each architecture compute, in the order of the architectures.
 
-    As in the dry step two rounds are tried, so that the second has all that is downloaded.
+    They are tried in two rounds, as in the dry step.
     """
     count = len(plan.info.architectures)
-    small = replace(
-        plan,
-        info=replace(plan.info, num_clients=count, participants=count),
-        choices={**plan.choices, "engine": choose(plan.registry, "engine", "eager")},
-        settings=plan.settings.model_copy(update={"on_bad_upload": "stop", "measure": []}),
-    )
-    host = _CountingHost(small)
-    federation = Federation(small, host, dry=True)
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        federation.start_trial(0)
-        for number in range(2):
-            federation.round(number)
+    eager = {**plan.choices, "engine": choose(plan.registry, "engine", "eager")}
+    host = _CountingHost(for_dry_rounds(replace(plan, choices=eager), count))
+    two_dry_rounds(host)
     x = plan.info.sample.zeros(1).to(plan.device)
     for client, found in host.flops.items():
         record = host.client(client)

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -68,14 +67,10 @@ class RunFolder:
         self._metrics, self._checkpoint = self.path / "metrics.jsonl", self.path / "checkpoint"
         self._manifest = Manifest(self._checkpoint)
 
-    @contextmanager
-    def parking(self) -> Iterator[Path]:
-        """A folder for files of clients between rounds, which is gone afterwards."""
-        parked = self.path.expanduser().absolute() / "parked"
-        try:
-            yield parked
-        finally:
-            shutil.rmtree(parked, ignore_errors=True)
+    @property
+    def parked(self) -> Path:
+        """A folder for files of clients between rounds; no run takes it up."""
+        return self.path.expanduser().absolute() / "parked"
 
     @classmethod
     def create(cls, path: Path, plan: Plan) -> RunFolder:
@@ -103,7 +98,7 @@ class RunFolder:
         """Open a run's folder; an interrupted run is cut to its last committed round."""
         path = path.expanduser().absolute()
         folder = cls(path, finished=(path / "summary.json").exists())
-        shutil.rmtree(path / "parked", ignore_errors=True)  # of a run that was killed
+        shutil.rmtree(folder.parked, ignore_errors=True)  # of a run that was killed
         folder._manifest.read()
         folder._take_commit()
         last = (folder.commit.trial, folder.commit.round) if folder.commit else (-1, -1)

@@ -15,7 +15,7 @@ from protofl.cores import deterministic_kernels
 from protofl.data.batches import LEAST
 from protofl.data.split import partition_record
 from protofl.files.numbers import short
-from protofl.files.replacing import unused, write_json
+from protofl.files.replacing import gone_afterwards, unused, write_json
 from protofl.hosts.jobs import Pool
 from protofl.plan.options import as_typed
 from protofl.plan.plan import Plan
@@ -120,7 +120,7 @@ class _Life:
         backend = plan.choices["backend"]
         pool: Pool = backend.call("open_pool", plan=plan, workers=plan.settings.workers)
         try:
-            with self.folder.parking() as parked, closing(pool):
+            with gone_afterwards(self.folder.parked) as parked, closing(pool):
                 self._before_the_first_round()
                 federation = Federation(
                     plan, pool, self.progress, timeline=self.timeline, parked=parked
@@ -154,7 +154,9 @@ class _Life:
         if not self.request.resume:
             self.folder = RunFolder.create(self.folder.path, plan)
             self.progress(events.FolderMade(self.folder))
-        self._write_partition()
+        trials = range(1 if plan.settings.hold_split else plan.settings.trials)
+        record = partition_record([plan.split(trial) for trial in trials], plan.data)
+        write_json(self.folder.path / "partition.json", record)
         few = int((plan.split(0).train_sizes < LEAST).sum())
         if few:
             line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
@@ -168,13 +170,6 @@ class _Life:
         }
         write_recipe(path, given | {"options": typed})
         self.progress(events.Note(f"the recipe of this run is in {path}"))
-
-    def _write_partition(self) -> None:
-        plan = self.plan
-        trials = range(1 if plan.settings.hold_split else plan.settings.trials)
-        records = [{"trial": t, **partition_record(plan.split(t), plan.data)} for t in trials]
-        path = self.folder.path / "partition.json"
-        write_json(path, {**records[0], "trials": records[1:]})
 
     def _remaining(self) -> Iterator[tuple[int, int]]:
         """Trials that are not finished, with the round at which each begins."""

@@ -100,8 +100,6 @@ class ServerSide:
                 with self._spans.span(hook, "server"), place:
                     update = self._plan.composition.call(hook, server=self.view, uploads=uploads)
                 record.knowledge.merge(update)
-        if record.dry or not self._plan.settings.measure:
-            return {}
         return measured(self._plan, self._trial, record.knowledge, uploads)
 
     @torch.no_grad()
@@ -133,9 +131,8 @@ def _fresh(plan: Plan, trial: int, *, dry: bool) -> ServerRecord:
     """The server before its set-up."""
     layout = plan.info.architectures[0].channels_last
     split = plan.split(trial)
-    test, public = None, plan.public_samples(trial, layout)
-    if split.global_test is not None:
-        test = plan.samples(split.global_test, layout)
+    public = plan.public_samples(trial, layout)
+    test = None if split.global_test is None else plan.samples(split.global_test, layout)
     if dry:
         test, public = (s and s.first(plan.settings.batch_size) for s in (test, public))
     return ServerRecord(

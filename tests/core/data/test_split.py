@@ -197,7 +197,7 @@ def test_ten_thousand_clients_are_quick():
     start = time.perf_counter()
     split = make_split(data, even, 10_000, 10, 0)
     train_counts, _ = split.counts(data.y, 10)
-    record = partition_record(split, data)
+    record = partition_record([split], data)
     assert time.perf_counter() - start < 3
     assert train_counts.shape == (10_000, 10) and record["hash"] == split.hash
 
@@ -310,7 +310,7 @@ def test_counts_against_a_loop():
 def test_record_is_json():
     data = images(60, 50, 3)
     split = make_split(data, even, 2, 10, 0, public=10, partitioner="even")
-    record = json.loads(json.dumps(partition_record(split, data)))
+    record = json.loads(json.dumps(partition_record([split], data)))
     train_counts, test_counts = split.counts(data.y, 3)
     assert record["train_counts"] == train_counts.tolist()
     assert record["test_counts"] == test_counts.tolist()
