@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from protofl_cli.commands import (
     run,
     show,
 )
+from protofl_cli.interrupts import Terminated, interrupted
 from protofl_cli.run_options import with_options
 
 # What a mistake on the command line raises. Newer versions of Typer bring these classes along,
@@ -36,15 +38,18 @@ class Commands(TyperGroup):
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - as the base class has it
         """Run a command; ends the program.
 
-        Exit code 2: found before anything was started; 1: it failed; 130: interrupted.
+        Exit code 2: found before anything was started; 1: it failed; 130: interrupted (143: by
+        SIGTERM).
         """
         known = {"debug": False}
         options = extra | {"prog_name": "protofl", "standalone_mode": False, "obj": known}
         try:
             code = super().main(*args, **options)
-        except (KeyboardInterrupt, typer.Abort):
-            render.error("interrupted")
-            code = 130
+        except (KeyboardInterrupt, typer.Abort) as stop:
+            code = interrupted(stop)
+        except SystemExit as end:  # of a plugin: our own commands end by typer.Exit
+            render.error(f"a plugin called sys.exit({'' if end.code is None else repr(end.code)})")
+            code = 1
         except Exception as problem:
             code = _report(problem, debug=known["debug"])
         sys.exit(code if isinstance(code, int) else 0)
@@ -154,7 +159,12 @@ generator_app.command("train")(generator.train)
 app.add_typer(generator_app, name="generator")
 
 
+def _terminated(number: int, frame: object) -> None:
+    raise Terminated
+
+
 def main() -> None:
     """Entry point of the console script."""
     render.utf8_or_marks()
+    signal.signal(signal.SIGTERM, _terminated)
     app()

@@ -49,6 +49,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "workers",
         "client_store",
         "server_threads",
+        "job_limit",
         "data_dir",
     ),
     "Record and screen": (

@@ -65,6 +65,10 @@ class RunFailure(ProtoflError):
     """The run started and failed; finished rounds are saved (exit code 1)."""
 
 
+class Overtime(BaseException):
+    """Something took longer than it may; no `Exception`, so that no hook catches it by the way."""
+
+
 class HostFailure(RunFailure):
     """A host ended in the middle of a job (a worker process was killed, say)."""
 
@@ -154,6 +158,17 @@ def unknown(noun: str, name: str, known: Iterable[str], do: str = "") -> UsageEr
     return UsageError(f"unknown {noun} {name!r}", line, do)
 
 
+ENDS = (SystemExit, Overtime)
+"""What ends a hook beside an error of its own: it ends the program, or never comes to an end."""
+
+
+def in_words(error: BaseException) -> str:
+    """What a hook raised."""
+    if isinstance(error, SystemExit):
+        return f"it called sys.exit({'' if error.code is None else repr(error.code)})"
+    return str(error) if isinstance(error, Overtime) else f"{type(error).__name__}: {error}"
+
+
 def last_place(error: BaseException) -> str:
     """``FILE:LINE`` where an error came up."""
     if isinstance(error, SyntaxError) and error.filename:
@@ -182,8 +197,7 @@ class naming:
             if self._place not in error.what:
                 error.what = f"{self._place}: {error.what}"
                 error.place = error.place or self._place
-        elif isinstance(error, Exception):
-            what = f"{self._place}: {type(error).__name__}: {error}"
-            failure = RunFailure(what, do="--debug shows where")
+        elif isinstance(error, (Exception, *ENDS)):
+            failure = RunFailure(f"{self._place}: {in_words(error)}", do="--debug shows where")
             failure.place = self._place
             raise failure from error

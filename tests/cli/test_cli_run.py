@@ -226,7 +226,11 @@ def test_interrupted_and_resumed(cli, tiny, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_ctrl_c(subprocess_of, tiny, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated by SIGTERM")],
+)
+def test_interruptions(subprocess_of, tiny, tmp_path, number, code, words):
     process = subprocess_of("run", "local", *tiny, "--rounds", 5000, "--out", "r")
     metrics = tmp_path / "r" / "metrics.jsonl"
     for _ in range(600):
@@ -234,11 +238,12 @@ def test_ctrl_c(subprocess_of, tiny, tmp_path):
             break
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, errors = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "server_train" in output
-    assert "interrupted" in errors and "--resume --out r" in errors
+    assert not (tmp_path / "r" / "parked").exists()
+    assert words in errors and "--resume --out r" in errors
     assert "Traceback" not in errors
 
 

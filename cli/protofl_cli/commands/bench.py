@@ -10,6 +10,7 @@ import typer
 
 from protofl_cli import render
 from protofl_cli.bench_tables import agreement_rows, case_rows, machine_line, speed_rows, stage_rows
+from protofl_cli.interrupts import interrupted
 from protofl_cli.options import DataDir, Debug
 
 if TYPE_CHECKING:
@@ -209,10 +210,10 @@ def _followed(request: Request, json_: Path | None) -> dict[str, Any]:
 
     try:
         return measure(request, follow)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         bar.stop()
-        render.error("interrupted", do=f"finished cases are in {json_}" if kept else "")
-        raise typer.Exit(130) from None
+        do = f"finished cases are in {json_}" if kept else ""
+        raise typer.Exit(interrupted(stop, do)) from None
     finally:
         bar.stop()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protofl_cli import render
+from protofl_cli.interrupts import interrupted
 from protofl_cli.options import Debug
 from protofl_cli.run_options import option_parameters, with_options
 
@@ -104,9 +104,9 @@ def run(
             from protofl.runs.run import start
 
             start(request, screen)
-    except KeyboardInterrupt:
-        render.error("interrupted", do=_to_continue(screen.folder, "nothing had been started"))
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt as stop:
+        do = _to_continue(screen.folder, "nothing had been started")
+        raise typer.Exit(interrupted(stop, do)) from None
     except Exception as problem:
         _hint(problem, screen.folder)
         raise

@@ -15,6 +15,7 @@ from protofl.hosts.groups import chunks, trains_groups
 from protofl.hosts.store import ClientStore, store_kind
 from protofl.hosts.training import Read, Trainer, Training, carry_out
 from protofl.models.unset import unset_model
+from protofl.overtime import at_most
 from protofl.plan.plan import Plan
 from protofl.profile.clock import Clock
 from protofl.profile.spans import HostProfile
@@ -54,7 +55,7 @@ class Host:
         """
         start = time.perf_counter_ns()
         self._profile.sample = isinstance(job, work.ClientJob) and job.sample
-        with self._computing():
+        with self._computing(), at_most(self.plan.settings.job_limit, str(job)):
             reply = self._do(job)
         if self._profile.spans.on and isinstance(job, work.ClientJob):
             name = self.plan.info.architecture_of(job.client).name
@@ -86,7 +87,8 @@ class Host:
         names = [self.plan.info.architecture_of(job.client).name for job in train]
         for places in chunks(engine, names):
             chosen = [train[place] for place in places]
-            with self._computing():
+            limit = self.plan.settings.job_limit * len(chosen)
+            with self._computing(), at_most(limit, " and ".join(map(str, chosen))):
                 replies = carry_out(engine, [self._training(job) for job in chosen])
             yield from zip(chosen, replies, strict=True)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from protofl.data.batches import Samples, batch_bounds
-from protofl.errors import RunFailure, naming
+from protofl.errors import ENDS, RunFailure, naming
 from protofl.hosts.jobs import Reply, Train, TrainReply
 from protofl.hosts.train_job import TrainJob
 from protofl.plan.plan import Plan
@@ -54,7 +54,7 @@ def carry_out(engine: Choice, trainings: Sequence[Training]) -> list[Reply]:
             same = [number for number, job in jobs.items() if job.phase.name == phase]
             try:
                 found = _trained(engine, [jobs[number] for number in same])
-            except Exception as error:
+            except (Exception, *ENDS) as error:
                 trainings[same[0]].throw(error)  # raises, with the client's name
                 raise
             done.update(zip(same, found, strict=True))

@@ -74,6 +74,12 @@ class Settings(BaseModel):
         "memory", description="where clients that have trained are kept between rounds"
     )
     server_threads: int = Field(1, ge=1, le=1024, description="threads of the server's hooks")
+    job_limit: float = Field(
+        86_400,
+        ge=0,
+        le=10_000_000,
+        description="seconds that a client's job or a server's hook may take; 0 for any",
+    )
     options: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="{plugin or kind: {key: value}} of --set"
     )
@@ -127,16 +133,16 @@ CHOOSING = {
 }
 """Options that choose the plugin of a kind; in --set they stand for the chosen one."""
 
-FREE = {"backend", "workers", "client_store", "profile", "measure"}
+FREE = {"backend", "workers", "client_store", "profile", "job_limit", "measure"}
 """Options that may differ on resume: results don't depend on them."""
 
-UNRECORDED = {"backend", "workers", "profile"}
+UNRECORDED = {"backend", "workers", "profile", "job_limit"}
 """Those of them that config.json doesn't hold."""
 
 RUN_OR_MACHINE = set(
     "recipe block seed trials hold_split eval_every eval_clients checkpoint_every on_bad_upload "
     "dry_step measure profile data_dir device deterministic engine backend workers client_store "
-    "server_threads".split()
+    "server_threads job_limit".split()
 )
 """Options that belong to a run or a machine, which recipes leave out."""
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import UsageError
+from protofl.errors import RunFailure, UsageError, in_words
 from protofl.options.declared import Config, parse_config
 from protofl.plugin.kinds import hooks_of
 from protofl.plugin.registry import Registry
@@ -49,7 +49,10 @@ class Choice:
 
     def call(self, hook: str, **given: Any) -> Any:  # noqa: ANN401 - as the hook says
         """What a hook returns (see `bound`); None where the plugin does not implement it."""
-        return self.bound(hook, **given)() if hook in self.hooks else None
+        try:
+            return self.bound(hook, **given)() if hook in self.hooks else None
+        except SystemExit as end:
+            raise RunFailure(f"{self.kind}/{self.name}, {hook}: {in_words(end)}") from end
 
     def dump(self) -> dict[str, Any]:
         """Its options as JSON has them, without the argument behind its name."""

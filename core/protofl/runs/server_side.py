@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from protofl.cores import compute_threads
 from protofl.errors import naming
 from protofl.files.numbers import finite
 from protofl.models.scoring import mean_accuracy
+from protofl.overtime import at_most
 from protofl.plan.plan import Plan
 from protofl.profile.spans import Spans
 from protofl.randomness import global_stream
@@ -42,7 +44,7 @@ class ServerSide:
         self.record = _fresh(plan, trial, dry=dry)
         threads = compute_threads(plan.settings.server_threads)
         stream = global_stream(self.record.seed, "setup-server")
-        with threads, stream, naming("setup_server"):
+        with threads, stream, self._within("setup_server"):
             started = plan.composition.lifecycle("setup_server", server=self.view)
         for knowledge in started.values():
             # The main method comes first, and what it starts with stays: a donor's server_train
@@ -52,6 +54,12 @@ class ServerSide:
             if fresh.keys() - {"classes"}:
                 self.record.knowledge.merge(fresh)
 
+    @contextmanager
+    def _within(self, place: str) -> Iterator[None]:
+        """What a hook raises gets its place, and no hook may take for ever."""
+        with at_most(self._plan.settings.job_limit, place), naming(place):
+            yield
+
     @property
     def view(self) -> Server:
         """The server as the main method sees it."""
@@ -60,7 +68,7 @@ class ServerSide:
     def _download(self, client: int) -> Payload:
         """What a client gets."""
         place = f"download_payload, client {client}, round {self.record.round}"
-        with naming(place):
+        with self._within(place):
             found = self._plan.composition.call(
                 "download_payload", server=self.view, client_id=client
             )
@@ -96,7 +104,7 @@ class ServerSide:
         record = self.record
         with global_stream(record.seed, "server", record.round):
             for hook in ("server_aggregate", "server_train"):
-                place = naming(f"{hook}, round {record.round}")
+                place = self._within(f"{hook}, round {record.round}")
                 with self._spans.span(hook, "server"), place:
                     update = self._plan.composition.call(hook, server=self.view, uploads=uploads)
                 record.knowledge.merge(update)
@@ -110,7 +118,7 @@ class ServerSide:
             table, known = knowledge.table("prototypes", self._plan.info.num_classes)
             extra["prototype_margin"] = finite(float(functional.nearest_margin(table, known)))
         extra |= self._server_accuracy()
-        with naming(f"end_round, round {self.record.round}"):
+        with self._within(f"end_round, round {self.record.round}"):
             ended = self._plan.composition.lifecycle("end_round", server=self.view)
         for found in ended.values():
             extra |= {key: finite(float(value)) for key, value in (found or {}).items()}
@@ -121,7 +129,7 @@ class ServerSide:
         test = self.record.test
         if test is None or not self.record.evaluates:
             return {}
-        with naming(f"global_models, round {self.record.round}"):
+        with self._within(f"global_models, round {self.record.round}"):
             found = self._plan.composition.lifecycle("global_models", server=self.view)
             each = [models for models in found.values() if models]
             return {**mean_accuracy(dict(ChainMap(*each)), test, "server_test_accuracy")}

@@ -1,0 +1,163 @@
+"""Hooks that end the program, and hooks that never end: the run fails and names them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+
+import protofl as pf
+import pytest
+from protofl.errors import Overtime, RunFailure
+from protofl.overtime import at_most
+from torch.nn.functional import cross_entropy
+
+QUICK = {"models": "cnn4", "clients": 3, "rounds": 3, "batch_size": 64, "feature_dim": 16}
+
+
+def ends():
+    sys.exit("enough")
+
+
+def hangs():
+    while True:
+        try:
+            time.sleep(0.01)
+        except Exception:  # a hook that catches all errors is no obstacle
+            pass
+
+
+def sleeps():
+    time.sleep(1000)
+
+
+def method(hook, what):
+    """A method that does something in a hook on client 1 (or on the server) in round 1."""
+
+    def due(client=None, server=None):
+        return (server or client).round == 1 and (client is None or client.id == 1)
+
+    class Misbehaves:
+        terms = {"ce": "cross-entropy"}
+
+        @pf.hookimpl
+        def before_training(self, client):
+            return {"due": due(client=client)}
+
+        @pf.hookimpl
+        def local_loss(self, batch, output, given):
+            if hook == "local_loss" and given["due"]:
+                what()
+            return {"ce": cross_entropy(output.logits, batch.y)}
+
+        @pf.hookimpl
+        def upload_payload(self, client):
+            if hook == "upload_payload" and due(client=client):
+                what()
+            return pf.Payload(client.class_prototypes())
+
+        @pf.hookimpl
+        def server_aggregate(self, server, uploads):
+            if hook == "server_aggregate" and due(server=server):
+                what()
+            return {}
+
+        @pf.hookimpl
+        def inference(self, client, x):
+            if hook == "inference" and due(client=client):
+                what()
+            return client.head(client.features(x))
+
+    return Misbehaves
+
+
+PLACES = {
+    "local_loss": "local_loss, client 1, round 1",
+    "upload_payload": "upload_payload, client 1, round 1",
+    "server_aggregate": "server_aggregate, round 1",
+    "inference": "inference, client 1, evaluation of round 1",
+}
+
+
+@pytest.fixture
+def fails(few, tmp_path):
+    """Runs a method and returns the error's text; one round is finished."""
+
+    def run(plugin, **options):
+        options = {**QUICK, "dataset": few, "data_dir": tmp_path / "data", **options}
+        with pytest.raises(pf.RunFailure) as caught:
+            pf.run(plugin, out=tmp_path / "r", dry_step=False, **options)
+        assert len((tmp_path / "r" / "metrics.jsonl").read_text().splitlines()) == 1
+        return str(caught.value)
+
+    return run
+
+
+@pytest.mark.parametrize("hook", PLACES)
+def test_sys_exit_in_a_hook(fails, hook):
+    assert fails(method(hook, ends)).startswith(f"{PLACES[hook]}: it called sys.exit('enough')")
+
+
+def test_sys_exit_where_clients_train_together(fails):
+    said = fails(method("local_loss", ends), engine="vmapped")
+    assert "it called sys.exit('enough')" in said and "local_loss, client" in said
+
+
+@pytest.mark.parametrize("hook", PLACES)
+@pytest.mark.parametrize("what", [hangs, sleeps])
+def test_a_hook_that_never_returns(fails, hook, what):
+    said = fails(method(hook, what), job_limit=1)
+    assert said.startswith(f"{PLACES[hook]}: no end after 1 s (--job-limit) in process ")
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_a_plugin_that_ends_the_program_before_a_run(tmp_path):
+    class Ends:
+        @pf.hookimpl
+        def requires(self, run):
+            sys.exit(0)
+
+    with pytest.raises(pf.RunFailure, match=r"method/ends, requires: it called sys.exit\(0\)"):
+        pf.run(Ends, models="cnn4", out=tmp_path / "r")
+
+
+def test_within_its_limit_nothing_happens():
+    with at_most(5, "it"):
+        pass
+    time.sleep(0)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_who_has_set_the_alarm_clock_keeps_it():
+    seen = []
+    before = signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with at_most(0.01, "it"):
+            time.sleep(0.2)
+        assert seen == [1]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_another_thread_can_not_be_interrupted():
+    ended = threading.Event()
+
+    def work():
+        with at_most(0.01, "it"):
+            time.sleep(0.1)
+        ended.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert ended.is_set()
+
+
+def test_what_no_hook_names_is_named_by_its_job():
+    with pytest.raises(RunFailure, match=r"train of client 3: no end after 0\.05 s") as caught:
+        with at_most(0.05, "train of client 3"):
+            time.sleep(1)
+    assert isinstance(caught.value.__cause__, Overtime)
