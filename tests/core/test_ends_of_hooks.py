@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import sys
 import threading
@@ -97,6 +99,37 @@ def fails(few, tmp_path):
 @pytest.mark.parametrize("hook", PLACES)
 def test_sys_exit_in_a_hook(fails, hook):
     assert fails(method(hook, ends)).startswith(f"{PLACES[hook]}: it called sys.exit('enough')")
+
+
+HANGING = """
+import time
+import protofl as pf
+
+class Hangs:
+    "Sleeps in an upload of round 1."
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        if client.round == 1 and client.id == 1:
+            time.sleep(1000)
+        return pf.Payload()
+"""
+
+
+@pytest.mark.slow
+def test_a_hook_that_never_returns_in_a_worker(fails, tmp_path, monkeypatch):
+    about = tmp_path / "installed" / "hangs-1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: hangs\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[protofl.methods]\nhangs = hangs_module:Hangs\n")
+    (tmp_path / "installed" / "hangs_module.py").write_text(HANGING)
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    said = fails("hangs", backend="process", workers=2, job_limit=2)
+    found = re.match(
+        r"upload_payload, client 1, round 1: no end after 2 s \(--job-limit\) in process (\d+) on ",
+        said,
+    )
+    assert found and int(found[1]) != os.getpid()
 
 
 def test_sys_exit_where_clients_train_together(fails):
