@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from protofl.errors import UsageError
@@ -65,3 +65,31 @@ def merge_nested(
 ) -> dict[str, dict[str, Any]]:
     """Options of plugins, the second's winning key by key."""
     return {k: {**base.get(k, {}), **over.get(k, {})} for k in (*base, *over)}
+
+
+def check_again(
+    recorded: Mapping[str, Mapping[str, Any]],
+    given: Mapping[str, Mapping[str, Any]],
+    free: Container[str],
+) -> None:
+    """Whether options that are given again to a run that goes on are the run's.
+
+    Args:
+        recorded: Options of plugins that the run has.
+        given: Those given again.
+        free: Plugins whose options may differ.
+
+    Raises:
+        UsageError: One differs, or is nobody's.
+    """
+    for owner, values in given.items():
+        for key, value in values.items() if owner not in free else ():
+            if not owner:
+                do = "with --resume write --set NAME.KEY=VALUE"
+                raise UsageError(f"--set {key}={value}: whose option is not said", do=do)
+            was = recorded.get(owner, {}).get(key)
+            if str(was).lower() != str(value).lower():
+                raise UsageError(
+                    f"--set {owner}.{key}={value} differs from the run's {was}",
+                    do="leave it out, or start a new run in another folder",
+                )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.options.written import merge_nested
+from protofl.options.written import check_again, merge_nested
 from protofl.plan.options import options_in
 from protofl.plan.plan import Plan
 from protofl.plan.settings import FREE, UNRECORDED
@@ -83,30 +83,9 @@ def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
                 do="leave it out, or start a new run in another folder",
             )
     options = given.get("options", {})
-    _check_same_options(values["options"], options)
+    check_again(values["options"], options, FREE)
     free = {k: v for k, v in given.items() if k in FREE}
     return values | free | {"options": merge_nested(values["options"], options)}
-
-
-def _check_same_options(
-    recorded: dict[str, dict[str, Any]], given: dict[str, dict[str, Any]]
-) -> None:
-    """Options of plugins are given again where they are consents; they have to be the run's."""
-    for owner, values in given.items():
-        for key, value in values.items():
-            if owner in FREE:
-                continue
-            if not owner:
-                raise UsageError(
-                    f"--set {key}={value}: whose option is not said",
-                    do="with --resume write --set NAME.KEY=VALUE",
-                )
-            was = recorded.get(owner, {}).get(key)
-            if str(was).lower() != str(value).lower():
-                raise UsageError(
-                    f"--set {owner}.{key}={value} differs from the run's {was}",
-                    do="leave it out, or start a new run in another folder",
-                )
 
 
 def _as_recorded(key: str, value: str) -> str:
