@@ -15,4 +15,5 @@ def versions() -> dict[str, str]:
         "protofl": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
     }

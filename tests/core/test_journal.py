@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import protofl as pf
+import pytest
 from protofl.files.lines import Journal
 from protofl.runs.record import RunFolder
 from runtime_toys import make_plan, open_federation
@@ -19,7 +21,7 @@ def commits(path, rounds, clients):
     for number in rounds:
         paths = folder.client_paths(clients(number), 0, number)
         for file in paths.values():
-            Path(file).touch()
+            Path(file).write_bytes(bytes([number]))
         folder.commit_round({"trial": 0, "round": number}, federation.server, (), paths)
     return folder
 
@@ -33,7 +35,11 @@ def test_a_commit_adds_what_trained(tmp_path):
     }  # fmt: skip
     assert (tmp_path / "run/checkpoint/clients-t0-r0.jsonl").read_text().count("\n") == 5
     names = {*again.commit.clients.values(), again.commit.server, again.commit.journal}
-    assert {p.name for p in (tmp_path / "run/checkpoint").iterdir()} == names | {"manifest.json"}
+    before = {"client-00004-t0-r3.safetensors", "server-t0-r3.safetensors"}
+    names |= before | {"manifest.json", "before.json"}
+    assert {p.name for p in (tmp_path / "run/checkpoint").iterdir()} == names
+    again.settle()
+    assert {p.name for p in (tmp_path / "run/checkpoint").iterdir()} == names
 
 
 def test_a_line_that_was_not_committed_does_not_count(tmp_path):
@@ -44,20 +50,21 @@ def test_a_line_that_was_not_committed_does_not_count(tmp_path):
 
 
 def test_a_journal_of_old_lines_is_begun_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr(Journal, "outgrown", property(lambda self: self.length > 200))
+    monkeypatch.setattr(Journal, "outgrown", property(lambda self: self.check.size > 300))
     folder = commits(tmp_path / "run", range(9), lambda number: [number % 3])
     assert folder.commit.journal != "clients-t0-r0.jsonl"
-    assert len(list((tmp_path / "run/checkpoint").glob("*.jsonl"))) == 1
+    assert len(list((tmp_path / "run/checkpoint").glob("*.jsonl"))) <= 2
     found = RunFolder.reopen(tmp_path / "run").commit.clients
     assert {c: int(name[-13]) for c, name in found.items()} == {0: 6, 1: 7, 2: 8}
 
 
-def test_a_manifest_of_an_earlier_version(tmp_path):
-    folder = commits(tmp_path / "run", range(2), lambda number: [number])
+def test_a_manifest_without_checksums_is_refused(tmp_path):
+    """As version 0.1.0 wrote them: what it names can't be told from what is damaged."""
+    folder = commits(tmp_path / "run", range(1), lambda number: [number])
     manifest = tmp_path / "run/checkpoint/manifest.json"
-    values = json.loads(manifest.read_text())
-    values.pop("journal")
-    values.pop("journal_bytes")
+    values = {"trial": 0, "round": 0, "server": folder.commit.server, "holders": []}
     values["clients"] = {str(c): name for c, name in folder.commit.clients.items()}
     manifest.write_text(json.dumps(values))
-    assert RunFolder.reopen(tmp_path / "run").commit.clients == folder.commit.clients
+    with pytest.raises(pf.UsageError, match="no checksums") as caught:
+        RunFolder.reopen(tmp_path / "run")
+    assert "--config" in caught.value.do

@@ -9,6 +9,7 @@ from datetime import datetime
 import protofl as pf
 import pytest
 import torch
+from protofl.files.checked import Check
 from protofl.files.lines import Journal
 from protofl.plan.options import options_in
 from protofl.plan.plan import Plan
@@ -77,15 +78,19 @@ def test_the_files_of_a_run(tmp_path):
     assert set(result.client_accuracies[0]) == {0, 1, 2, 3}
 
 
-def test_the_checkpoint_holds_no_more_than_the_manifest_names(tmp_path):
+def test_the_checkpoint_holds_no_more_than_two_manifests_name(tmp_path):
     out = tmp_path / "run"
     train("fedsa", out, rounds=3, participation=0.5)
-    manifest = read(out / "checkpoint/manifest.json")
-    assert (manifest["trial"], manifest["round"]) == (0, 2)
-    journal = out / "checkpoint" / manifest["journal"]
-    clients = Journal.read(journal, manifest["journal_bytes"])
-    named = {"manifest.json", manifest["server"], manifest["journal"], *clients.values()}
-    assert len(clients) >= 2
+    named = {"manifest.json", "before.json"}
+    for file, number in (("manifest.json", 2), ("before.json", 1)):
+        manifest = read(out / "checkpoint" / file)
+        assert (manifest["trial"], manifest["round"]) == (0, number)
+        journal = manifest["journal"]
+        check = Check.of_values(manifest["checks"][journal])
+        clients = Journal.read(out / "checkpoint" / journal, check)
+        assert len(clients) >= 2
+        named |= {name for name, _ in clients.values()}
+        named |= {manifest["server"], manifest["config"], journal}
     assert {p.name for p in (out / "checkpoint").iterdir()} == named
     assert all(name.endswith((".safetensors", ".json", ".jsonl")) for name in named)
 

@@ -321,15 +321,6 @@ def test_data_that_changed(tmp_path):
     assert len(train("local", out, resume=True).record) == 2
 
 
-def test_a_damaged_checkpoint(tmp_path):
-    out = tmp_path / "run"
-    interrupted("fedsa", out, (0, 1))
-    (file,) = (out / "checkpoint").glob("client-00001*")
-    file.write_bytes(file.read_bytes()[:-40])
-    with pytest.raises(pf.RunFailure, match="client-00001"):
-        train("fedsa", out, resume=True)
-
-
 def test_modules_that_are_made_late_are_not_lost_silently(tmp_path):
     class Late:
         @pf.hookimpl

@@ -4,81 +4,168 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protofl.files.replacing import replacing
+from protofl.files.checked import Check, Damaged, check_plain_name
+from protofl.files.replacing import naming_file, replacing
 
 
-def append_line(path: Path, values: Any) -> int:  # noqa: ANN401 - anything JSON can hold
-    """Append a line, durably; returns its bytes."""
+def append_line(path: Path, values: Any, so_far: Check) -> Check:  # noqa: ANN401 - any JSON
+    """Append a line, durably.
+
+    Args:
+        path: The file; it is made where there is none.
+        values: Anything JSON can hold.
+        so_far: The file's check.
+
+    Returns:
+        Its check with the line.
+    """
     line = (json.dumps(values) + "\n").encode()
-    with open(path, "ab") as file:
+    with naming_file(path), open(path, "ab") as file:
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
-    return len(line)
+    return so_far.plus(line)
 
 
-def write_lines(path: Path, rows: Iterable[Any]) -> None:
-    """Write a file of lines atomically."""
-    with replacing(path) as part:
-        part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+def read_lines(path: Path, check: Check) -> list[Any]:
+    """The lines of a file as far as they count.
 
-
-def read_lines(path: Path) -> list[Any]:
-    """The lines of a file, none where there is no file.
-
-    A line that is not whole ends them: a process was killed while it wrote it.
+    Raises:
+        Damaged: They are not what was written.
     """
-    rows: list[Any] = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                break
-    return rows
+    check.require(path, grows=True)
+    with open(path, "rb") as file:
+        text = file.read(check.size).decode("utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def cut(path: Path, check: Check) -> None:
+    """Leave of a file what counts.
+
+    It is made anew, so that a line that is appended later is not seen under another name of it.
+    """
+    kept = b""
+    if check.size:
+        with open(path, "rb") as file:
+            kept = file.read(check.size)
+    with replacing(path) as part:
+        part.write_bytes(kept)
+
+
+class Record:
+    """A file of rows; whoever keeps one remembers how far it counts.
+
+    Args:
+        path: The file.
+
+    Attributes:
+        rows: Its rows.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._check = path, Check()
+        self.rows: list[dict[str, Any]] = []
+
+    @property
+    def length(self) -> list[int]:
+        """How far it counts, as JSON can hold it: rows, bytes, checksum."""
+        return [len(self.rows), *self._check.values]
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Append a row, durably."""
+        self._check = append_line(self._path, row, self._check)
+        self.rows.append(row)
+
+    def read(self, length: Any) -> None:  # noqa: ANN401 - whatever a file holds
+        """Take up the rows as far as they counted.
+
+        Raises:
+            Damaged: They are not what was written.
+        """
+        try:
+            count, *check = length
+            found = Check.of_values(check)
+        except (ValueError, TypeError):
+            raise Damaged(f"nothing says how many rows of {self._path} count") from None
+        rows = read_lines(self._path, found)
+        if len(rows) != count:
+            raise Damaged(f"{self._path} has {len(rows)} rows of {count}")
+        self.rows, self._check = rows, found
+
+    def cut(self) -> None:
+        """Remove what does not count."""
+        cut(self._path, self._check)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the file has no rows, or isn't there."""
+        return not self._path.exists() or not self._path.stat().st_size
+
+
+Entry = tuple[str, Check]
+"""A file's name, and its check."""
 
 
 @dataclass
 class Journal:
-    """A mapping from numbers to names in a file, to which every commit adds a line of changes.
+    """A mapping from numbers to files in a file, to which every commit adds a line of changes.
 
-    Whoever keeps a journal remembers its length behind a commit: what lies beyond doesn't count.
+    Whoever keeps a journal remembers its check behind a commit: what lies beyond doesn't count.
 
     Attributes:
         path: The file.
-        length: Bytes of it that count.
+        check: Its check, as far as it counts.
         first: Bytes of its first line, which holds the whole mapping of that time.
     """
 
     path: Path
-    length: int
+    check: Check
     first: int
 
     @classmethod
-    def begin(cls, path: Path, entries: Mapping[int, str]) -> Journal:
+    def begin(cls, path: Path, entries: Mapping[int, Entry]) -> Journal:
         """A new file."""
         path.unlink(missing_ok=True)  # one of a process that was killed before it counted
-        length = append_line(path, entries)
-        return cls(path, length, length)
+        check = append_line(path, _as_values(entries), Check())
+        return cls(path, check, check.size)
 
-    def add(self, changes: Mapping[int, str]) -> None:
+    @classmethod
+    def again(cls, path: Path, check: Check) -> Journal:
+        """A file that is there; what lies in it beyond what counts is cut off."""
+        cut(path, check)
+        with open(path, "rb") as file:
+            return cls(path, check, len(file.readline()))
+
+    def add(self, changes: Mapping[int, Entry]) -> None:
         """Append a line, durably."""
-        self.length += append_line(self.path, changes)
+        self.check = append_line(self.path, _as_values(changes), self.check)
 
     @property
     def outgrown(self) -> bool:
-        """Whether most of its lines are about names that have been replaced."""
-        return self.length > 4 * self.first + (1 << 16)
+        """Whether most of its lines are about files that have been replaced."""
+        return self.check.size > 4 * self.first + (1 << 16)
 
     @staticmethod
-    def read(path: Path, length: int) -> dict[int, str]:
-        """The mapping behind the commit at which the file had this length."""
-        entries: dict[int, str] = {}
-        for line in path.read_bytes()[:length].decode("utf-8").splitlines():
-            entries |= {int(number): name for number, name in json.loads(line).items()}
+    def read(path: Path, check: Check) -> dict[int, Entry]:
+        """The mapping behind the commit at which the file had this check.
+
+        Raises:
+            Damaged: The file is not what was written, or names a file of another folder.
+        """
+        entries: dict[int, Entry] = {}
+        try:
+            for line in read_lines(path, check):
+                for number, (name, *check) in line.items():
+                    entries[int(number)] = check_plain_name(name), Check.of_values(check)
+        except (ValueError, TypeError, AttributeError):
+            raise Damaged(f"{path} is damaged: it names no files") from None
         return entries
+
+
+def _as_values(entries: Mapping[int, Entry]) -> dict[int, list[Any]]:
+    return {n: [name, *check.values] for n, (name, check) in entries.items()}

@@ -1,9 +1,10 @@
-"""One process at a time prepares a file of the data cache."""
+"""Locks between processes: one at a time prepares a cached file, one has a run folder."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from protofl.errors import UsageError
@@ -26,22 +27,80 @@ def exclusive(path: Path, report: Callable[[str], None]) -> Iterator[None]:
             do="give another folder with --data-dir",
         ) from error
     with file:
-        _lock(file.fileno(), lambda: report(f"waiting for another process that prepares {path}"))
+        if not _lock(file.fileno()):
+            report(f"waiting for another process that prepares {path}")
+            _lock(file.fileno(), wait=True)
         try:
             yield
         finally:
             lock.unlink(missing_ok=True)
 
 
-def _lock(descriptor: int, waiting: Callable[[], None]) -> None:
+LOCK = ".lock"
+"""The file in a folder by which a process has it."""
+
+
+@contextmanager
+def alone(folder: Path, flag: str) -> Iterator[None]:
+    """Have a folder for this process alone; another one that wants it is refused.
+
+    The lock goes with the process, however it ends. Where there are no file locks nothing is
+    refused.
+
+    Args:
+        folder: The folder; it is made where there is none.
+        flag: The option that names it, for errors.
+
+    Raises:
+        UsageError: Another process has it, or it can't be written.
+    """
+    file = folder / LOCK
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            mode = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+            descriptor = os.open(file, mode, 0o644)
+            taken = _lock(descriptor)
+            if not taken or _names(file, descriptor):
+                break
+            os.close(descriptor)
+    except OSError as error:
+        raise UsageError(
+            f"{flag} {folder} can't be written: {error.strerror or error}",
+            do=f"choose another folder with {flag}",
+        ) from None
+    try:
+        if not taken:
+            raise UsageError(
+                f"{flag} {folder}: another process is at work on this run",
+                do="wait for its end, or choose another folder",
+            )
+        yield
+    finally:
+        if taken:
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _names(file: Path, descriptor: int) -> bool:
+    """Whether a name still is that of an open file; who had its lock before may have removed it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), file.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _lock(descriptor: int, *, wait: bool = False) -> bool:
+    """Lock an open file; whether nobody else has it."""
     try:
         import fcntl
     except ImportError:  # Windows
-        return
+        return True
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
-        waiting()
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return False
     except OSError:
-        return  # a file system without locks
+        return True  # a file system without locks
+    return True

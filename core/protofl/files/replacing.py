@@ -6,9 +6,19 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Have an `OSError` say which file it is about: one of a write (a full disk) names none."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 @contextmanager
@@ -18,8 +28,15 @@ def replacing(path: Path) -> Iterator[Path]:
     Where the block fails ``path`` is what it was.
     """
     part = path.with_name(path.name + ".part")
-    yield part
-    os.replace(part, path)
+    with naming_file(path):
+        part.unlink(missing_ok=True)  # what lies there may be a link to somebody's file
+        try:
+            yield part
+            os.replace(part, path)
+        except OSError:
+            with suppress(OSError):  # a disk that is full has room for it
+                part.unlink(missing_ok=True)
+            raise
 
 
 def write_json(path: Path, values: Any) -> None:  # noqa: ANN401 - anything JSON can hold
@@ -31,13 +48,22 @@ def write_json(path: Path, values: Any) -> None:  # noqa: ANN401 - anything JSON
         os.fsync(file.fileno())
 
 
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk, where the system can."""
+    with suppress(OSError):  # Windows opens no folders
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def link_or_copy(source: Path, target: Path) -> None:
     """Have a file under a second name, by a hard link where the file system allows it.
 
     A file is never changed, only replaced, so that the two don't influence each other.
     """
     with replacing(target) as part:
-        part.unlink(missing_ok=True)
         try:
             os.link(source, part)
         except OSError:

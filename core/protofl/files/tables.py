@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
+from protofl.files.checked import Damaged, read_json
 from protofl.toml import parse_toml, to_toml
 
 
@@ -74,3 +75,46 @@ def write_table(path: Path, values: Mapping[str, Any], flag: str, comment: str =
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{flag} {path} can't be written: {error}") from None
+
+
+def unchanged_table(file: Path, first: Path | None) -> dict[str, Any]:
+    """A table of JSON, if it still is what a copy of it says that it was.
+
+    Args:
+        file: The file.
+        first: The copy; None where there is none yet.
+
+    Raises:
+        Damaged: One of them is, or they differ; the error names what does.
+    """
+    keep = "put back what was written"
+    if first is not None:
+        keep += f" ({first} is a copy of {file})"
+    try:
+        values = read_json(file)
+        changed = differences(read_json(first), values) if first else {}
+    except Damaged as problem:
+        problem.do = keep
+        raise
+    told = [f"{name} is {is_now}, it was {was}" for name, (was, is_now) in changed.items()]
+    if told:
+        more = f", and {len(told) - 3} more" if len(told) > 3 else ""
+        raise Damaged(f"{file} was changed: {', '.join(told[:3])}{more}", do=keep)
+    return values
+
+
+def differences(
+    one: Mapping[str, Any], two: Mapping[str, Any], prefix: str = ""
+) -> dict[str, tuple[Any, Any]]:
+    """{name: its two values} of what two tables don't have in common, ``OUTER.INNER`` where nested.
+
+    What only one of them has is None in the other.
+    """
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in dict.fromkeys((*one, *two)):
+        was, is_now = one.get(key), two.get(key)
+        if isinstance(was, Mapping) and isinstance(is_now, Mapping):
+            found |= differences(was, is_now, f"{prefix}{key}.")
+        elif was != is_now:
+            found[f"{prefix}{key}"] = was, is_now
+    return found

@@ -46,7 +46,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> Non
     """
     # Wide types first, so that each tensor lies where its type may be read from a mapped file.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
-    entries: dict[str, Any] = {"__metadata__": {"state": json.dumps(header)}}
+    about = {"state": json.dumps(header), "order": json.dumps([*tensors])}
+    entries: dict[str, Any] = {"__metadata__": about}
     end = 0
     for name, tensor in ordered:
         if tensor.dtype not in _NAMES:
@@ -74,8 +75,10 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
     """
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            header = json.loads(file.metadata()["state"])
-            return {key: file.get_tensor(key) for key in file.keys()}, header
+            about = file.metadata()
+            # In the order that they had, which sums over them and files of them follow.
+            names = json.loads(about["order"]) if "order" in about else file.keys()
+            return {name: file.get_tensor(name) for name in names}, json.loads(about["state"])
     except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise RunFailure(f"the checkpoint file {path} can't be read: {error}") from error
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
+from protofl.files.checked import Damaged
+from protofl.files.tables import differences, unchanged_table
 from protofl.options.written import check_again, merge_nested
 from protofl.plan.options import options_in
 from protofl.plan.plan import Plan
@@ -44,20 +47,43 @@ def config_of(plan: Plan) -> dict[str, Any]:
     return values | about
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """A run folder's config.json.
-
-    Raises:
-        UsageError: There is none.
-    """
-    file = folder.expanduser() / "config.json"
-    if not file.exists():
+def check_run(folder: Path) -> None:
+    """Raise a `UsageError` where there is no run that could be resumed."""
+    if not any((folder / name).exists() for name in ("config.json", "checkpoint/manifest.json")):
         raise UsageError(
             f"--resume: {folder} is no run folder (it has no config.json)",
             do="give the folder of an interrupted run with --out",
         )
-    values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+
+
+def read_config(folder: Path, first: Path | None) -> dict[str, Any]:
+    """A run folder's config.json; ``first`` is its copy from when the run began, if there is one.
+
+    Raises:
+        Damaged: It is, or was changed since.
+    """
+    values = unchanged_table(folder / "config.json", first)
+    data, options = values.get("data"), values.get("options")
+    if not (isinstance(data, dict) and "digest" in data and isinstance(options, dict)):
+        raise Damaged(
+            f"{folder / 'config.json'} doesn't say what the run was", do="start a new one"
+        )
     return values
+
+
+def told_changes(recorded: Mapping[str, Any], plan: Plan) -> list[str]:
+    """What else results may depend on and is not what it was: lines for the user."""
+    now = config_of(plan)
+    was, is_now = (
+        {"versions": values.get("versions"), "layout": values.get("layout")}
+        | {f"{p['kind']} {p['name']}": p["version"] for p in values.get("plugins", ())}
+        for values in (recorded, now)
+    )
+    return [
+        f"{name.removeprefix('versions.')} was {before} when the run began and is {after} now: "
+        "results may differ from those of a run that was not interrupted"
+        for name, (before, after) in differences(was, is_now).items()
+    ]
 
 
 def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +101,8 @@ def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
             or (key, value) == ("device", "auto")
         ):
             continue
-        if key == "method" and value == values.get("recipe", {}).get("name"):
+        recipe = values.get("recipe")
+        if key == "method" and isinstance(recipe, dict) and value == recipe.get("name"):
             continue
         if str(values[key]) != _as_recorded(key, str(value)):
             raise UsageError(

@@ -2,7 +2,8 @@
 
 ``config.json`` (everything resolved), ``partition.json``, ``metrics.jsonl`` (a line per round),
 ``summary.json``, ``checkpoint/``. A manifest, renamed last, commits a round: what it does not
-name does not count, so a run that is killed at any moment resumes from its last whole round.
+name does not count, so a run that is killed at any moment resumes from its last whole round. It
+holds checksums of all that counts, and of the record's lines; see `protofl.files.manifest`.
 
 A round writes as much as it has participants: the files of all clients that have trained are named
 in a journal, to which each round adds its own, and the manifest says how far it counts.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,22 @@ from typing import Any
 from torch import nn
 
 from protofl.errors import UsageError
-from protofl.files.lines import append_line, read_lines, write_lines
+from protofl.files.checked import Damaged, check_plain
+from protofl.files.lines import Record
+from protofl.files.lock import LOCK
 from protofl.files.manifest import Manifest
 from protofl.files.replacing import write_json
 from protofl.files.tensors import read_tensors, write_tensors
 from protofl.hosts.checkpoint import pack, unpack
 from protofl.plan.plan import Plan
-from protofl.runs.config import config_of
+from protofl.runs.config import config_of, read_config
 from protofl.views.records import ServerRecord
 from protofl.wire.knowledge import Knowledge
+
+CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
+
+OWN = (CONFIG, METRICS, SUMMARY, "partition.json", "checkpoint/", "parked/", "profile/")
+"""What a run writes into its folder."""
 
 
 @dataclass
@@ -50,7 +58,7 @@ class Commit:
     server: str
     clients: dict[int, str]
     holders: list[int]
-    journal: str = ""  # a run of protofl before there was one has none
+    journal: str
 
 
 @dataclass
@@ -58,14 +66,18 @@ class RunFolder:
     """A run's folder on disk."""
 
     path: Path
-    rows: list[dict[str, Any]] = field(default_factory=list)
     commit: Commit | None = None
     finished: bool = False
 
     def __post_init__(self) -> None:
         """Name what lies in the folder."""
-        self._metrics, self._checkpoint = self.path / "metrics.jsonl", self.path / "checkpoint"
-        self._manifest = Manifest(self._checkpoint)
+        self._checkpoint = self.path / "checkpoint"
+        self._manifest, self._record = Manifest(self._checkpoint), Record(self.path / METRICS)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl."""
+        return self._record.rows
 
     @property
     def parked(self) -> Path:
@@ -81,37 +93,73 @@ class RunFolder:
         """
         path = path.expanduser().absolute()
         check_free(path)
+        folder, config = cls(path), config_of(plan)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            write_json(path / "config.json", config_of(plan))
-            (path / "checkpoint").mkdir(exist_ok=True)
-            (path / "metrics.jsonl").touch()
+            write_json(path / CONFIG, config)
+            (path / METRICS).touch()
+            folder._checkpoint.mkdir(exist_ok=True)
+            write_json(folder._checkpoint / CONFIG, config)
+            begun = {"config": CONFIG, "record": folder._record.length}
+            folder._manifest.commit(begun, {}, journal="begin.jsonl")
         except OSError as error:
             raise UsageError(
                 f"--out {path} can't be written: {error.strerror or error}",
                 do="choose another folder with --out",
             ) from None
-        return cls(path)
+        return folder
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """Open a run's folder; an interrupted run is cut to its last committed round."""
-        path = path.expanduser().absolute()
-        folder = cls(path, finished=(path / "summary.json").exists())
-        shutil.rmtree(folder.parked, ignore_errors=True)  # of a run that was killed
-        folder._manifest.read()
+        """Open a run's folder at its last committed round that is not damaged; changes nothing.
+
+        Raises:
+            Damaged: Something is in the way of going on.
+        """
+        folder = cls(path.expanduser().absolute())
+        try:
+            check_plain(folder.path, OWN)
+            folder._manifest.read(folder._read_rows)
+            if not folder._manifest.values and not folder._record.is_empty:
+                raise Damaged(f"{folder._checkpoint / 'manifest.json'} is missing")
+        except Damaged as problem:
+            problem.what = f"--resume: {problem.what}"
+            problem.do = f"put back what was written, or begin again with --config {path / CONFIG}"
+            raise
         folder._take_commit()
-        last = (folder.commit.trial, folder.commit.round) if folder.commit else (-1, -1)
-        rows = read_lines(folder._metrics)
-        folder.rows = [r for r in rows if folder.finished or (r["trial"], r["round"]) <= last]
-        write_lines(folder._metrics, folder.rows)
         return folder
+
+    def _read_rows(self, values: Mapping[str, Any]) -> bool:
+        """The rows that a commit counts; whether its other files are needed."""
+        self._record.read(values.get("record"))
+        self.finished = bool(values.get("finished"))
+        return not self.finished
+
+    def config(self) -> dict[str, Any]:
+        """What config.json says, if that is what it said when the run began; see `read_config`."""
+        began = self._manifest.values.get("config")
+        return read_config(self.path, self._checkpoint / began if began else None)
+
+    def settle(self) -> str:
+        """Cut an interrupted run to its last whole round; what is damaged of the one after it."""
+        shutil.rmtree(self.parked, ignore_errors=True)  # of a run that was killed
+        if not self.finished:
+            (self.path / SUMMARY).unlink(missing_ok=True)
+            self._manifest.settle()
+        self._record.cut()
+        return self._manifest.damage
 
     def add(self, row: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl, with the time."""
-        row = {**row, "time": datetime.now().astimezone().isoformat(timespec="seconds")}
-        append_line(self._metrics, row)
-        self.rows.append(row)
+        now = datetime.now().astimezone().isoformat(timespec="seconds")
+        self._record.add({**row, "time": now})
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Write the summary; the run is finished."""
+        write_json(self.path / SUMMARY, summary)
+        if not self.finished:
+            self._manifest.restate({"record": self._record.length, "finished": True})
+            self.finished = True
 
     # --- checkpoints ----------------------------------------------------------------------------
 
@@ -141,7 +189,14 @@ class RunFolder:
         save_server(server, self._checkpoint / file)
         self.add(row)
         self._manifest.commit(
-            {"trial": trial, "round": round, "server": file, "holders": sorted(holders)},
+            {
+                "trial": trial,
+                "round": round,
+                "server": file,
+                "holders": sorted(holders),
+                "record": self._record.length,
+                **{key: name for key, name in self._manifest.values.items() if key == "config"},
+            },
             {client: Path(path).name for client, path in paths.items()},
             journal=f"clients-t{trial}-r{round}.jsonl",
             anew=self.commit is not None and self.commit.trial != trial,
@@ -149,8 +204,10 @@ class RunFolder:
         self._take_commit()
 
     def _take_commit(self) -> None:
-        if self._manifest.values:
-            self.commit = Commit(clients=self._manifest.numbered, **self._manifest.values)
+        values = self._manifest.values
+        if "server" in values:
+            said = {key: values[key] for key in ("trial", "round", "server", "holders", "journal")}
+            self.commit = Commit(clients=self._manifest.numbered, **said)
 
     def committed_clients(self) -> dict[int, str]:
         """{client: its file} of the committed round."""
@@ -165,7 +222,8 @@ class RunFolder:
 
 def check_free(path: Path) -> None:
     """Raise a `UsageError` where a new run can't use a folder."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    leftover = {LOCK, "config.json.part"}  # of a run that was killed before it began
+    if path.exists() and (not path.is_dir() or {p.name for p in path.iterdir()} - leftover):
         raise UsageError(
             f"--out {path} is in use",
             do="choose another folder, or continue the run in it with --resume",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 from protofl.cores import deterministic_kernels
 from protofl.data.batches import LEAST
 from protofl.data.split import partition_record
+from protofl.errors import RunFailure
+from protofl.files.lock import alone
 from protofl.files.numbers import short
 from protofl.files.replacing import gone_afterwards, unused, write_json
 from protofl.hosts.jobs import Pool
@@ -23,7 +26,7 @@ from protofl.plan.recipes import write_recipe
 from protofl.plan.request import Request, read_request
 from protofl.profile.timeline import Timeline
 from protofl.runs import events
-from protofl.runs.config import check_same_data, continued, read_config
+from protofl.runs.config import check_run, check_same_data, continued, told_changes
 from protofl.runs.dry_step import dry_step
 from protofl.runs.events import Progress
 from protofl.runs.federation import Federation
@@ -75,10 +78,25 @@ def run(
 
 def start(request: Request, progress: Progress) -> Result:
     """Do what is asked for: plan the run, then train; see `run`."""
+    with ExitStack() as until:
+        try:
+            return _start(request, progress, until)
+        except OSError as error:
+            what = f"{error.filename or 'the run'}: {error.strerror or error}"
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            do = "make room on the disk" if full else "--debug shows where"
+            raise RunFailure(what, do=do) from error
+
+
+def _start(request: Request, progress: Progress, until: ExitStack) -> Result:
     began = time.perf_counter_ns()
     given, out = request.options, request.out
-    recorded = read_config(out) if request.resume and out else {}
-    if recorded:
+    recorded: dict[str, Any] = {}
+    if request.resume and out:
+        check_run(out.expanduser())
+        until.enter_context(alone(out.expanduser().absolute(), "--resume --out"))
+        folder = RunFolder.reopen(out)
+        recorded = folder.config()
         given = continued(recorded, given)
     elif out is not None:
         check_free(out.expanduser().absolute())
@@ -88,19 +106,33 @@ def start(request: Request, progress: Progress) -> Result:
     check_measures(plan)
     if recorded:
         check_same_data(recorded, plan)
-    out = out or default_folder(plan)
-    folder = RunFolder.reopen(out) if recorded else RunFolder(out)
+        _take_up(folder, recorded, plan, progress)
+    else:
+        folder = RunFolder(out or default_folder(plan))
     progress(events.Planned(plan, folder))
     timeline = Timeline(
         lambda client: plan.info.architecture_of(client).name,
         on=plan.settings.profile and not folder.finished,
     )
     timeline.spans.add("plan", "start", began, time.perf_counter_ns())
-    life = _Life(plan, folder, progress, timeline, request)
-    if not folder.finished:
+    life = _Life(plan, folder, progress, timeline, request, until)
+    if folder.finished:
+        life.write_partition()
+    else:
         with deterministic_kernels(plan.settings.deterministic):
             life.train()
     return life.conclude()
+
+
+def _take_up(folder: RunFolder, recorded: dict[str, Any], plan: Plan, progress: Progress) -> None:
+    """Cut a run's folder to what counts, and say what is not as it was."""
+    trains_on = folder.commit is not None and not folder.finished
+    lines = told_changes(recorded, plan) if trains_on else []
+    if damage := folder.settle():
+        row = f"round {folder.commit.round}" if folder.commit else "the beginning"
+        lines.append(f"{damage}; the run goes on from {row}, which is whole")
+    for line in lines:
+        progress(events.Note(line))
 
 
 @dataclass
@@ -112,6 +144,7 @@ class _Life:
     progress: Progress
     timeline: Timeline
     request: Request
+    until: ExitStack
     accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
 
     def train(self) -> None:
@@ -152,11 +185,12 @@ class _Life:
             for architecture in plan.info.architectures:
                 plan.cost(architecture)  # kept for the rounds
         if not self.request.resume:
-            self.folder = RunFolder.create(self.folder.path, plan)
+            path = self.folder.path.expanduser().absolute()
+            check_free(path)
+            self.until.enter_context(alone(path, "--out"))
+            self.folder = RunFolder.create(path, plan)
             self.progress(events.FolderMade(self.folder))
-        trials = range(1 if plan.settings.hold_split else plan.settings.trials)
-        record = partition_record([plan.split(trial) for trial in trials], plan.data)
-        write_json(self.folder.path / "partition.json", record)
+        self.write_partition()
         few = int((plan.split(0).train_sizes < LEAST).sum())
         if few:
             line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
@@ -170,6 +204,13 @@ class _Life:
         }
         write_recipe(path, given | {"options": typed})
         self.progress(events.Note(f"the recipe of this run is in {path}"))
+
+    def write_partition(self) -> None:
+        """Write the counts and the hash of every trial's split."""
+        plan = self.plan
+        trials = range(1 if plan.settings.hold_split else plan.settings.trials)
+        record = partition_record([plan.split(trial) for trial in trials], plan.data)
+        write_json(self.folder.path / "partition.json", record)
 
     def _remaining(self) -> Iterator[tuple[int, int]]:
         """Trials that are not finished, with the round at which each begins."""
@@ -211,7 +252,7 @@ class _Life:
     def conclude(self) -> Result:
         """Write the summary."""
         summary = summarise(self.folder.rows, self.plan)
-        write_json(self.folder.path / "summary.json", summary)
+        self.folder.finish(summary)
         found = self.timeline.summary() if self.timeline.on else None
         result = Result(self.folder.rows, summary, self.accuracies, self.folder.path, found)
         self.progress(events.Finished(result, self.plan))

@@ -1,0 +1,489 @@
+"""Damaged run folders: a resumed run equals the one that nothing befell, or says what is wrong.
+
+Never does it end well with another result, and where it stops it has changed nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import zlib
+from pathlib import Path
+
+import protofl as pf
+import pytest
+from protofl.files.lock import alone
+from runtime_toys import install, train, without_times
+
+OPTIONS = {"rounds": 4, "participation": 0.5, "seed": 2}
+METHOD = "fedproto"
+
+
+class Killed(BaseException):
+    """Stands for a signal that ends the process at once."""
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch):
+    install(monkeypatch)
+
+
+class Folders:
+    """A run after two, three and all rounds, and one of another seed."""
+
+    def __init__(self, place):
+        self.whole = train(METHOD, place / "finished", dry_step=False, **OPTIONS)
+        self.finished = self.whole.folder
+        self.older, self.cut = (self._until(place / f"cut{n}", n, OPTIONS) for n in (2, 3))
+        options = OPTIONS | {"seed": 5}
+        self.other = train(METHOD, place / "other", dry_step=False, **options).folder
+
+    def _until(self, out, number, options):
+        def progress(event):
+            if event == pf.events.RoundStarted(0, number):
+                raise Killed
+
+        with pytest.raises(Killed):
+            train(METHOD, out, dry_step=False, progress=progress, **options)
+        return out
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        install(monkeypatch)
+        return Folders(tmp_path_factory.mktemp("damage"))
+
+
+def files_of(folder):
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def state(folder):
+    """All that lies in a folder: bytes, links, folders."""
+    return {
+        p: os.readlink(p) if p.is_symlink() else p.read_bytes() if p.is_file() else "folder"
+        for p in sorted(folder.rglob("*"))
+    }
+
+
+def resumed(folders, out):
+    """How a damaged folder ends: ``same``, or what the refusal says."""
+    before = state(out)
+    try:
+        result = train(None, out, resume=True)
+    except pf.UsageError as error:
+        assert state(out) == before
+        assert error.do
+        assert "\n" not in error.what
+        return error.what
+    assert without_times(result.record) == without_times(folders.whole.record)
+    assert result.summary == folders.whole.summary
+    on_disk = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert on_disk == result.record
+    assert json.loads((out / "summary.json").read_text()) == result.summary
+    if not any(p.name == "summary.json" for p in before):  # what a finished run needs no more
+        assert files_of(out) == files_of(folders.finished)
+    return "same"
+
+
+# --- kinds of damage ------------------------------------------------------------------------------
+
+
+def flipped(where):
+    def damage(file, folders):
+        data = bytearray(file.read_bytes())
+        data[int(where * (len(data) - 1))] ^= 1
+        file.write_bytes(data)
+
+    return damage
+
+
+def cut_to(share):
+    def damage(file, folders):
+        data = file.read_bytes()
+        file.write_bytes(data[: int(share * len(data))])
+
+    return damage
+
+
+def doubled(file, folders):
+    file.write_bytes(file.read_bytes() * 2)
+
+
+def without_its_first_line(file, folders):
+    file.write_bytes(file.read_bytes().partition(b"\n")[2])
+
+
+def without_its_last_line(file, folders):
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+def edited(file, folders):
+    """Other digits, so that JSON stays JSON."""
+    data = file.read_bytes()
+    file.write_bytes(data.translate(bytes.maketrans(b"1357", b"2468")))
+
+
+def of_another_run(file, folders):
+    root = next(p for p in file.parents if (p / "partition.json").exists())
+    other = folders.other / file.relative_to(root)
+    kind = file.name.split("-")[0]
+    found = other if other.exists() else min(other.parent.glob(f"{kind}*"))
+    shutil.copyfile(found, file)
+
+
+def of_an_older_commit(file, folders):
+    root = next(p for p in file.parents if (p / "partition.json").exists())
+    older = folders.older / file.relative_to(root)
+    kind = "-".join(file.name.split("-")[:2])
+    found = older if older.exists() else next(iter(sorted(older.parent.glob(f"{kind}*"))), None)
+    if found is None:
+        pytest.skip("the older commit has no such file")
+    shutil.copyfile(found, file)
+
+
+def a_link(file, folders):
+    target = file.parents[1] / f"target-{file.name}"
+    shutil.move(file, target)
+    file.symlink_to(target)
+
+
+def a_link_to_nothing(file, folders):
+    file.unlink()
+    file.symlink_to("/nowhere/at/all")
+
+
+def a_folder(file, folders):
+    file.unlink()
+    file.mkdir()
+
+
+DAMAGES = {
+    "deleted": lambda file, folders: file.unlink(),
+    "emptied": cut_to(0),
+    "cut in the middle": cut_to(0.5),
+    "cut at the end": lambda file, folders: file.write_bytes(file.read_bytes()[:-1]),
+    "doubled": doubled,
+    "a bit at the front": flipped(0),
+    "a bit in the middle": flipped(0.5),
+    "a bit at the end": flipped(1),
+    "zeros": lambda file, folders: file.write_bytes(bytes(file.stat().st_size)),
+    "no first line": without_its_first_line,
+    "no last line": without_its_last_line,
+    "edited": edited,
+    "null": lambda file, folders: file.write_text("null\n"),
+    "an empty table": lambda file, folders: file.write_text("{}\n"),
+    "another table": lambda file, folders: file.write_text('{"a": [1]}\n'),
+    "of another run": of_another_run,
+    "of an older commit": of_an_older_commit,
+    "a link": a_link,
+    "a link to nothing": a_link_to_nothing,
+    "a folder": a_folder,
+}
+
+PARTS = (
+    "config.json",
+    "metrics.jsonl",
+    "partition.json",
+    "checkpoint/manifest.json",
+    "checkpoint/before.json",
+    "checkpoint/config.json",
+    "checkpoint/clients-*.jsonl",
+    "checkpoint/server-t0-r2.safetensors",
+    "checkpoint/server-t0-r1.safetensors",
+    "checkpoint/client-*-r2.safetensors",
+    "checkpoint/client-*-r1.safetensors",
+)
+"""A file of each kind in the folder after three rounds."""
+
+FAST = [("checkpoint/manifest.json", "emptied"), ("checkpoint/clients-*.jsonl", "a bit at the end")]
+FAST += [("checkpoint/client-*-r2.safetensors", "a bit in the middle"), ("config.json", "edited")]
+FAST += [("metrics.jsonl", d) for d in ("deleted", "doubled", "no last line", "edited")]
+FAST += [("checkpoint/server-t0-r2.safetensors", d) for d in ("a link", "of an older commit")]
+FAST += [("checkpoint/before.json", "null"), ("metrics.jsonl", "a link")]
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [
+        pytest.param(part, kind, marks=() if (part, kind) in FAST else pytest.mark.slow)
+        for part in PARTS
+        for kind in DAMAGES
+    ],
+)
+def test_damage(tmp_path, folders, part, kind):
+    out = tmp_path / "run"
+    shutil.copytree(folders.cut, out)
+    file = min(out.glob(part))
+    DAMAGES[kind](file, folders)
+    found = resumed(folders, out)
+    if "link" in kind or kind == "a folder":
+        assert found.startswith("--resume: ")
+        assert file.name in found
+        return
+    assert found == "same" or file.name in found, found
+    if part == "config.json" and found == "same":  # blanks and line ends are no damage
+        assert json.loads(file.read_text()) == json.loads((folders.cut / part).read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["config.json", "metrics.jsonl", "summary.json", "partition.json"])
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damage_of_a_finished_run(tmp_path, folders, part, kind):
+    out = tmp_path / "run"
+    shutil.copytree(folders.finished, out)
+    DAMAGES[kind](out / part, folders)
+    resumed(folders, out)
+
+
+@pytest.mark.parametrize("at", ["cut", "finished"])
+@pytest.mark.parametrize("text", ["", "{}", "{"])
+def test_a_summary_finishes_no_run(tmp_path, folders, at, text):
+    out = tmp_path / "run"
+    shutil.copytree(getattr(folders, at), out)
+    (out / "summary.json").write_text(text)
+    assert resumed(folders, out) == "same"
+
+
+def test_the_commit_before_counts_where_the_last_is_damaged(tmp_path, folders):
+    out, told, rounds = tmp_path / "run", [], []
+    shutil.copytree(folders.cut, out)
+    (file,) = (out / "checkpoint").glob("server-*-r2.*")
+    file.write_bytes(file.read_bytes()[:-3])
+
+    def progress(event):
+        if isinstance(event, pf.events.Note):
+            told.append(event.text)
+        elif isinstance(event, pf.events.RoundStarted):
+            rounds.append(event.round)
+
+    result = train(None, out, resume=True, progress=progress)
+    assert without_times(result.record) == without_times(folders.whole.record)
+    assert rounds == [2, 3]
+    (line,) = [line for line in told if "server-t0-r2" in line]
+    assert "is cut" in line and "goes on from round 1" in line
+
+
+# --- what leads out of the folder -----------------------------------------------------------------
+
+
+def forged(file, change):
+    """Change a manifest and its own checksum with it."""
+    values = json.loads(file.read_text())
+    del values["crc32"]
+    change(values)
+    values["crc32"] = zlib.crc32(json.dumps(values, sort_keys=True).encode())
+    file.write_text(json.dumps(values))
+
+
+@pytest.mark.parametrize("name", ["../../victim/1.safetensors", "absolute", "..", "a/b", ""])
+@pytest.mark.parametrize("where", ["files", "journal"])
+def test_names_that_lead_out_of_the_folder(tmp_path, folders, name, where):
+    out, victim = tmp_path / "run", tmp_path / "victim/1.safetensors"
+    shutil.copytree(folders.cut, out)
+    victim.parent.mkdir()
+    victim.write_bytes(b"dear")
+    name = str(victim) if name == "absolute" else name
+    for file in ("manifest.json", "before.json"):
+        if where == "files":
+            forged(
+                out / "checkpoint" / file,
+                lambda values: values.update(
+                    server=name, checks=values["checks"] | {name: [4, zlib.crc32(b"dear")]}
+                ),
+            )
+            continue
+        line = json.dumps({"0": [name, 4, zlib.crc32(b"dear")]}).encode() + b"\n"
+
+        def change(values, line=line):
+            (out / "checkpoint" / values["journal"]).write_bytes(line)
+            values["checks"][values["journal"]] = [len(line), zlib.crc32(line)]
+
+        forged(out / "checkpoint" / file, change)
+    assert "leads out of the folder" in resumed(folders, out)
+    assert victim.read_bytes() == b"dear"
+
+
+@pytest.mark.parametrize("place", ["checkpoint", "parked", "profile"])
+def test_folders_that_are_links(tmp_path, folders, place):
+    out, victim = tmp_path / "run", tmp_path / "victim"
+    shutil.copytree(folders.cut, out)
+    if place == "checkpoint":
+        shutil.move(out / place, victim)
+    else:
+        victim.mkdir()
+    (victim / "mine.txt").write_text("dear")
+    (out / place).symlink_to(victim)
+    assert f"{place} is a link" in resumed(folders, out)
+    assert (victim / "mine.txt").read_text() == "dear"
+
+
+def test_what_a_killed_writer_left_may_be_a_link(tmp_path, folders):
+    out, victim = tmp_path / "run", tmp_path / "mine.txt"
+    shutil.copytree(folders.cut, out)
+    victim.write_text("dear")
+    for name in ("partition.json", "metrics.jsonl", "summary.json"):
+        (out / f"{name}.part").symlink_to(victim)
+    assert resumed(folders, out) == "same"
+    assert victim.read_text() == "dear"
+
+
+def test_a_copy_by_links_of_a_folder_stays_what_it_is(tmp_path, folders):
+    out, copy = tmp_path / "run", tmp_path / "copy"
+    shutil.copytree(folders.cut, out)
+    shutil.copytree(out, copy, copy_function=os.link)
+    before = state(copy)
+    assert resumed(folders, out) == "same"
+    assert state(copy) == before
+
+
+# --- other numbers, other versions ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "named"),
+    [
+        (["lr"], 0.2, "lr is 0.2, it was 0.1"),
+        (["seed"], 9, "seed is 9, it was 2"),
+        (["participation"], 1.0, "participation is 1.0, it was 0.5"),
+        (["options", METHOD, "lambda"], 3.5, f"options.{METHOD}.lambda is 3.5"),
+        (["data", "digest"], "x", "data.digest is x"),
+    ],
+)
+@pytest.mark.parametrize("at", [-1, "cut"])
+def test_an_edited_configuration_is_refused_by_name(tmp_path, folders, keys, value, named, at):
+    out = tmp_path / "run"
+    if at == -1:
+        folders._until(out, 0, OPTIONS)  # no round is committed
+    else:
+        shutil.copytree(folders.cut, out)
+    config = json.loads((out / "config.json").read_text())
+    inner = config
+    for key in keys[:-1]:
+        inner = inner[key]
+    assert keys[-1] in inner
+    inner[keys[-1]] = value
+    (out / "config.json").write_text(json.dumps(config))
+    assert named in resumed(folders, out)
+
+
+def test_a_change_of_versions_is_told(tmp_path, folders, monkeypatch):
+    from protofl.runs import config
+
+    out, told = tmp_path / "run", []
+    shutil.copytree(folders.cut, out)
+    now = config.versions()
+    assert now["cpu"]
+    monkeypatch.setattr(config, "versions", lambda: now | {"torch": "9.9", "cpu": "OTHER"})
+    train(None, out, resume=True, progress=told.append)
+    lines = [event.text for event in told if isinstance(event, pf.events.Note)]
+    assert any(f"torch was {now['torch']}" in line and "9.9 now" in line for line in lines)
+    assert any("cpu was" in line and "OTHER" in line for line in lines)
+
+
+# --- two at once, and full disks ------------------------------------------------------------------
+
+
+def test_a_folder_has_one_run_at_a_time(tmp_path, folders):
+    out = tmp_path / "run"
+    shutil.copytree(folders.cut, out)
+    before = state(out)
+    tried = []
+
+    def progress(event):
+        if isinstance(event, pf.events.RoundStarted):
+            with pytest.raises(pf.UsageError, match="another process") as caught:
+                train(None, out, resume=True)
+            tried.append(caught.value.exit_code)
+
+    train(None, out, resume=True, progress=progress)
+    assert tried == [2]
+    assert not (out / ".lock").exists()
+    shutil.rmtree(out)
+    shutil.copytree(folders.cut, out)
+    with alone(out, "--out"), pytest.raises(pf.UsageError, match="another process"):
+        train(None, out, resume=True)
+    assert state(out) == before
+    assert resumed(folders, out) == "same"
+
+
+def test_a_new_run_has_its_folder_too(tmp_path):
+    tried = []
+
+    def progress(event):
+        if isinstance(event, pf.events.RoundStarted):
+            with pytest.raises(pf.UsageError, match="another process"):
+                train(None, tmp_path / "run", resume=True)
+            tried.append(event)
+
+    train(METHOD, tmp_path / "run", rounds=1, dry_step=False, progress=progress)
+    assert tried
+
+
+def test_killed_while_config_json_is_written(tmp_path, folders):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".lock").touch()
+    (out / "config.json.part").write_text('{"method": "fed')
+    with pytest.raises(pf.UsageError, match="no run folder"):
+        train(None, out, resume=True)
+    result = train(METHOD, out, dry_step=False, **OPTIONS)
+    assert without_times(result.record) == without_times(folders.whole.record)
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "server-", "client-", "manifest.json", "summary"]
+)
+def test_a_full_disk_names_the_file(tmp_path, folders, monkeypatch, name):
+    out, original = tmp_path / "run", os.fsync
+    real_open = open
+
+    class Full:
+        """A file on a disk that is full."""
+
+        def __init__(self, file):
+            self._file = file
+
+        def __getattr__(self, key):
+            return getattr(self._file, key)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *rest):
+            self._file.close()
+
+        def write(self, data):
+            raise OSError(28, "No space left on device")
+
+    def full(file, mode="r", *rest, **options):
+        found = real_open(file, mode, *rest, **options)
+        begun = (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size
+        writes = isinstance(file, (str, Path)) and mode[0] in "wa" and str(out) in str(file)
+        return Full(found) if writes and begun and name in Path(file).name else found
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", full)
+        with pytest.raises(pf.RunFailure, match="No space left") as caught:
+            train(METHOD, out, dry_step=False, **OPTIONS)
+    assert name in caught.value.what
+    assert "make room" in caught.value.do
+    assert os.fsync is original
+    assert not list(out.rglob("*.part"))
+    assert resumed(folders, out) == "same"
+
+
+@pytest.mark.slow
+def test_random_damage(tmp_path, folders):
+    """Any bytes of any files, several at once."""
+    chance = random.Random(5)
+    for number in range(60):
+        out = tmp_path / str(number)
+        shutil.copytree(chance.choice([folders.cut, folders.finished]), out)
+        for name in chance.sample(files_of(out), chance.choice([1, 1, 2, 3])):
+            DAMAGES[chance.choice([*DAMAGES])](out / name, folders)
+        resumed(folders, out)
+        shutil.rmtree(out)
