@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from protofl.errors import RunFailure
 
 
 @contextmanager
@@ -19,6 +22,23 @@ def naming_file(path: Path) -> Iterator[None]:
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
+
+
+@contextmanager
+def told_of_disk() -> Iterator[None]:
+    """Have what the system refused to read or write be an error for the user.
+
+    Raises:
+        RunFailure: It names the file.
+    """
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise RunFailure(
+            f"{error.filename or 'the run'}: {error.strerror or error}",
+            do="make room on the disk" if full else "--debug shows where",
+        ) from error
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 import time
 from collections.abc import Iterator
@@ -15,10 +14,9 @@ from typing import Any
 from protofl.cores import deterministic_kernels
 from protofl.data.batches import LEAST
 from protofl.data.split import partition_record
-from protofl.errors import RunFailure
 from protofl.files.lock import alone
 from protofl.files.numbers import short
-from protofl.files.replacing import gone_afterwards, unused, write_json
+from protofl.files.replacing import gone_afterwards, told_of_disk, unused, write_json
 from protofl.hosts.jobs import Pool
 from protofl.plan.options import as_typed
 from protofl.plan.plan import Plan
@@ -78,14 +76,8 @@ def run(
 
 def start(request: Request, progress: Progress) -> Result:
     """Do what is asked for: plan the run, then train; see `run`."""
-    with ExitStack() as until:
-        try:
-            return _start(request, progress, until)
-        except OSError as error:
-            what = f"{error.filename or 'the run'}: {error.strerror or error}"
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            do = "make room on the disk" if full else "--debug shows where"
-            raise RunFailure(what, do=do) from error
+    with ExitStack() as until, told_of_disk():
+        return _start(request, progress, until)
 
 
 def _start(request: Request, progress: Progress, until: ExitStack) -> Result:
@@ -126,8 +118,7 @@ def _start(request: Request, progress: Progress, until: ExitStack) -> Result:
 
 def _take_up(folder: RunFolder, recorded: dict[str, Any], plan: Plan, progress: Progress) -> None:
     """Cut a run's folder to what counts, and say what is not as it was."""
-    trains_on = folder.commit is not None and not folder.finished
-    lines = told_changes(recorded, plan) if trains_on else []
+    lines = told_changes(recorded, plan) if folder.commit and not folder.finished else []
     if damage := folder.settle():
         row = f"round {folder.commit.round}" if folder.commit else "the beginning"
         lines.append(f"{damage}; the run goes on from {row}, which is whole")
