@@ -57,6 +57,8 @@ PANELS: dict[str, tuple[str, ...]] = {
         "eval_clients",
         "checkpoint_every",
         "on_bad_upload",
+        "upload_limit",
+        "upload_bound",
         "dry_step",
         "measure",
         "profile",
@@ -114,7 +116,7 @@ WORDS = REPEATABLE | {
     "workers": "Hosts",
     "device": "Where to compute: auto, cpu, cuda or cuda:N",
     "backend": "Where hosts live: auto, local, process or another installed one",
-    "on_bad_upload": "What to do about NaN or infinity in an upload",
+    "on_bad_upload": "What to do about an upload that is not as it should be",
     "checkpoint_every": "Rounds between checkpoints",
     "profile": "Print where the time went, and write profile/trace.json for Perfetto or Chrome",
 }

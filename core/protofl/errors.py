@@ -123,9 +123,9 @@ class WrongShape(Lacking, ValueError):
 
     lacks = "shape"
 
-    def __init__(self, key: str, shape: Iterable[int], wanted: str) -> None:
-        came = ", ".join(map(str, shape))
-        ProtoflError.__init__(self, f"{key!r} came in shape [{came}], {wanted}")
+    def __init__(self, key: str, shape: Iterable[int], wanted: str, holder: str = "") -> None:
+        came, whose = ", ".join(map(str, shape)), f" of {holder}" if holder else ""
+        ProtoflError.__init__(self, f"{key!r}{whose} came in shape [{came}], {wanted}")
         self.key = key
 
 

@@ -31,12 +31,14 @@ def compress(
     payload = pf.Payload()
     for name, tensor in tensors.items():
         key, matrix = f"{prefix}/{name}", _matrix(tensor, kernels)
-        # An SVD of NaN fails; sent whole, NaN is refused where every upload is checked for it.
-        if matrix is None or not bool(torch.isfinite(tensor).all()):
+        if matrix is None:
             payload[key] = tensor
             continue
+        # An SVD of NaN fails; factors of NaN are refused where every upload is checked for it.
+        finite = bool(torch.isfinite(matrix).all())
+        factors = F.truncated_svd(matrix, energy) if finite else _lost(matrix)
         # The layout that they have after the wire: rounding depends on it.
-        for part, factor in zip(PARTS, F.truncated_svd(matrix, energy), strict=True):
+        for part, factor in zip(PARTS, factors, strict=True):
             payload[f"{key}/{part}"] = factor.contiguous()
     return payload
 
@@ -54,6 +56,14 @@ def rebuild(
             u, s, vh = (payload[f"{key}/{part}"] for part in PARTS)
             rebuilt[name] = ((u * s.unsqueeze(-2)) @ vh).view_as(tensor)
     return rebuilt
+
+
+def _lost(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Factors of rank 1 that hold NaN."""
+    *lead, rows, columns = matrix.shape
+    sizes = (*lead, rows, 1), (*lead, 1), (*lead, 1, columns)
+    u, s, vh = (matrix.new_full(size, torch.nan) for size in sizes)
+    return u, s, vh
 
 
 def _matrix(tensor: Tensor, kernels: bool) -> Tensor | None:

@@ -8,12 +8,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from protofl.cores import compute_threads, deterministic_kernels
+from protofl.errors import naming
+from protofl.gate.declared import Declared
+from protofl.gate.downloads import DownloadGate, Read
 from protofl.hosts import jobs as work
 from protofl.hosts.building import Builder
 from protofl.hosts.evaluation import score
 from protofl.hosts.groups import chunks, trains_groups
 from protofl.hosts.store import ClientStore, store_kind
-from protofl.hosts.training import Read, Trainer, Training, carry_out
+from protofl.hosts.training import Trainer, Training, carry_out
 from protofl.models.unset import unset_model
 from protofl.overtime import at_most
 from protofl.plan.plan import Plan
@@ -33,11 +36,12 @@ class Host:
     """
 
     def __init__(self, plan: Plan, *, dry: bool = False, read: Read = Payload.from_bytes) -> None:
-        self.plan, self._read = plan, read
+        declared = Declared.of("download_payload", "downloads", plan.composition.around)
+        self.plan, self._read = plan, DownloadGate(plan.info, declared, read, dry=dry)
         self.report: Callable[[str], None] = lambda line: None
         self._dry = dry
         self._profile = HostProfile(plan.settings.profile and not dry, plan.device)
-        self._trainer = Trainer(plan, self._profile, dry=dry, read=read)
+        self._trainer = Trainer(plan, self._profile, dry=dry, read=self._read)
         self._builder = Builder(plan, self._profile.spans, dry=dry)
         self._store = ClientStore(
             store_kind(plan.settings.client_store, plan.device, dry=dry),
@@ -165,7 +169,8 @@ class Host:
     def _evaluate(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:
         with self._store.lent(job.client, trains=False) as record:
             clock.lap("setup")
-            download = self._read(job.blob, self.plan.device)
+            with naming(f"download, client {job.client}, evaluation of round {job.round}"):
+                download = self._read(job.blob, self.plan.device)
             (correct, count), *train = score(self.plan, record, download, job.round, self._profile)
         clock.lap("evaluate")
         return work.EvaluateReply(

@@ -14,6 +14,7 @@ import torch
 
 from protofl.data.batches import Samples, batch_bounds
 from protofl.errors import ENDS, RunFailure, naming
+from protofl.gate.downloads import Read
 from protofl.hosts.jobs import Reply, Train, TrainReply
 from protofl.hosts.train_job import TrainJob
 from protofl.plan.plan import Plan
@@ -26,9 +27,6 @@ from protofl.views.client import Client
 from protofl.views.records import ClientRecord
 from protofl.views.run import Phase
 from protofl.wire.payload import Payload
-
-Read = Callable[[bytes, torch.device], Payload]
-"""Makes a download of its bytes; the dry step's notes who looks for what."""
 
 Trained = tuple[dict[str, float], float]
 """What an engine made of a `TrainJob`: sums of loss terms, and its seconds."""

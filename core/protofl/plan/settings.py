@@ -93,7 +93,13 @@ class Settings(BaseModel):
         "all", description="the clients that are evaluated"
     )
     checkpoint_every: int = Field(1, ge=0, description="rounds between checkpoints; 0 for never")
-    on_bad_upload: Literal["stop", "skip"] = Field("stop", description="NaN in an upload")
+    on_bad_upload: Literal["stop", "skip"] = Field(
+        "stop", description="what becomes of an upload that is not as it should be"
+    )
+    upload_limit: float = Field(4096, gt=0, description="largest upload in MiB")
+    upload_bound: float = Field(
+        0, ge=0, description="largest |x| of a number in an upload; 0 for any that is finite"
+    )
     dry_step: bool = Field(True, description="try two short rounds before the first")
     recipe: dict[str, str] = Field(
         default_factory=dict, description="name, version and distribution of the recipe, if any"
@@ -141,6 +147,7 @@ UNRECORDED = {"backend", "workers", "profile", "job_limit"}
 
 RUN_OR_MACHINE = set(
     "recipe block seed trials hold_split eval_every eval_clients checkpoint_every on_bad_upload "
+    "upload_limit upload_bound "
     "dry_step measure profile data_dir device deterministic engine backend workers client_store "
     "server_threads job_limit".split()
 )

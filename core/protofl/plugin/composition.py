@@ -175,6 +175,12 @@ class Composition:
             )
         return result
 
+    def around(self, hook: str) -> list[tuple[str, type]]:
+        """Who makes a payload, by name and class: the hook's provider, and wrappers around it."""
+        members = [m for m in self.members.values() if m.kind == "wrapper" and hook in m.hooks]
+        plugins = [(self.providers[hook], self.members[self.providers[hook]].plugin)]
+        return plugins + [(m.name, m.plugin) for m in members]
+
     @property
     def methods(self) -> list[Member]:
         """The main method and the donors."""

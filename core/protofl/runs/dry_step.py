@@ -38,8 +38,11 @@ class _DryHost(Host):
         return reply
 
 
-def dry_step(plan: Plan) -> None:
+def dry_step(plan: Plan) -> dict[str, Any]:
     """Run two rounds of two clients with one batch each; leave no trace.
+
+    Returns:
+        What clients send, as the gate of uploads keeps it.
 
     Raises:
         Refused: A term or key is missing in the second round, or a tensor has the wrong shape.
@@ -49,7 +52,7 @@ def dry_step(plan: Plan) -> None:
     watched = replace(plan, composition=plan.composition.watched(looks))
     host = _DryHost(for_dry_rounds(watched, min(2, plan.info.num_clients)), looks)
     try:
-        line = two_dry_rounds(host)
+        line, learned = two_dry_rounds(host)
     except ProtoflError as error:
         raise explained(error, plan, host.down, host.up, looks.reader) from error
     missing = [term for term in plan.composition.terms if term.label not in line["loss_terms"]]
@@ -57,6 +60,7 @@ def dry_step(plan: Plan) -> None:
         raise without_term(missing[0], looks.training, plan.registry)
     if looks.evaluation:
         raise without_key(looks.evaluation, plan.registry)
+    return learned
 
 
 def for_dry_rounds(plan: Plan, clients: int) -> Plan:
@@ -71,10 +75,14 @@ def for_dry_rounds(plan: Plan, clients: int) -> Plan:
     )
 
 
-def two_dry_rounds(host: Host) -> dict[str, Any]:
-    """The second line of two rounds on a dry host; in the second all is there that is sent."""
+def two_dry_rounds(host: Host) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two rounds on a dry host; in the second all is there that is sent.
+
+    Returns:
+        The line of the second, and what the gate has learned of uploads.
+    """
     federation = Federation(host.plan, host, dry=True)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         federation.start_trial(0)
         federation.round(0)
-        return federation.round(1)[0]
+        return federation.round(1)[0], federation.server.learned

@@ -2,7 +2,8 @@
 
 Which come when: ``Planned``, ``DryStepStarted``, ``FolderMade``; then in every round
 ``RoundStarted``, ``StageStarted`` and its ``ClientDone``, ``RoundDone``; and ``Finished``. A
-``Note`` may come at any time. A resumed run has no dry step and makes no folder.
+``Note`` may come at any time. A resumed run makes no folder, and has a dry step
+only where further trials are to begin.
 """
 
 from __future__ import annotations

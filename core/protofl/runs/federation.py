@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
 from protofl.cores import compute_threads
-from protofl.errors import RunFailure
+from protofl.gate.faults import left_out, refused_upload
 from protofl.hosts import jobs
 from protofl.models.cost import ClientFlops, flops_of_round
 from protofl.plan.plan import Plan
@@ -44,6 +45,7 @@ class Federation:
         holders: Clients that hold the download of the last round's end.
         client_accuracy: {client: its accuracy} in the last round.
         flops: What clients of each architecture compute, where rounds are to tell of it.
+        learned: What the dry step has shown of uploads; empty where there was none.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Federation:
         self.holders: set[int] = set()
         self.client_accuracy: dict[int, float] = {}
         self.flops: Sequence[ClientFlops] = ()
+        self.learned: Mapping[str, Any] = {}
         self._server_side: ServerSide
 
     @property
@@ -80,6 +83,8 @@ class Federation:
         self.trial = self._stages.trial = trial
         self.holders = set()
         self._server_side = ServerSide(self.plan, trial, self._spans, dry=self.dry)
+        self.server.learned = deepcopy({**self.learned})
+        self._server_side.open_gate()
         self.pool.broadcast(jobs.StartTrial(trial, dict(files or {}), self._parked))
 
     def resume(self, folder: RunFolder) -> None:
@@ -87,6 +92,7 @@ class Federation:
         assert folder.commit is not None
         self.start_trial(folder.commit.trial, folder.committed_clients())
         folder.restore_server(self.server)
+        self._server_side.open_gate()
         self.holders = set(folder.commit.holders)
 
     def participants(self, round: int) -> list[int]:
@@ -106,7 +112,7 @@ class Federation:
             trained.
 
         Raises:
-            RunFailure: A hook failed, or an upload is not finite.
+            RunFailure: A hook failed, or an upload is not as it should be.
         """
         # Payloads are read and written with as few threads as the server has: others would only
         # wait for the cores on which clients train.
@@ -145,28 +151,27 @@ class Federation:
         """Downloads, local training and uploads; {client: upload} of those that count."""
         replies = self._train(clients, number, "before_upload", tally)
         with self._spans.span("uploads", "server"):
-            received = {client: self._upload(client, replies[client], tally) for client in clients}
-        return {client: upload for client, upload in received.items() if upload is not None}
+            return self._uploads({client: replies[client] for client in clients}, number, tally)
 
-    def _upload(self, client: int, reply: jobs.TrainReply, tally: Tally) -> Payload | None:
-        """What a client sent; None where it is left out as its training diverged."""
-        tally.traffic["upload_bytes"] += len(reply.blob)
-        tally.traffic["upload_floats"] += reply.floats
+    def _uploads(
+        self, replies: Mapping[int, jobs.TrainReply], number: int, tally: Tally
+    ) -> dict[int, Payload]:
+        """What clients sent and the gate lets in; others are left out, or stop the run."""
         start = time.perf_counter()
-        upload = Payload.from_bytes(reply.blob, self.plan.device)
-        bad = upload.nonfinite()
+        blobs = {client: reply.blob for client, reply in replies.items()}
+        uploads, faults = self._server_side.gate.admit(blobs, self.plan.device)
         tally.spend({"payload": time.perf_counter() - start})
-        if bad is None:
-            tally.add_losses(reply)
-            return upload
-        if self.plan.settings.on_bad_upload == "skip":
+        for client, reply in replies.items():
+            tally.traffic["upload_bytes"] += len(reply.blob)
+            tally.traffic["upload_floats"] += reply.floats
+            if client in uploads:
+                tally.add_losses(reply)
+        for client, fault in faults.items():
+            if self.plan.settings.on_bad_upload == "stop":
+                raise refused_upload(client, number, fault)
+            self._stages.note(left_out(client, number, fault))
             tally.skipped.append(client)
-            return None
-        raise RunFailure(
-            f"client {client} sent {bad!r} with NaN or infinity in round {self.server.round}",
-            "its training diverged",
-            "lower --lr, or leave such uploads out with --on-bad-upload skip",
-        )
+        return uploads
 
     def train_server(self, uploads: Mapping[int, Payload], tally: Tally) -> None:
         """The server's hooks; without uploads it stays what it is."""

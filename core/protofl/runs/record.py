@@ -39,6 +39,9 @@ CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 OWN = (CONFIG, METRICS, SUMMARY, "partition.json", "checkpoint/", "parked/", "profile/")
 """What a run writes into its folder."""
 
+GATE = "(gate)"
+"""Where a server's file holds what the gate has learned; no plugin is called so."""
+
 
 @dataclass
 class Commit:
@@ -235,7 +238,8 @@ def check_free(path: Path) -> None:
 
 def save_server(record: ServerRecord, path: Path) -> None:
     """Write the server's knowledge, modules and state."""
-    packed = pack(_modules(record), "knowledge", record.knowledge, record.state, "the server")
+    state = {**record.state, GATE: record.learned}
+    packed = pack(_modules(record), "knowledge", record.knowledge, state, "the server")
     write_tensors(path, *packed)
 
 
@@ -243,6 +247,7 @@ def load_server(record: ServerRecord, path: Path) -> None:
     """Put back what `save_server` wrote."""
     packed, modules = read_tensors(path), _modules(record)
     knowledge, record.state = unpack(packed, modules, "knowledge", "the server", record.device)
+    record.learned = record.state.pop(GATE, {})  # a run of protofl before the gate has none
     record.knowledge = Knowledge(knowledge)
 
 

@@ -145,10 +145,11 @@ class _Life:
         pool: Pool = backend.call("open_pool", plan=plan, workers=plan.settings.workers)
         try:
             with gone_afterwards(self.folder.parked) as parked, closing(pool):
-                self._before_the_first_round()
+                learned = self._before_the_first_round()
                 federation = Federation(
                     plan, pool, self.progress, timeline=self.timeline, parked=parked
                 )
+                federation.learned = learned
                 if "flops" in plan.settings.measure:
                     federation.flops = count_flops(plan)
                 for trial, first in self._remaining():
@@ -163,13 +164,15 @@ class _Life:
             if (self.folder.path / "config.json").exists():
                 self.timeline.write(self.folder.path / "profile")
 
-    def _before_the_first_round(self) -> None:
+    def _before_the_first_round(self) -> dict[str, Any]:
         """The dry step, and the folder behind it, while the hosts are still starting."""
-        plan, spans = self.plan, self.timeline.spans
-        if plan.settings.dry_step and self.folder.commit is None:
+        plan, spans, learned = self.plan, self.timeline.spans, dict[str, Any]()
+        commit = self.folder.commit
+        begins = commit is None or commit.trial + 1 < plan.settings.trials
+        if plan.settings.dry_step and begins:
             self.progress(events.DryStepStarted())
             with spans.span("dry step", "start"):
-                dry_step(plan)
+                learned = dry_step(plan)
         if self.request.save_recipe is not None:
             self._save_recipe(self.request.save_recipe)
         with spans.span("costs", "start"):
@@ -186,6 +189,7 @@ class _Life:
         if few:
             line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
             self.progress(events.Note(line))
+        return learned
 
     def _save_recipe(self, path: Path) -> None:
         given, found = self.request.options, self.plan.settings.options

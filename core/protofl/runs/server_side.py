@@ -14,6 +14,9 @@ from protofl import functional
 from protofl.cores import compute_threads
 from protofl.errors import naming
 from protofl.files.numbers import finite
+from protofl.gate.declared import Declared
+from protofl.gate.faults import expect_finite
+from protofl.gate.uploads import UploadGate
 from protofl.models.scoring import mean_accuracy
 from protofl.overtime import at_most
 from protofl.plan.plan import Plan
@@ -37,7 +40,10 @@ class ServerSide:
 
     Attributes:
         record: All that the server is.
+        gate: What lets uploads in.
     """
+
+    gate: UploadGate
 
     def __init__(self, plan: Plan, trial: int, spans: Spans, *, dry: bool) -> None:
         self._plan, self._spans, self._trial = plan, spans, trial
@@ -59,6 +65,13 @@ class ServerSide:
         """What a hook raises gets its place, and no hook may take for ever."""
         with at_most(self._plan.settings.job_limit, place), naming(place):
             yield
+
+    def open_gate(self) -> None:
+        """Make the gate of uploads, from what the server knows of them."""
+        record, settings = self.record, self._plan.settings
+        declared = Declared.of("upload_payload", "uploads", self._plan.composition.around)
+        limits = settings.upload_limit, settings.upload_bound
+        self.gate = UploadGate(record.info, declared, record.learned, limits, dry=record.dry)
 
     @property
     def view(self) -> Server:
@@ -107,6 +120,7 @@ class ServerSide:
                 place = self._within(f"{hook}, round {record.round}")
                 with self._spans.span(hook, "server"), place:
                     update = self._plan.composition.call(hook, server=self.view, uploads=uploads)
+                    expect_finite(update, f"{hook} of {self._plan.composition.provider(hook)}")
                 record.knowledge.merge(update)
         return measured(self._plan, self._trial, record.knowledge, uploads)
 

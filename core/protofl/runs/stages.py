@@ -54,11 +54,15 @@ class Stages:
             self._timeline.take(client, reply.profile, reply.seconds)
         tally.spend(reply.seconds)
         for note in getattr(reply, "notes", ()):
-            if note not in self._noted:
-                self._noted.add(note)
-                self._progress(events.Note(note))
+            self.note(note)
         if stage == self._told:
             self._progress(events.ClientDone(stage, client))
+
+    def note(self, line: str) -> None:
+        """Tell the user a line, once."""
+        if line not in self._noted:
+            self._noted.add(line)
+            self._progress(events.Note(line))
 
     def _costly_first(self, jobs: Sequence[ClientJob]) -> list[ClientJob]:
         """The order in which jobs are dealt; it has no influence on results."""

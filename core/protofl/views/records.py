@@ -147,12 +147,13 @@ class ClientRecord(Record):
 
 @dataclass(kw_only=True)
 class ServerRecord(Record):
-    """The server: knowledge, and what methods keep of it."""
+    """The server: knowledge, what methods keep of it, and what the gate has learned of uploads."""
 
     lr: float
     test: Samples | None = None
     images: ImageSource | None = None
     dry: bool = False
     evaluates: bool = False
+    learned: dict[str, Any] = field(default_factory=dict)
     knowledge: Knowledge = field(default_factory=Knowledge)
     modules: dict[str, dict[str, nn.Module]] = field(default_factory=dict)

@@ -6,6 +6,7 @@ Class-indexed tensors hold rows only for the classes that the sender has; the in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -46,13 +47,16 @@ class Payload(dict[str, Tensor]):
 
         Raises:
             MissingKey: The payload has no such tensor.
-            WrongShape: Its rows are of another width.
+            WrongShape: Its rows are of another width, or other in number than their classes.
         """
         rows = self[name]
         if width is not None and rows.shape[1:] != (width,):
-            wanted = f"rows of width {width} are wanted"
-            raise WrongShape(name, rows.shape, wanted)
-        return rows, self.classes_of(name)
+            raise WrongShape(name, rows.shape, f"rows of width {width} are wanted", self.holder)
+        classes = self.classes_of(name)
+        if classes.shape != rows.shape[:1]:
+            wanted = f"and the classes of its rows in shape {list(classes.shape)}"
+            raise WrongShape(name, rows.shape, wanted, self.holder)
+        return rows, classes
 
     def table(self, name: str, num_classes: int, width: int | None = None) -> tuple[Tensor, Tensor]:
         """A class-indexed tensor with a row for every class.
@@ -86,7 +90,9 @@ class Payload(dict[str, Tensor]):
         bare = [n for n in names if n in chosen.keys() and f"{n}.classes" not in chosen.keys()]
         if bare and "classes" in self.keys():
             chosen["classes"] = self["classes"]
-        return Payload(weights | chosen)
+        found = Payload(weights | chosen)
+        found.holder = self.holder
+        return found
 
     def under(self, prefix: str) -> dict[str, Tensor]:
         """The tensors named ``PREFIX/…``, with the prefix taken off."""
@@ -102,15 +108,15 @@ class Payload(dict[str, Tensor]):
             if tensor.is_floating_point() and "/buffer/" not in key
         )
 
-    def nonfinite(self) -> str | None:
-        """The name of a tensor that holds NaN or infinity; None where all are finite."""
+    def nonfinite(self, bound: float = math.inf) -> str | None:
+        """The name of a tensor that holds NaN, infinity or |x| above a bound; None for none."""
         names = [k for k, tensor in self.items() if tensor.is_floating_point() and tensor.numel()]
         if not names:
             return None
         # One pass without a mask (a NaN anywhere makes both bounds NaN), and one wait for a device.
-        bounds = [torch.stack(torch.aminmax(self[key])).double() for key in names]
-        finite = torch.isfinite(torch.stack(bounds)).all(1).tolist()
-        return next((key for key, good in zip(names, finite, strict=True) if not good), None)
+        bounds = torch.stack([_extremes(self[key]) for key in names])
+        fine = (torch.isfinite(bounds) & (bounds.abs() <= bound)).all(1).tolist()
+        return next((key for key, good in zip(names, fine, strict=True) if not good), None)
 
     def to_bytes(self) -> bytes:
         """The bytes on the wire; an empty payload is 0 bytes."""
@@ -130,6 +136,12 @@ class Payload(dict[str, Tensor]):
         except safetensors.SafetensorError as error:
             raise RunFailure(f"{len(data)} bytes are no payload: {error}") from error
         return cls({k: v.to(device) for k, v in sorted(tensors.items())})
+
+
+def _extremes(tensor: Tensor) -> Tensor:
+    """The smallest and the largest number of a tensor."""
+    wide = tensor.float() if tensor.element_size() == 1 else tensor  # float8 has no order
+    return torch.stack(torch.aminmax(wide)).double()
 
 
 Uploads: TypeAlias = Mapping[int, Payload]

@@ -20,12 +20,15 @@ class Key:
         shape: The tensor's shape, and its dtype where it is not a floating-point one.
         meaning: What it holds.
         by_class: Whether its rows belong to classes, which ``classes`` names.
+        varies: A dimension, counted from the last as -1, whose size may be another in each payload:
+            the rank of factors, the same for all factors of a tensor. 0 for none.
     """
 
     name: str
     shape: str
     meaning: str
     by_class: bool = False
+    varies: int = 0
 
 
 VOCABULARY = (
@@ -66,9 +69,19 @@ VOCABULARY = (
         "in the server's knowledge only: weights of one of several architectures; the download "
         "strips the suffix",
     ),
-    Key("auxiliary_update/NAME/u", "[rows, r]", "FedKD's truncated update of parameter NAME: U"),
-    Key("auxiliary_update/NAME/s", "[r]", "Σ of the same update"),
-    Key("auxiliary_update/NAME/vh", "[r, columns]", "V of the same update, transposed"),
+    Key(
+        "auxiliary_update/NAME/u",
+        "[rows, r]",
+        "FedKD's truncated update of parameter NAME: U",
+        varies=-1,
+    ),
+    Key("auxiliary_update/NAME/s", "[r]", "Σ of the same update", varies=-1),
+    Key(
+        "auxiliary_update/NAME/vh",
+        "[r, columns]",
+        "V of the same update, transposed",
+        varies=-2,
+    ),
     Key("auxiliary_update/NAME", "as the parameter", "the update of a 1-D parameter, whole"),
     Key(
         "auxiliary_version",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -25,6 +26,10 @@ def pack_weights(module: nn.Module, prefix: str, *, buffers: bool = True) -> Pay
     return Payload({name: tensor.clone() for name, tensor in views.items()})
 
 
+def _holder(payload: Mapping[str, Tensor]) -> str:
+    return payload.holder if isinstance(payload, Payload) else Payload.holder
+
+
 @torch.no_grad()
 def load_weights(module: nn.Module, payload: Mapping[str, Tensor], prefix: str) -> None:
     """Copy ``PREFIX/…`` of a payload into a module; buffers that were not sent stay.
@@ -36,10 +41,11 @@ def load_weights(module: nn.Module, payload: Mapping[str, Tensor], prefix: str) 
     for key, target in weight_views(module, prefix).items():
         if key in payload.keys():
             if payload[key].shape != target.shape:
-                raise WrongShape(key, payload[key].shape, f"the model has {list(target.shape)}")
+                wanted = f"the model has {list(target.shape)}"
+                raise WrongShape(key, payload[key].shape, wanted, _holder(payload))
             target.copy_(payload[key])
         elif not key.startswith(f"{prefix}/buffer/"):
-            raise MissingKey(key, "the payload", payload)
+            raise MissingKey(key, _holder(payload), payload)
 
 
 def average_weights(
@@ -65,13 +71,16 @@ def average_weights(
     start = prefix + "/"
     names = dict.fromkeys(key for upload in uploads for key in upload if key.startswith(start))
     if not names:
-        raise MissingKey(f"{prefix}/…", "the upload", uploads[0])
+        raise MissingKey(f"{prefix}/…", uploads[0].holder, uploads[0])
     for name in names:
         tensors = [upload[name] for upload in uploads]
         if any(t.shape != tensors[0].shape for t in tensors):
-            first, other = list(dict.fromkeys(tuple(t.shape) for t in tensors))[:2]
-            wanted = f"which can't be averaged with another client's {list(other)}"
-            raise WrongShape(name, first, wanted)
+            # The first of those shapes that fewest have: by it one client is told from the others.
+            counts = Counter(tuple(t.shape) for t in tensors)
+            odd, *_, usual = sorted(counts, key=counts.__getitem__)
+            whose = next(u for u in uploads if u[name].shape == odd)
+            wanted = f"which can't be averaged with another client's {list(usual)}"
+            raise WrongShape(name, odd, wanted, whose.holder)
         if tensors[0].is_floating_point():
             total = torch.zeros_like(tensors[0])
             for tensor, part in zip(tensors, shares, strict=True):

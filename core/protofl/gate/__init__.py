@@ -1,0 +1,1 @@
+"""The gate: what a payload from elsewhere must be before a hook sees it."""

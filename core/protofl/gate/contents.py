@@ -1,0 +1,129 @@
+"""Rules of contents: whose the rows are, numbers of samples, finite numbers."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from protofl.files.header import Entry
+from protofl.gate.declared import Declared
+from protofl.gate.faults import Fault
+from protofl.gate.specs import Header, known_key
+from protofl.wire.payload import Payload
+
+SAMPLES = 1 << 40
+"""Samples of a client, at most."""
+
+
+class Contents:
+    """What the contents of a payload must be, whoever sends it.
+
+    Args:
+        num_classes: C.
+        public: Public samples; None where their number is not to be looked at (the dry step
+            takes fewer).
+        declared: What may be left out of the rules.
+        bound: The largest |x| of a floating-point tensor.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        public: int | None,
+        declared: Declared,
+        bound: float = math.inf,
+    ) -> None:
+        self._C, self._public, self._declared, self._bound = num_classes, public, declared, bound
+
+    # --- by the header alone --------------------------------------------------------------------
+
+    def check_rows(self, header: Header) -> None:
+        """Types and numbers of rows.
+
+        Raises:
+            Fault: ``classes`` are no classes, or a tensor has another number of rows.
+        """
+        for name, entry in header.items():
+            if _names_classes(name) or name == "public_index":
+                self._check_indices(name, entry)
+        for name, entry in header.items():
+            key = known_key(name)
+            if key is None or "/" in name or self._declared.is_exempt(name, "any"):
+                continue
+            if key.by_class:
+                own = f"{name}.classes"
+                self._same_rows(name, entry, header, own if own in header else "classes")
+            elif key.shape.startswith("[N") and name != "public_index":
+                self._same_rows(name, entry, header, "public_index")
+
+    def _check_indices(self, name: str, entry: Entry) -> None:
+        if entry.dtype != "I64" or len(entry.shape) != 1:
+            words = f"as {entry.dtype}{list(entry.shape)}, it is one int64 a row"
+            raise Fault(name, "classes", words)
+        if name == "public_index":
+            most = self._public
+        else:
+            most = None if self._declared.is_exempt(name, "several") else self._C
+        if most is not None and entry.shape[0] > most:
+            raise Fault(name, "classes", f"with {entry.shape[0]} rows of {most} at most")
+
+    def _same_rows(self, name: str, entry: Entry, header: Header, index: str) -> None:
+        if index in header:
+            wanted, whose = header[index].shape[0], f"{index!r} has"
+        elif index == "public_index" and self._public is not None:
+            wanted, whose = self._public, "the public samples are"
+        else:
+            return
+        rows = entry.shape[0] if entry.shape else 0
+        if rows != wanted:
+            raise Fault(name, "rows", f"with {rows} rows where {whose} {wanted}")
+
+    # --- by the values --------------------------------------------------------------------------
+
+    def check_values(self, payload: Payload, *, upload: bool) -> None:
+        """Classes, numbers of samples, and that all numbers are finite.
+
+        Raises:
+            Fault: One is none.
+        """
+        for name, tensor in payload.items():
+            if _names_classes(name):
+                several = self._declared.is_exempt(name, "several")
+                _check_range(name, tensor, self._C, "class", several=several)
+            elif name == "public_index":
+                _check_range(name, tensor, self._public, "public sample", several=False)
+            elif upload and name in ("samples", "counts") and not tensor.is_floating_point():
+                _check_counts(name, tensor)
+        bad = payload.nonfinite(self._bound)
+        if bad is None:
+            return
+        if Payload({bad: payload[bad]}).nonfinite() is not None:
+            raise Fault(bad, "finite", "with NaN or infinity")
+        largest = float(payload[bad].abs().max())
+        raise Fault(bad, "bound", f"with {largest:.3g}, larger than {self._bound:g}")
+
+
+def _names_classes(name: str) -> bool:
+    return name == "classes" or (name.endswith(".classes") and "/" not in name)
+
+
+def _check_range(name: str, tensor: Tensor, end: int | None, noun: str, *, several: bool) -> None:
+    found = tensor.tolist()
+    if not found:
+        return
+    low, high = min(found), max(found)
+    wrong = low if low < 0 else high
+    if low < 0 or (end is not None and high >= end):
+        raise Fault(name, "classes", f"with {noun} {wrong} of {end}" if end else f"with {wrong}")
+    if not several and len(set(found)) < len(found):
+        twice = next(value for value in found if found.count(value) > 1)
+        raise Fault(name, "classes", f"with {noun} {twice} twice")
+
+
+def _check_counts(name: str, tensor: Tensor) -> None:
+    if not tensor.numel():
+        return
+    low, high = int(tensor.min()), int(tensor.max())
+    if low < 1 or high > SAMPLES:
+        raise Fault(name, "counts", f"with {low if low < 1 else high} samples")

@@ -1,0 +1,166 @@
+"""The gate of the server: uploads of a round, before a hook sees them.
+
+What clients send is learned in the dry step, by architecture. A key that no dry step has shown
+(``--no-dry-step``, one that a method sends from a later round on, or an architecture that took no
+part) is what most clients of the round in which it comes first have sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from protofl.errors import RunFailure, part_of
+from protofl.files.header import quoted, tensor_header
+from protofl.gate.contents import Contents
+from protofl.gate.declared import Declared
+from protofl.gate.faults import Fault
+from protofl.gate.specs import Header, Known, Spec, check_ranks, most_common
+from protofl.views.run import RunInfo
+from protofl.wire.payload import Payload
+
+
+class UploadGate:
+    """Lets uploads in, or says what is wrong with them.
+
+    Args:
+        info: The run.
+        declared: What the run's methods declare of uploads.
+        state: What has been learned, as `Known` keeps it; changed in place.
+        limits: MiB of an upload, at most, and the largest |x|; 0 for any.
+        dry: Whether this is the dry step, of which it learns.
+    """
+
+    def __init__(
+        self,
+        info: RunInfo,
+        declared: Declared,
+        state: dict[str, Any],
+        limits: tuple[float, float],
+        *,
+        dry: bool = False,
+    ) -> None:
+        self._info, self._declared, self._dry = info, declared, dry
+        self._known, self._limit = Known(info, state), limits[0] * 2**20
+        bound = math.inf if dry else limits[1] or math.inf  # no matter of how plugins go together
+        self._contents = Contents(info.num_classes, None if dry else info.public, declared, bound)
+
+    def admit(
+        self, blobs: Mapping[int, bytes], device: torch.device
+    ) -> tuple[dict[int, Payload], dict[int, Fault]]:
+        """The uploads of a round, by client: those that are as they should be, and the others.
+
+        Args:
+            blobs: The bytes that each client sent.
+            device: Where the tensors go.
+        """
+        headers: dict[int, Header] = {}
+        uploads: dict[int, Payload] = {}
+        faults: dict[int, Fault] = {}
+        for client, blob in blobs.items():
+            try:
+                headers[client] = self._header(blob)
+            except Fault as fault:
+                faults[client] = fault
+        self._learn(headers)
+        sent = Counter(part for header in headers.values() for part in _parts(header))
+        for client, header in headers.items():
+            try:
+                if not self._dry:
+                    self._check(self._architecture(client), header, sent, len(headers))
+                uploads[client] = self._open(client, blobs[client], device)
+            except Fault as fault:
+                faults[client] = fault
+        return uploads, dict(sorted(faults.items()))
+
+    def _architecture(self, client: int) -> str:
+        return self._info.architecture_of(client).name
+
+    def _header(self, blob: bytes) -> Header:
+        """What an upload says that it holds, so far as that needs no look at others."""
+        if len(blob) > self._limit:
+            raise Fault("", "size", f"{len(blob):,} bytes")
+        try:
+            header = tensor_header(blob)
+        except ValueError as error:
+            raise Fault("", "format", f"{len(blob)} bytes that are no payload ({error})") from None
+        self._contents.check_rows(header)
+        check_ranks(header)
+        return header
+
+    def _open(self, client: int, blob: bytes, device: torch.device) -> Payload:
+        """The tensors, when the header is known to be good."""
+        try:
+            payload = Payload.from_bytes(blob, device)
+        except RunFailure as error:
+            raise Fault("", "format", error.what) from error
+        payload.holder = f"the upload of client {client}"
+        self._contents.check_values(payload, upload=True)
+        return payload
+
+    # --- learning -------------------------------------------------------------------------------
+
+    def _learn(self, headers: Mapping[int, Header]) -> None:
+        if self._dry:
+            for client, header in headers.items():
+                self._known.see(self._architecture(client), header)
+            return
+        asked: dict[str, dict[int, Spec]] = {}
+        for client, header in headers.items():
+            architecture = self._architecture(client)
+            for name, entry in header.items():
+                if self._is_new(architecture, name):
+                    asked.setdefault(name, {})[client] = Spec.of(name, entry)
+        seen = {a: bool(self._known.of(a)) for a in map(self._architecture, headers)}
+        for name, sent in asked.items():
+            if not self._declared.covers(name) and 2 * len(sent) <= len(headers):
+                continue  # most would send what is no more than forgotten in the declaration
+            spec, count = most_common(sent.values())
+            agreed = "/" not in name and 2 * count > len(sent)  # weights are by architecture
+            for architecture in dict.fromkeys(map(self._architecture, sent)):
+                if not agreed:
+                    own = [s for c, s in sent.items() if self._architecture(c) == architecture]
+                    built = self._known.built(architecture, name)
+                    spec = built if built in own else most_common(own)[0]
+                late = self._known.tried or seen[architecture]
+                self._known.put(architecture, name, replace(spec, optional=late))
+
+    def _is_new(self, architecture: str, name: str) -> bool:
+        """Whether a key may be what it is sent as, as nothing is known of it."""
+        if self._declared.is_exempt(name, "any") or self._known.find(architecture, name):
+            return False
+        if self._known.tried and self._known.holds_part(architecture, name):
+            return False
+        return not self._known.tried or self._declared.covers(name)
+
+    # --- rules ----------------------------------------------------------------------------------
+
+    def _check(
+        self, architecture: str, header: Header, sent: Mapping[str, int], count: int
+    ) -> None:
+        """Hold a header against what is known of its client's architecture."""
+        for name, entry in header.items():
+            if self._declared.is_exempt(name, "any"):
+                continue
+            spec = self._known.find(architecture, name)
+            if spec is None:
+                raise Fault(name, "names", "which nobody asked for")
+            spec.check(name, entry)
+        # What a method leaves out in some rounds, all leave out.
+        for name, spec in self._known.expected(architecture).items():
+            part = part_of(name)
+            if name in header or spec.optional or self._declared.is_exempt(name, "optional"):
+                continue
+            if 2 * sent[part] >= count:
+                key = name if part in _parts(header) else part
+                raise Fault("", "missing", f"nothing under {quoted(key)}")
+
+
+def _parts(header: Header) -> set[str]:
+    """The keys as one names them: ``PART/…`` of many."""
+    return {part_of(name) for name in header}

@@ -1,0 +1,148 @@
+"""A toy federation with a client that sends what it likes, and payloads by a stranger."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import torch
+from protofl.hosts.host import Host
+from protofl.hosts.jobs import Train
+from protofl.runs.dry_step import dry_step
+from protofl.runs.federation import Federation
+from protofl.wire.payload import Payload
+from runtime_toys import make_plan
+
+HOSTILE, ROUND = 2, 1
+
+
+def raw(header, data=b""):
+    """Safetensors bytes with a header of one's own: a mapping, text, or bytes."""
+    text = header if isinstance(header, (str, bytes)) else json.dumps(header)
+    text = text.encode() if isinstance(text, str) else text
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(dtype, shape, start, end):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+
+
+def changed(**tensors):
+    """What makes an upload another: tensors, functions of the tensor that is there, or None."""
+
+    def change(upload):
+        found = Payload(upload)
+        for name, value in tensors.items():
+            tensor = value(upload[name]) if callable(value) else value
+            if tensor is None:
+                del found[name]
+            else:
+                found[name] = tensor
+        return found.to_bytes()
+
+    return change
+
+
+def put(place, value):
+    """A tensor with one number changed."""
+
+    def change(tensor):
+        tensor = tensor.clone()
+        tensor[place] = value
+        return tensor
+
+    return change
+
+
+class HostileHost(Host):
+    """One client's upload of one round is what ``change`` makes of it."""
+
+    def __init__(self, plan, change, who=HOSTILE, when=ROUND):
+        super().__init__(plan)
+        self._change, self._who, self._when = change, {who} if isinstance(who, int) else who, when
+
+    def run(self, jobs):
+        for job, reply in super().run(jobs):
+            mine = isinstance(job, Train) and job.client in self._who and job.round == self._when
+            if mine and job.when == "before_upload":
+                reply.blob = self._change(Payload.from_bytes(reply.blob))
+            yield job, reply
+
+
+def federation(
+    change, method="fedproto", *, dry=True, who=HOSTILE, when=ROUND, told=None, **options
+):
+    """A federation with a hostile client, ready for its first round."""
+    plan = make_plan(method, **options)
+    learned = dry_step(plan) if dry else None
+    host = HostileHost(plan, change, who, when)
+    found = Federation(plan, host, told or (lambda event: None), learned=learned)
+    found.start_trial(0)
+    return found
+
+
+TABLE = {
+    "class 9 of 4": (changed(classes=put(0, 9)), "classes", "classes"),
+    "class -1": (changed(classes=put(0, -1)), "classes", "classes"),
+    "float classes": (changed(classes=torch.Tensor.float), "classes", "classes"),
+    "another width": (changed(prototypes=lambda p: p[:, :3]), "prototypes", "shape"),
+    "0 rows of width 2^62": (
+        lambda upload: raw(
+            {
+                "prototypes": entry("F32", [0, 1 << 62], 0, 0),
+                "classes": entry("I64", [0], 0, 0),
+                "counts": entry("I64", [0], 0, 0),
+            }
+        ),
+        "prototypes",
+        "format",
+    ),
+    "fewer classes than rows": (changed(classes=lambda c: c[:-1]), "", "rows"),
+    "a class twice": (changed(classes=lambda c: c[0].repeat(len(c))), "classes", "classes"),
+    "int64 prototypes": (changed(prototypes=torch.Tensor.long), "prototypes", "dtype"),
+    "float64 prototypes": (changed(prototypes=torch.Tensor.double), "prototypes", "dtype"),
+    "1e30": (changed(prototypes=put((0, 0), 1e30)), "prototypes", "bound"),
+    "40 MB that nobody asked for": (changed(extra=torch.zeros(10_000_000)), "extra", "names"),
+    "a missing key": (changed(prototypes=None), "prototypes", "missing"),
+    "nothing": (lambda upload: b"", "", "missing"),
+    "garbage": (lambda upload: b"\x07" * 1000, "", "format"),
+    "a huge shape": (
+        lambda upload: raw({"prototypes": entry("F32", [1 << 40, 1 << 20], 0, 16)}, b"0" * 16),
+        "prototypes",
+        "format",
+    ),
+    "a header of 2^60 bytes": (lambda upload: struct.pack("<Q", 1 << 60) + b"{}", "", "format"),
+    "deep JSON": (lambda upload: raw("[" * 100_000), "", "format"),
+}
+"""{what is sent: (how it is made of an honest upload, the key, the rule)}: tried before there was
+a gate, when a third of it was taken and another ended in a bare IndexError or RuntimeError."""
+
+MORE = {
+    "NaN": (changed(prototypes=put((0, 0), torch.nan)), "prototypes", "finite"),
+    "no samples of a class": (changed(counts=put(0, 0)), "counts", "counts"),
+    "2^62 samples of a class": (changed(counts=put(0, 1 << 62)), "counts", "counts"),
+    "a name twice": (
+        lambda upload: raw('{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{}}'),
+        "",
+        "format",
+    ),
+    "a name that can't be printed": (
+        lambda upload: raw({"\ud800\n\x1b[31m": entry("U8", [1], 0, 1)}, b"0"),
+        r"\ud800\n\x1b[31m",
+        "names",
+    ),
+    "bytes behind the last tensor": (lambda upload: upload.to_bytes() + b"0" * 9, "", "format"),
+    "a shape of fractions": (
+        lambda upload: raw({"classes": entry("I64", [1.0], 0, 8)}, b"0" * 8),
+        "classes",
+        "format",
+    ),
+    "more classes than there are": (
+        changed(classes=torch.arange(5), counts=torch.ones(5).long(), prototypes=torch.ones(5, 6)),
+        "classes",
+        "classes",
+    ),
+    "an upload above the limit": (changed(extra=torch.zeros(600_000)), "", "size"),
+    "metadata that are no words": (lambda upload: raw({"__metadata__": {"a": 1}}), "", "format"),
+    "UTF-16": (lambda upload: raw("{}".encode("utf-16")), "", "format"),
+}

@@ -1,0 +1,315 @@
+"""What may come in: hostile uploads and downloads, and what is said of them."""
+
+from __future__ import annotations
+
+import protofl as pf
+import pytest
+import torch
+from hostile_uploads import HOSTILE, MORE, ROUND, TABLE, changed, federation, put
+from protofl.gate.faults import RULES
+from protofl.hosts.host import Host
+from protofl.hosts.jobs import Evaluate, StartTrial, Train
+from protofl.runs import events
+from protofl.runs.record import load_server, save_server
+from protofl.wire.payload import Payload
+from runtime_toys import make_plan, without_times
+
+OPTIONS = {"upload_bound": 1e6, "upload_limit": 50}
+
+
+def options_of(what):
+    return OPTIONS | ({"upload_limit": 1} if "limit" in what else {})
+
+
+@pytest.mark.parametrize("what", [*TABLE, *MORE])
+def test_a_hostile_upload_stops_the_run_by_name(what):
+    change, key, rule = (TABLE | MORE)[what]
+    found = federation(change, **options_of(what))
+    found.round(0)
+    with pytest.raises(pf.RunFailure) as caught:
+        found.round(ROUND)
+    error = caught.value
+    assert f"client {HOSTILE} sent " in error.what
+    assert f"round {ROUND}" in error.what
+    assert key in error.what
+    assert error.near in (f"{rule}: {RULES[rule]}", RULES[rule])
+    assert "--on-bad-upload skip" in error.do
+    assert str(error).isprintable() or str(error).replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("what", [*TABLE, *MORE])
+def test_a_hostile_upload_is_left_out(what):
+    change, key, rule = (TABLE | MORE)[what]
+    told = []
+    found = federation(change, on_bad_upload="skip", told=told.append, **options_of(what))
+    lines = [found.round(number)[0] for number in range(3)]
+    assert [line.get("skipped_uploads") for line in lines] == [None, [HOSTILE], None]
+    notes = [event.text for event in told if isinstance(event, events.Note)]
+    (note,) = [text for text in notes if f"client {HOSTILE} sent" in text]
+    assert key in note and f"({rule})" in note and f"round {ROUND}" in note
+
+
+def test_one_that_is_left_out_is_as_if_it_had_sent_nothing():
+    """Whatever it sent, the server is the same afterwards."""
+    servers = []
+    for what in ("NaN", "class 9 of 4", "garbage", "nothing"):
+        found = federation((TABLE | MORE)[what][0], on_bad_upload="skip")
+        for number in range(2):
+            found.round(number)
+        servers.append(found.server.knowledge)
+    for server in servers[1:]:
+        assert all(torch.equal(server[name], servers[0][name]) for name in servers[0])
+
+
+@pytest.mark.parametrize("backend", ["local", "process"])
+def test_on_all_backends(backend, tmp_path):
+    result = pf.run(
+        "fedproto",
+        models="cnn4",
+        dataset="digits",
+        clients=2,
+        rounds=1,
+        backend=backend,
+        workers=1,
+        upload_bound=1e-12,
+        on_bad_upload="skip",
+        out=tmp_path / "run",
+        local_epochs=1,
+    )
+    assert [row["skipped_uploads"] for row in result.record] == [[0, 1]]
+
+
+# --- what is learned ------------------------------------------------------------------------------
+
+
+def test_without_a_dry_step_the_rules_are_those_of_most_clients():
+    narrow = changed(prototypes=lambda p: p[:, :3])
+    for who in (0, 3):
+        found = federation(narrow, dry=False, who=who, when=0)
+        with pytest.raises(pf.RunFailure, match=f"client {who} sent 'prototypes' of shape"):
+            found.round(0)
+    late = federation(narrow, dry=False)
+    late.round(0)
+    with pytest.raises(pf.RunFailure, match="client 2 sent 'prototypes' of shape"):
+        late.round(ROUND)
+
+
+def test_a_key_of_one_client_is_not_taken_for_the_method_s():
+    extra = changed(extra=torch.zeros(3))
+    found = federation(extra, dry=False, when=0)
+    with pytest.raises(pf.RunFailure, match="client 2 sent 'extra' which nobody asked for"):
+        found.round(0)
+
+
+def test_what_was_learned_survives_a_resumed_run(tmp_path):
+    """The rules of votes lie in the checkpoint: after a resume nobody votes anew."""
+    first = federation(changed(), dry=False, when=99)
+    first.round(0)
+    save_server(first.server, tmp_path / "server")
+    again = federation(changed(prototypes=lambda p: p[:, :3]), dry=False, who={0, 1, 2})
+    load_server(again.server, tmp_path / "server")
+    again._server_side.open_gate()
+    with pytest.raises(pf.RunFailure, match="client 0 sent 'prototypes' of shape"):
+        again.round(ROUND)
+
+
+class Late:
+    """Sends a key from the third round on."""
+
+    uploads = {"x": "a number", "late": "a number, from the third round on"}
+    width = 3
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        sent = pf.Payload(x=torch.ones(()))
+        if client.round >= 2:
+            sent["late"] = torch.ones(self.width)
+        return sent
+
+
+class LateUndeclared(Late):
+    uploads = {"x": "a number"}
+
+
+def test_a_key_may_come_in_a_later_round_where_it_is_declared():
+    found = federation(changed(), Late, when=99)
+    for number in range(4):
+        found.round(number)
+    with pytest.raises(pf.RunFailure, match="'late' which nobody asked for") as caught:
+        found = federation(changed(), LateUndeclared, when=99)
+        for number in range(3):
+            found.round(number)
+    assert "declare it in the method's uploads" in caught.value.do
+
+
+class Several:
+    """Sends two rows of each class, of a width that its round says, and not always."""
+
+    uploads = {"prototypes": "two of each class", "classes": "of which", "free": "of any width"}
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        classes = torch.arange(client.num_classes).repeat(2)
+        sent = pf.Payload(prototypes=torch.ones(len(classes), 6), classes=classes)
+        if client.round < 2 or client.id != HOSTILE:
+            sent["free"] = torch.ones(2, 1 + client.round)
+        return sent
+
+
+class SeveralDeclared(Several):
+    upload_rules = {"classes": "several", "free": "any optional"}
+
+
+def test_exemptions_are_declared():
+    with pytest.raises(pf.UsageError, match="with 8 rows of 4 at most"):
+        federation(changed(), Several, when=99)
+    found = federation(changed(), SeveralDeclared, when=99)
+    for number in range(4):
+        found.round(number)
+
+
+def test_an_exemption_that_is_none_is_found_at_once():
+    class Wrong(Several):
+        upload_rules = {"classes": "sevral"}
+
+    with pytest.raises(pf.UsageError, match="'sevral'") as caught:
+        federation(changed(), Wrong)
+    assert "'several'" in caught.value.near
+
+
+# --- weights --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (changed(**{"model/head.bias": lambda b: b[:2]}), r"'model/head.bias' of shape \[2\]"),
+        (changed(**{"model/head.bias": None}), "nothing under 'model/head.bias'"),
+        (changed(**{"model/evil": torch.ones(3)}), "'model/evil' which nobody asked for"),
+        (changed(samples=torch.tensor(-(10**9))), "'samples' with -1000000000 samples"),
+        (changed(samples=torch.tensor(1 << 62)), f"'samples' with {1 << 62} samples"),
+        (changed(samples=torch.tensor(0)), "'samples' with 0 samples"),
+        (changed(samples=torch.ones(1).long()), r"'samples' of shape \[1\]"),
+    ],
+)
+def test_weights_and_numbers_of_samples_name_the_client(change, words):
+    found = federation(change, "fedavg", models="toy1")
+    found.round(0)
+    with pytest.raises(pf.RunFailure, match=f"client {HOSTILE} sent {words}"):
+        found.round(ROUND)
+
+
+def test_weights_of_an_architecture_that_the_dry_step_had_not():
+    """Three architectures, of which the dry step sees two: a model's own weights are known."""
+    from protofl.testing import toy as toyfed
+    from runtime_toys import PARTS, _dense
+
+    group = toyfed.group(_dense(8), _dense(5), _dense(7), K=6, side=8)
+    PARTS["model-group", "toy3"] = group
+    key = "model/extractor.1.weight"
+    given = {"models": "toy3", "public": 12}
+    federation(changed(), "feddf", when=99, **given).round(0)
+    for change, words in (
+        (changed(**{key: lambda w: w[:5]}), f"'{key}' of shape"),
+        (changed(**{key: None}), f"nothing under '{key}'"),
+        (lambda upload: b"", "nothing under 'model/…'|nothing under 'samples'"),
+    ):
+        found = federation(change, "feddf", **given)
+        found.round(0)
+        with pytest.raises(pf.RunFailure, match=f"client 2 sent ({words})"):
+            found.round(ROUND)
+
+
+class Reads:
+    """Reads what only some send: the error names whose upload lacks it."""
+
+    uploads = {"x": "a number", "y": "a number, not of all"}
+    upload_rules = {"y": "optional"}
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        every = pf.Payload(x=torch.ones(()), y=torch.ones(()))
+        return every if client.id != 3 else every.select("x")
+
+    @pf.hookimpl
+    def server_aggregate(self, server, uploads):
+        return {"y": torch.stack([u["y"] for u in uploads.values()]).sum()}
+
+
+def test_a_key_that_a_hook_misses_names_the_client():
+    with pytest.raises(pf.ProtoflError, match="the upload of client 3 has no 'y'"):
+        federation(changed(), Reads, when=99).round(0)
+
+
+# --- downloads ------------------------------------------------------------------------------------
+
+
+DOWNLOADS = {
+    "class 9 of 4": (changed(classes=put(0, 9)), "'classes' with class 9 of 4"),
+    "class -1": (changed(classes=put(0, -1)), "'classes' with class -1 of 4"),
+    "float classes": (changed(classes=torch.Tensor.float), "'classes' as F32"),
+    "fewer classes than rows": (changed(classes=lambda c: c[:-1]), "with 4 rows"),
+    "a class twice": (changed(classes=lambda c: c[0].repeat(4)), "'classes' with class 0 twice"),
+    "NaN": (changed(prototypes=put((0, 0), torch.nan)), "'prototypes' with NaN or infinity"),
+    "another key": (changed(extra=torch.zeros(3)), "'extra' which no downloads"),
+    "garbage": (lambda download: b"\x07" * 100, "no payload"),
+    "deep JSON": (TABLE["deep JSON"][0], "no payload"),
+    "0 rows of width 2^62": (TABLE["0 rows of width 2^62"][0], "claims the shape"),
+}
+
+
+@pytest.mark.parametrize("what", DOWNLOADS)
+@pytest.mark.parametrize("job", [Train, Evaluate])
+def test_a_host_refuses_hostile_downloads(what, job):
+    change, words = DOWNLOADS[what]
+    honest = pf.Payload(prototypes=torch.ones(4, 6), classes=torch.arange(4))
+    host = Host(make_plan("fedproto"))
+    host.handle(StartTrial(0))
+    host.handle(job(1, 0, blob=honest.to_bytes()))
+    with pytest.raises(pf.RunFailure) as caught:
+        host.handle(job(1, 0, blob=change(honest)))
+    assert words in caught.value.what
+    assert "client 1" in caught.value.what and "round 0" in caught.value.what
+    assert "download_payload of fedproto" in caught.value.do
+
+
+# --- the server's own -----------------------------------------------------------------------------
+
+
+class Diverges:
+    """Its server computes NaN in round 1."""
+
+    uploads = {"x": "a number"}
+    downloads = {"y": "a number"}
+
+    @pf.hookimpl
+    def download_payload(self, server, client_id):
+        return server.knowledge.select("y")
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        return pf.Payload(x=client.received.get("y", torch.ones(())))
+
+    @pf.hookimpl
+    def server_train(self, server, uploads):
+        return {"y": torch.tensor(torch.nan if server.round == 1 else 1.0)}
+
+
+def test_nan_of_the_server_names_its_hook_in_the_round_that_made_it():
+    found = federation(changed(), Diverges, when=99, on_bad_upload="skip", dry=False)
+    found.round(0)
+    with pytest.raises(pf.RunFailure) as caught:
+        found.round(1)
+    assert "server_train" in caught.value.what and "'y'" in caught.value.what
+    assert "round 1" in caught.value.what and "client" not in caught.value.what
+
+
+# --- nothing honest is refused --------------------------------------------------------------------
+
+
+def test_a_gate_changes_no_number():
+    plain = federation(changed(), when=99)
+    strict = federation(changed(), when=99, **OPTIONS)
+    lines = [without_times([f.round(n)[0] for n in range(2)]) for f in (plain, strict)]
+    assert lines[0] == lines[1]
+    assert isinstance(plain.server.knowledge, Payload)
