@@ -74,9 +74,10 @@ def federation(
 ):
     """A federation with a hostile client, ready for its first round."""
     plan = make_plan(method, **options)
-    learned = dry_step(plan) if dry else None
+    learned = dry_step(plan) if dry else {}
     host = HostileHost(plan, change, who, when)
-    found = Federation(plan, host, told or (lambda event: None), learned=learned)
+    found = Federation(plan, host, told or (lambda event: None))
+    found.learned = learned
     found.start_trial(0)
     return found
 

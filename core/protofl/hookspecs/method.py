@@ -1,10 +1,10 @@
 """Hooks of a method, in the order in which a round calls them.
 
 A method is a class with a docstring, an optional nested ``Config``, the declarations ``terms``
-(its loss terms), ``downloads`` and ``uploads`` (what travels, and what it reveals), and the hooks
-that its paper adds; `protofl.plugin.baseline` provides the rest. It keeps nothing on ``self``:
-what it remembers lives in ``client.state``, ``client.modules``, ``server.state`` and
-``server.modules``.
+(its loss terms), ``downloads`` and ``uploads`` (what travels, and what it reveals; a run refuses
+other keys, and ``upload_rules`` says where the gate's rules don't hold), and the hooks that its
+paper adds; `protofl.plugin.baseline` provides the rest. It keeps nothing on ``self``: what it
+remembers lives in ``client.state``, ``client.modules``, ``server.state`` and ``server.modules``.
 
 The six hooks of a round have exactly one provider each, and returning None is an error. The
 lifecycle hooks are optional.
