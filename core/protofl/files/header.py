@@ -97,9 +97,9 @@ def _counts(value: Any) -> bool:  # noqa: ANN401 - JSON
 
 def quoted(name: str) -> str:
     """A stranger's name as it can be shown: escaped, and not too long."""
-    return ascii(name if len(name) <= 80 else name[:77] + "...")
+    return repr(name if len(name) <= 80 else name[:77] + "...")
 
 
 def _short(value: object) -> str:
-    text = ascii(str(value))[1:-1]
+    text = repr(str(value))[1:-1]
     return text if len(text) <= 80 else text[:77] + "..."

@@ -192,7 +192,7 @@ class Known:
         if architecture not in self._expected:
             names = {name for specs in self._specs.values() for name in specs}
             found: dict[str, Spec] = {}
-            for part in {name.partition("/")[0] + "/" * ("/" in name) for name in names}:
+            for part in sorted({n.partition("/")[0] + "/" * ("/" in n) for n in names}):
                 found.update(self._whole(architecture, part))
             self._expected[architecture] = found | dict(self.of(architecture))
         return self._expected[architecture]

@@ -98,7 +98,7 @@ class Settings(BaseModel):
     )
     upload_limit: float = Field(4096, gt=0, description="largest upload in MiB")
     upload_bound: float = Field(
-        0, ge=0, description="largest |x| of a number in an upload; 0 for any that is finite"
+        0, ge=0, description="largest absolute number in an upload; 0 for any that is finite"
     )
     dry_step: bool = Field(True, description="try two short rounds before the first")
     recipe: dict[str, str] = Field(
