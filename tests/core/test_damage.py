@@ -16,6 +16,7 @@ import protofl as pf
 import pytest
 from protofl.files.lock import alone
 from runtime_toys import install, train, without_times
+from slowness import quick
 
 OPTIONS = {"rounds": 4, "participation": 0.5, "seed": 2}
 METHOD = "fedproto"
@@ -487,3 +488,28 @@ def test_random_damage(tmp_path, folders):
             DAMAGES[chance.choice([*DAMAGES])](out / name, folders)
         resumed(folders, out)
         shutil.rmtree(out)
+
+
+# --- whole folders --------------------------------------------------------------------------------
+
+METHODS = ["fedproto", "fedkd", "fedgen", "fedavg", "fml", "fedtgp", "fedsa"]
+
+
+@pytest.mark.parametrize("method", quick(METHODS, "fedkd"))
+def test_the_files_of_a_resumed_run_are_those_of_the_whole_one(tmp_path, method):
+    """To the byte, but for times: names stand in the order in which they came into being."""
+    options = {"rounds": 3, "dry_step": False, "models": "toy1", "batch_size": 12}
+
+    def progress(event):
+        if event == pf.events.RoundStarted(0, 2):
+            raise Killed
+
+    whole = train(method, tmp_path / "whole", **options).folder
+    with pytest.raises(Killed):
+        train(method, tmp_path / "cut", progress=progress, **options)
+    cut = train(None, tmp_path / "cut", resume=True).folder
+    assert files_of(cut) == files_of(whole)
+    timed = ("metrics.jsonl", "manifest.json", "before.json")
+    for name in files_of(whole):
+        if not name.endswith(timed):
+            assert (cut / name).read_bytes() == (whole / name).read_bytes(), name
