@@ -396,3 +396,19 @@ def test_sigkill_at_random_moments(tmp_path, method, options):
     assert len((out / "metrics.jsonl").read_text().splitlines()) < len(whole.record)
     same(whole, pf.run(out=out, resume=True, backend="local"))
     assert not (out / "parked").exists()
+
+
+def test_groups_of_clients_are_those_of_the_backend(tmp_path, monkeypatch):
+    """Where an engine trains several clients at once the backend is part of what a run is."""
+    install(monkeypatch)
+    for engine, held in (("vmapped", {"backend": "local", "profile": False}), ("eager", {})):
+        out = tmp_path / engine
+        train("fedproto", out, rounds=1, engine=engine, dry_step=False)
+        config = json.loads((out / "config.json").read_text())
+        assert {key: config[key] for key in ("backend", "profile") if key in config} == held
+    for options in ({}, {"backend": "auto"}, {"backend": "local", "workers": 3}):
+        pf.run(out=tmp_path / "vmapped", resume=True, **options)
+    for options in ({"backend": "process"}, {"profile": True}):
+        with pytest.raises(pf.UsageError, match="differs from the run's"):
+            pf.run(out=tmp_path / "vmapped", resume=True, **options)
+        pf.run(out=tmp_path / "eager", resume=True, **options)

@@ -143,7 +143,11 @@ FREE = {"backend", "workers", "client_store", "profile", "job_limit", "measure"}
 """Options that may differ on resume: results don't depend on them."""
 
 UNRECORDED = {"backend", "workers", "profile", "job_limit"}
-"""Those of them that config.json doesn't hold."""
+"""Those of them that config.json doesn't hold.
+
+It holds backend and profile where the engine trains groups of clients: which those are depends on
+them, and so do the last bits, so that they may not differ on resume either.
+"""
 
 RUN_OR_MACHINE = set(
     "recipe block seed trials hold_split eval_every eval_clients checkpoint_every on_bad_upload "

@@ -10,6 +10,7 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.files.checked import Damaged
 from protofl.files.tables import differences, unchanged_table
+from protofl.hosts.groups import trains_groups
 from protofl.options.written import check_again, merge_nested
 from protofl.plan.options import options_in
 from protofl.plan.plan import Plan
@@ -19,7 +20,9 @@ from protofl.version import versions
 
 def config_of(plan: Plan) -> dict[str, Any]:
     """All options of a run, and what they stood for here."""
-    values: dict[str, Any] = json.loads(plan.settings.model_dump_json(exclude=UNRECORDED))
+    # Numbers that clients are trained together for depend on which host has them.
+    held = {"backend", "profile"} if trains_groups(plan.choices["engine"]) else set()
+    values: dict[str, Any] = json.loads(plan.settings.model_dump_json(exclude=UNRECORDED - held))
     values["options"] = {k: v for k, v in values["options"].items() if k not in UNRECORDED}
     if not values["recipe"]:
         del values["recipe"]
@@ -93,13 +96,11 @@ def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
         UsageError: An option is given that differs from the run's.
     """
     values = options_in(recorded)
+    may_differ = FREE - (UNRECORDED & values.keys()) | {"options"}
     for key, value in given.items():
-        if (
-            key in FREE
-            or key not in values
-            or key == "options"
-            or (key, value) == ("device", "auto")
-        ):
+        if key in may_differ or key not in values:
+            continue
+        if key in ("device", "backend") and value == "auto":
             continue
         recipe = values.get("recipe")
         if key == "method" and isinstance(recipe, dict) and value == recipe.get("name"):
@@ -111,7 +112,7 @@ def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
             )
     options = given.get("options", {})
     check_again(values["options"], options, FREE)
-    free = {k: v for k, v in given.items() if k in FREE}
+    free = {k: v for k, v in given.items() if k in FREE and (k in may_differ or k not in values)}
     return values | free | {"options": merge_nested(values["options"], options)}
 
 

@@ -1,0 +1,185 @@
+"""Mutated uploads: let in, or refused by name; never anything else."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from copy import deepcopy
+
+import numpy as np
+import protofl as pf
+import pytest
+import torch
+from hostile_uploads import entry, raw
+from protofl.gate.faults import RULES
+from protofl.runs.dry_step import dry_step
+from protofl.testing import toy
+from protofl.wire.payload import Payload
+
+METHODS = {
+    "fedproto": {},
+    "fedtgp": {"S": 2},
+    "fedgen": {"epochs": 2},
+    "fedkd": {},
+    "fml": {},
+    "feddf": {},
+    "fedpkd": {"epochs": "one"},
+    "feddistill": {},
+    "fedgh": {},
+    "lg-fedavg": {},
+}
+QUICK, LONG = 30, 500
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("fuzz")
+
+
+def trained(method, folder):
+    """A federation after its dry step and a round, and the bytes of the round's uploads."""
+    path = folder / "public.npz"
+    if not path.exists():
+        x = np.random.default_rng(0).standard_normal((12, toy.SIDE, toy.SIDE))
+        np.savez(path, x_train=x.astype(np.float32), y_train=np.arange(12) % 4)
+    options = {"public": f"npz:{path}"} if method in ("feddf", "fedpkd") else {}
+    sets = {"options": {method: METHODS[method]}} if METHODS[method] else {}
+    plan = toy.make_plan(method, folder, **options, **sets)
+    made = toy.Toy(plan)
+    made.federation.learned = dry_step(plan)
+    made.federation.start_trial(0)
+    made.rounds(1)
+    return made, made.pool.uploads(0)
+
+
+# --- mutations ------------------------------------------------------------------------------------
+
+
+def flip(blob, draw):
+    data = bytearray(blob)
+    for _ in range(draw.choice((1, 1, 4, 64))):
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    return bytes(data)
+
+
+def cut(blob, draw):
+    return blob[: draw.randrange(len(blob))]
+
+
+def longer(blob, draw):
+    return blob + draw.randbytes(draw.choice((1, 8, 1000)))
+
+
+def garbage(blob, draw):
+    return draw.randbytes(draw.randrange(2000))
+
+
+def header(blob, draw):
+    """One value of the header is another."""
+    (length,) = struct.unpack_from("<Q", blob)
+    values = json.loads(blob[8 : 8 + length])
+    values.pop("__metadata__", None)
+    name = draw.choice(sorted(values))
+    what = draw.choice(("dtype", "shape", "data_offsets", "name", "gone", "more", "whole"))
+    odd = [
+        None,
+        [],
+        {},
+        "",
+        -1,
+        0,
+        1.5,
+        True,
+        1 << 62,
+        1 << 80,
+        [1 << 62],
+        [0, 1 << 62],
+        [-1],
+        "F8",
+    ]
+    if what == "name":
+        values[draw.choice(("classes", "model/x", "x" * 5000, "\ud800", "", "/", "a/b"))] = (
+            values.pop(name)
+        )
+    elif what == "gone":
+        del values[name]
+    elif what == "more":
+        values[draw.choice(("y", "head/y"))] = entry("F32", [0], 0, 0)
+    elif what == "whole":
+        values[name] = draw.choice(odd)
+    else:
+        values[name][what] = draw.choice([*odd, "I64", "BOOL", [0, 0], values[name]["shape"][::-1]])
+    return raw(values, blob[8 + length :])
+
+
+def tensors(blob, draw):
+    """One tensor is another, and the bytes are sound."""
+    payload = Payload.from_bytes(blob)
+    name = draw.choice(sorted(payload))
+    value = payload[name]
+    kinds = (torch.float64, torch.int64, torch.bool, torch.float16, torch.uint8, torch.int32)
+    changes = [
+        lambda v: v.to(draw.choice(kinds)),
+        lambda v: v[:-1] if v.dim() else v.reshape(1),
+        lambda v: torch.cat([v, v]) if v.dim() else v.repeat(3),
+        lambda v: v.unsqueeze(0),
+        lambda v: v.transpose(0, -1) if v.dim() else -v,
+        lambda v: torch.full_like(v, draw.choice((0, -1, 1, 7, 100))),
+        lambda v: v * draw.choice((-1, 1000)),
+        lambda v: v.new_zeros(draw.choice([(), (0,), (0, 3), (3, 0, 2), (1, 1, 1, 1)])),
+        lambda v: torch.full_like(v.float(), draw.choice((torch.nan, torch.inf, 1e30))),
+        lambda v: payload[draw.choice(sorted(payload))],
+        lambda v: v.flip(0) if v.dim() else v + 1,
+    ]
+    payload[name] = draw.choice(changes)(value).contiguous()
+    if draw.random() < 0.2:
+        del payload[draw.choice(sorted(payload))]
+    if draw.random() < 0.1:
+        payload[draw.choice(("extra", "prototypes.classes", "public_index"))] = torch.zeros(
+            3
+        ).long()
+    return payload.to_bytes()
+
+
+MUTATIONS = (flip, cut, longer, garbage, header, header, tensors, tensors, tensors)
+
+
+# --- what becomes of them -------------------------------------------------------------------------
+
+
+def fuzz(method, folder, count):
+    made, honest = trained(method, folder)
+    server = made.federation._server_side
+    record, draw = server.record, random.Random(f"fuzz {method}")
+    admitted = 0
+    for _ in range(count):
+        victim, blobs = draw.choice(sorted(honest)), dict(honest)
+        blobs[victim] = draw.choice(MUTATIONS)(honest[victim], draw)
+        uploads, faults = server.gate.admit(blobs, made.plan.device)
+        assert uploads.keys() | faults.keys() == honest.keys()
+        assert faults.keys() <= {victim}, f"{faults} of clients that sent what they should"
+        for fault in faults.values():
+            assert fault.rule in RULES and fault.words.isprintable() and len(fault.words) < 400
+        if faults:
+            continue
+        admitted += 1
+        server.record = deepcopy(record)
+        try:
+            server.learn(uploads)
+        except pf.RunFailure as error:  # of numbers that are merely large
+            assert "with NaN or infinity" in error.what, error.what
+        finally:
+            server.record = record
+    return admitted
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_mutated_uploads(method, folder):
+    assert fuzz(method, folder, QUICK) < QUICK
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_many_mutated_uploads(method, folder):
+    assert 0 < fuzz(method, folder, LONG) < LONG
