@@ -9,6 +9,7 @@ from pathlib import Path
 
 from protofl.cores import compute_threads, deterministic_kernels
 from protofl.errors import naming
+from protofl.files.replacing import told_of_disk
 from protofl.gate.declared import Declared
 from protofl.gate.downloads import DownloadGate, Read
 from protofl.hosts import jobs as work
@@ -127,7 +128,8 @@ class Host:
     @contextmanager
     def _computing(self) -> Iterator[None]:
         """How clients compute: with one thread, as rounding depends on their number."""
-        with compute_threads(1), deterministic_kernels(self.plan.settings.deterministic):
+        deterministic = deterministic_kernels(self.plan.settings.deterministic)
+        with compute_threads(1), deterministic, told_of_disk():
             yield
 
     # --- operations -----------------------------------------------------------------------------
