@@ -112,7 +112,7 @@ def connect(config: Config, workers: int) -> tuple[Any, Leave]:
     else:
         options["address"] = config.address
         _answers(config.address)
-    with _own_sigterm():
+    with _own_sigterm(), _loopback(ray, only=config.address is None):
         try:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -173,6 +173,25 @@ def _own_sigterm() -> Iterator[None]:
     finally:
         if main and before is not None:
             signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _loopback(ray: Any, *, only: bool) -> Iterator[None]:  # noqa: ANN401 - a module
+    """Have a Ray that is started inside listen on 127.0.0.1 only, if wanted.
+
+    Whoever reaches a port of Ray can run code, and on Linux it listens on all interfaces. It binds
+    loopback where it is not meant for clusters, as on Windows and macOS; a switch says which.
+    """
+    constants = getattr(getattr(ray, "_private", None), "ray_constants", None)
+    before = getattr(constants, "ENABLE_RAY_CLUSTER", None)
+    if not only or before is None:
+        yield
+        return
+    setattr(constants, "ENABLE_RAY_CLUSTER", False)  # noqa: B010 - a module without types
+    try:
+        yield
+    finally:
+        setattr(constants, "ENABLE_RAY_CLUSTER", before)  # noqa: B010
 
 
 def actors(ray: Any, config: Config, workers: int) -> int:  # noqa: ANN401 - a module

@@ -30,4 +30,6 @@ class LGFedAvg(SharedHead, SharedWeights, DropsLastBatch):
         "head/…": "the classifier after local training; its bias hints at the class shares",
         "samples": "n_i, the number of training samples",
     }
-    downloads = {"head/…": "h, one head for all; the average of the clients' heads from the second round on"}
+    downloads = {
+        "head/…": "h, one head for all; the average of the clients' heads from the second round on"
+    }

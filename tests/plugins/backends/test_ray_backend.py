@@ -251,3 +251,39 @@ def test_machines_that_differ(plan, what):
     assert isinstance(error, pf.UsageError)
     assert what in error.what
     assert socket.gethostname() in error.what
+
+
+LISTENING = "0A"
+
+
+def sockets_of(session):
+    """(address as the kernel writes it, port) of what a Ray's processes and this one listen on."""
+    inodes = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+            ours = process.name == str(os.getpid()) or session.encode() in command
+            links = [os.readlink(link) for link in (process / "fd").iterdir()] if ours else []
+        except OSError:
+            continue
+        inodes |= {link[8:-1] for link in links if link.startswith("socket:[")}
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and fields[9] in inodes:
+                found.add(tuple(fields[1].split(":")))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's tables")
+def test_a_ray_of_our_own_listens_on_loopback_only():
+    ray = pytest.importorskip("ray")
+    _, leave = ray_cluster.connect(ray_cluster.Config(), 1)
+    try:
+        found = sockets_of(Path(ray._private.worker._global_node.get_session_dir_path()).name)
+    finally:
+        leave()
+    assert len(found) >= 3  # the store of tables, the scheduler, this process
+    assert {address for address, _ in found} <= {"0100007F", "0000000000000000FFFF00000100007F"}
