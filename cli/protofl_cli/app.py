@@ -72,12 +72,27 @@ def _report(problem: Exception, *, debug: bool) -> int:
     if isinstance(problem, ProtoflError):
         render.error(problem.what, problem.near, problem.do)
         return problem.exit_code
+    if isinstance(problem, OSError) and problem.filename is not None:
+        render.error(f"{problem.filename}: {problem.strerror}")
+        return 1
+    if _out_of_memory(problem):
+        render.error(
+            "memory ran out", str(problem), "fewer clients, workers or features take less; or a GPU"
+        )
+        return 1
     render.error(
         f"internal error: {type(problem).__name__}: {problem}",
         do="this is a bug in protofl or a plugin"
         + ("" if debug else "; run again with --debug to see where"),
     )
     return 1
+
+
+def _out_of_memory(problem: Exception) -> bool:
+    """Whether Python, or torch on the CPU or on a GPU, found no memory."""
+    words = ("can't allocate memory", "out of memory", "not enough memory")
+    torch_s = isinstance(problem, RuntimeError) and any(w in str(problem).lower() for w in words)
+    return isinstance(problem, MemoryError) or torch_s
 
 
 def _usage(problem: Any) -> tuple[str, str, str]:  # noqa: ANN401 - a class of Typer or Click

@@ -12,6 +12,7 @@ from protofl_cli import render
 from protofl_cli.bench_tables import agreement_rows, case_rows, machine_line, speed_rows, stage_rows
 from protofl_cli.interrupts import interrupted
 from protofl_cli.options import DataDir, Debug
+from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
     from protofl.bench.measure import Request
@@ -111,6 +112,7 @@ def bench(
     set_: Annotated[list[str] | None, SET] = None,
     json_: Annotated[Path | None, JSON] = None,
     chart: Annotated[Path | None, CHART] = None,
+    force: Force = False,
     debug: Debug = False,
 ) -> None:
     """Measure seconds a round by stage and peak memory.
@@ -128,7 +130,8 @@ def bench(
         render.table(columns, rows, right=("clients × samples", "target"))
         return
     for flag, path in (("--json", json_), ("--chart", chart)):
-        _check_writable(flag, path)
+        if path is not None:
+            checked(flag, path, force=force)
     _check_against(against)
     given = {
         "backend": backend,
@@ -242,13 +245,6 @@ def _show(result: dict[str, Any]) -> None:
             "when it is quiet: what runs with several threads suffers most.",
             "yellow",
         )
-
-
-def _check_writable(flag: str, path: Path | None) -> None:
-    from protofl.errors import UsageError
-
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise UsageError(f"{flag} {path} can't be written", do="choose a file in a folder that is")
 
 
 def _check_against(path: Path | None) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from protofl_cli import render
 from protofl_cli.options import Block, DataDir, Debug, plugin_options
+from protofl_cli.overwriting import Force, checked
 
 
 def train(
@@ -34,6 +35,7 @@ def train(
             "--out", metavar="FILE", help="The file to write (default: NAME-DATASET.safetensors)"
         ),
     ] = None,
+    force: Force = False,
     data_dir: DataDir = None,
     block: Block = None,
     debug: Debug = False,
@@ -56,7 +58,7 @@ def train(
         )
     data = choose(registry, "dataset", dataset, options["dataset"])
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{generator}-{Path(data.text).stem}")
-    target = _target(out or Path(f"{stem}.safetensors"))
+    target = checked("--out", out or Path(f"{stem}.safetensors"), force=force)
     folder = (data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
     images = load_data(data, folder, lambda text: render.line(text, "dim"))
     if images.sample.kind != "image":
@@ -72,17 +74,6 @@ def train(
         out=target,
     )
     render.pairs([*told.items(), ("use it", f"--set generator.weights={target}")])
-
-
-def _target(out: Path) -> Path:
-    """The file, checked before anything takes time."""
-    from protofl.errors import UsageError
-
-    out = out.expanduser()
-    if out.is_dir() or not out.parent.is_dir():
-        what = "is a folder" if out.is_dir() else "can't be written: its folder does not exist"
-        raise UsageError(f"--out {out} {what}", do="choose another file with --out")
-    return out
 
 
 def _trainable(registry: Any, name: str) -> bool:  # noqa: ANN401 - a Registry

@@ -11,6 +11,7 @@ import typer
 
 from protofl_cli import render
 from protofl_cli.options import Block, Debug
+from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
     from protofl.plugin.registry import Registry
@@ -31,6 +32,7 @@ def matrix(
     json: Annotated[
         bool, typer.Option("--json", help="Print a list of objects, one for a combination.")
     ] = False,
+    force: Force = False,
     block: Block = None,
     debug: Debug = False,
 ) -> None:
@@ -47,6 +49,8 @@ def matrix(
         raise UsageError(
             "--out writes the page of all methods", do="leave METHOD and --json out, or --out"
         )
+    if out is not None:
+        checked("--out", out, force=force)
     registry = Registry(block or ())
     if method is not None:
         registry.load("method", method)

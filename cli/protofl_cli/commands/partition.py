@@ -11,6 +11,7 @@ import typer
 
 from protofl_cli import render
 from protofl_cli.options import Block, DataDir, Debug, plugin_options
+from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
     from protofl.data.dataset import Dataset
@@ -79,6 +80,7 @@ def show(
             help="The picture (default: partition-DATA-PARTITION-CLIENTS-sSEED.png)",
         ),
     ] = None,
+    force: Force = False,
     data_dir: DataDir = None,
     block: Block = None,
     debug: Debug = False,
@@ -88,7 +90,7 @@ def show(
     It is the split of a run with the same options: it depends on nothing else.
     """
     options = plugin_options(set_, "partition.KEY=VALUE", ("dataset", "partition"))
-    target = _target(out)
+    target = _target(out, force)
     with render.waiting("loading"):
         data, split = _make(
             dataset,
@@ -109,6 +111,7 @@ def show(
     if target is None:
         stem = f"partition-{data_name}-{name}-{split.num_clients}-s{seed}"
         target = Path(re.sub(r"[^A-Za-z0-9._-]+", "-", stem) + ".png")
+        checked("--out", target, force=force)
 
     render.heading(f"{data_name}, {name}, {split.num_clients} clients, seed {seed}")
     for note in (data.note, *split.notes):
@@ -134,19 +137,15 @@ def show(
     render.pairs([*figures, ("picture", str(target))])
 
 
-def _target(out: Path | None) -> Path | None:
+def _target(out: Path | None, force: bool) -> Path | None:
     """The picture's file, checked before anything takes time."""
     from protofl.errors import UsageError
 
     if out is None:
         return None
-    out = out.expanduser()
     if out.suffix.lower() != ".png":
         raise UsageError(f"--out {out} is no PNG file", do="give a name that ends in .png")
-    if out.is_dir() or not out.parent.is_dir():
-        what = "is a folder" if out.is_dir() else "can't be written: its folder does not exist"
-        raise UsageError(f"--out {out} {what}", do="choose another file with --out")
-    return out
+    return checked("--out", out, force=force)
 
 
 def _share(text: str) -> float:

@@ -25,11 +25,13 @@ def read_table(path: Path, flag: str, noun: str) -> dict[str, Any]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # no UTF-8, or no name of a file
         raise UsageError(f"{flag} {path} can't be read: {error}") from None
     language = "JSON" if path.suffix == ".json" else "TOML"
     try:
         values = json.loads(text) if language == "JSON" else parse_toml(text)
+    except RecursionError:
+        raise UsageError(f"{flag} {path}: tables in tables, too deep to read") from None
     except ValueError as error:
         raise UsageError(f"{flag} {path} is no valid {language}: {error}") from None
     if not isinstance(values, dict):

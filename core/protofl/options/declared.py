@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args, get_origin, overload
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    overload,
+)
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -64,6 +75,7 @@ class Config(BaseModel):
         """None for an option whose default is None is that default."""
         if not isinstance(data, dict):
             return data
+        refuse_truths(cls, data)
         names = option_names(cls)
         fields = {key: cls.model_fields.get(names.get(key) or key) for key in data}
         still = {key for key, field in fields.items() if field and field.default is None}
@@ -109,6 +121,31 @@ class VariantConfig(Config):
             return data  # the field's own validation words the error
         open_ = [name for name in cls.deviations if data.get(name) is None]
         return {**data, **{name: getattr(cls.deviations[name], variant) for name in open_}}
+
+
+def refuse_truths(config: type[BaseModel], data: Mapping[str, Any]) -> None:
+    """Whether no true or false stands for a number, which pydantic would read as 1 or 0.
+
+    Raises:
+        ValueError: One does.
+    """
+    names = option_names(config)
+    for key, value in data.items():
+        field = config.model_fields.get(names.get(key) or key)
+        if field and isinstance(value, bool) and not _takes_truths(field.annotation):
+            raise ValueError(f"{key} is {str(value).lower()}, which is no number and no text")
+
+
+def _takes_truths(annotation: Any) -> bool:  # noqa: ANN401 - a type
+    """Whether a type has room for true and false: all but numbers, texts and choices."""
+    if get_origin(annotation) is Literal:
+        return any(isinstance(choice, bool) for choice in get_args(annotation))
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
+    return any(map(_takes_truths, parts)) if parts else annotation not in PLAIN
+
+
+PLAIN = (int, float, str, type(None))
+"""Types that true and false are none of."""
 
 
 def consents(config: type[BaseModel]) -> dict[str, str]:

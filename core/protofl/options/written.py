@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container, Iterable, Mapping
+from fractions import Fraction
 from typing import Any
 
 from protofl.errors import UsageError
+
+
+def check_texts(values: Any) -> None:  # noqa: ANN401 - as JSON or TOML has them
+    """Whether all texts could be the name of a file: any of them may become one.
+
+    Raises:
+        UsageError: One has a character that no name can have.
+    """
+    if isinstance(values, Mapping):
+        check_texts([*values, *values.values()])
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            check_texts(value)
+    elif isinstance(values, (str, os.PathLike)):
+        try:
+            found = b"\0" in os.fsencode(values)
+        except UnicodeEncodeError:
+            found = True
+        if found:
+            raise UsageError(f"{str(values)!r} has a character that no name and no option has")
 
 
 def assignments(flag: str, given: Mapping[str, Any] | Iterable[str], form: str) -> dict[str, Any]:
@@ -93,3 +115,65 @@ def check_again(
                     f"--set {owner}.{key}={value} differs from the run's {was}",
                     do="leave it out, or start a new run in another folder",
                 )
+
+
+def read_share(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
+    """``1/20`` as 0.05; what is no text, or no fraction, as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(Fraction(value))
+    except (ValueError, ZeroDivisionError):
+        return value
+
+
+def every(value: Any) -> Any:  # noqa: ANN401 - it may come from a file
+    """``off`` as 0, a number of rounds as it is.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    if not isinstance(value, str):
+        return value
+    if value.lower() == "off":
+        return 0
+    if not value.isdecimal() or int(value) == 0:
+        raise UsageError(
+            f"--checkpoint-every {value} is not possible", do="give a number of rounds, or off"
+        )
+    return int(value)
+
+
+def added_term(item: str) -> str:
+    """``local_loss=METHOD.TERM`` as ``METHOD.TERM``.
+
+    Raises:
+        UsageError: It is not of this form.
+    """
+    hook, sign, term = (part.strip() for part in item.partition("="))
+    method, _, name = term.partition(".")
+    if hook == "local_loss" and method and name:
+        return term
+    near = f"did you mean local_loss={item}?" if "." in item and not sign else ""
+    raise UsageError(
+        f"--add {item}: not of the form local_loss=METHOD.TERM",
+        near or "local_loss is the hook that has terms",
+        "see the terms of a method: protofl show METHOD",
+    )
+
+
+def dropped_term(item: str) -> str:
+    """``local_loss.TERM`` as ``TERM``, ``local_loss.METHOD.TERM`` as ``METHOD.TERM``.
+
+    Raises:
+        UsageError: It is not of this form.
+    """
+    hook, _, term = item.partition(".")
+    if hook == "local_loss" and term and "=" not in term:
+        return term
+    plausible = bool(hook) and hook != "local_loss" and "=" not in item
+    raise UsageError(
+        f"--drop {item}: not of the form local_loss.TERM",
+        f"did you mean local_loss.{item}?" if plausible else "",
+        "see the terms of a method: protofl show METHOD",
+    )

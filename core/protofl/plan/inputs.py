@@ -63,7 +63,7 @@ def public_data(
 ) -> tuple[int | str, Dataset | None]:
     """``--public`` as it is recorded, and the public samples where they are of their own."""
     wanted, needed = settings.public, composition.needs_public
-    if isinstance(wanted, str) and wanted.isdigit():
+    if isinstance(wanted, str) and wanted.isdecimal():
         wanted = int(wanted)
     if isinstance(wanted, int):
         if needed and not given:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from protofl.errors import UsageError
-from protofl.options.written import assignments, expand_set, merge_nested, several
+from protofl.options.written import (
+    added_term,
+    assignments,
+    dropped_term,
+    every,
+    expand_set,
+    merge_nested,
+    several,
+)
 
 
 def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
@@ -28,11 +35,11 @@ def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
         found["wrappers"] = several("--with", found.pop("with"))
     if "use" in found:
         found["use"] = assignments("--use", found["use"], "HOOK=METHOD")
-    for key, read in (("add", _added), ("drop", _dropped)):
+    for key, read in (("add", added_term), ("drop", dropped_term)):
         if key in found:
             found[key] = [read(text.strip()) for text in several(f"--{key}", found[key])]
     if "checkpoint_every" in found:
-        found["checkpoint_every"] = _every(found["checkpoint_every"])
+        found["checkpoint_every"] = every(found["checkpoint_every"])
     return found
 
 
@@ -68,42 +75,3 @@ def merge_options(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     if "use" in base and "use" in over:
         merged["use"] = {**base["use"], **over["use"]}
     return merged
-
-
-def _added(item: str) -> str:
-    """``local_loss=METHOD.TERM`` as ``METHOD.TERM``."""
-    hook, sign, term = (part.strip() for part in item.partition("="))
-    method, _, name = term.partition(".")
-    if hook == "local_loss" and method and name:
-        return term
-    near = f"did you mean local_loss={item}?" if "." in item and not sign else ""
-    raise UsageError(
-        f"--add {item}: not of the form local_loss=METHOD.TERM",
-        near or "local_loss is the hook that has terms",
-        "see the terms of a method: protofl show METHOD",
-    )
-
-
-def _dropped(item: str) -> str:
-    """``local_loss.TERM`` as ``TERM``, ``local_loss.METHOD.TERM`` as ``METHOD.TERM``."""
-    hook, _, term = item.partition(".")
-    if hook == "local_loss" and term and "=" not in term:
-        return term
-    plausible = bool(hook) and hook != "local_loss" and "=" not in item
-    raise UsageError(
-        f"--drop {item}: not of the form local_loss.TERM",
-        f"did you mean local_loss.{item}?" if plausible else "",
-        "see the terms of a method: protofl show METHOD",
-    )
-
-
-def _every(value: Any) -> Any:  # noqa: ANN401 - it may come from a file
-    if not isinstance(value, str):
-        return value
-    if value.lower() == "off":
-        return 0
-    if not value.isdigit() or int(value) == 0:
-        raise UsageError(
-            f"--checkpoint-every {value} is not possible", do="give a number of rounds, or off"
-        )
-    return int(value)

@@ -19,6 +19,7 @@ from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.preparation import Preparation
 from protofl.data.split import Split, number_of_clients
+from protofl.device import device_of
 from protofl.models.architecture import Architecture, SplitModel
 from protofl.models.cost import cost
 from protofl.options.declared import consents
@@ -97,7 +98,7 @@ class Plan:
         choices = steps.chosen(registry, settings, "dataset", "models")
         settings = steps.with_defaults(given, composition, choices)
         # 2. The other plugins, and where they compute.
-        device = steps.device_of(settings.device)
+        device = device_of(settings.device)
         settings, others = steps.other_choices(registry, settings, composition, device)
         choices |= others
         steps.check_consents(said, composition, choices)

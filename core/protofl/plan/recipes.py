@@ -62,9 +62,13 @@ def with_recipe(options: dict[str, Any]) -> dict[str, Any]:
     """
     name = str(options.get("method") or "")
     registry = Registry(options.get("block") or ())
-    if name not in {plugin.name for plugin in registry.plugins("recipe")}:
+    known = {plugin.name for plugin in registry.plugins("recipe")}
+    if name not in known:
         return options
     recipe: Any = registry.load("recipe", name)
+    if (method := recipe.values["method"]) in known:
+        which = "itself" if method == name else f"the recipe {method!r}"
+        raise UsageError(f"recipe {name!r} names {which} as its method", do="name a method in it")
     plugin = registry.find("recipe", name)
     over = {key: value for key, value in options.items() if key != "method"}
     origin = {key: getattr(plugin, key) for key in ("name", "version", "distribution")}

@@ -10,6 +10,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.files.tables import check_new_table, read_table
+from protofl.options.written import check_texts
 from protofl.plan.options import as_typed, merge_options, options_in, parse_options
 from protofl.plan.recipes import of_method, with_recipe
 from protofl.plan.settings import check_names
@@ -67,6 +68,7 @@ def read_request(
         extra["method", name] = method
         typed["method"] = name
     request = Request({}, resume=resume, extra=extra)
+    check_texts([typed, config, out, save_recipe])
     request.out = Path(out) if out is not None else None
     request.save_recipe = Path(save_recipe) if save_recipe is not None else None
     if request.save_recipe is not None:
@@ -79,9 +81,12 @@ def read_request(
     below = {}
     if config is not None:
         below = options_in(read_table(Path(config), "--config", "options"))
+    check_texts(below)
     if file_out := below.pop("out", None):
         request.out = request.out or Path(str(file_out))
-    request.quiet = bool(below.pop("quiet", False))
+    request.quiet = below.pop("quiet", False)
+    if not isinstance(request.quiet, bool):
+        raise UsageError(f"--config {config}: quiet is {request.quiet!r}", do="write true or false")
     owner = str(typed.get("method") or below.get("method") or "")
     below = parse_options(as_typed(below), owner)
     check_names(below, f"option in --config {config}:", ("out", "quiet"))

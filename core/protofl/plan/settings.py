@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from protofl.errors import UsageError, unknown
+from protofl.options.declared import refuse_truths
+from protofl.options.written import read_share
 
 DEFAULT_DATA_DIR = Path("~/.cache/protofl")
-
-
-def read_share(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
-    """``1/20`` as 0.05; what is no text, or no fraction, as it is."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return float(Fraction(value))
-    except (ValueError, ZeroDivisionError):
-        return value
 
 
 class Settings(BaseModel):
@@ -111,6 +110,12 @@ class Settings(BaseModel):
     profile: bool = Field(False, description="time every stage; write profile/trace.json")
     data_dir: Path = Field(DEFAULT_DATA_DIR, description="where decoded data are cached")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_truths(cls, data: dict[str, Any]) -> dict[str, Any]:
+        refuse_truths(cls, data)
+        return data
+
     @field_validator("measure", mode="before")
     @classmethod
     def _known_figures(cls, value: list[str] | str) -> list[str]:
@@ -183,6 +188,8 @@ def build(values: dict[str, Any]) -> Settings:
         return Settings.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
+        if not first["loc"]:
+            raise UsageError(str(first["ctx"]["error"]), do="see: protofl run --help") from None
         key = str(first["loc"][0])
         flag = f"--{key.replace('_', '-')}"
         if first["type"] == "missing":

@@ -66,6 +66,8 @@ def other_choices(
             "--set generator.…: this method has no generator",
             do="leave it out, or choose a method with one (fedktl)",
         )
+    else:
+        registry.find("generator", settings.generator.partition(":")[0])
     found = chosen(registry, settings, *options)
     settings = placed(settings, found["engine"], device, uninstalled=bool(registry.extra))
     return settings, found | chosen(registry, settings, "backend")
@@ -91,21 +93,6 @@ def check_consents(
         return
     for owner, part in parts_of(composition, choices).items():
         check_consent(part.config, owner, said.get(owner, ()))
-
-
-def device_of(text: str) -> torch.device:
-    """The device that ``--device`` names."""
-    if text == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(text)
-    except RuntimeError:
-        raise UsageError(
-            f"--device {text} is no device", do="use auto, cpu, cuda or cuda:N"
-        ) from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"--device {text}: no CUDA device is at hand", do="use --device cpu")
-    return device
 
 
 def placed(

@@ -32,6 +32,7 @@ class Registry:
         self.extra = dict(extra or {})
         self._found: dict[str, list[Plugin]] = {}
         self._origin = cache(_origin)  # a distribution's files are read once
+        self._check_blocked(block)
 
     def plugins(self, kind: str | None = None) -> list[Plugin]:
         """All plugins of a kind, or of all kinds, by kind and name; clashes appear twice."""
@@ -126,10 +127,21 @@ class Registry:
         """All entry points; every distribution's file is read once for all kinds."""
         return importlib.metadata.entry_points()
 
+    def _check_blocked(self, block: Iterable[str]) -> None:
+        """Whether ``--block`` names plugins; PROTOFL_BLOCK may name some of other machines."""
+        names = {n for k in KINDS if block for p in self._of_kind(k, True) for n in _names(p)}
+        for wanted in map(str.strip, block):
+            if wanted and wanted not in names:
+                raise unknown("plugin in --block", wanted, names, "see: protofl list-plugins")
+
     def _is_blocked(self, plugin: Plugin) -> bool:
-        names = (plugin.name, plugin.label)
-        patterns = {pattern for n in names for pattern in (n, f"{n}@{plugin.distribution}")}
-        return not patterns.isdisjoint(self.block)
+        return not _names(plugin).isdisjoint(self.block)
+
+
+def _names(plugin: Plugin) -> set[str]:
+    """The names by which a plugin can be left out."""
+    names = (plugin.name, plugin.label)
+    return {pattern for n in names for pattern in (n, f"{n}@{plugin.distribution}")}
 
 
 def _origin(distribution: importlib.metadata.Distribution | None) -> tuple[str, str]:

@@ -226,7 +226,11 @@ class RunFolder:
 def check_free(path: Path) -> None:
     """Raise a `UsageError` where a new run can't use a folder."""
     leftover = {LOCK, "config.json.part"}  # of a run that was killed before it began
-    if path.exists() and (not path.is_dir() or {p.name for p in path.iterdir()} - leftover):
+    try:
+        used = path.exists() and (not path.is_dir() or {p.name for p in path.iterdir()} - leftover)
+    except OSError as error:  # a name that is too long, say
+        raise UsageError(f"--out {path} can't be written: {error.strerror}") from None
+    if used:
         raise UsageError(
             f"--out {path} is in use",
             do="choose another folder, or continue the run in it with --resume",

@@ -259,6 +259,13 @@ def default_folder(plan: Plan) -> Path:
     s = plan.settings
     data, _, file = s.dataset.partition(":")
     name = s.recipe.get("name", s.method)
-    parts = [name, s.models, data, Path(file).stem, f"s{s.seed}", f"{datetime.now():%Y%m%d-%H%M%S}"]
+    parts = [
+        name[:60],
+        s.models[:60],
+        data,
+        Path(file).stem[:60],
+        f"s{s.seed}",
+        f"{datetime.now():%Y%m%d-%H%M%S}",
+    ]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(filter(None, parts)))
     return unused(Path("runs") / name)

@@ -1,0 +1,190 @@
+"""Seeded nonsense on the command line: words, no traceback, and no process left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import traceback
+from pathlib import Path
+
+import pytest
+
+ODD = [
+    "",
+    " ",
+    "-",
+    "=",
+    ":",
+    "npz:",
+    "²",
+    "٣",
+    "1e999",
+    "nan",
+    "-inf",
+    "-1",
+    "0",
+    "1e-400",
+    "true",
+]
+ODD += [
+    "None",
+    "x" * 300,
+    "../..",
+    "/",
+    "/dev/null",
+    "a\tb",
+    "💥",
+    "%s",
+    "{}",
+    "[]",
+    "[1",
+    "../x:y",
+]
+ODD += [
+    "1/0",
+    "99999999999999999999",
+    "@",
+    "fedsa@nobody",
+    "local_loss=",
+    "a.b.c=d",
+    ".=.",
+    "cuda:9",
+]
+OPTIONS = {
+    "--models": ["cnn4", "htfe2", "mlp", "torchvision:", "torchvision:nope", "nope"],
+    "--subset": ["1/20", "3", "0.1"],
+    "--partition": ["iid", "dirichlet", "shards", "nope"],
+    "--clients": ["2", "3", "150", "1000000"],
+    "--participation": ["0.5", "1", "2"],
+    "--rounds": ["1"],
+    "--local-epochs": ["1"],
+    "--batch-size": ["64", "1000000"],
+    "--optimizer": ["sgd", "adam", "nope"],
+    "--lr": ["0.1", "1e30"],
+    "--momentum": ["0.9", "1"],
+    "--feature-dim": ["8", "16"],
+    "--public": ["none", "10", "1000", "npz:nope"],
+    "--set": [
+        "lambda=1",
+        "beta=1",
+        "partition.beta=2",
+        "dataset.side=3",
+        "models.x=1",
+        "alpha=true",
+    ],
+    "--use": ["inference=local", "server_train=fedtgp", "nope=local", "local_loss=nope"],
+    "--add": ["local_loss=fedsa.mcl", "local_loss=fedproto.align", "fedsa.mcl"],
+    "--drop": ["local_loss.ce", "local_loss.align", "ce"],
+    "--with": ["gaussian-noise", "nope"],
+    "--block": ["fedsa", "method/local", "nope", "cnn4@protofl"],
+    "--seed": ["1", "18446744073709551616"],
+    "--trials": ["1", "2"],
+    "--device": ["cpu", "cuda", "vulkan", "meta", "mps"],
+    "--precision": ["fp32", "bf16", "fp64"],
+    "--generator": ["tiny-style", "stylegan3", "nope"],
+    "--engine": ["eager", "nope"],
+    "--backend": ["local", "nope"],
+    "--client-store": ["memory", "disk", "tape"],
+    "--server-threads": ["1", "5000"],
+    "--job-limit": ["0", "100"],
+    "--eval-every": ["1", "2"],
+    "--checkpoint-every": ["off", "1", "²"],
+    "--on-bad-upload": ["stop", "skip", "cry"],
+    "--out": ["runs/a", "used", "x" * 300, "file/below"],
+    "--config": ["c.json", "c.toml", "deep.json", "nope.toml", "binary.toml"],
+    "--data-dir": ["file"],
+    "--save-recipe": ["r.toml", "r.txt"],
+}
+FLAGS = ["--resume", "--quiet", "--augment", "--drop-last", "--deterministic", "--same-init"]
+FLAGS += ["--no-augment", "--profile", "--hold-split", "--nonsense", "--qiet"]
+METHODS = ["local", "fedproto", "fedsa", "fedavg", "fedsa-tgp", "nope", "fedktl", ""]
+OTHERS = [
+    ["show", "fedsa"],
+    ["show", "nope/x"],
+    ["list-plugins", "--kind", "nope"],
+    ["list-plugins", "--names"],
+    ["partition", "show", "--out", "p.png"],
+    ["partition", "show", "--clients", "0"],
+    ["data", "list"],
+    ["data", "import", "mnist", "file"],
+    ["check", "nope"],
+    ["check", "file.py:X"],
+    ["matrix", "nope"],
+    ["bench", "nope"],
+    ["bench", "--list"],
+    ["generator", "train", "nope"],
+    ["new-plugin", "method", "x"],
+    ["nope"],
+]
+
+
+def command(stream):
+    """A command line: mostly runs, with a few options that are right, wrong or odd."""
+    if stream.random() < 0.2:
+        words = list(stream.choice(OTHERS))
+        if stream.random() < 0.5:
+            words.insert(stream.randrange(len(words) + 1), stream.choice(ODD))
+        return words
+    words = ["run", stream.choice(METHODS)]
+    for name in stream.sample(list(OPTIONS), stream.randrange(6)):
+        words += [name, stream.choice(ODD if stream.random() < 0.4 else OPTIONS[name])]
+    return words + stream.sample(FLAGS, stream.choice([0, 0, 0, 1, 2]))
+
+
+def config(stream):
+    """A --config file of some right and some wrong values."""
+    values = {}
+    for name in stream.sample(list(OPTIONS), 3):
+        odd = [*ODD, True, False, None, [], {}, -1, 1e308, ["x"], {"x": {"y": 1}}, "\0", "\ud800"]
+        values[name.removeprefix("--")] = stream.choice(odd)
+    return json.dumps(values)
+
+
+def children():
+    """Processes that this one has started and that still are."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = stat.read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            continue
+        if parent == str(os.getpid()):
+            found.append(stat.parent.name)
+    return set(found)
+
+
+@pytest.mark.parametrize(
+    ("first", "count"), [(0, 200), pytest.param(200, 1800, marks=pytest.mark.slow)]
+)
+def test_nonsense_ends_in_words(cli, data_dir, few, tmp_path, first, count, monkeypatch):
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
+    before = children()
+    for number in range(first, first + count):
+        stream = random.Random(number)
+        folder = tmp_path / str(number)
+        (folder / "used").mkdir(parents=True)
+        monkeypatch.chdir(folder)
+        (folder / "used" / "x").touch()
+        (folder / "file").touch()
+        (folder / "c.json").write_text(config(stream))
+        (folder / "c.toml").write_text('lr = 0.1\nmethod = "local"\n[set]\n"x" = 1\n')
+        (folder / "deep.json").write_text("[" * 50_000)
+        (folder / "binary.toml").write_bytes(bytes(range(256)))
+        words = command(stream)
+        if words[0] == "run":
+            usual = ("--models", "cnn4", "--clients", 2, "--rounds", 1, "--feature-dim", 8)
+            tiny = ("--dataset", few, "--data-dir", data_dir, "--backend", "local")
+            words = ["run", *usual, *tiny, "--batch-size", 64, "--no-dry-step", *words[1:]]
+        elif words[:2] == ["partition", "show"]:
+            words += ["--dataset", few, "--data-dir", data_dir]
+        result = cli(*words)
+        said = result.output + result.stderr
+        where = f"seed {number}: {words}\n{said}\n"
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            where += "".join(traceback.format_exception(result.exception))
+            pytest.fail(where)
+        assert result.exit_code in (0, 1, 2, 130), where
+        assert "Traceback" not in said and "internal error" not in said, where
+        assert result.exit_code == 0 or "error:" in said, where
+    assert children() <= before

@@ -1,0 +1,96 @@
+"""Nonsense is refused in words: what no option takes, what no file holds, what no machine has."""
+
+from __future__ import annotations
+
+import json
+
+import protofl as pf
+import pytest
+
+BASE = {"method": "fedsa", "models": "cnn4"}
+
+
+def said(**given):
+    with pytest.raises(pf.UsageError) as caught:
+        pf.run(**given)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"clients": True}, "clients is true, which is no number"),
+        ({"lr": False}, "lr is false, which is no number"),
+        ({"dataset": True}, "dataset is true, which is no number and no text"),
+        ({"set": {"alpha": "true"}}, "alpha is true"),
+        ({"set": {"partition.beta": True}}, "beta is true"),
+        ({"public": "²"}, "--public '²' is no number"),
+        ({"checkpoint_every": "²"}, "--checkpoint-every ² is not possible"),
+        ({"device": "vulkan"}, "--device vulkan: this torch can't compute there"),
+        ({"device": "meta"}, "--device meta: this torch can't compute there"),
+        ({"device": "tpu"}, "--device tpu is no device"),
+        ({"block": ["nope"]}, "unknown plugin in --block 'nope'"),
+        ({"block": ["fedsaa"]}, "did you mean 'fedsa' or"),
+        ({"generator": "nope"}, "unknown generator 'nope'"),
+        ({"dataset": "npz:a\0b"}, "a character that no name"),
+        ({"data_dir": "\ud800"}, "a character that no name"),
+        ({"out": "x" * 300}, "can't be written"),
+    ],
+)
+def test_options(tmp_path, monkeypatch, given, words):
+    monkeypatch.chdir(tmp_path)
+    assert words in said(**{**BASE, "data_dir": tmp_path, **given})
+    assert not [path for path in tmp_path.iterdir() if path.name != "digits.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("c.json", "[" * 100_000, "too deep to read"),
+        ("c.json", '{"a":' * 100_000, "too deep to read"),
+        ("c.toml", "a = " + "[" * 100_000, "too deep to read"),
+        ("c.json", json.dumps({"quiet": "false"}), "quiet is 'false'"),
+        ("c.json", json.dumps({"clients": True}), "clients is true"),
+        ("c.json", json.dumps({"out": "a\0b"}), "a character that no name"),
+        ("c.json", json.dumps({"set": {"x": ["\0"]}}), "a character that no name"),
+    ],
+)
+def test_files(tmp_path, name, text, words):
+    file = tmp_path / name
+    file.write_text(text)
+    assert words in said(config=file, **BASE)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"), [("selfie", "names itself"), ("fedsa-tgp", "names the recipe 'fedsa-tgp'")]
+)
+def test_a_recipe_that_names_a_recipe(tmp_path, monkeypatch, method, words):
+    name = f"strange_{words.split()[1]}"  # Python remembers modules
+    package = tmp_path / name
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "selfie.toml").write_text(f'method = "{method}"')
+    about = tmp_path / "strange-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: strange\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(f"[protofl.recipes]\nselfie = {name}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert words in said(method="selfie", models="cnn4")
+
+
+def test_true_and_false_where_they_belong(few, tmp_path):
+    found = pf.run(
+        "local",
+        models="cnn4",
+        dataset=few,
+        clients=2,
+        rounds=1,
+        drop_last=True,
+        augment="false",
+        backend="local",
+        dry_step=False,
+        data_dir=tmp_path,
+        out=tmp_path / "r",
+    )
+    config = json.loads((found.folder / "config.json").read_text())
+    assert config["drop_last"] is True and config["augment"] is False
