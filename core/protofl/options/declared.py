@@ -155,6 +155,17 @@ def consents(config: type[BaseModel]) -> dict[str, str]:
     return {written: name for written, name in option_names(config).items() if name in marked}
 
 
+def without_consents(
+    options: Mapping[str, Mapping[str, Any]], configs: Mapping[str, type[BaseModel]]
+) -> dict[str, dict[str, Any]]:
+    """Options of plugins, {plugin: {key: value}}, without those that are consents."""
+    own = {name: consents(config) for name, config in configs.items()}
+    return {
+        name: {key: value for key, value in values.items() if key not in own.get(name, ())}
+        for name, values in options.items()
+    }
+
+
 def check_consent(config: Config, owner: str, said: Container[str]) -> None:
     """Whether every consent among options was given by the user.
 

@@ -22,7 +22,7 @@ from protofl.data.split import Split, number_of_clients
 from protofl.device import device_of
 from protofl.models.architecture import Architecture, SplitModel
 from protofl.models.cost import cost
-from protofl.options.declared import consents
+from protofl.options.declared import without_consents
 from protofl.plan import inputs, steps
 from protofl.plan.settings import Settings, build
 from protofl.plugin.choice import Choice
@@ -135,11 +135,7 @@ class Plan:
     ) -> dict[str, dict[str, Any]]:
         """Options of plugins, without those that nobody can give for another."""
         parts = steps.parts_of(self.composition, self.choices)
-        own = {name: consents(type(part.config)) for name, part in parts.items()}
-        return {
-            name: {key: value for key, value in values.items() if key not in own.get(name, ())}
-            for name, values in options.items()
-        }
+        return without_consents(options, {name: type(p.config) for name, p in parts.items()})
 
     def to_json(self) -> str:
         """All that is needed to make the same plan elsewhere."""
