@@ -143,7 +143,7 @@ def test_what_can_t_be_checked(cli, tmp_path, words, said):
             "broken",
             [
                 "method/broken of toys 1.5 needs version 2.99 of the hooks",
-                "protofl 0.1.0 has version 2.0",
+                "protofl 0.1.0 has version 2.1",
                 "update protofl (pip install -U protofl), or install an older toys",
             ],
         ),
@@ -152,7 +152,7 @@ def test_what_can_t_be_checked(cli, tmp_path, words, said):
             "broken",
             [
                 "method/broken of toys 1.5 needs version 1.0 of the hooks",
-                "protofl 0.1.0 has version 2.0",
+                "protofl 0.1.0 has version 2.1",
                 "update toys: it was written for an older protofl",
                 *WHAT_CHANGED[2],
             ],

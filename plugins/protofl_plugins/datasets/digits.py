@@ -25,6 +25,7 @@ class Digits:
         "clients": 8,
         "rounds": 6,
         "local_epochs": 2,
+        "lr": 0.005,
         "momentum": 0.9,
         "clip": 20.0,
     }
