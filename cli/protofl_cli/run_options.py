@@ -24,6 +24,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "partition",
         "clients",
         "participation",
+        "participants_from",
         "rounds",
         "generator",
     ),
@@ -59,6 +60,8 @@ PANELS: dict[str, tuple[str, ...]] = {
         "on_bad_upload",
         "upload_limit",
         "upload_bound",
+        "on_lost_client",
+        "min_clients",
         "dry_step",
         "measure",
         "profile",
@@ -90,6 +93,8 @@ METAVAR = {
     "data_dir": "DIR",
     "checkpoint_every": "N|off",
     "on_bad_upload": "stop|skip",
+    "on_lost_client": "stop|skip",
+    "participants_from": "RUN",
     "client_store": "memory|disk",
     "eval_clients": "all|participants",
     "measure": "NAME[,NAME…]",
@@ -105,7 +110,14 @@ REPEATABLE = {
     "block": "Leave a plugin out: NAME or KIND/NAME, either with @DISTRIBUTION",
 }
 
-CHOICES = ("optimizer", "precision", "on_bad_upload", "client_store", "eval_clients")
+CHOICES = (
+    "optimizer",
+    "precision",
+    "on_bad_upload",
+    "on_lost_client",
+    "client_store",
+    "eval_clients",
+)
 """Options whose values are listed."""
 
 WORDS = REPEATABLE | {
@@ -124,6 +136,7 @@ WORDS = REPEATABLE | {
 
 DEFAULTS = {
     "measure": "none",
+    "participants_from": "drawn by seed and round",
     "clients": "the data set's, otherwise 20",
     "rounds": "the data set's, otherwise 100",
     "subset": "all",

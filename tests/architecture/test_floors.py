@@ -110,7 +110,7 @@ def kernel():
 
 
 def test_the_kernel_is_small():
-    assert sum(map(code_lines, kernel())) <= 4_211
+    assert sum(map(code_lines, kernel())) <= 4_325
 
 
 def test_no_file_of_the_kernel_is_long():

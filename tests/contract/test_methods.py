@@ -7,8 +7,10 @@ import itertools
 import protofl as pf
 import pytest
 from protofl.hosts import host
+from protofl.hosts.jobs import Absent, Train, Undo
 from protofl.options.declared import VariantConfig
 from protofl.plugin.registry import Registry
+from protofl.runs.federation import Federation
 from protofl.runs.record import RunFolder
 from protofl.testing import MethodContract
 from protofl.testing import toy as toyfed
@@ -71,6 +73,54 @@ def test_trial_k_of_seed_s_is_a_run_with_seed_s_plus_k(fed):
         for line in found.rounds(2):
             line.pop("trial")
     assert toyfed.same(toyfed.fingerprint(second), toyfed.fingerprint(alone))
+
+
+# --- absent clients -----------------------------------------------------------------------------
+
+
+class Losing:
+    """A pool's ``run`` in which a client of each round does not answer, trained or not."""
+
+    def __init__(self, host):
+        self.host, self.run, self.answered = host, host.run, {}
+
+    def __call__(self, jobs):
+        trains = [j for j in jobs if isinstance(j, Train) and j.when == "before_upload"]
+        gone = trains[trains[0].round % len(trains)] if len(trains) > 1 else None
+        for job in trains:
+            if job is not gone:
+                self.answered.setdefault((0, job.round), []).append(job.client)
+        for job, reply in self.run([job for job in jobs if job is not gone]):
+            yield job, reply
+        if gone is not None:
+            assert gone.may_fail
+            if gone.round % 2:
+                self.host.handle(gone)
+                self.host.handle(Undo(gone.client))
+            yield gone, Absent(reason="deadline")
+
+
+@pytest.mark.parametrize("store", quick(["live", "packed", "disk"], "disk"))
+def test_an_absent_client_is_as_if_it_had_not_trained(fed, monkeypatch, store):
+    """A run in which one does not answer is the run of the others, to the bit."""
+    options = {"rounds": 4, "on_lost_client": "skip", "on_bad_upload": "skip"}
+    with monkeypatch.context() as patch:
+        found = fed(**options, **kept(store, patch) | {"participation": 1.0})
+    losing = Losing(found.pool.host)
+    found.pool.host.run = losing
+    found.rounds(4)
+    whole = fed(rounds=4, participation=1.0)
+    recorded = {at: sorted(clients) for at, clients in losing.answered.items()}
+    whole.federation = Federation(whole.plan, whole.pool, recorded=recorded)
+    whole.federation.start_trial(0)
+    whole.rounds(4)
+    absent = [line.pop("absent") for line in found.lines]
+    assert all(list(words.values()) == ["deadline"] for words in absent)
+    assert len({*map(str, absent)}) > 1
+    assert toyfed.same(found.lines, whole.lines)
+    assert toyfed.same(*(toyfed.server_state(run.server) for run in (found, whole)))
+    for client in range(found.plan.info.num_clients):
+        assert toyfed.same(*(toyfed.own_state(run.client(client)) for run in (found, whole)))
 
 
 # --- where clients are kept ---------------------------------------------------------------------

@@ -73,6 +73,7 @@ def test_on_all_backends(backend, tmp_path):
         workers=1,
         upload_bound=1e-12,
         on_bad_upload="skip",
+        min_clients=0,
         out=tmp_path / "run",
         local_epochs=1,
     )

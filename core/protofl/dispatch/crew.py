@@ -14,7 +14,18 @@ from queue import SimpleQueue
 from protofl.dispatch.recovery import Handle, Kept, Memory, Slot
 from protofl.errors import HostFailure
 from protofl.files.scratch import ScratchFolder
-from protofl.hosts.jobs import ClientJob, Drop, Job, Load, Reply, Save, StartTrial, Train
+from protofl.hosts.jobs import (
+    Absent,
+    ClientJob,
+    Drop,
+    Job,
+    Load,
+    Reply,
+    Save,
+    StartTrial,
+    Train,
+    Undo,
+)
 
 TRIES = 3
 """Hosts that may end in the same job before the run does."""
@@ -88,6 +99,9 @@ class Crew:
     def attempt(self, number: int, job: Job | None) -> Reply:
         """Do a job; None just tells a host of the trial.
 
+        Returns:
+            The reply; `Absent` where the job ended three hosts, and may fail.
+
         Raises:
             HostFailure: It ended three hosts, or the host that ended had a client that can't be
                 restored, or was the last.
@@ -105,10 +119,13 @@ class Crew:
                 reply = slot.host.do(job)
             except HostFailure as failure:
                 ended += 1
-                if ended == TRIES:
-                    row = f"{TRIES} hosts in a row ended in this job"
+                row = f"{TRIES} hosts in a row ended in this job"
+                may_fail = isinstance(job, Train) and job.may_fail
+                if ended == TRIES and not may_fail:
                     raise HostFailure(failure.what, row, failure.do) from failure
                 self._replace(slot, failure)
+                if ended == TRIES:
+                    return Absent(notes=[f"{row}, and the round goes on without it: {job}"])
                 continue
             self._remember(job)
             return reply
@@ -167,6 +184,8 @@ class Crew:
             if isinstance(job, Train):
                 self._memory.trained(job)
                 self._memory.of(job.client).handed_over()
+            elif isinstance(job, Undo):
+                self._memory.undone(job.client)
             elif isinstance(job, Save):
                 self._memory.saved(job.client, job.path)
 

@@ -14,7 +14,7 @@ from protofl.dispatch.crew import Crew, NoHost
 from protofl.dispatch.dealing import Deal, at_once
 from protofl.dispatch.placement import Seconds, place
 from protofl.dispatch.recovery import JOURNAL, Handle
-from protofl.hosts.jobs import ClientJob, Job, Reply, StartTrial, Train
+from protofl.hosts.jobs import Absent, ClientJob, Job, Reply, StartTrial, Train
 
 
 class Dispatcher:
@@ -78,7 +78,7 @@ class Dispatcher:
                 self._say()
                 if item is not None:
                     job, reply = item
-                    if isinstance(job, Train):
+                    if isinstance(job, Train) and not isinstance(reply, Absent):
                         self._seconds.add(job.client, job.when, sum(reply.seconds.values()))
                     yield item
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -111,19 +112,28 @@ class Memory:
         self._uses[id(job.blob)] += 1
         if kept.gap or self._bytes > self._limit:
             kept.gap = True
-            self._release(kept)
+            self._forget_jobs(kept)
+
+    def undone(self, client: int) -> None:
+        """A client's last training has been undone."""
+        kept = self.of(client)
+        if kept.jobs:
+            self._release([kept.jobs.pop()])
 
     def saved(self, client: int, path: str) -> None:
         """A client lies in a file as it is now."""
         kept = self.of(client)
         kept.base, kept.gap = path, False
         self.files[client] = path
-        self._release(kept)
+        self._forget_jobs(kept)
 
-    def _release(self, kept: Kept) -> None:
-        for job in kept.jobs:
+    def _forget_jobs(self, kept: Kept) -> None:
+        self._release(kept.jobs)
+        kept.jobs = []
+
+    def _release(self, jobs: Iterable[Train]) -> None:
+        for job in jobs:
             self._uses[id(job.blob)] -= 1
             if not self._uses[id(job.blob)]:
                 del self._uses[id(job.blob)]
                 self._bytes -= len(job.blob)
-        kept.jobs = []

@@ -150,6 +150,8 @@ class Host:
                 self._store.load(job.client, Path(job.path))
             case work.Drop():
                 self._store.drop(job.client)
+            case work.Undo():
+                self._store.undo(job.client)
             case _:
                 raise TypeError(f"a host can't do {type(job).__name__}")
         return work.Reply(clock.seconds)
@@ -162,7 +164,7 @@ class Host:
     def _training(self, job: work.Train) -> Training:
         """Local training, which waits for the engine at every `TrainJob` that it yields."""
         clock = Clock(self._profile.spans)
-        with self._store.lent(job.client, trains=True) as record:
+        with self._store.lent(job.client, trains=True, undo=job.may_be_undone) as record:
             clock.lap("setup")
             reply = yield from self._trainer.train(record, job, clock)
         clock.lap("checkpoint")

@@ -110,12 +110,23 @@ class Train(RoundJob):
     Attributes:
         when: ``before_upload`` or ``after_server``: which phases of the method.
         keep_received: Whether the client has its download already.
+        may_fail: Whether the round goes on without the client: a pool that loses it answers
+            `Absent`, and the client is what it was before.
+        may_be_undone: Whether an `Undo` may follow.
     """
 
     op = "train"
 
     when: str = "before_upload"
     keep_received: bool = False
+    may_fail: bool = False
+    may_be_undone: bool = False
+
+
+class Undo(ClientJob):
+    """Put a client back to what it was before the `Train` that was its last job."""
+
+    op = "undo"
 
 
 class Evaluate(RoundJob):
@@ -178,6 +189,19 @@ class TrainReply(Reply):
     samples: int = 0
     sums: dict[str, float] = field(default_factory=dict)
     floats: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Absent(Reply):
+    """What a pool answers for a client that does not: it is as if it had not trained.
+
+    Attributes:
+        reason: ``deadline``, ``failed`` or ``left``; what the run itself leaves out is ``skipped``.
+        notes: Lines for the user.
+    """
+
+    reason: str = "failed"
     notes: list[str] = field(default_factory=list)
 
 

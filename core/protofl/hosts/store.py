@@ -7,6 +7,7 @@ needed. One that has trained stays live (``memory`` on a CPU), as tensors in hos
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +60,7 @@ class ClientStore:
         self._live: dict[int, ClientRecord] = {}
         self._packed: dict[int, Packed] = {}
         self._files: dict[int, Path] = {}
+        self._before: dict[int, Packed | Path | None] = {}
         self._models = Spares(POOL if reuse and kind != "live" else 0)
         self._scratch = ScratchFolder("protofl-clients-")
 
@@ -70,7 +72,7 @@ class ClientStore:
             parked: A folder for this store's own files; None for the system's temporary one. A
                 host on another machine, which doesn't see it, has a disk of its own.
         """
-        for client in self.clients:
+        for client in {*self.clients, *self._before}:
             self.drop(client)
         self._files = dict(files)
         self._scratch = ScratchFolder("protofl-clients-", parked)
@@ -96,35 +98,72 @@ class ClientStore:
         return record
 
     @contextmanager
-    def lent(self, client: int, *, trains: bool) -> Iterator[ClientRecord]:
+    def lent(self, client: int, *, trains: bool, undo: bool = False) -> Iterator[ClientRecord]:
         """A client for a job. One that trained is kept; what an evaluation did is not.
 
-        After an error a client that is not live is what it was before the job.
+        After an error a client that is not live is what it was before the job. With ``undo`` it
+        can be put back to that until its next job.
         """
+        self._forget_before(client)
+        if undo:
+            self._before[client] = self._as_it_is(client)
         record = self.record(client)
         yield record
         if client in self._live:
             return
-        if trains or (self._kind == "live" and client in self._files):
+        if trains or (self._kind == "live" and (client in self._files or client in self._packed)):
             self._keep(client, record)
         self._models.give(self._info.architecture_of(client).name, record.model)
 
     def _keep(self, client: int, record: ClientRecord) -> None:
         if self._kind == "disk":
-            path = self._scratch.file(f"client-{client:05d}.safetensors")
+            path = self._file(client)
             write_tensors(path, *self._pack(record))
             self._files[client] = path
             return
         if self._kind == "live":
             self._live[client] = record
+            self._packed.pop(client, None)
         else:
-            tensors, header = self._pack(record)
-            host = {k: t.detach().to("cpu", copy=True) for k, t in tensors.items()}
-            self._packed[client] = host, header
-        self._files.pop(client, None)
+            self._packed[client] = self._copied(record)
+        self._forget_file(client)
+
+    def _copied(self, record: ClientRecord) -> Packed:
+        tensors, header = self._pack(record)
+        return {k: t.detach().to("cpu", copy=True) for k, t in tensors.items()}, header
 
     def _pack(self, record: ClientRecord) -> Packed:
         return pack_client(record, received=self._received)
+
+    # --- back to before a job -------------------------------------------------------------------
+
+    def undo(self, client: int) -> None:
+        """Put a client back to what it was before it was lent, which was its last job."""
+        before = self._before.pop(client)
+        self.drop(client)
+        if isinstance(before, Path):
+            self._files[client] = self._file(client)
+            os.replace(before, self._files[client])
+        elif before is not None:
+            self._packed[client] = before
+
+    def _as_it_is(self, client: int) -> Packed | Path | None:
+        """A client apart from what is done to it; None for its seed."""
+        if client in self._live:
+            return self._copied(self._live[client])
+        if client not in self._files:
+            return self._packed.get(client)  # replaced when it trains, never changed
+        before = self._file(client, "-before")  # whose file it is may remove it
+        link_or_copy(self._files[client], before)
+        return before
+
+    def _forget_before(self, client: int) -> None:
+        before = self._before.pop(client, None)
+        if isinstance(before, Path):
+            before.unlink(missing_ok=True)
+
+    def _file(self, client: int, mark: str = "") -> Path:
+        return self._scratch.file(f"client-{client:05d}{mark}.safetensors")
 
     # --- from and to files ----------------------------------------------------------------------
 
@@ -143,8 +182,12 @@ class ClientStore:
 
     def drop(self, client: int) -> None:
         """Forget a client: it is its seed again."""
+        self._forget_before(client)
         self._live.pop(client, None)
         self._packed.pop(client, None)
+        self._forget_file(client)
+
+    def _forget_file(self, client: int) -> None:
         file = self._files.pop(client, None)
         if file is not None and self._scratch.holds(file):
             file.unlink(missing_ok=True)

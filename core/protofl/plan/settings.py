@@ -99,6 +99,15 @@ class Settings(BaseModel):
     upload_bound: float = Field(
         0, ge=0, description="largest absolute number in an upload; 0 for any that is finite"
     )
+    on_lost_client: Literal["stop", "skip"] = Field(
+        "stop", description="what to do about a client whose training ends three workers"
+    )
+    min_clients: int = Field(
+        1, ge=0, description="clients that a round needs where others are absent"
+    )
+    participants_from: Path | None = Field(
+        None, description="a run folder whose rounds' participants, without the absent, take part"
+    )
     dry_step: bool = Field(True, description="try two short rounds before the first")
     recipe: dict[str, str] = Field(
         default_factory=dict, description="name, version and distribution of the recipe, if any"
@@ -144,7 +153,9 @@ CHOOSING = {
 }
 """Options that choose the plugin of a kind; in --set they stand for the chosen one."""
 
-FREE = {"backend", "workers", "client_store", "profile", "job_limit", "measure"}
+FREE = set(
+    "backend workers client_store profile job_limit measure on_lost_client min_clients".split()
+)
 """Options that may differ on resume: results don't depend on them."""
 
 UNRECORDED = {"backend", "workers", "profile", "job_limit"}
@@ -157,6 +168,7 @@ them, and so do the last bits, so that they may not differ on resume either.
 RUN_OR_MACHINE = set(
     "recipe block seed trials hold_split eval_every eval_clients checkpoint_every on_bad_upload "
     "upload_limit upload_bound "
+    "on_lost_client min_clients participants_from "
     "dry_step measure profile data_dir device deterministic engine backend workers client_store "
     "server_threads job_limit".split()
 )

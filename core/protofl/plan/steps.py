@@ -184,8 +184,10 @@ def resolved(
 ) -> Settings:
     """The settings with every plugin's options as they are in this run; made anew they stay so."""
     options = {name: part.dump() for name, part in parts_of(composition, choices).items()}
-    update = {
+    update: dict[str, Any] = {
         "options": {name: values for name, values in options.items() if values},
         "dataset": choices["dataset"].text,
     }
+    if settings.participants_from is not None:
+        update["participants_from"] = settings.participants_from.expanduser().absolute()
     return settings.model_copy(update=update)

@@ -118,7 +118,7 @@ def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
 
 def _as_recorded(key: str, value: str) -> str:
     """A value as config.json records it."""
-    if key == "data_dir":
+    if key in ("data_dir", "participants_from"):
         return str(Path(value).expanduser().absolute())
     if key == "public" and value == "none":
         return "0"

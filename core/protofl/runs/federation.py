@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from protofl.cores import compute_threads
+from protofl.errors import RunFailure
 from protofl.gate.faults import left_out, refused_upload
 from protofl.hosts import jobs
 from protofl.models.cost import ClientFlops, flops_of_round
+from protofl.participation import Recorded, draw, named
 from protofl.plan.plan import Plan
 from protofl.profile.timeline import NOT_PROFILED, Timeline
-from protofl.randomness import numpy_stream
 from protofl.runs import events
 from protofl.runs.record import RunFolder
 from protofl.runs.server_side import ServerSide
@@ -39,6 +40,7 @@ class Federation:
         dry: Whether this is the dry step.
         timeline: Takes where the time goes.
         parked: A folder in which hosts may keep clients on disk; None for one of their own.
+        recorded: Who takes part in rounds, where this is not drawn.
 
     Attributes:
         trial: The trial.
@@ -57,10 +59,11 @@ class Federation:
         dry: bool = False,
         timeline: Timeline = NOT_PROFILED,
         parked: Path | None = None,
+        recorded: Recorded | None = None,
     ) -> None:
         self.plan, self.pool, self.dry = plan, pool, dry
         self._parked = None if parked is None else str(parked)
-        self._spans = timeline.spans
+        self._recorded, self._spans = recorded or {}, timeline.spans
         self._stages = Stages(plan, pool, progress, timeline)
         phases = plan.composition.phases(plan.info)
         self._after_server = any(phase.when == "after_server" for phase in phases)
@@ -97,10 +100,12 @@ class Federation:
 
     def participants(self, round: int) -> list[int]:
         """The clients of a round, ascending: a share ρ of all, never fewer than one."""
+        recorded = self._recorded.get((self.trial, round))
+        return self._drawn(round) if recorded is None else recorded
+
+    def _drawn(self, round: int) -> list[int]:
         info = self.plan.info
-        stream = numpy_stream(self.plan.seed(self.trial), "participants", round)
-        chosen = stream.choice(info.num_clients, info.participants, replace=False)
-        return sorted(chosen.tolist())
+        return draw(self.plan.seed(self.trial), round, info.num_clients, info.participants)
 
     # --- a round --------------------------------------------------------------------------------
 
@@ -112,7 +117,7 @@ class Federation:
             trained.
 
         Raises:
-            RunFailure: A hook failed, or an upload is not as it should be.
+            RunFailure: A hook failed, an upload is not as it should be, or too few answered.
         """
         # Payloads are read and written with as few threads as the server has: others would only
         # wait for the cores on which clients train.
@@ -125,10 +130,11 @@ class Federation:
         self.server.round = number
         self.server.evaluates = last or (number + 1) % settings.eval_every == 0
         # 1. Who takes part.
-        clients = self.participants(number)
-        tally.participants = len(clients)
-        # 2. What each downloads; 3. local training and upload, wherever the clients live.
-        uploads = self.train_clients(clients, number, tally)
+        asked = self.participants(number)
+        # 2. What each downloads; 3. local training and upload, wherever the clients live. From here
+        # on the round's clients are those that answered.
+        uploads = self.train_clients(asked, number, tally)
+        clients = self._answered(asked, number, tally)
         # 4. The server aggregates, then trains.
         self.train_server(uploads, tally)
         # 5. Phases that follow the server's step, with this round's download.
@@ -147,31 +153,49 @@ class Federation:
         self.client_accuracy = tally.accuracy
         return {"trial": self.trial, "round": number, **tally.line(extra)}, clients
 
+    def _answered(self, asked: list[int], number: int, tally: Tally) -> list[int]:
+        """The clients that take part after all."""
+        clients, least = [c for c in asked if c not in tally.absent], self.plan.settings.min_clients
+        if tally.absent and len(clients) < least:
+            raise RunFailure(
+                f"{len(clients)} of {len(asked)} clients answered in round {number}, "
+                f"and --min-clients asks for {least}",
+                f"absent: {named(tally.absent)}",
+                "continue when they are back, or with a lower --min-clients",
+            )
+        tally.participants = len(clients)
+        if clients != self._drawn(number):
+            tally.answered = clients
+        return clients
+
     def train_clients(self, clients: list[int], number: int, tally: Tally) -> dict[int, Payload]:
         """Downloads, local training and uploads; {client: upload} of those that count."""
         replies = self._train(clients, number, "before_upload", tally)
+        came = [client for client in clients if client in replies]
         with self._spans.span("uploads", "server"):
-            return self._uploads({client: replies[client] for client in clients}, number, tally)
+            gone, uploads = self._uploads({c: replies[c] for c in came}, number, tally)
+        if gone:
+            self._replies("undo", [jobs.Undo(client) for client in gone], jobs.Reply, tally)
+        return uploads
 
     def _uploads(
         self, replies: Mapping[int, jobs.TrainReply], number: int, tally: Tally
-    ) -> dict[int, Payload]:
-        """What clients sent and the gate lets in; others are left out, or stop the run."""
+    ) -> tuple[list[int], dict[int, Payload]]:
+        """What clients sent and the gate lets in; others are absent, or stop the run."""
         start = time.perf_counter()
         blobs = {client: reply.blob for client, reply in replies.items()}
         uploads, faults = self._server_side.gate.admit(blobs, self.plan.device)
         tally.spend({"payload": time.perf_counter() - start})
-        for client, reply in replies.items():
-            tally.traffic["upload_bytes"] += len(reply.blob)
-            tally.traffic["upload_floats"] += reply.floats
-            if client in uploads:
-                tally.add_losses(reply)
+        for client in uploads:
+            reply, sent = replies[client], tally.traffic[client]
+            sent["upload_bytes"], sent["upload_floats"] = len(reply.blob), reply.floats
+            tally.add_losses(reply)
         for client, fault in faults.items():
             if self.plan.settings.on_bad_upload == "stop":
                 raise refused_upload(client, number, fault)
             self._stages.note(left_out(client, number, fault))
-            tally.skipped.append(client)
-        return uploads
+            tally.leave_out(client, "skipped")
+        return [*faults], uploads
 
     def train_server(self, uploads: Mapping[int, Payload], tally: Tally) -> None:
         """The server's hooks; without uploads it stays what it is."""
@@ -185,19 +209,30 @@ class Federation:
         self.holders = set()
         replies = self._train(clients, number, "after_server", tally)
         for client in clients:
-            if client not in tally.skipped:
-                tally.add_losses(replies[client])
+            tally.add_losses(replies[client])
         self.holders = set(clients)
 
     def _train(
         self, clients: list[int], number: int, when: str, tally: Tally
     ) -> dict[int, jobs.TrainReply]:
-        """Local training; what a client holds already is not sent to it."""
+        """Local training; what a client holds already is not sent to it.
+
+        A client may be absent until its upload counts; then it is too late to do without it.
+        """
+        settings, first = self.plan.settings, when == "before_upload"
         with self._spans.span("downloads", "server"):
             lacking = [client for client in clients if client not in self.holders]
             blobs = dict(self._server_side.downloads(lacking, tally))
             work = [
-                jobs.Train(c, number, when, keep_received=c not in blobs, blob=blobs.get(c, b""))
+                jobs.Train(
+                    c,
+                    number,
+                    when,
+                    keep_received=c not in blobs,
+                    may_fail=first and settings.on_lost_client == "skip",
+                    may_be_undone=first and settings.on_bad_upload == "skip",
+                    blob=blobs.get(c, b""),
+                )
                 for c in clients
             ]
         self._stages.begin("train", len(work))
@@ -232,12 +267,15 @@ class Federation:
     def _replies(
         self, stage: str, work: Sequence[jobs.ClientJob], kind: type[R], tally: Tally
     ) -> dict[int, R]:
-        """Have the hosts do jobs of one kind; {client: reply}."""
+        """Have the hosts do jobs of one kind; {client: reply} of those that are not absent."""
         replies: dict[int, R] = {}
         with self._stages.ordered(stage, work) as ordered:
             for job, reply in self.pool.run(ordered):
                 assert isinstance(job, jobs.ClientJob), f"{job} concerns no client"
-                assert isinstance(reply, kind), f"{job} was answered by {type(reply).__name__}"
                 self._stages.done(stage, job.client, reply, tally)
+                if isinstance(reply, jobs.Absent) and getattr(job, "may_fail", False):
+                    tally.leave_out(job.client, reply.reason)
+                    continue
+                assert isinstance(reply, kind), f"{job} was answered by {type(reply).__name__}"
                 replies[job.client] = reply
         return replies

@@ -18,6 +18,7 @@ from protofl.files.lock import alone
 from protofl.files.numbers import short
 from protofl.files.replacing import gone_afterwards, told_of_disk, unused, write_json
 from protofl.hosts.jobs import Pool
+from protofl.participation import check_enough, recorded_clients
 from protofl.plan.options import as_typed
 from protofl.plan.plan import Plan
 from protofl.plan.recipes import write_recipe
@@ -96,6 +97,7 @@ def _start(request: Request, progress: Progress, until: ExitStack) -> Result:
     plan = Plan.make(given, request.extra, note, said=request.said)
     plan.split(0)  # data that can't be split this way are found before there is a folder
     check_measures(plan)
+    check_enough(plan.settings.min_clients, plan.info.participants)
     if recorded:
         check_same_data(recorded, plan)
         _take_up(folder, recorded, plan, progress)
@@ -141,13 +143,20 @@ class _Life:
     def train(self) -> None:
         """All trials that are not finished; the profile is written even where one fails."""
         plan, spans = self.plan, self.timeline.spans
+        rounds = [(t, r) for t in range(plan.settings.trials) for r in range(plan.settings.rounds)]
+        replayed = recorded_clients(plan.settings.participants_from, plan.info.num_clients, rounds)
         backend = plan.choices["backend"]
         pool: Pool = backend.call("open_pool", plan=plan, workers=plan.settings.workers)
         try:
             with gone_afterwards(self.folder.parked) as parked, closing(pool):
                 learned = self._before_the_first_round()
                 federation = Federation(
-                    plan, pool, self.progress, timeline=self.timeline, parked=parked
+                    plan,
+                    pool,
+                    self.progress,
+                    timeline=self.timeline,
+                    parked=parked,
+                    recorded=replayed,
                 )
                 federation.learned = learned
                 if "flops" in plan.settings.measure:

@@ -107,8 +107,9 @@ class ServerSide:
             if not same:
                 last, blob = payload, payload.to_bytes()
             if counted:
-                tally.traffic["download_floats"] += payload.floats
-                tally.traffic["download_bytes"] += len(blob)
+                sent = tally.traffic[client]
+                sent["download_floats"] += payload.floats
+                sent["download_bytes"] += len(blob)
             tally.spend({"payload": time.perf_counter() - start})
             yield client, blob
 

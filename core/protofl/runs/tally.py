@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,25 +21,27 @@ class Tally:
     """The sums of a round.
 
     Attributes:
-        participants: Clients that take part.
+        participants: Clients that take part, and answer.
+        answered: Which, where these are not those that were drawn.
+        absent: {client: why} of those that do not answer; no figure has them.
         samples: Samples seen in local training.
         sums: Sums of the loss terms over them.
-        traffic: Floats and bytes of downloads and uploads.
+        traffic: {client: floats and bytes of its downloads and uploads}.
         seconds: Seconds by stage, those of clients summed over hosts.
         scores: {client: rightly predicted test samples, and all} of the evaluation.
-        skipped: Clients whose upload was left out.
         trained: {client: samples seen} of the clients that trained.
         train_scores: As ``scores``, of training samples, where they are measured.
         measures: Further figures on request.
     """
 
     participants: int = 0
+    answered: list[int] | None = None
+    absent: dict[int, str] = field(default_factory=dict)
     samples: int = 0
     sums: dict[str, float] = field(default_factory=dict)
-    traffic: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TRAFFIC, 0))
+    traffic: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
     scores: dict[int, tuple[int, int]] = field(default_factory=dict)
-    skipped: list[int] = field(default_factory=list)
     trained: dict[int, int] = field(default_factory=dict)
     train_scores: dict[int, tuple[int, int]] = field(default_factory=dict)
     measures: dict[str, Any] = field(default_factory=dict)
@@ -47,6 +50,12 @@ class Tally:
         """Book seconds by stage."""
         for stage, value in seconds.items():
             self.seconds[stage] += value
+
+    def leave_out(self, client: int, reason: str) -> None:
+        """A client is absent: as if it had not been asked."""
+        self.absent[client] = reason
+        self.traffic.pop(client, None)
+        self.trained.pop(client, None)
 
     def add_losses(self, reply: TrainReply) -> None:
         """Take in a client's local training."""
@@ -74,14 +83,24 @@ class Tally:
         return {
             **_accuracy(self.scores, "test_accuracy"),
             **self._train_line(),
-            **self.traffic,
+            **{name: sum(sent[name] for sent in self.traffic.values()) for name in TRAFFIC},
             "participants": self.participants,
             "evaluated": len(self.scores),
-            **({"skipped_uploads": self.skipped} if self.skipped else {}),
+            **self._absent_line(),
             "extra": dict(extra),
             **({"measures": measures} if measures else {}),
             "seconds": {stage: short(self.seconds[stage]) for stage in STAGES},
         }
+
+    def _absent_line(self) -> dict[str, Any]:
+        """Who answered and who did not, where this is not as drawn."""
+        absent = sorted(self.absent.items())
+        line = {
+            "absent": {str(client): reason for client, reason in absent},
+            "skipped_uploads": [client for client, reason in absent if reason == "skipped"],
+        }
+        found = {key: value for key, value in line.items() if value}
+        return found if self.answered is None else {"answered": self.answered, **found}
 
     def _train_line(self) -> dict[str, Any]:
         """Losses, sample-weighted over the round."""

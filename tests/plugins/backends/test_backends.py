@@ -175,10 +175,10 @@ def install(site, name, source):
     (site / f"{name}_plugin.py").write_text("import protofl as pf\n" + source)
 
 
-@pytest.mark.slow
-def test_a_job_that_ends_every_worker_ends_the_run(run, tmp_path):
+def install_greedy(site):
+    """A method that ends every process in which client 3 trains in round 1."""
     install(
-        tmp_path / "site",
+        site,
         "greedy",
         "import os, signal\n"
         "class Greedy:\n"
@@ -190,6 +190,24 @@ def test_a_job_that_ends_every_worker_ends_the_run(run, tmp_path):
         "    def upload_payload(self, client):\n"
         "        return client.class_prototypes()\n",
     )
+
+
+@pytest.mark.slow
+def test_a_client_that_ends_every_worker_may_be_absent(run, tmp_path):
+    install_greedy(tmp_path / "site")
+    given = {"dry_step": False, "rounds": 3}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path / "site")
+        lost = run("greedy", "lost", backend="process", workers=2, on_lost_client="skip", **given)
+        replay = run("greedy", "replay", backend="local", participants_from=lost.folder, **given)
+    sys.modules.pop("greedy_plugin", None)
+    assert [row.pop("absent", None) for row in lost.record] == [None, {"3": "failed"}, None]
+    same(lost, replay)
+
+
+@pytest.mark.slow
+def test_a_job_that_ends_every_worker_ends_the_run(run, tmp_path):
+    install_greedy(tmp_path / "site")
     notes = []
 
     def progress(event):

@@ -1,0 +1,344 @@
+"""Absent clients: a run that goes on without some is, to the bit, the run of the others.
+
+``--participants-from`` replays the participants of a run: it is what every such run is held
+against.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import protofl as pf
+import pytest
+import torch
+from protofl.files.tensors import read_tensors
+from protofl.hosts.jobs import Train
+from protofl.runs.federation import Federation
+from runtime_toys import install, make_plan, open_federation, train, without_times
+from torch import nn
+
+OPTIONS = {"clients": 10, "rounds": 4, "dry_step": False}
+BEFALLEN = ("absent", "skipped_uploads")
+SKIP = {"on_bad_upload": "skip"}
+
+
+def remembering(diverges):
+    """A method that keeps something everywhere, in which some clients send what is no number."""
+
+    class Remembering:
+        terms = {"ce": "cross-entropy", "pull": "towards zero"}
+
+        @pf.hookimpl
+        def setup_client(self, client):
+            client.add_module("gate", nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)))
+
+        @pf.hookimpl
+        def local_loss(self, client, batch, output, given):
+            pull = given["drift"] * client.module("gate")(output.features).pow(2).mean()
+            return {"ce": nn.functional.cross_entropy(output.logits, batch.y), "pull": pull}
+
+        @pf.hookimpl
+        def before_training(self, client):
+            client.state.setdefault("seen", {})[client.round] = torch.tensor(client.round)
+            return {"drift": client.state.setdefault("drift", 0.1)}
+
+        @pf.hookimpl
+        def after_training(self, client):
+            client.state["drift"] += 0.01 * len(client.state["seen"])
+
+        @pf.hookimpl
+        def upload_payload(self, client):
+            bad = diverges(client.id, client.round)
+            return pf.Payload(drift=torch.tensor(torch.nan if bad else client.state["drift"]))
+
+        @pf.hookimpl
+        def download_payload(self, server):
+            return pf.Payload(server.knowledge)
+
+        @pf.hookimpl
+        def server_aggregate(self, server, uploads):
+            return {"drift": torch.stack([u["drift"] for u in uploads.values()]).mean()}
+
+    return Remembering
+
+
+Thirty = remembering(lambda client, round: (client + round) % 10 in (4, 5, 6))
+"""In which thirty of a hundred clients are absent, others in each round."""
+
+Well = remembering(lambda client, round: False)
+"""The same where nothing befalls a client: for replays."""
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    install(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Eight hundred images of 8×8 pixels, for a hundred clients."""
+    path = tmp_path_factory.mktemp("data") / "many.npz"
+    x = np.random.default_rng(0).integers(0, 256, (800, 8, 8), dtype=np.uint8)
+    np.savez(path, x_train=x, y_train=np.arange(800) % 4)
+    return f"npz:{path}"
+
+
+@pytest.fixture(scope="module")
+def ten(tmp_path_factory):
+    """A run of ten clients, three of which are absent in each round."""
+    with pytest.MonkeyPatch.context() as patch:
+        install(patch)
+        return train(Thirty, tmp_path_factory.mktemp("absent") / "run", **SKIP, **OPTIONS)
+
+
+def same(befallen, replayed):
+    """Whether lines and checkpoints are equal, but for the names of the absent."""
+    for one, two in itertools.zip_longest(*map(without_times, (befallen.record, replayed.record))):
+        assert {key: value for key, value in one.items() if key not in BEFALLEN} == two
+    assert befallen.client_accuracies == replayed.client_accuracies
+    files = [
+        {path.name: path.read_bytes() for path in (run.folder / "checkpoint").glob("*.safetensors")}
+        for run in (befallen, replayed)
+    ]
+    assert files[0] == files[1]
+
+
+# --- runs and their replays -----------------------------------------------------------------------
+
+
+def test_thirty_of_a_hundred_absent_equal_their_replay(tmp_path, toys, data):
+    given = OPTIONS | {"clients": 100, "dataset": data, "rounds": 2}
+    found = train(Thirty, tmp_path / "run", **SKIP, **given)
+    for number, row in enumerate(found.record):
+        absent = [c for c in range(100) if (c + number) % 10 in (4, 5, 6)]
+        assert len(absent) == 30
+        assert row["absent"] == dict.fromkeys(map(str, absent), "skipped")
+        assert row["skipped_uploads"] == absent
+        assert row["answered"] == [c for c in range(100) if c not in absent]
+        assert row["participants"] == 70
+        assert row["evaluated"] == 100
+    kept = {path.name[:12] for path in (found.folder / "checkpoint").glob("client-*")}
+    assert len(kept) == 80, "twenty have never trained"
+    same(found, train(Well, tmp_path / "again", participants_from=found.folder, **given))
+
+
+@pytest.mark.parametrize("options", [{"client_store": "disk"}, {"checkpoint_every": 2}])
+def test_wherever_and_whenever_clients_are_kept(tmp_path, toys, ten, options):
+    found = train(Thirty, tmp_path / "run", **SKIP, **OPTIONS | options)
+    assert without_times(found.record) == without_times(ten.record)
+    given = OPTIONS | options | {"participants_from": ten.folder}
+    same(found, train(Well, tmp_path / "again", **given))
+
+
+@pytest.mark.parametrize("store", ["memory", "disk"])
+@pytest.mark.parametrize("every", [1, 2])
+def test_runs_with_absent_clients_and_their_replays_are_resumed(tmp_path, toys, ten, every, store):
+    class Killed(BaseException):
+        pass
+
+    def kill(event):
+        if isinstance(event, pf.events.RoundStarted) and event.round == 3:
+            raise Killed
+
+    found = []
+    replay = {"participants_from": ten.folder}
+    for name, method, given in (("run", Thirty, SKIP), ("replay", Well, replay)):
+        options = OPTIONS | {"checkpoint_every": every, "client_store": store, "progress": kill}
+        with pytest.raises(Killed):
+            train(method, tmp_path / name, **given, **options)
+        found.append(train(method, tmp_path / name, resume=True))
+    assert without_times(found[0].record) == without_times(ten.record)
+    same(*found)
+
+
+def test_a_replay_goes_on_with_its_own_run_alone(tmp_path, toys, ten):
+    replay = train(Well, tmp_path / "run", participants_from=ten.folder, **OPTIONS)
+    with pytest.raises(pf.UsageError, match=r"--participants-from .*elsewhere differs"):
+        train(Well, tmp_path / "run", resume=True, participants_from=tmp_path / "elsewhere")
+    # A replay can be replayed; and other methods can have the same participants.
+    for method in (Well, "fedproto"):
+        again = train(method, tmp_path / str(method), participants_from=replay.folder, **OPTIONS)
+        assert [row["answered"] for row in again.record] == [r["answered"] for r in ten.record]
+
+
+# --- the client itself ----------------------------------------------------------------------------
+
+
+Failing = remembering(lambda client, round: client == 2 and round in (1, 2))
+
+
+@pytest.mark.parametrize("engine", ["eager", "vmapped"])
+@pytest.mark.parametrize("store", ["memory", "disk"])
+def test_an_absent_client_keeps_its_model_of_before(tmp_path, engine, store):
+    plan = make_plan(Failing, engine=engine, client_store=store, models="toy1", clients=6, **SKIP)
+    federation = open_federation(plan)
+
+    def client(number):
+        path = tmp_path / "client.safetensors"
+        federation.save_clients([number], {number: str(path)})
+        return read_tensors(path)
+
+    def equal(one, two):
+        (tensors, header), (others, other) = one, two
+        return header == other and all(torch.equal(tensors[k], others[k]) for k in tensors)
+
+    for number in range(4):
+        before = [client(c) for c in (2, 3)] if number else None
+        line, trained = federation.round(number)
+        assert line.get("absent") == ({"2": "skipped"} if number in (1, 2) else None)
+        assert (2 in trained) == (number not in (1, 2))
+        if before:
+            assert equal(before[0], client(2)) == (number in (1, 2))
+            assert not equal(before[1], client(3))
+
+
+# --- too few --------------------------------------------------------------------------------------
+
+
+def test_a_round_needs_some_clients(tmp_path, toys):
+    given = {"clients": 4, "rounds": 3, "dry_step": False} | SKIP
+    whole = train(Failing, tmp_path / "whole", min_clients=3, **given)
+    assert whole.record[1]["participants"] == 3
+    with pytest.raises(pf.RunFailure) as caught:
+        train(Failing, tmp_path / "run", min_clients=4, **given)
+    assert "3 of 4 clients answered in round 1, and --min-clients asks for 4" in caught.value.what
+    assert caught.value.near == "absent: 2 (skipped)"
+    assert "--min-clients" in caught.value.do
+    again = train(Failing, tmp_path / "run", resume=True, min_clients=3)
+    assert without_times(again.record) == without_times(whole.record)
+    with pytest.raises(pf.UsageError, match="--min-clients 3 is not possible"):
+        train(Failing, tmp_path / "more", **given | {"participation": 0.5, "min_clients": 3})
+
+
+def test_a_round_without_anybody_ends_the_run(tmp_path, toys):
+    nobody = remembering(lambda client, round: True)
+    with pytest.raises(pf.RunFailure, match="0 of 4 clients answered in round 0"):
+        train(nobody, tmp_path / "run", dry_step=False, **SKIP)
+
+
+# --- hosts that end -------------------------------------------------------------------------------
+
+
+class Handle:
+    """A host in this process that ends whenever a client trains in a round."""
+
+    def __init__(self, plan, number, ends):
+        self.host, self.number, self.ends = pf.Host(plan), number, ends
+
+    def do(self, job):
+        if isinstance(job, Train) and (job.client, job.round, job.when) in self.ends:
+            raise pf.HostFailure(f"host {self.number} ended during: {job}")
+        return self.host.handle(job)
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("store", ["memory", "disk"])
+@pytest.mark.parametrize("method", [Well, "fedproto", "ds-fl"])
+def test_a_client_that_ends_three_hosts_is_absent(tmp_path, method, store):
+    options = {"rounds": 4, "clients": 6, "client_store": store}
+    options |= {"public": 10} if method == "ds-fl" else {}
+    plan = make_plan(method, on_lost_client="skip", **options)
+    ends = {(2, 1, "before_upload"), (2, 2, "before_upload"), (5, 2, "before_upload")}
+    notes, started = [], []
+
+    def start(number):
+        started.append(number)
+        return Handle(plan, number, ends)
+
+    told = lambda event: notes.append(getattr(event, "text", ""))  # noqa: E731
+    found = Federation(plan, pf.Dispatcher(start, 1), told)
+    found.start_trial(0)
+    rows = [found.round(number)[0] for number in range(4)]
+    lost = [row.pop("absent", {}) for row in rows]
+    assert lost == [{}, {"2": "failed"}, {"2": "failed", "5": "failed"}, {}]
+    assert len(started) == 1 + 3 * 3
+    assert "the round goes on without it: train of client 2 in round 1" in " ".join(notes)
+
+    same_clients(tmp_path, found, rows, make_plan(method, **options))
+
+
+def same_clients(folder, found, rows, plan):
+    """Whether rounds and clients of a federation are those of its replay on one host."""
+    answered = {(0, n): row["answered"] for n, row in enumerate(rows) if "answered" in row}
+    replayed = Federation(plan, pf.Host(plan), recorded=answered)
+    replayed.start_trial(0)
+    assert without_times(rows) == without_times([replayed.round(n)[0] for n in range(len(rows))])
+    everyone = range(plan.info.num_clients)
+    for one, federation in (("found", found), ("replayed", replayed)):
+        federation.save_clients(everyone, {c: str(folder / f"{one}-{c}") for c in everyone})
+    for client in everyone:
+        files = [(folder / f"{one}-{client}").read_bytes() for one in ("found", "replayed")]
+        assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("store", ["memory", "disk"])
+@pytest.mark.parametrize("journal", [1 << 20, 0], ids=["remembered", "too much to remember"])
+def test_what_is_undone_is_remembered_by_the_dispatcher(tmp_path, store, journal):
+    """Hosts end while a client is put back and behind it; it is made again as it was before."""
+    options = {"rounds": 4, "clients": 6, "client_store": store}
+    plan = make_plan(Failing, **options, **SKIP)
+    ends = {(2, None, "undo"), (2, 3, "before_upload"), (1, 3, "before_upload")} if journal else ()
+    ends, started = {*ends}, []
+
+    class Once(Handle):
+        def do(self, job):
+            at = (getattr(job, "client", None), getattr(job, "round", None))
+            at = (*at, getattr(job, "when", job.op))
+            if at in ends:
+                ends.remove(at)
+                raise pf.HostFailure(f"host {self.number} ended during: {job}")
+            return self.host.handle(job)
+
+    def start(number):
+        started.append(number)
+        return Once(plan, number, ())
+
+    found = Federation(plan, pf.Dispatcher(start, 1, journal=journal))
+    found.start_trial(0)
+    rows = [found.round(number)[0] for number in range(4)]
+    assert [row.pop("absent", None) for row in rows] == [None, *[{"2": "skipped"}] * 2, None]
+    assert [row.pop("skipped_uploads", None) for row in rows] == [None, [2], [2], None]
+    assert not ends
+    assert len(started) == (4 if journal else 1)
+    same_clients(tmp_path, found, rows, make_plan(Well, **options))
+
+
+def test_hosts_that_end_behind_the_upload_end_the_run():
+    """What a client sent is part of the round by then."""
+    plan = make_plan("ds-fl", public=10, on_lost_client="skip")
+    federation = Federation(
+        plan, pf.Dispatcher(lambda number: Handle(plan, number, {(2, 1, "after_server")}), 1)
+    )
+    federation.start_trial(0)
+    federation.round(0)
+    with pytest.raises(pf.HostFailure, match="train of client 2 in round 1"):
+        federation.round(1)
+
+
+# --- what can't be replayed -----------------------------------------------------------------------
+
+
+def test_runs_that_cannot_be_replayed(tmp_path, toys):
+    run = train("local", tmp_path / "run")
+
+    def refused(words, where=run.folder, **options):
+        with pytest.raises(pf.UsageError, match=words) as caught:
+            train("local", tmp_path / "new", participants_from=where, **options)
+        assert "--participants-from" in caught.value.what
+        assert not (tmp_path / "new").exists()
+
+    refused("No such file", tmp_path)
+    refused("has 4 clients, and this one 3", clients=3)
+    refused("has no round 2 of trial 0", rounds=3)
+    refused("has no round 0 of trial 1", trials=2)
+    lines = (run.folder / "metrics.jsonl").read_text().splitlines()
+    for damaged in ({"answered": [0, 9]}, {"answered": "x"}, {"participants": 9}):
+        row = json.loads(lines[0]) | damaged
+        (run.folder / "metrics.jsonl").write_text("\n".join([json.dumps(row), lines[1]]))
+        refused("is damaged")
+    (run.folder / "metrics.jsonl").write_text("\n".join(["[", lines[1]]))
+    refused("is damaged")
