@@ -20,6 +20,8 @@ def said(**given):
     ("given", "words"),
     [
         ({"clients": True}, "clients is true, which is no number"),
+        ({"rounds": 10**20}, "--rounds 100000000000000000000 is not possible"),
+        ({"local_epochs": 10**20}, "--local-epochs 100000000000000000000 is not possible"),
         ({"lr": False}, "lr is false, which is no number"),
         ({"dataset": True}, "dataset is true, which is no number and no text"),
         ({"set": {"alpha": "true"}}, "alpha is true"),

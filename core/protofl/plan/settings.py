@@ -39,9 +39,9 @@ class Settings(BaseModel):
     partition: str = Field("dirichlet", description="the partitioner")
     clients: int = Field(20, ge=1, le=10_000_000, description="clients M")
     participation: float = Field(1.0, gt=0, le=1, description="share of clients in a round, ρ")
-    rounds: int = Field(100, ge=1, description="rounds T")
-    local_epochs: int = Field(1, ge=1, description="epochs of the private phase E")
-    batch_size: int = Field(10, ge=1, description="samples per mini-batch")
+    rounds: int = Field(100, ge=1, le=10_000_000, description="rounds T")
+    local_epochs: int = Field(1, ge=1, le=1_000_000, description="epochs of the private phase E")
+    batch_size: int = Field(10, ge=1, le=1_000_000_000, description="samples per mini-batch")
     drop_last: bool = Field(False, description="leave out the last, smaller batch")
     optimizer: Literal["sgd", "adam"] = Field(
         "sgd", description="local optimiser, fresh each round"
@@ -57,7 +57,9 @@ class Settings(BaseModel):
     public: int | str = Field(0, description="public samples to hold out, npz:PATH, or none")
     augment: bool = Field(False, description="random shifts and flips of training images")
     seed: int = Field(0, ge=0, description="seed s; trial k uses s + k")
-    trials: int = Field(1, ge=1, description="repetitions with other weights and splits")
+    trials: int = Field(
+        1, ge=1, le=1_000_000, description="repetitions with other weights and splits"
+    )
     hold_split: bool = Field(False, description="keep the first trial's split in all trials")
     same_init: bool = Field(False, description="the same initial weights for one architecture")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
