@@ -205,6 +205,7 @@ FAST += [("checkpoint/client-*-r2.safetensors", "a bit in the middle"), ("config
 FAST += [("metrics.jsonl", d) for d in ("deleted", "doubled", "no last line", "edited")]
 FAST += [("checkpoint/server-t0-r2.safetensors", d) for d in ("a link", "of an older commit")]
 FAST += [("checkpoint/before.json", "null"), ("metrics.jsonl", "a link")]
+FAST += [("config.json", "a bit in the middle")]  # the name of an option that is not given
 
 
 @pytest.mark.parametrize(

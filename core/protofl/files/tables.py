@@ -110,11 +110,11 @@ def differences(
 ) -> dict[str, tuple[Any, Any]]:
     """{name: its two values} of what two tables don't have in common, ``OUTER.INNER`` where nested.
 
-    What only one of them has is None in the other.
+    What only one of them has is "missing" in the other.
     """
     found: dict[str, tuple[Any, Any]] = {}
     for key in dict.fromkeys((*one, *two)):
-        was, is_now = one.get(key), two.get(key)
+        was, is_now = one.get(key, "missing"), two.get(key, "missing")
         if isinstance(was, Mapping) and isinstance(is_now, Mapping):
             found |= differences(was, is_now, f"{prefix}{key}.")
         elif was != is_now:

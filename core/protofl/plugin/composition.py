@@ -176,10 +176,15 @@ class Composition:
         return result
 
     def around(self, hook: str) -> list[tuple[str, type]]:
-        """Who makes a payload, by name and class: the hook's provider, and wrappers around it."""
+        """Who makes a payload, by name and class: the hook's provider, and wrappers around it.
+
+        What is sent down is taken from the knowledge, so other methods of the run make it, too.
+        """
+        provider = self.members[self.providers[hook]]
         members = [m for m in self.members.values() if m.kind == "wrapper" and hook in m.hooks]
-        plugins = [(self.providers[hook], self.members[self.providers[hook]].plugin)]
-        return plugins + [(m.name, m.plugin) for m in members]
+        if hook == "download_payload":
+            members += [m for m in self.methods if m is not provider]
+        return [(m.name, m.plugin) for m in (provider, *members)]
 
     @property
     def methods(self) -> list[Member]:
