@@ -6,10 +6,10 @@ import math
 
 from torch import Tensor
 
-from protofl.files.header import Entry
+from protofl.files.header import Entry, tensor_header
 from protofl.gate.declared import Declared
 from protofl.gate.faults import Fault
-from protofl.gate.specs import Header, known_key
+from protofl.gate.specs import Header, check_ranks, known_key
 from protofl.wire.payload import Payload
 
 SAMPLES = 1 << 40
@@ -38,7 +38,21 @@ class Contents:
 
     # --- by the header alone --------------------------------------------------------------------
 
-    def check_rows(self, header: Header) -> None:
+    def header(self, blob: bytes) -> Header:
+        """What a payload says that it holds, so far as that needs no look at others.
+
+        Raises:
+            Fault: It is no payload, or can't be what it says.
+        """
+        try:
+            header = tensor_header(blob)
+        except ValueError as error:
+            raise Fault("", "format", f"{len(blob)} bytes that are no payload ({error})") from None
+        self._check_rows(header)
+        check_ranks(header)
+        return header
+
+    def _check_rows(self, header: Header) -> None:
         """Types and numbers of rows.
 
         Raises:

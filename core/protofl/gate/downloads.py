@@ -7,11 +7,9 @@ from collections.abc import Callable
 import torch
 
 from protofl.errors import RunFailure
-from protofl.files.header import tensor_header
 from protofl.gate.contents import Contents
 from protofl.gate.declared import Declared
 from protofl.gate.faults import RULES, Fault
-from protofl.gate.specs import check_ranks
 from protofl.views.run import RunInfo
 from protofl.wire.payload import Payload
 
@@ -49,13 +47,7 @@ class DownloadGate:
             raise RunFailure(f"it holds {fault.words}", near, who) from None
 
     def _opened(self, blob: bytes, device: torch.device) -> Payload:
-        try:
-            header = tensor_header(blob)
-        except ValueError as error:
-            raise Fault("", "format", f"{len(blob)} bytes that are no payload ({error})") from None
-        self._contents.check_rows(header)
-        check_ranks(header)
-        for name in header:
+        for name in self._contents.header(blob):
             if self._declared.names is not None and not self._declared.covers(name):
                 raise Fault(name, "names", "which no downloads of its sender declare")
         payload = self._read(blob, device)

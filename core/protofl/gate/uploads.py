@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from protofl.errors import RunFailure, part_of
-from protofl.files.header import quoted, tensor_header
+from protofl.files.header import quoted
 from protofl.gate.contents import Contents
 from protofl.gate.declared import Declared
 from protofl.gate.faults import Fault
-from protofl.gate.specs import Header, Known, Spec, check_ranks, most_common
+from protofl.gate.specs import Header, Known, Spec, most_common
 from protofl.views.run import RunInfo
 from protofl.wire.payload import Payload
 
@@ -64,7 +64,9 @@ class UploadGate:
         faults: dict[int, Fault] = {}
         for client, blob in blobs.items():
             try:
-                headers[client] = self._header(blob)
+                if len(blob) > self._limit:
+                    raise Fault("", "size", f"{len(blob):,} bytes")
+                headers[client] = self._contents.header(blob)
             except Fault as fault:
                 faults[client] = fault
         self._learn(headers)
@@ -80,18 +82,6 @@ class UploadGate:
 
     def _architecture(self, client: int) -> str:
         return self._info.architecture_of(client).name
-
-    def _header(self, blob: bytes) -> Header:
-        """What an upload says that it holds, so far as that needs no look at others."""
-        if len(blob) > self._limit:
-            raise Fault("", "size", f"{len(blob):,} bytes")
-        try:
-            header = tensor_header(blob)
-        except ValueError as error:
-            raise Fault("", "format", f"{len(blob)} bytes that are no payload ({error})") from None
-        self._contents.check_rows(header)
-        check_ranks(header)
-        return header
 
     def _open(self, client: int, blob: bytes, device: torch.device) -> Payload:
         """The tensors, when the header is known to be good."""
