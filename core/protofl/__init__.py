@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from protofl.hosts.host import Host
     from protofl.hosts.jobs import Job, Pool, Reply
     from protofl.hosts.train_job import TrainJob
-    from protofl.interpreter import fresh_interpreter
+    from protofl.machine.interpreter import fresh_interpreter
     from protofl.models.architecture import Architecture, SplitModel
     from protofl.options.declared import Config, Deviation, Field, VariantConfig
     from protofl.plan.plan import Plan
@@ -112,7 +112,7 @@ _HOME = {
     "Pool": "protofl.hosts.jobs",
     "Dispatcher": "protofl.dispatch.dispatcher",
     "TrainJob": "protofl.hosts.train_job",
-    "fresh_interpreter": "protofl.interpreter",
+    "fresh_interpreter": "protofl.machine.interpreter",
     "Plan": "protofl.plan.plan",
     # running
     "run": "protofl.runs.run",

@@ -12,7 +12,7 @@ import time
 import protofl as pf
 import pytest
 from protofl.errors import Overtime, RunFailure
-from protofl.overtime import at_most
+from protofl.machine.overtime import at_most
 from torch.nn.functional import cross_entropy
 
 QUICK = {"models": "cnn4", "clients": 3, "rounds": 3, "batch_size": 64, "feature_dim": 16}

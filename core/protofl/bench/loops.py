@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from protofl.cores import compute_threads
 from protofl.errors import UsageError
 from protofl.files.tensors import read_tensors
 from protofl.hosts.jobs import Pool
+from protofl.machine.cores import compute_threads
 from protofl.plan.plan import Plan
 from protofl.runs.federation import Federation
 from protofl.runs.tally import Tally

@@ -21,11 +21,11 @@ import torch
 from protofl.bench import subset
 from protofl.bench.cases import Case
 from protofl.bench.compare import TOLERANCE, compare
-from protofl.cores import usable_cores
 from protofl.data.dataset import Dataset
 from protofl.errors import HostFailure, ProtoflError, UsageError
 from protofl.files.numbers import finite
-from protofl.interpreter import fresh_interpreter
+from protofl.machine.cores import usable_cores
+from protofl.machine.interpreter import fresh_interpreter
 from protofl.plan.options import merge_options
 from protofl.version import versions
 

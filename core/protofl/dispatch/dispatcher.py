@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from protofl.cores import usable_cores
 from protofl.dispatch.crew import Crew, NoHost
 from protofl.dispatch.dealing import Deal, at_once
 from protofl.dispatch.placement import Seconds, place
 from protofl.dispatch.recovery import JOURNAL, Handle
 from protofl.hosts.jobs import Absent, ClientJob, Job, Reply, StartTrial, Train
+from protofl.machine.cores import usable_cores
 
 
 class Dispatcher:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from protofl.cores import autocast
 from protofl.errors import naming
+from protofl.machine.cores import autocast
 from protofl.plan.plan import Plan
 from protofl.profile.spans import HostProfile
 from protofl.views.client import Client

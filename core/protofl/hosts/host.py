@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from protofl.cores import compute_threads, deterministic_kernels
 from protofl.errors import naming
 from protofl.files.replacing import told_of_disk
 from protofl.gate.declared import Declared
@@ -18,8 +17,9 @@ from protofl.hosts.evaluation import score
 from protofl.hosts.groups import chunks, trains_groups
 from protofl.hosts.store import ClientStore, store_kind
 from protofl.hosts.training import Trainer, Training, carry_out
+from protofl.machine.cores import compute_threads, deterministic_kernels
+from protofl.machine.overtime import at_most
 from protofl.models.unset import unset_model
-from protofl.overtime import at_most
 from protofl.plan.plan import Plan
 from protofl.profile.clock import Clock
 from protofl.profile.spans import HostProfile

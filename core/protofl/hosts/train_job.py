@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from protofl.cores import autocast
 from protofl.data.batches import Samples, training_batches
+from protofl.machine.cores import autocast
 from protofl.models.whole import Whole
 from protofl.plugin.loss import Loss
 from protofl.randomness import global_stream

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from protofl.cores import compute_threads
 from protofl.data.spec import SampleSpec
+from protofl.machine.cores import compute_threads
 from protofl.models.architecture import Architecture
 from protofl.models.unset import unset_model
 

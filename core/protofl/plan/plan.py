@@ -19,7 +19,7 @@ from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.preparation import Preparation
 from protofl.data.split import Split, number_of_clients
-from protofl.device import device_of
+from protofl.machine.device import device_of
 from protofl.models.architecture import Architecture, SplitModel
 from protofl.models.cost import cost
 from protofl.options.declared import without_consents

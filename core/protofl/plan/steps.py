@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from protofl.cores import usable_cores
 from protofl.data.dataset import Dataset
 from protofl.data.preparation import Preparation
 from protofl.errors import Refused, UsageError
+from protofl.machine.cores import usable_cores
 from protofl.models.architecture import Architecture
 from protofl.options.declared import check_consent
 from protofl.plan.settings import CHOOSING, Settings, build

@@ -8,10 +8,10 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
-from protofl.cores import compute_threads
 from protofl.errors import RunFailure
 from protofl.gate.faults import left_out, refused_upload
 from protofl.hosts import jobs
+from protofl.machine.cores import compute_threads
 from protofl.models.cost import ClientFlops, flops_of_round
 from protofl.participation import Recorded, draw, named
 from protofl.plan.plan import Plan

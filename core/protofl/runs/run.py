@@ -11,13 +11,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from protofl.cores import deterministic_kernels
 from protofl.data.batches import LEAST
 from protofl.data.split import partition_record
 from protofl.files.lock import alone
 from protofl.files.numbers import short
 from protofl.files.replacing import gone_afterwards, told_of_disk, unused, write_json
 from protofl.hosts.jobs import Pool
+from protofl.machine.cores import deterministic_kernels
 from protofl.participation import check_enough, recorded_clients
 from protofl.plan.options import as_typed
 from protofl.plan.plan import Plan

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from protofl import functional
-from protofl.cores import compute_threads
 from protofl.errors import naming
 from protofl.files.numbers import finite
 from protofl.gate.declared import Declared
 from protofl.gate.faults import expect_finite
 from protofl.gate.uploads import UploadGate
+from protofl.machine.cores import compute_threads
+from protofl.machine.overtime import at_most
 from protofl.models.scoring import mean_accuracy
-from protofl.overtime import at_most
 from protofl.plan.plan import Plan
 from protofl.profile.spans import Spans
 from protofl.randomness import global_stream

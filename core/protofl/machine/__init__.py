@@ -1,0 +1,1 @@
+"""This machine: its cores and devices, fresh interpreters on it, and a limit on time."""
