@@ -19,7 +19,7 @@ from typing import Any
 import protofl as pf
 import torch
 from protofl.hosts.jobs import Job, Reply
-from protofl.runs.federation import Federation
+from protofl.rounds.federation import Federation
 from protofl.views.server import Server
 
 

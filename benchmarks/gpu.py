@@ -23,8 +23,8 @@ from typing import Any
 
 import protofl as pf
 import torch
-from protofl.runs.events import Event, Note
-from protofl.runs.federation import Federation
+from protofl.rounds.events import Event, Note
+from protofl.rounds.federation import Federation
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from protofl.runs import events
+from protofl.rounds import events
 
 from protofl_cli import render
 from protofl_cli.profile_tables import profile_tables, start_line
@@ -22,9 +22,9 @@ from protofl_cli.tables import (
 )
 
 if TYPE_CHECKING:
+    from protofl.folder.result import Result
+    from protofl.folder.run_folder import RunFolder
     from protofl.plan.plan import Plan
-    from protofl.runs.record import RunFolder
-    from protofl.runs.result import Result
 
 SIGN_OF_LIFE = 10.0
 """Seconds between lines within a round where there is no terminal."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from protofl_cli.options import value_text
 
 if TYPE_CHECKING:
+    from protofl.folder.result import Result
+    from protofl.folder.run_folder import RunFolder
     from protofl.plan.plan import Plan
     from protofl.plugin.composition import Composition
-    from protofl.runs.record import RunFolder
-    from protofl.runs.result import Result
 
 TRIALS_SHOWN = 5
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from protofl.data.spec import SampleSpec
     from protofl.dispatch.dispatcher import Dispatcher
     from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
+    from protofl.folder.result import Result
     from protofl.hookspecs.markers import hookimpl
     from protofl.hookspecs.version import HOOKSPEC_VERSION
     from protofl.hosts.host import Host
@@ -56,8 +57,7 @@ if TYPE_CHECKING:
     from protofl.options.declared import Config, Deviation, Field, VariantConfig
     from protofl.plan.plan import Plan
     from protofl.randomness import numpy_stream, random_stream
-    from protofl.runs import events
-    from protofl.runs.result import Result
+    from protofl.rounds import events
     from protofl.runs.run import run
     from protofl.views.batch import Batch, Given, Output, Terms, per_step
     from protofl.views.client import Client, Learner
@@ -116,8 +116,8 @@ _HOME = {
     "Plan": "protofl.plan.plan",
     # running
     "run": "protofl.runs.run",
-    "Result": "protofl.runs.result",
-    "events": "protofl.runs.events",
+    "Result": "protofl.folder.result",
+    "events": "protofl.rounds.events",
     "random_stream": "protofl.randomness",
     "numpy_stream": "protofl.randomness",
     "functional": "protofl.functional",

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core/protofl"
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-KERNEL = ("runs", "hosts", "plan", "plugin", "hookspecs", "views", "wire")
+KERNEL = ("runs", "rounds", "hosts", "plan", "plugin", "hookspecs", "views", "wire")
 BESIDE = ("testing", "bench")
 
 
@@ -110,7 +110,7 @@ def kernel():
 
 
 def test_the_kernel_is_small():
-    assert sum(map(code_lines, kernel())) <= 4_325
+    assert sum(map(code_lines, kernel())) <= 4_000
 
 
 def test_no_file_of_the_kernel_is_long():

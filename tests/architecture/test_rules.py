@@ -165,7 +165,7 @@ def test_type_checkers_see_the_same_names():
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    homes = dict(protofl._HOME) | {"functional": "protofl", "events": "protofl.runs"}
+    homes = dict(protofl._HOME) | {"functional": "protofl", "events": "protofl.rounds"}
     assert seen == homes
 
 

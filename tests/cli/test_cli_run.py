@@ -8,7 +8,7 @@ import time
 
 import pytest
 from protofl.plugin import checks
-from protofl.runs.federation import Federation
+from protofl.rounds.federation import Federation
 
 LAST_TABLE = ("best accuracy", "final accuracy", "majority guess", "over clients", "upload a round")
 

@@ -6,15 +6,17 @@ import itertools
 
 import protofl as pf
 import pytest
+from protofl.folder.run_folder import RunFolder
 from protofl.hosts import host
 from protofl.hosts.jobs import Absent, Train, Undo
 from protofl.options.declared import VariantConfig
 from protofl.plugin.registry import Registry
-from protofl.runs.federation import Federation
-from protofl.runs.record import RunFolder
+from protofl.rounds.federation import Federation
+from protofl.runs.config import config_of
 from protofl.testing import MethodContract
 from protofl.testing import toy as toyfed
 from protofl.testing.methods import declared_names
+from protofl.views.packing import pack_server
 from slowness import quick
 
 REGISTRY = Registry()
@@ -161,13 +163,14 @@ def test_a_run_may_go_on_elsewhere(fed, monkeypatch, tmp_path, first, then):
     whole.rounds(4)
     with monkeypatch.context() as patch:
         cut = fed(rounds=4, **kept(first, patch))
-    folder = RunFolder.create(tmp_path / "run", cut.plan)
+    folder = RunFolder.create(tmp_path / "run", config_of(cut.plan))
     for number in range(2):
         line = cut.rounds(1)[-1]
         clients = sorted(cut.pool.uploads(number))
         paths = folder.client_paths(clients, 0, number)
         cut.federation.save_clients(clients, paths)
-        folder.commit_round(line, cut.federation.server, cut.federation.holders, paths)
+        server = pack_server(cut.federation.server)
+        folder.commit_round(line, server, cut.federation.holders, paths)
     cut.rounds(1)  # this one is lost
     with monkeypatch.context() as patch:
         again = fed(rounds=4, **kept(then, patch))

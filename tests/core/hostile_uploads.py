@@ -6,10 +6,10 @@ import json
 import struct
 
 import torch
+from protofl.dry_step.step import dry_step
 from protofl.hosts.host import Host
 from protofl.hosts.jobs import Train
-from protofl.runs.dry_step import dry_step
-from protofl.runs.federation import Federation
+from protofl.rounds.federation import Federation
 from protofl.wire.payload import Payload
 from runtime_toys import make_plan
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import protofl as pf
 import torch
 from protofl.plan.plan import Plan
-from protofl.runs.federation import Federation
+from protofl.rounds.federation import Federation
 from protofl.testing import toy as toyfed
 from torch import nn
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from protofl.files.tensors import read_tensors
 from protofl.hosts.jobs import Train
-from protofl.runs.federation import Federation
+from protofl.rounds.federation import Federation
 from runtime_toys import install, make_plan, open_federation, train, without_times
 from torch import nn
 

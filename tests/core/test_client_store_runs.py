@@ -10,8 +10,8 @@ import protofl as pf
 import pytest
 import torch
 from protofl.files.lines import Journal
+from protofl.folder.run_folder import RunFolder
 from protofl.hosts import store
-from protofl.runs.record import RunFolder
 from runtime_toys import install, train, without_times
 from torch import nn
 

@@ -8,7 +8,7 @@ import protofl as pf
 import pytest
 import torch
 from protofl.hosts.jobs import Train
-from protofl.runs.federation import Federation
+from protofl.rounds.federation import Federation
 from runtime_toys import make_plan, open_federation, without_times
 from slowness import quick
 from torch import nn

@@ -6,11 +6,12 @@ import protofl as pf
 import pytest
 import torch
 from hostile_uploads import HOSTILE, MORE, ROUND, TABLE, changed, federation, put
+from protofl.files.tensors import read_tensors, write_tensors
 from protofl.gate.faults import RULES
 from protofl.hosts.host import Host
 from protofl.hosts.jobs import Evaluate, StartTrial, Train
-from protofl.runs import events
-from protofl.runs.record import load_server, save_server
+from protofl.rounds import events
+from protofl.views.packing import pack_server, unpack_server
 from protofl.wire.payload import Payload
 from runtime_toys import make_plan, without_times
 
@@ -106,9 +107,9 @@ def test_what_was_learned_survives_a_resumed_run(tmp_path):
     """The rules of votes lie in the checkpoint: after a resume nobody votes anew."""
     first = federation(changed(), dry=False, when=99)
     first.round(0)
-    save_server(first.server, tmp_path / "server")
+    write_tensors(tmp_path / "server", *pack_server(first.server))
     again = federation(changed(prototypes=lambda p: p[:, :3]), dry=False, who={0, 1, 2})
-    load_server(again.server, tmp_path / "server")
+    unpack_server(again.server, read_tensors(tmp_path / "server"))
     again._server_side.open_gate()
     with pytest.raises(pf.RunFailure, match="client 0 sent 'prototypes' of shape"):
         again.round(ROUND)

@@ -12,8 +12,8 @@ import protofl as pf
 import pytest
 import torch
 from hostile_uploads import entry, raw
+from protofl.dry_step.step import dry_step
 from protofl.gate.faults import RULES
-from protofl.runs.dry_step import dry_step
 from protofl.testing import toy
 from protofl.wire.payload import Payload
 

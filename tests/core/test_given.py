@@ -6,7 +6,7 @@ import numpy as np
 import protofl as pf
 import pytest
 import torch
-from protofl.runs.dry_step import dry_step
+from protofl.dry_step.step import dry_step
 from runtime_toys import lines_of, make_plan
 from torch import nn
 from torch.nn.functional import cross_entropy

@@ -8,7 +8,8 @@ from pathlib import Path
 import protofl as pf
 import pytest
 from protofl.files.lines import Journal
-from protofl.runs.record import RunFolder
+from protofl.folder.run_folder import RunFolder
+from protofl.views.packing import pack_server
 from runtime_toys import make_plan, open_federation
 
 
@@ -22,7 +23,9 @@ def commits(path, rounds, clients):
         paths = folder.client_paths(clients(number), 0, number)
         for file in paths.values():
             Path(file).write_bytes(bytes([number]))
-        folder.commit_round({"trial": 0, "round": number}, federation.server, (), paths)
+        folder.commit_round(
+            {"trial": 0, "round": number}, pack_server(federation.server), (), paths
+        )
     return folder
 
 

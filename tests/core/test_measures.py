@@ -7,10 +7,10 @@ import math
 import protofl as pf
 import pytest
 import torch
+from protofl.dry_step.flops import count_flops
 from protofl.models.cost import training_flops
-from protofl.runs.federation import Federation
-from protofl.runs.flops import count_flops
-from protofl.runs.measures import check_measures
+from protofl.rounds.federation import Federation
+from protofl.rounds.measures import check_measures
 from protofl.testing import toy
 from runtime_toys import install, make_plan, train, without_times
 

@@ -7,8 +7,8 @@ import math
 import protofl as pf
 import pytest
 import torch
+from protofl.dry_step.looks import Looks, Watched
 from protofl.errors import MissingKey
-from protofl.runs.looks import Looks, Watched
 from protofl.wire.knowledge import Knowledge
 from protofl.wire.payload import Payload, class_rows, stack_rows
 

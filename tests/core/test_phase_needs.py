@@ -101,9 +101,9 @@ EXTRA = {
 
 @pytest.fixture
 def federation(tmp_path):
+    from protofl.dry_step.step import dry_step
     from protofl.hosts.host import Host
-    from protofl.runs.dry_step import dry_step
-    from protofl.runs.federation import Federation
+    from protofl.rounds.federation import Federation
 
     class Here:
         def __init__(self, plan):
@@ -199,7 +199,7 @@ def test_terms_of_a_donor_are_for_private_data(federation):
 
 
 def test_the_dry_step_sees_one_batch_of_public_samples(federation):
-    from protofl.runs.dry_step import dry_step
+    from protofl.dry_step.step import dry_step
 
     run = federation()
     Digest.seen = []

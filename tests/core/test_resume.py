@@ -17,7 +17,7 @@ import protofl as pf
 import pytest
 import torch
 from protofl.files import manifest
-from protofl.runs import record
+from protofl.folder import run_folder
 from runtime_toys import DATA, GIVEN, install, train, without_times
 from torch import nn
 
@@ -145,8 +145,8 @@ def killing(monkeypatch, place, number, late):
 PLACES = {
     "os.replace": (os, "replace"),
     "manifest": (manifest, "write_json"),
-    "save_server": (record, "save_server"),
-    "add": (record.RunFolder, "add"),
+    "save_server": (run_folder, "write_tensors"),
+    "add": (run_folder.RunFolder, "add"),
     "unlink": (Path, "unlink"),
 }
 

@@ -12,7 +12,7 @@ from protofl_cli.options import Debug
 from protofl_cli.run_options import option_parameters, with_options
 
 if TYPE_CHECKING:
-    from protofl.runs.record import RunFolder
+    from protofl.folder.run_folder import RunFolder
 
 
 def whole_command() -> Any:  # noqa: ANN401 - a class of Typer or Click

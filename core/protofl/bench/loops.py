@@ -17,8 +17,8 @@ from protofl.files.tensors import read_tensors
 from protofl.hosts.jobs import Pool
 from protofl.machine.cores import compute_threads
 from protofl.plan.plan import Plan
-from protofl.runs.federation import Federation
-from protofl.runs.tally import Tally
+from protofl.rounds.federation import Federation
+from protofl.rounds.tally import Tally
 from protofl.wire.payload import Payload
 
 

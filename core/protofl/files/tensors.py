@@ -16,6 +16,9 @@ from torch import Tensor
 from protofl.errors import RunFailure
 from protofl.files.replacing import replacing
 
+Packed = tuple[dict[str, Tensor], Any]
+"""Tensors, and a header that JSON can hold: what a file of tensors holds."""
+
 _NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -67,7 +70,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> Non
             file.write(flat.view(torch.uint8).numpy().data)
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
+def read_tensors(path: Path) -> Packed:
     """What `write_tensors` wrote; the tensors are views of the mapped file: copy what you keep.
 
     Raises:

@@ -17,10 +17,10 @@ import torch
 
 from protofl.files.replacing import link_or_copy
 from protofl.files.scratch import ScratchFolder
-from protofl.files.tensors import read_tensors, write_tensors
-from protofl.hosts.checkpoint import Packed, pack_client, unpack_client
+from protofl.files.tensors import Packed, read_tensors, write_tensors
 from protofl.models.architecture import SplitModel
 from protofl.models.reuse import Spares
+from protofl.views.packing import pack_client, unpack_client
 from protofl.views.records import ClientRecord
 from protofl.views.run import RunInfo
 

@@ -18,7 +18,7 @@ from protofl.data.cache import to_stderr
 from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.preparation import Preparation
-from protofl.data.split import Split, number_of_clients
+from protofl.data.split import Split, majority_correct, number_of_clients
 from protofl.machine.device import device_of
 from protofl.models.architecture import Architecture, SplitModel
 from protofl.models.cost import cost
@@ -155,6 +155,10 @@ class Plan:
     def split(self, trial: int) -> Split:
         """Which rows each client trains and is tested on in a trial."""
         return self.splits(self.settings.seed if self.settings.hold_split else self.seed(trial))
+
+    def majority_accuracy(self, trial: int) -> float:
+        """Accuracy of always guessing a client's commonest class in a trial."""
+        return majority_correct(*self.split(trial).counts(self.data.y, self.info.num_classes))
 
     @cached_property
     def stored(self) -> tuple[torch.Tensor, torch.Tensor]:

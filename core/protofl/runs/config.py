@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.files.checked import Damaged
-from protofl.files.tables import differences, unchanged_table
+from protofl.files.tables import differences
 from protofl.hosts.groups import trains_groups
 from protofl.options.written import check_again, merge_nested
 from protofl.plan.options import options_in
@@ -48,30 +47,6 @@ def config_of(plan: Plan) -> dict[str, Any]:
         },
     }
     return values | about
-
-
-def check_run(folder: Path) -> None:
-    """Raise a `UsageError` where there is no run that could be resumed."""
-    if not any((folder / name).exists() for name in ("config.json", "checkpoint/manifest.json")):
-        raise UsageError(
-            f"--resume: {folder} is no run folder (it has no config.json)",
-            do="give the folder of an interrupted run with --out",
-        )
-
-
-def read_config(folder: Path, first: Path | None) -> dict[str, Any]:
-    """A run folder's config.json; ``first`` is its copy from when the run began, if there is one.
-
-    Raises:
-        Damaged: It is, or was changed since.
-    """
-    values = unchanged_table(folder / "config.json", first)
-    data, options = values.get("data"), values.get("options")
-    if not (isinstance(data, dict) and "digest" in data and isinstance(options, dict)):
-        raise Damaged(
-            f"{folder / 'config.json'} doesn't say what the run was", do="start a new one"
-        )
-    return values
 
 
 def told_changes(recorded: Mapping[str, Any], plan: Plan) -> list[str]:

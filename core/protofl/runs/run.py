@@ -13,9 +13,13 @@ from typing import Any
 
 from protofl.data.batches import LEAST
 from protofl.data.split import partition_record
+from protofl.dry_step.flops import count_flops
+from protofl.dry_step.step import dry_step
 from protofl.files.lock import alone
 from protofl.files.numbers import short
 from protofl.files.replacing import gone_afterwards, told_of_disk, unused, write_json
+from protofl.folder.result import Result, summarise
+from protofl.folder.run_folder import RunFolder, check_free, check_run
 from protofl.hosts.jobs import Pool
 from protofl.machine.cores import deterministic_kernels
 from protofl.participation import check_enough, recorded_clients
@@ -24,15 +28,12 @@ from protofl.plan.plan import Plan
 from protofl.plan.recipes import write_recipe
 from protofl.plan.request import Request, read_request
 from protofl.profile.timeline import Timeline
-from protofl.runs import events
-from protofl.runs.config import check_run, check_same_data, continued, told_changes
-from protofl.runs.dry_step import dry_step
-from protofl.runs.events import Progress
-from protofl.runs.federation import Federation
-from protofl.runs.flops import count_flops
-from protofl.runs.measures import check_measures
-from protofl.runs.record import RunFolder, check_free
-from protofl.runs.result import Result, summarise
+from protofl.rounds import events
+from protofl.rounds.events import Progress
+from protofl.rounds.federation import Federation
+from protofl.rounds.measures import check_measures
+from protofl.runs.config import check_same_data, config_of, continued, told_changes
+from protofl.views.packing import pack_server
 
 
 def run(
@@ -191,7 +192,7 @@ class _Life:
             path = self.folder.path.expanduser().absolute()
             check_free(path)
             self.until.enter_context(alone(path, "--out"))
-            self.folder = RunFolder.create(path, plan)
+            self.folder = RunFolder.create(path, config_of(plan))
             self.progress(events.FolderMade(self.folder))
         self.write_partition()
         few = int((plan.split(0).train_sizes < LEAST).sum())
@@ -251,11 +252,18 @@ class _Life:
         for stage in ("checkpoint", "total"):
             row["seconds"][stage] = short(row["seconds"][stage] + seconds)
         with self.timeline.spans.span("commit", "server"):
-            self.folder.commit_round(row, federation.server, federation.holders, paths)
+            server = pack_server(federation.server)
+            self.folder.commit_round(row, server, federation.holders, paths)
 
     def conclude(self) -> Result:
         """Write the summary."""
-        summary = summarise(self.folder.rows, self.plan)
+        plan = self.plan
+        about = {
+            "rounds": plan.settings.rounds,
+            "clients": plan.info.num_clients,
+            "eval_clients": plan.settings.eval_clients,
+        }
+        summary = summarise(self.folder.rows, plan.majority_accuracy, about)
         self.folder.finish(summary)
         found = self.timeline.summary() if self.timeline.on else None
         result = Result(self.folder.rows, summary, self.accuracies, self.folder.path, found)

@@ -10,7 +10,7 @@ import numpy as np
 from protofl.errors import ProtoflError, UsageError
 from protofl.hosts.jobs import Evaluate, EvaluateReply, Pool, StartTrial, Train
 from protofl.plan.plan import Plan
-from protofl.runs.federation import Federation
+from protofl.rounds.federation import Federation
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
 

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from protofl.data.spec import KINDS, SampleSpec
+from protofl.dry_step.step import dry_step
 from protofl.errors import UsageError
 from protofl.models.architecture import Architecture, SplitModel
 from protofl.models.unset import unset_model
 from protofl.plan.inputs import kinds_of
 from protofl.randomness import global_stream
-from protofl.runs.dry_step import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal
 from protofl.testing.toy_methods import Prototypes, Weights

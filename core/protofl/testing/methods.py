@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protofl.dry_step.step import dry_step
 from protofl.errors import Refused
 from protofl.hosts.jobs import Evaluate
 from protofl.options.declared import Config, VariantConfig
 from protofl.plan.plan import Plan
-from protofl.runs.dry_step import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
 from protofl.testing.equality import (

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import protofl as pf
 from protofl.hosts.jobs import Train, TrainReply
-from protofl.runs.federation import Federation
+from protofl.rounds.federation import Federation
 from protofl.testing.toy_data import CHANNELS as CHANNELS
 from protofl.testing.toy_data import MIXED as MIXED
 from protofl.testing.toy_data import SIDE as SIDE

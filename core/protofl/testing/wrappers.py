@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from protofl.runs.dry_step import dry_step
+from protofl.dry_step.step import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect
 from protofl.testing.methods import expect_finite

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import protofl as pf
 import pytest
 import torch
-from protofl.runs.record import load_server, save_server
+from protofl.files.tensors import read_tensors, write_tensors
 from protofl.views.client import Client
+from protofl.views.packing import pack_server, unpack_server
 from protofl.views.server import Server
 from protofl_plugins.methods.fedgen import FedGen, Generator
 from torch import nn
@@ -269,8 +270,8 @@ def test_contract(data_dir):
 def test_adam_goes_on_where_it_stopped(data_dir, tmp_path):
     toy, other = (Toy("fedgen", data_dir, {"epochs": 3}) for _ in range(2))
     toy.rounds(1)
-    save_server(toy.federation.server, tmp_path / "server")
-    load_server(other.federation.server, tmp_path / "server")
+    write_tensors(tmp_path / "server", *pack_server(toy.federation.server))
+    unpack_server(other.federation.server, read_tensors(tmp_path / "server"))
     uploads = {i: toy.up[0, i] for i in range(4)}
     views = [Server(t.federation.server, "fedgen") for t in (toy, other)]
     other.federation.server.round = 0

@@ -10,10 +10,10 @@ import protofl as pf
 import pytest
 import torch
 from protofl import functional as F
+from protofl.dry_step.step import dry_step
 from protofl.hosts.host import Host
 from protofl.hosts.jobs import StartTrial
 from protofl.plan.plan import Plan
-from protofl.runs.dry_step import dry_step
 from protofl.testing import toy as toyfed
 from protofl_plugins.generators.tiny_style.plugin import TinyStyle
 from protofl_plugins.methods import fedktl

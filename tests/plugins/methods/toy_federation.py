@@ -9,7 +9,7 @@ import numpy as np
 import protofl as pf
 import pytest
 import torch
-from protofl.runs.dry_step import dry_step
+from protofl.dry_step.step import dry_step
 from protofl.testing import toy as toyfed
 from protofl.views.server import Server
 from protofl_plugins.models.cnn import CNN4

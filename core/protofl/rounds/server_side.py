@@ -22,8 +22,8 @@ from protofl.models.scoring import mean_accuracy
 from protofl.plan.plan import Plan
 from protofl.profile.spans import Spans
 from protofl.randomness import global_stream
-from protofl.runs.measures import measured
-from protofl.runs.tally import Tally
+from protofl.rounds.measures import measured
+from protofl.rounds.tally import Tally
 from protofl.views.records import ServerRecord
 from protofl.views.server import Server
 from protofl.wire.payload import Payload

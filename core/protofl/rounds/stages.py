@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from protofl.hosts.jobs import ClientJob, Pool, Reply
 from protofl.plan.plan import Plan
 from protofl.profile.timeline import Timeline
-from protofl.runs import events
-from protofl.runs.tally import Tally
+from protofl.rounds import events
+from protofl.rounds.tally import Tally
 
 
 class Stages:

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from protofl.errors import RunFailure
-from protofl.files.tensors import pack_state, unpack_state
-from protofl.views.records import ClientRecord
+from protofl.files.tensors import Packed, pack_state, unpack_state
+from protofl.views.records import ClientRecord, ServerRecord
+from protofl.wire.knowledge import Knowledge
 from protofl.wire.payload import Payload
 from protofl.wire.weights import load_weights, weight_views
 
-Packed = tuple[dict[str, Tensor], Any]
-"""Tensors, and a header that JSON can hold: what a file of tensors holds."""
+GATE = "(gate)"
+"""Where the server's state holds what the gate has learned; no plugin is called so."""
 
 
 def pack_client(record: ClientRecord, *, received: bool) -> Packed:
@@ -24,17 +25,40 @@ def pack_client(record: ClientRecord, *, received: bool) -> Packed:
     The tensors are the client's own and not copies.
     """
     payload = record.received if received else {}
-    return pack(_modules(record), "received", payload, record.state, f"client {record.id}")
+    return pack(_of_client(record), "received", payload, record.state, f"client {record.id}")
 
 
 def unpack_client(record: ClientRecord, packed: Packed) -> None:
     """Put copies of what `pack_client` packed into a client that has been set up."""
     whose, device = f"client {record.id}", record.device
-    found = unpack(packed, _modules(record), "received", whose, device)
+    found = unpack(packed, _of_client(record), "received", whose, device)
     record.received, record.state = found
 
 
-def _modules(record: ClientRecord) -> dict[str, nn.Module]:
+def pack_server(record: ServerRecord) -> Packed:
+    """The server's knowledge, modules and state; no copies."""
+    state = {**record.state, GATE: record.learned}
+    return pack(_of_server(record), "knowledge", record.knowledge, state, "the server")
+
+
+def unpack_server(record: ServerRecord, packed: Packed) -> None:
+    """Put copies of what `pack_server` packed into a server that has been set up."""
+    modules, device = _of_server(record), record.device
+    knowledge, record.state = unpack(packed, modules, "knowledge", "the server", device)
+    record.learned = record.state.pop(GATE, {})  # a run of protofl before the gate has none
+    record.knowledge = Knowledge(knowledge)
+
+
+def _of_server(record: ServerRecord) -> dict[str, nn.Module]:
+    """The modules of all methods by their names in the file."""
+    return {
+        f"module/{owner}/{name}": module
+        for owner, modules in record.modules.items()
+        for name, module in modules.items()
+    }
+
+
+def _of_client(record: ClientRecord) -> dict[str, nn.Module]:
     slots = {f"module/{name}": slot.module for name, slot in record.slots() if slot.train}
     return {"model": record.model, **slots}
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from protofl.data.split import majority_correct
-from protofl.plan.plan import Plan
 
 
 @dataclass
@@ -31,12 +29,19 @@ class Result:
     profile: dict[str, Any] | None = None
 
 
-def summarise(rows: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
-    """What ``summary.json`` holds: best and final accuracy, over trials mean and deviation."""
+def summarise(
+    rows: list[dict[str, Any]], majority: Callable[[int], float], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What ``summary.json`` holds: best and final accuracy, over trials mean and deviation.
+
+    Args:
+        rows: The lines of ``metrics.jsonl``.
+        majority: Gives the accuracy of always guessing a client's commonest class, by trial.
+        about: What else it says of the run.
+    """
     trials = []
     for trial in sorted({row["trial"] for row in rows}):
         own = [r for r in rows if r["trial"] == trial and r["test_accuracy"] is not None]
-        counts = plan.split(trial).counts(plan.data.y, plan.info.num_classes)
         best = max(own, key=lambda r: (r["test_accuracy"], -r["round"]))
         trials.append(
             {
@@ -46,7 +51,7 @@ def summarise(rows: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
                 "final_test_accuracy": own[-1]["test_accuracy"],
                 "final_client_test_accuracy": own[-1]["client_test_accuracy"],
                 "final_test_accuracy_std": own[-1]["test_accuracy_std"],
-                "majority_accuracy": majority_correct(*counts),
+                "majority_accuracy": majority(trial),
                 **_server_accuracy(own),
             }
         )
@@ -57,9 +62,7 @@ def summarise(rows: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
     std = {k: (sum((t[k] - mean[k]) ** 2 for t in trials) / len(trials)) ** 0.5 for k in keys}
     return {
         **{k: v for k, v in first.items() if k != "trial"},
-        "rounds": plan.settings.rounds,
-        "clients": plan.info.num_clients,
-        "eval_clients": plan.settings.eval_clients,
+        **about,
         "trials": trials,
         "mean": mean,
         "std": std,

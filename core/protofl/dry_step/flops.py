@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import torch
 
+from protofl.dry_step.step import for_dry_rounds, two_dry_rounds
 from protofl.hosts.host import Host
 from protofl.hosts.jobs import Job, Reply, Train, TrainReply
 from protofl.models.architecture import SplitModel
 from protofl.models.cost import ClientFlops, flop_counter
 from protofl.plan.plan import Plan
 from protofl.plugin.choice import choose
-from protofl.runs.dry_step import for_dry_rounds, two_dry_rounds
 
 
 class _CountingHost(Host):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from protofl.errors import RunFailure
+from protofl.folder.run_folder import RunFolder
 from protofl.gate.faults import left_out, refused_upload
 from protofl.hosts import jobs
 from protofl.machine.cores import compute_threads
@@ -16,11 +17,11 @@ from protofl.models.cost import ClientFlops, flops_of_round
 from protofl.participation import Recorded, draw, named
 from protofl.plan.plan import Plan
 from protofl.profile.timeline import NOT_PROFILED, Timeline
-from protofl.runs import events
-from protofl.runs.record import RunFolder
-from protofl.runs.server_side import ServerSide
-from protofl.runs.stages import Stages
-from protofl.runs.tally import Tally
+from protofl.rounds import events
+from protofl.rounds.server_side import ServerSide
+from protofl.rounds.stages import Stages
+from protofl.rounds.tally import Tally
+from protofl.views.packing import unpack_server
 from protofl.views.records import ServerRecord
 from protofl.wire.payload import Payload
 
@@ -94,7 +95,7 @@ class Federation:
         """Go back to a run's last committed round."""
         assert folder.commit is not None
         self.start_trial(folder.commit.trial, folder.committed_clients())
-        folder.restore_server(self.server)
+        unpack_server(self.server, folder.committed_server())
         self._server_side.open_gate()
         self.holders = set(folder.commit.holders)
 

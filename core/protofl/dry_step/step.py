@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
+from protofl.dry_step.looks import Looks
+from protofl.dry_step.refusals import explained, without_key, without_term
 from protofl.errors import ProtoflError
 from protofl.hosts.host import Host
 from protofl.hosts.jobs import Evaluate, Job, Reply, Train
 from protofl.plan.plan import Plan
-from protofl.runs.federation import Federation
-from protofl.runs.looks import Looks
-from protofl.runs.refusals import explained, without_key, without_term
+from protofl.rounds.federation import Federation
 
 
 class _DryHost(Host):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from protofl.folder.result import Result
+    from protofl.folder.run_folder import RunFolder
     from protofl.plan.plan import Plan
-    from protofl.runs.record import RunFolder
-    from protofl.runs.result import Result
 
 
 class Event:

@@ -19,28 +19,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from protofl.errors import UsageError
 from protofl.files.checked import Damaged, check_plain
 from protofl.files.lines import Record
 from protofl.files.lock import LOCK
 from protofl.files.manifest import Manifest
 from protofl.files.replacing import write_json
-from protofl.files.tensors import read_tensors, write_tensors
-from protofl.hosts.checkpoint import pack, unpack
-from protofl.plan.plan import Plan
-from protofl.runs.config import config_of, read_config
-from protofl.views.records import ServerRecord
-from protofl.wire.knowledge import Knowledge
+from protofl.files.tables import unchanged_table
+from protofl.files.tensors import Packed, read_tensors, write_tensors
 
 CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 
 OWN = (CONFIG, METRICS, SUMMARY, "partition.json", "checkpoint/", "parked/", "profile/")
 """What a run writes into its folder."""
-
-GATE = "(gate)"
-"""Where a server's file holds what the gate has learned; no plugin is called so."""
 
 
 @dataclass
@@ -88,15 +79,19 @@ class RunFolder:
         return self.path.expanduser().absolute() / "parked"
 
     @classmethod
-    def create(cls, path: Path, plan: Plan) -> RunFolder:
+    def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
         """Start a new folder.
+
+        Args:
+            path: The folder.
+            config: What the run is, for ``config.json``.
 
         Raises:
             UsageError: It can't be written, or is in use.
         """
         path = path.expanduser().absolute()
         check_free(path)
-        folder, config = cls(path), config_of(plan)
+        folder = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             write_json(path / CONFIG, config)
@@ -139,9 +134,17 @@ class RunFolder:
         return not self.finished
 
     def config(self) -> dict[str, Any]:
-        """What config.json says, if that is what it said when the run began; see `read_config`."""
-        began = self._manifest.values.get("config")
-        return read_config(self.path, self._checkpoint / began if began else None)
+        """What config.json says of the run.
+
+        Raises:
+            Damaged: It says nothing, or not what it said when the run began.
+        """
+        file, began = self.path / CONFIG, self._manifest.values.get("config")
+        values = unchanged_table(file, self._checkpoint / began if began else None)
+        data, options = values.get("data"), values.get("options")
+        if not (isinstance(data, dict) and "digest" in data and isinstance(options, dict)):
+            raise Damaged(f"{file} doesn't say what the run was", do="start a new one")
+        return values
 
     def settle(self) -> str:
         """Cut an interrupted run to its last whole round; what is damaged of the one after it."""
@@ -174,7 +177,7 @@ class RunFolder:
     def commit_round(
         self,
         row: dict[str, Any],
-        server: ServerRecord,
+        server: Packed,
         holders: Iterable[int],
         paths: Mapping[int, str],
     ) -> None:
@@ -182,14 +185,14 @@ class RunFolder:
 
         Args:
             row: The round's line.
-            server: The server as it is now.
+            server: What the server is now.
             holders: Clients that hold the download of the round's end.
             paths: {client: its file} of those that have trained since the last commit; they have
                 been written already.
         """
         trial, round = row["trial"], row["round"]
         file = f"server-t{trial}-r{round}.safetensors"
-        save_server(server, self._checkpoint / file)
+        write_tensors(self._checkpoint / file, *server)
         self.add(row)
         self._manifest.commit(
             {
@@ -217,10 +220,19 @@ class RunFolder:
         assert self.commit is not None
         return {c: str(self._checkpoint / name) for c, name in self.commit.clients.items()}
 
-    def restore_server(self, server: ServerRecord) -> None:
-        """Put a server back to the committed round."""
+    def committed_server(self) -> Packed:
+        """What the server was in the committed round."""
         assert self.commit is not None
-        load_server(server, self._checkpoint / self.commit.server)
+        return read_tensors(self._checkpoint / self.commit.server)
+
+
+def check_run(folder: Path) -> None:
+    """Raise a `UsageError` where there is no run that could be resumed."""
+    if not any((folder / name).exists() for name in (CONFIG, "checkpoint/manifest.json")):
+        raise UsageError(
+            f"--resume: {folder} is no run folder (it has no {CONFIG})",
+            do="give the folder of an interrupted run with --out",
+        )
 
 
 def check_free(path: Path) -> None:
@@ -238,27 +250,3 @@ def check_free(path: Path) -> None:
     parent = next(place for place in (path, *path.parents) if place.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise UsageError(f"--out {path} can't be written", do="choose another folder with --out")
-
-
-def save_server(record: ServerRecord, path: Path) -> None:
-    """Write the server's knowledge, modules and state."""
-    state = {**record.state, GATE: record.learned}
-    packed = pack(_modules(record), "knowledge", record.knowledge, state, "the server")
-    write_tensors(path, *packed)
-
-
-def load_server(record: ServerRecord, path: Path) -> None:
-    """Put back what `save_server` wrote."""
-    packed, modules = read_tensors(path), _modules(record)
-    knowledge, record.state = unpack(packed, modules, "knowledge", "the server", record.device)
-    record.learned = record.state.pop(GATE, {})  # a run of protofl before the gate has none
-    record.knowledge = Knowledge(knowledge)
-
-
-def _modules(record: ServerRecord) -> dict[str, nn.Module]:
-    """The modules of all methods by their names in the file."""
-    return {
-        f"module/{owner}/{name}": module
-        for owner, modules in record.modules.items()
-        for name, module in modules.items()
-    }

@@ -1,0 +1,1 @@
+"""The dry step: two short rounds on throw-away copies, and what they show."""
