@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from protofl.dry_step.step import dry_step
-from protofl.plan.recipes import with_recipe
 from protofl.plugin.registry import Registry
+from protofl.request.recipes import with_recipe
 from protofl.testing import toy as toyfed
 
 RECIPES = [p.name for p in Registry().plugins("recipe") if p.distribution == "protofl"]

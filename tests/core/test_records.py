@@ -11,8 +11,8 @@ import pytest
 import torch
 from protofl.files.checked import Check
 from protofl.files.lines import Journal
-from protofl.plan.options import options_in
 from protofl.plan.plan import Plan
+from protofl.request.options import options_in
 from runtime_toys import DATA, install, train, without_times
 
 LINE = {

@@ -6,8 +6,8 @@ import json
 
 import protofl as pf
 import pytest
-from protofl.plan.options import as_typed
-from protofl.plan.request import read_request
+from protofl.request.options import as_typed
+from protofl.request.request import read_request
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def run(
     data set's, and those below. Exit code 2: found before training; 1: the run failed; 130:
     interrupted (finished rounds are saved).
     """
-    from protofl.plan.request import read_request
+    from protofl.request.request import read_request
 
     from protofl_cli.screen import Screen
 

@@ -26,7 +26,7 @@ from protofl.errors import HostFailure, ProtoflError, UsageError
 from protofl.files.numbers import finite
 from protofl.machine.cores import usable_cores
 from protofl.machine.interpreter import fresh_interpreter
-from protofl.plan.options import merge_options
+from protofl.request.options import merge_options
 from protofl.version import versions
 
 Progress = Callable[[str, dict[str, Any]], None]

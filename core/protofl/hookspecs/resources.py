@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class RecipeSpec:
-    """A recipe has no hooks: it is a file of options, see `protofl.plan.recipes`."""
+    """A recipe has no hooks: it is a file of options, see `protofl.request.recipes`."""
 
 
 class ModelGroupSpec:

@@ -1,1 +1,1 @@
-"""The plan of a run: settings, how users write them, recipes, what is resolved."""
+"""The plan of a run: its settings, and all that they resolve to."""

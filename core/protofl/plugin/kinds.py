@@ -31,7 +31,7 @@ KINDS = {
     "recipe": Kind(
         "protofl.recipes",
         "protofl.hookspecs.resources:RecipeSpec",
-        loader="protofl.plan.recipes:load_recipe",
+        loader="protofl.request.recipes:load_recipe",
     ),
     "model-group": Kind("protofl.model_groups", "protofl.hookspecs.resources:ModelGroupSpec"),
     "partitioner": Kind("protofl.partitioners", "protofl.hookspecs.resources:PartitionerSpec"),

@@ -11,9 +11,9 @@ from protofl.errors import UsageError
 from protofl.files.tables import differences
 from protofl.hosts.groups import trains_groups
 from protofl.options.written import check_again, merge_nested
-from protofl.plan.options import options_in
 from protofl.plan.plan import Plan
 from protofl.plan.settings import FREE, UNRECORDED
+from protofl.request.options import options_in
 from protofl.version import versions
 
 

@@ -23,11 +23,11 @@ from protofl.folder.run_folder import RunFolder, check_free, check_run
 from protofl.hosts.jobs import Pool
 from protofl.machine.cores import deterministic_kernels
 from protofl.participation import check_enough, recorded_clients
-from protofl.plan.options import as_typed
 from protofl.plan.plan import Plan
-from protofl.plan.recipes import write_recipe
-from protofl.plan.request import Request, read_request
 from protofl.profile.timeline import Timeline
+from protofl.request.options import as_typed
+from protofl.request.recipes import write_recipe
+from protofl.request.request import Request, read_request
 from protofl.rounds import events
 from protofl.rounds.events import Progress
 from protofl.rounds.federation import Federation

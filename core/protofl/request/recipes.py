@@ -20,10 +20,10 @@ from typing import Any, ClassVar
 from protofl.errors import UsageError
 from protofl.files.tables import write_table
 from protofl.options.written import merge_nested
-from protofl.plan.options import as_typed, merge_options, options_in, parse_options
 from protofl.plan.settings import RUN_OR_MACHINE, Settings, check_names
 from protofl.plugin.kinds import Plugin
 from protofl.plugin.registry import Registry
+from protofl.request.options import as_typed, merge_options, options_in, parse_options
 from protofl.toml import parse_toml
 
 

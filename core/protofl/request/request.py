@@ -11,9 +11,9 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.files.tables import check_new_table, read_table
 from protofl.options.written import check_texts
-from protofl.plan.options import as_typed, merge_options, options_in, parse_options
-from protofl.plan.recipes import of_method, with_recipe
 from protofl.plan.settings import check_names
+from protofl.request.options import as_typed, merge_options, options_in, parse_options
+from protofl.request.recipes import of_method, with_recipe
 
 
 @dataclass
