@@ -190,7 +190,8 @@ class Contract:
     def test_options(self) -> None:
         """Its options have defaults that their own ranges allow, and can be recorded as JSON."""
         config: Any = getattr(self.cls, "Config", Config)
-        given = {self.cls.argument: "x"} if getattr(self.cls, "argument", None) else {}
+        named = getattr(self.cls, "argument", None)
+        given = {named: self.argument or getattr(self.cls, "check_argument", "x")} if named else {}
         missing = [n for n, f in config.model_fields.items() if f.is_required() and n not in given]
         expect(not missing, f"option {', '.join(missing)} has no default")
         values = parse_config(config, dict(given), self.label)

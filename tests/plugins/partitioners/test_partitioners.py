@@ -11,6 +11,7 @@ from protofl.options.declared import parse_config
 from protofl_plugins.partitioners.dirichlet import Dirichlet, _draw_classes, _move_to_small
 from protofl_plugins.partitioners.iid import IID
 from protofl_plugins.partitioners.pathological import Pathological
+from protofl_plugins.partitioners.published import Published
 from protofl_plugins.partitioners.shards import Shards
 
 ALL = [Pathological, Dirichlet, Shards, IID]
@@ -531,3 +532,102 @@ def test_shards_clients_below_a_batch_are_told():
     notes = []
     split(Shards, balanced(1000, 10), 10, 5, notes=notes, shards_per_client=2, shard_size=5)
     assert "clients have 10 samples, fewer than 14" in notes[-1]
+
+
+# published
+
+
+MNIST = (6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958)
+
+
+def published(sizes, num_clients, setting, notes=None, **options):
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    config = Published.Config(setting=setting, **options)
+    stream = np.random.default_rng(0)
+    told = [] if notes is None else notes
+    parts = Published().partition(labels, len(sizes), num_clients, 14, stream, config, told)
+    return table(parts, labels, len(sizes))
+
+
+def slow_practical(sizes, num_clients, least, seed):
+    """Sample after sample; also how often all of it was drawn."""
+    stream, tries = np.random.RandomState(seed), 0
+    while True:
+        tries += 1
+        owners = [[] for _ in range(num_clients)]
+        for c, size in enumerate(sizes):
+            stream.shuffle(list(range(size)))
+            q = stream.dirichlet([0.1] * num_clients)
+            q = [
+                0 if len(o) >= sum(sizes) / num_clients else p
+                for p, o in zip(q, owners, strict=True)
+            ]
+            edges = [int(share * size) for share in np.cumsum(np.array(q) / sum(q))[:-1]]
+            for row in range(size):
+                owners[sum(row >= edge for edge in edges)].append(c)
+        if min(map(len, owners)) >= least:
+            classes = range(len(sizes))
+            return np.array([[o.count(c) for c in classes] for o in owners]), tries
+
+
+def test_published_practical_is_the_split_that_was_published():
+    # PFLlib's README shows its MNIST split of 20 clients, β = 0.1: these are clients 0 and 1.
+    counts = published(MNIST, 20, "practical")
+    assert counts[0].tolist() == [140, 890, 0, 0, 1, 319, 0, 29, 1067, 184]
+    assert counts[1].tolist() == [5, 0, 27, 0, 0, 19, 335, 0, 6, 107]
+    assert counts.sum(axis=0).tolist() == list(MNIST)
+    assert counts.sum(axis=1).min() >= 40
+
+
+def test_published_practical_draws_until_all_have_enough():
+    sizes = [300, 200, 250, 220, 260]
+    expected, tries = slow_practical(sizes, 8, 40, seed=3)
+    assert tries > 1
+    assert (published(sizes, 8, "practical", seed=3) == expected).all()
+
+
+def test_published_practical_gives_up_with_words():
+    labels = balanced(2000, 10)
+    message = refusal(Published, labels, 10, 50, setting="practical", beta=0.01)
+    assert "in 1000 draws the smallest client had at most" in message
+    assert "a larger beta than 0.01" in message
+
+
+def test_published_pathological_deals_classes_to_neighbours():
+    counts = published([7000] * 10, 20, "pathological")
+    for client, owned in enumerate(counts > 0):
+        first = client // 4 * 2
+        assert np.flatnonzero(owned).tolist() == [first, first + 1]
+    # The stream's first draws: three sizes in [175, 1750) for class 0, the rest for client 3.
+    drawn = np.random.RandomState(1).randint(175, 1750, 3)
+    assert counts[:4, 0].tolist() == [*drawn, 7000 - drawn.sum()]
+    assert (counts[3::4].max(axis=1) > 2 * counts[:3].max()).all()
+
+
+def test_published_pathological_drops_classes_as_published_and_says_so():
+    notes: list[str] = []
+    sizes = np.bincount(skewed(8_189, 102))
+    counts = published(sizes, 20, "pathological", notes)
+    assert np.flatnonzero(counts.sum(axis=0) == 0).tolist() == [100, 101]
+    assert f"nobody has the {sizes[100:].sum()} samples of the last classes" in notes[0]
+
+
+def test_published_splits_do_not_follow_the_seed_of_the_run():
+    labels = balanced(12_000, 10)
+    for setting in ("practical", "pathological"):
+        first, other = (split(Published, labels, 10, 8, s, setting=setting) for s in (3, 4))
+        assert all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+        one, two = (published([1200] * 10, 8, setting, seed=seed) for seed in (1, 2))
+        assert (one != two).any()
+
+
+def test_published_pathological_leaves_no_client_without_samples():
+    labels = np.repeat([0, 1], 20)
+    message = refusal(Published, labels, 4, 2, setting="pathological")
+    assert "1 of 2 clients get no sample" in message
+
+
+def test_published_pathological_names_a_class_that_is_too_small():
+    labels = np.concatenate([np.full(3, 4), balanced(2000, 4)])
+    message = refusal(Published, labels, 5, 20, setting="pathological")
+    assert "class 4 has 3 samples for 4 clients" in message
