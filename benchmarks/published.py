@@ -4,9 +4,9 @@
     python benchmarks/published.py table --rounds 60 > table.md
     python benchmarks/published.py picture --rounds 60 --out table-10.png
 
-A run is begun for the published 1000 rounds and stopped at ``--rounds``: it goes on from there when
-``run`` is called with more. Runs that have got so far are not repeated. Split 0 is the published one
-(`published:practical`, `published:pathological`), the others are drawn from the seeds that follow.
+A run is begun for the published 1000 rounds and stopped at ``--rounds``: it goes on from there
+when ``run`` is called with more. Runs that have got so far are not repeated. Split 0 is published
+(`published:practical`, `published:pathological`), the others are drawn from the next seeds.
 """
 
 from __future__ import annotations
