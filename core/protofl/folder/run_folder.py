@@ -12,6 +12,7 @@ in a journal, to which each round adds its own, and the manifest says how far it
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from protofl.files.checked import Damaged, check_plain
 from protofl.files.lines import Record
 from protofl.files.lock import LOCK
 from protofl.files.manifest import Manifest
-from protofl.files.replacing import write_json
+from protofl.files.replacing import unused, write_json
 from protofl.files.tables import unchanged_table
 from protofl.files.tensors import Packed, read_tensors, write_tensors
 
@@ -224,6 +225,13 @@ class RunFolder:
         """What the server was in the committed round."""
         assert self.commit is not None
         return read_tensors(self._checkpoint / self.commit.server)
+
+
+def fresh_folder(*words: str) -> Path:
+    """``runs/WORD-…-TIME``, where there is nothing yet."""
+    parts = [*(word[:60] for word in words), f"{datetime.now():%Y%m%d-%H%M%S}"]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(filter(None, parts)))
+    return unused(Path("runs") / name)
 
 
 def check_run(folder: Path) -> None:

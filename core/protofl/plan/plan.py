@@ -22,7 +22,6 @@ from protofl.data.split import Split, majority_correct, number_of_clients
 from protofl.machine.device import device_of
 from protofl.models.architecture import Architecture, SplitModel
 from protofl.models.cost import cost
-from protofl.options.declared import without_consents
 from protofl.plan import inputs, steps
 from protofl.plan.settings import Settings, build
 from protofl.plugin.choice import Choice
@@ -129,13 +128,6 @@ class Plan:
             device=device,
             notes=[*inputs.about(data, given), *notes],
         )
-
-    def without_consents(
-        self, options: Mapping[str, Mapping[str, Any]]
-    ) -> dict[str, dict[str, Any]]:
-        """Options of plugins, without those that nobody can give for another."""
-        parts = steps.parts_of(self.composition, self.choices)
-        return without_consents(options, {name: type(p.config) for name, p in parts.items()})
 
     def to_json(self) -> str:
         """All that is needed to make the same plan elsewhere."""

@@ -167,15 +167,6 @@ It holds backend and profile where the engine trains groups of clients: which th
 them, and so do the last bits, so that they may not differ on resume either.
 """
 
-RUN_OR_MACHINE = set(
-    "recipe block seed trials hold_split eval_every eval_clients checkpoint_every on_bad_upload "
-    "upload_limit upload_bound "
-    "on_lost_client min_clients participants_from "
-    "dry_step measure profile data_dir device deterministic engine backend workers client_store "
-    "server_threads job_limit".split()
-)
-"""Options that belong to a run or a machine, which recipes leave out."""
-
 
 def check_names(values: Iterable[str], noun: str, others: Iterable[str] = ()) -> None:
     """Raise a `UsageError` for a name that is none of an option.

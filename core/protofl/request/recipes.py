@@ -19,12 +19,24 @@ from typing import Any, ClassVar
 
 from protofl.errors import UsageError
 from protofl.files.tables import write_table
+from protofl.options.declared import without_consents
 from protofl.options.written import merge_nested
-from protofl.plan.settings import RUN_OR_MACHINE, Settings, check_names
+from protofl.plan.plan import Plan
+from protofl.plan.settings import Settings, check_names
+from protofl.plan.steps import parts_of
 from protofl.plugin.kinds import Plugin
 from protofl.plugin.registry import Registry
 from protofl.request.options import as_typed, merge_options, options_in, parse_options
 from protofl.toml import parse_toml
+
+RUN_OR_MACHINE = set(
+    "recipe block seed trials hold_split eval_every eval_clients checkpoint_every on_bad_upload "
+    "upload_limit upload_bound "
+    "on_lost_client min_clients participants_from "
+    "dry_step measure profile data_dir device deterministic engine backend workers client_store "
+    "server_threads job_limit".split()
+)
+"""Options that belong to a run or a machine, which recipes leave out."""
 
 
 class Recipe:
@@ -100,6 +112,21 @@ def write_recipe(path: Path, options: Mapping[str, Any]) -> None:
     values = {"description": describe(options), **written(options)}
     comment = "Run it: protofl run --config FILE. Publish it: docs/recipes.md"
     write_table(path, values, "--save-recipe", comment)
+
+
+def typed_in(plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that were given to a run, as a recipe has them.
+
+    Options of plugins are numbers where the command line has words, and none of them is a consent,
+    which nobody can give for another.
+    """
+    parts, found = parts_of(plan.composition, plan.choices), plan.settings.options
+    configs = {name: type(part.config) for name, part in parts.items()}
+    options = {
+        name: {key: found.get(name, {}).get(key, value) for key, value in values.items()}
+        for name, values in without_consents(given.get("options", {}), configs).items()
+    }
+    return {**given, "options": options}
 
 
 def written(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
 from protofl.files.tables import differences
 from protofl.hosts.groups import trains_groups
-from protofl.options.written import check_again, merge_nested
 from protofl.plan.plan import Plan
-from protofl.plan.settings import FREE, UNRECORDED
-from protofl.request.options import options_in
+from protofl.plan.settings import UNRECORDED
+from protofl.plugin.choice import Choice
 from protofl.version import versions
 
 
@@ -25,10 +23,9 @@ def config_of(plan: Plan) -> dict[str, Any]:
     values["options"] = {k: v for k, v in values["options"].items() if k not in UNRECORDED}
     if not values["recipe"]:
         del values["recipe"]
-    members = plan.composition.members.values()
-    used = [(m.kind, m.name) for m in members]
-    used += [(kind, choice.name) for kind, choice in plan.choices.items() if kind != "backend"]
-    plugins = [plan.registry.find(kind, name) for kind, name in used]
+    used: list[Choice] = [*plan.composition.members.values()]
+    used += [choice for kind, choice in plan.choices.items() if kind != "backend"]
+    plugins = [plan.registry.find(choice.kind, choice.name) for choice in used]
     about = {
         "plugins": [
             {key: getattr(p, key) for key in ("kind", "name", "version", "distribution")}
@@ -62,45 +59,6 @@ def told_changes(recorded: Mapping[str, Any], plan: Plan) -> list[str]:
         "results may differ from those of a run that was not interrupted"
         for name, (before, after) in differences(was, is_now).items()
     ]
-
-
-def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """The options of a run that goes on: its own, and those that may differ as given.
-
-    Raises:
-        UsageError: An option is given that differs from the run's.
-    """
-    values = options_in(recorded)
-    may_differ = FREE - (UNRECORDED & values.keys()) | {"options"}
-    for key, value in given.items():
-        if key in may_differ or key not in values:
-            continue
-        if key in ("device", "backend") and value == "auto":
-            continue
-        recipe = values.get("recipe")
-        if key == "method" and isinstance(recipe, dict) and value == recipe.get("name"):
-            continue
-        if str(values[key]) != _as_recorded(key, str(value)):
-            raise UsageError(
-                f"--{key.replace('_', '-')} {value} differs from the run's {values[key]}",
-                do="leave it out, or start a new run in another folder",
-            )
-    options = given.get("options", {})
-    check_again(values["options"], options, FREE)
-    free = {k: v for k, v in given.items() if k in FREE and (k in may_differ or k not in values)}
-    return values | free | {"options": merge_nested(values["options"], options)}
-
-
-def _as_recorded(key: str, value: str) -> str:
-    """A value as config.json records it."""
-    if key in ("data_dir", "participants_from"):
-        return str(Path(value).expanduser().absolute())
-    if key == "public" and value == "none":
-        return "0"
-    name, colon, path = value.partition(":")
-    if key == "dataset" and colon:
-        return f"{name}:{Path(path).expanduser().resolve()}"
-    return value
 
 
 def check_same_data(recorded: dict[str, Any], plan: Plan) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +15,23 @@ from protofl.dry_step.flops import count_flops
 from protofl.dry_step.step import dry_step
 from protofl.files.lock import alone
 from protofl.files.numbers import short
-from protofl.files.replacing import gone_afterwards, told_of_disk, unused, write_json
+from protofl.files.replacing import gone_afterwards, told_of_disk, write_json
 from protofl.folder.result import Result, summarise
-from protofl.folder.run_folder import RunFolder, check_free, check_run
+from protofl.folder.run_folder import RunFolder, check_free, check_run, fresh_folder
 from protofl.hosts.jobs import Pool
 from protofl.machine.cores import deterministic_kernels
 from protofl.participation import check_enough, recorded_clients
 from protofl.plan.plan import Plan
 from protofl.profile.timeline import Timeline
+from protofl.request.continuing import continued
 from protofl.request.options import as_typed
-from protofl.request.recipes import write_recipe
+from protofl.request.recipes import typed_in, write_recipe
 from protofl.request.request import Request, read_request
 from protofl.rounds import events
 from protofl.rounds.events import Progress
 from protofl.rounds.federation import Federation
 from protofl.rounds.measures import check_measures
-from protofl.runs.config import check_same_data, config_of, continued, told_changes
+from protofl.runs.config import check_same_data, config_of, told_changes
 from protofl.views.packing import pack_server
 
 
@@ -183,8 +182,9 @@ class _Life:
             self.progress(events.DryStepStarted())
             with spans.span("dry step", "start"):
                 learned = dry_step(plan)
-        if self.request.save_recipe is not None:
-            self._save_recipe(self.request.save_recipe)
+        if path := self.request.save_recipe:
+            write_recipe(path, typed_in(plan, self.request.options))
+            self.progress(events.Note(f"the recipe of this run is in {path}"))
         with spans.span("costs", "start"):
             for architecture in plan.info.architectures:
                 plan.cost(architecture)  # kept for the rounds
@@ -201,15 +201,6 @@ class _Life:
             self.progress(events.Note(line))
         return learned
 
-    def _save_recipe(self, path: Path) -> None:
-        given, found = self.request.options, self.plan.settings.options
-        typed = {  # as numbers, where the command line has words
-            name: {key: found.get(name, {}).get(key, value) for key, value in values.items()}
-            for name, values in self.plan.without_consents(given.get("options", {})).items()
-        }
-        write_recipe(path, given | {"options": typed})
-        self.progress(events.Note(f"the recipe of this run is in {path}"))
-
     def write_partition(self) -> None:
         """Write the counts and the hash of every trial's split."""
         plan = self.plan
@@ -219,14 +210,11 @@ class _Life:
 
     def _remaining(self) -> Iterator[tuple[int, int]]:
         """Trials that are not finished, with the round at which each begins."""
-        trial, first = 0, 0
-        if self.folder.commit:
-            trial, first = self.folder.commit.trial, self.folder.commit.round + 1
-            if first == self.plan.settings.rounds:
-                trial, first = trial + 1, 0
-        while trial < self.plan.settings.trials:
-            yield trial, first
-            trial, first = trial + 1, 0
+        commit, rounds = self.folder.commit, self.plan.settings.rounds
+        done = 0 if commit is None else commit.trial * rounds + commit.round + 1
+        started, first = divmod(done, rounds)
+        for trial in range(started, self.plan.settings.trials):
+            yield trial, first if trial == started else 0
 
     def _trial(self, federation: Federation, first: int) -> None:
         settings = self.plan.settings
@@ -275,14 +263,5 @@ def default_folder(plan: Plan) -> Path:
     """``runs/METHOD-MODELS-DATA-sSEED-TIME``."""
     s = plan.settings
     data, _, file = s.dataset.partition(":")
-    name = s.recipe.get("name", s.method)
-    parts = [
-        name[:60],
-        s.models[:60],
-        data,
-        Path(file).stem[:60],
-        f"s{s.seed}",
-        f"{datetime.now():%Y%m%d-%H%M%S}",
-    ]
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(filter(None, parts)))
-    return unused(Path("runs") / name)
+    method = s.recipe.get("name", s.method)
+    return fresh_folder(method, s.models, data, Path(file).stem, f"s{s.seed}")

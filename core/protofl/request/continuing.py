@@ -1,0 +1,50 @@
+"""Options that are given again to a run that goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import UsageError
+from protofl.options.written import check_again, merge_nested
+from protofl.plan.settings import FREE, UNRECORDED
+from protofl.request.options import options_in
+
+
+def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a run that goes on: its own, and those that may differ as given.
+
+    Raises:
+        UsageError: An option is given that differs from the run's.
+    """
+    values = options_in(recorded)
+    may_differ = FREE - (UNRECORDED & values.keys()) | {"options"}
+    for key, value in given.items():
+        if key in may_differ or key not in values:
+            continue
+        if key in ("device", "backend") and value == "auto":
+            continue
+        recipe = values.get("recipe")
+        if key == "method" and isinstance(recipe, dict) and value == recipe.get("name"):
+            continue
+        if str(values[key]) != _as_recorded(key, str(value)):
+            raise UsageError(
+                f"--{key.replace('_', '-')} {value} differs from the run's {values[key]}",
+                do="leave it out, or start a new run in another folder",
+            )
+    options = given.get("options", {})
+    check_again(values["options"], options, FREE)
+    free = {k: v for k, v in given.items() if k in FREE and (k in may_differ or k not in values)}
+    return values | free | {"options": merge_nested(values["options"], options)}
+
+
+def _as_recorded(key: str, value: str) -> str:
+    """A value as config.json records it."""
+    if key in ("data_dir", "participants_from"):
+        return str(Path(value).expanduser().absolute())
+    if key == "public" and value == "none":
+        return "0"
+    name, colon, path = value.partition(":")
+    if key == "dataset" and colon:
+        return f"{name}:{Path(path).expanduser().resolve()}"
+    return value
