@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -73,6 +73,22 @@ class Split:
         if not 0 <= index < len(self.offsets) - 1:
             raise IndexError(f"client {index // 2} of {self.num_clients}")
         return self.rows[int(self.offsets[index]) : int(self.offsets[index + 1])]
+
+    def first_batch(self, size: int, num_clients: int) -> Split:
+        """A split to try things out on: all clients train and are tested on client 0's first rows.
+
+        Args:
+            size: Rows that they have, at most; public and global test rows are as many.
+            num_clients: M.
+        """
+        rows, pieces = self.train(0)[:size], 2 * num_clients
+        return replace(
+            self,
+            rows=rows.repeat(pieces),
+            offsets=torch.arange(pieces + 1) * len(rows),
+            public=None if self.public is None else self.public[:size],
+            global_test=None if self.global_test is None else self.global_test[:size],
+        )
 
     def counts(self, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
         """Numbers of samples of each class in every client's training and test part.

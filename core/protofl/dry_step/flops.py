@@ -16,7 +16,7 @@ from protofl.plugin.choice import choose
 
 
 class _CountingHost(Host):
-    """A host whose clients train on client 0's first batch; what that takes is counted."""
+    """A host that counts what its clients' training takes."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan, dry=True)

@@ -21,7 +21,7 @@ from protofl.rounds.federation import Federation
 
 
 class _DryHost(Host):
-    """A host whose clients train on client 0's first batch; what crosses last is kept."""
+    """A host of which what crosses last is kept, and what its clients look for in it."""
 
     def __init__(self, plan: Plan, looks: Looks) -> None:
         super().__init__(plan, dry=True, read=looks.read)
@@ -64,11 +64,17 @@ def dry_step(plan: Plan) -> dict[str, Any]:
 
 
 def for_dry_rounds(plan: Plan, clients: int) -> Plan:
-    """The plan of a dry host with so many clients, which all take part in every round."""
+    """The plan of a dry host with so many clients, which all take part in every round.
+
+    All have client 0's first batch, and there are no more public or global test samples than that.
+    """
     # Methods keep no state on themselves, so nothing is left behind by sharing them.
     changes = {"eval_every": 1, "on_bad_upload": "stop", "measure": []}
+    few, public = plan.settings.batch_size, plan.public_data
     return replace(
         plan,
+        splits=lambda seed: plan.splits(seed).first_batch(few, clients),
+        public_data=public and replace(public, x=public.x[:few], y=public.y[:few]),
         images=plan.images and plan.images.unopened(),
         info=replace(plan.info, num_clients=clients, participants=clients),
         settings=plan.settings.model_copy(update=changes),

@@ -20,13 +20,11 @@ class Builder:
     Attributes:
         plan: The run.
         spans: Where clients record what they do.
-        dry: Whether this is the dry step, in which all have client 0's first batch.
         trial: The trial of which they are.
     """
 
     plan: Plan
     spans: Spans
-    dry: bool
     trial: int = 0
 
     def __call__(self, client: int, model: SplitModel | None) -> ClientRecord:
@@ -35,10 +33,6 @@ class Builder:
         architecture = plan.info.architecture_of(client)
         layout = architecture.channels_last
         split, public = plan.split(trial), plan.public_samples(trial, layout)
-        train, test = split.train(client), split.test(client)
-        if self.dry:
-            train = test = split.train(0)[: plan.settings.batch_size]
-            public = public and public.first(plan.settings.batch_size)
         record = ClientRecord(
             id=client,
             info=plan.info,
@@ -46,8 +40,8 @@ class Builder:
             seed=plan.seed(trial),
             device=plan.device,
             configs=plan.composition.configs,
-            train=plan.samples(train, layout),
-            test=plan.samples(test, layout),
+            train=plan.samples(split.train(client), layout),
+            test=plan.samples(split.test(client), layout),
             public=public,
             model=plan.initial_model(client, trial) if model is None else model,
             spans=self.spans,

@@ -32,7 +32,7 @@ class Host:
 
     Args:
         plan: The run.
-        dry: Whether this is the dry step, in which every epoch is cut to client 0's first batch.
+        dry: Whether this is the dry step, in which every phase has one epoch.
         read: Makes a download of its bytes.
     """
 
@@ -43,12 +43,12 @@ class Host:
         self._dry = dry
         self._profile = HostProfile(plan.settings.profile and not dry, plan.device)
         self._trainer = Trainer(plan, self._profile, dry=dry, read=self._read)
-        self._builder = Builder(plan, self._profile.spans, dry=dry)
+        self._builder = Builder(plan, self._profile.spans)
         self._store = ClientStore(
             store_kind(plan.settings.client_store, plan.device, dry=dry),
             plan.info,
             self._builder,
-            received=self._trainer.after_server,
+            received=plan.composition.has_follow_up(plan.info),
             reuse=not plan.composition.has("setup_client"),
         )
 

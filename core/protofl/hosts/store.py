@@ -7,7 +7,6 @@ needed. One that has trained stays live (``memory`` on a CPU), as tensors in hos
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,9 @@ from protofl.views.run import RunInfo
 Kind = Literal["live", "packed", "disk"]
 Build = Callable[[int, SplitModel | None], ClientRecord]
 """Makes a client from its seed; its model is the one given, or a fresh one with its own weights."""
+
+Kept = ClientRecord | Packed | Path
+"""A client as it is kept: live, as tensors in host memory, or in a file."""
 
 POOL = 8
 """Models that wait for their next client, at most: one of an architecture."""
@@ -57,10 +59,8 @@ class ClientStore:
         self, kind: Kind, info: RunInfo, build: Build, *, received: bool, reuse: bool
     ) -> None:
         self._kind, self._info, self._build, self._received = kind, info, build, received
-        self._live: dict[int, ClientRecord] = {}
-        self._packed: dict[int, Packed] = {}
-        self._files: dict[int, Path] = {}
-        self._before: dict[int, Packed | Path | None] = {}
+        self._kept: dict[int, Kept] = {}
+        self._before: dict[int, Kept | None] = {}
         self._models = Spares(POOL if reuse and kind != "live" else 0)
         self._scratch = ScratchFolder("protofl-clients-")
 
@@ -72,29 +72,29 @@ class ClientStore:
             parked: A folder for this store's own files; None for the system's temporary one. A
                 host on another machine, which doesn't see it, has a disk of its own.
         """
-        for client in {*self.clients, *self._before}:
+        for client in {*self._kept, *self._before}:
             self.drop(client)
-        self._files = dict(files)
+        self._kept = {**files}
         self._scratch = ScratchFolder("protofl-clients-", parked)
 
     @property
     def clients(self) -> set[int]:
         """All that are kept: those that have trained."""
-        return {*self._live, *self._packed, *self._files}
+        return {*self._kept}
 
     # --- at work --------------------------------------------------------------------------------
 
     def record(self, client: int) -> ClientRecord:
         """A client as it is now."""
-        if client in self._live:
-            return self._live[client]
-        file = self._files.get(client)
-        kept = read_tensors(file) if file else self._packed.get(client)
+        kept = self._kept.get(client)
+        if isinstance(kept, ClientRecord):
+            return kept
+        packed = read_tensors(kept) if isinstance(kept, Path) else kept
         name = self._info.architecture_of(client).name
-        record = self._build(client, self._models.take(name) if kept else None)
+        record = self._build(client, self._models.take(name) if packed else None)
         self._models.note(name, record.model)
-        if kept:
-            unpack_client(record, kept)
+        if packed:
+            unpack_client(record, packed)
         return record
 
     @contextmanager
@@ -109,24 +109,21 @@ class ClientStore:
             self._before[client] = self._as_it_is(client)
         record = self.record(client)
         yield record
-        if client in self._live:
+        if self._kept.get(client) is record:
             return
-        if trains or (self._kind == "live" and (client in self._files or client in self._packed)):
+        if trains or (self._kind == "live" and client in self._kept):
             self._keep(client, record)
         self._models.give(self._info.architecture_of(client).name, record.model)
 
     def _keep(self, client: int, record: ClientRecord) -> None:
+        kept: Kept
         if self._kind == "disk":
-            path = self._file(client)
-            write_tensors(path, *self._pack(record))
-            self._files[client] = path
-            return
-        if self._kind == "live":
-            self._live[client] = record
-            self._packed.pop(client, None)
+            kept = self._file(client)
+            write_tensors(kept, *self._pack(record))
         else:
-            self._packed[client] = self._copied(record)
-        self._forget_file(client)
+            kept = self._copied(record) if self._kind == "packed" else record
+            self._forget_file(client)
+        self._kept[client] = kept
 
     def _copied(self, record: ClientRecord) -> Packed:
         tensors, header = self._pack(record)
@@ -142,19 +139,19 @@ class ClientStore:
         before = self._before.pop(client)
         self.drop(client)
         if isinstance(before, Path):
-            self._files[client] = self._file(client)
-            os.replace(before, self._files[client])
-        elif before is not None:
-            self._packed[client] = before
+            before = before.replace(self._file(client))
+        if before is not None:
+            self._kept[client] = before
 
-    def _as_it_is(self, client: int) -> Packed | Path | None:
+    def _as_it_is(self, client: int) -> Kept | None:
         """A client apart from what is done to it; None for its seed."""
-        if client in self._live:
-            return self._copied(self._live[client])
-        if client not in self._files:
-            return self._packed.get(client)  # replaced when it trains, never changed
+        kept = self._kept.get(client)
+        if isinstance(kept, ClientRecord):
+            return self._copied(kept)
+        if not isinstance(kept, Path):
+            return kept  # replaced when it trains, never changed
         before = self._file(client, "-before")  # whose file it is may remove it
-        link_or_copy(self._files[client], before)
+        link_or_copy(kept, before)
         return before
 
     def _forget_before(self, client: int) -> None:
@@ -169,25 +166,26 @@ class ClientStore:
 
     def save(self, client: int, path: Path) -> None:
         """Write a client; one that lies in a file already is linked, not written again."""
-        if client in self._files:
-            link_or_copy(self._files[client], path)
+        kept = self._kept.get(client)
+        if isinstance(kept, Path):
+            link_or_copy(kept, path)
         else:
-            packed = self._packed.get(client) or self._pack(self.record(client))
+            packed = kept if isinstance(kept, tuple) else self._pack(self.record(client))
             write_tensors(path, *packed)
 
     def load(self, client: int, path: Path) -> None:
         """From now on a client is what a file holds; the file stays as long as that is so."""
         self.drop(client)
-        self._files[client] = path
+        self._kept[client] = path
 
     def drop(self, client: int) -> None:
         """Forget a client: it is its seed again."""
         self._forget_before(client)
-        self._live.pop(client, None)
-        self._packed.pop(client, None)
         self._forget_file(client)
+        self._kept.pop(client, None)
 
     def _forget_file(self, client: int) -> None:
-        file = self._files.pop(client, None)
-        if file is not None and self._scratch.holds(file):
+        """Remove the file in which a client lies, if it is one of this store's."""
+        file = self._kept.get(client)
+        if isinstance(file, Path) and self._scratch.holds(file):
             file.unlink(missing_ok=True)

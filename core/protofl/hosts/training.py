@@ -77,15 +77,14 @@ class Trainer:
     Args:
         plan: The run.
         profile: Takes where the time goes.
-        dry: Whether this is the dry step: one epoch of one batch.
+        dry: Whether this is the dry step: one epoch.
         read: Makes a download of its bytes.
     """
 
     def __init__(self, plan: Plan, profile: HostProfile, *, dry: bool, read: Read) -> None:
         self._plan, self._profile, self._dry, self._read = plan, profile, dry, read
         self._phases = plan.composition.phases(plan.info)
-        self.after_server = any(phase.when == "after_server" for phase in self._phases)
-        """Whether clients train after the server's step too, with the same download."""
+        self._keeps_download = plan.composition.has_follow_up(plan.info)
 
     def train(self, record: ClientRecord, asked: Train, clock: Clock) -> Training:
         """All phases of a time of the round, and the upload.
@@ -116,7 +115,7 @@ class Trainer:
             with upload, naming(f"upload_payload, {place}"), torch.no_grad():
                 payload = Payload(plan.composition.call("upload_payload", client=client))
             reply.floats, reply.blob = payload.floats, payload.to_bytes()
-        record.end_work(keep_received=self.after_server)
+        record.end_work(keep_received=self._keeps_download)
         clock.lap("payload", less=record.feature_seconds - spent)
         clock.seconds["prototypes"], record.feature_seconds = record.feature_seconds, 0.0
         return reply
@@ -137,13 +136,9 @@ class Trainer:
         job, seen = self._job(record, phase, client)
         record.set_mode(True)
         clock.lap("train")
-        laps = self._profile.phases(record.steps)
-        title = f"{phase.name} steps"
-        with naming(f"local_loss, {place}"), self._profile.spans.span(title, "engine"):
-            job.lap = laps or job.lap
+        steps = self._profile.spans.span(f"{phase.name} steps", "engine")
+        with naming(f"local_loss, {place}"), steps, self._profile.steps(record.steps) as job.lap:
             sums, seconds = yield job
-            if laps is not None:
-                laps.finish()
         clock.lap("train", took=seconds)
         reply.samples += seen
         reply.notes += job.notes
@@ -195,8 +190,8 @@ class Trainer:
         if samples is None:
             raise RunFailure(f"phase {phase.name!r} trains on public data and the run has none")
         if phase.rows is not None and phase.rows in record.received.keys():
-            samples = samples.at(record.received[phase.rows])
-        return samples.first(self._plan.settings.batch_size) if self._dry else samples
+            return samples.at(record.received[phase.rows])
+        return samples
 
     def _after_batch(self, client: Client) -> Callable[[Batch, Output], None] | None:
         composition = self._plan.composition

@@ -227,6 +227,10 @@ class Composition:
         """The main method's phases of local training."""
         return self.members[self.main].call("phases", run=run) or [Phase()]
 
+    def has_follow_up(self, run: RunInfo) -> bool:
+        """Whether clients train after the server's step too, with the same download."""
+        return any(phase.when == "after_server" for phase in self.phases(run))
+
     @property
     def needs_generator(self) -> bool:
         """Whether a method that takes part on the server needs an image generator."""

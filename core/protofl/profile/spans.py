@@ -11,7 +11,8 @@ import os
 import socket
 import time
 from collections import defaultdict
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -109,9 +110,15 @@ class HostProfile:
         """Record the operators of the block, where this job is a sample."""
         return _Sampled(self, part) if self.sample else _NOTHING
 
-    def phases(self, steps: int) -> Phases | None:
-        """What an engine tells of its steps, of which there will be so many."""
-        return Phases(self, steps) if self.spans.on else None
+    @contextmanager
+    def steps(self, count: int) -> Iterator[Callable[[str], None]]:
+        """What an engine calls in its steps, of which there will be so many; see `Phases`."""
+        if not self.spans.on:
+            yield lambda phase: None
+            return
+        laps = Phases(self, count)
+        yield laps
+        laps.finish()
 
     def job_done(self, name: str, start: int, **args: Any) -> str:  # noqa: ANN401 - scalars
         """All that was recorded of a job, as JSON; the next one begins empty."""

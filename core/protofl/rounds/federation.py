@@ -66,8 +66,6 @@ class Federation:
         self._parked = None if parked is None else str(parked)
         self._recorded, self._spans = recorded or {}, timeline.spans
         self._stages = Stages(plan, pool, progress, timeline)
-        phases = plan.composition.phases(plan.info)
-        self._after_server = any(phase.when == "after_server" for phase in phases)
         self.trial = 0
         self.holders: set[int] = set()
         self.client_accuracy: dict[int, float] = {}
@@ -139,7 +137,7 @@ class Federation:
         # 4. The server aggregates, then trains.
         self.train_server(uploads, tally)
         # 5. Phases that follow the server's step, with this round's download.
-        if self._after_server:
+        if self.plan.composition.has_follow_up(self.plan.info):
             self._follow_up(clients, number, tally)
         # 6. Evaluation, each client with what it would download next.
         if self.server.evaluates:

@@ -154,17 +154,14 @@ def _fresh(plan: Plan, trial: int, *, dry: bool) -> ServerRecord:
     """The server before its set-up."""
     layout = plan.info.architectures[0].channels_last
     split = plan.split(trial)
-    public = plan.public_samples(trial, layout)
     test = None if split.global_test is None else plan.samples(split.global_test, layout)
-    if dry:
-        test, public = (s and s.first(plan.settings.batch_size) for s in (test, public))
     return ServerRecord(
         info=plan.info,
         seed=plan.seed(trial),
         device=plan.device,
         lr=plan.settings.lr,
         configs=plan.composition.configs,
-        public=public,
+        public=plan.public_samples(trial, layout),
         test=test,
         images=plan.images,
         dry=dry,

@@ -325,3 +325,16 @@ def test_majority_correct_by_hand():
     # client 0 guesses class 0: 2 of 3; client 1 (a tie) class 0: 1 of 4; client 2 class 2: 2 of 3
     assert majority_correct(train, test) == pytest.approx(5 / 10)
     assert majority_correct(train, torch.zeros_like(test)) == 0.0
+
+
+def test_a_first_batch_is_client_0s_for_everybody():
+    split = make_split(images(), even, 5, 10, seed=1, public=50)
+    few = split.first_batch(6, 3)
+    assert few.num_clients == 3
+    for client in range(3):
+        assert few.train(client).tolist() == split.train(0)[:6].tolist()
+        assert few.test(client).tolist() == split.train(0)[:6].tolist()
+    assert few.public.tolist() == split.public[:6].tolist()
+    assert few.global_test.tolist() == split.global_test[:6].tolist()
+    tiny = make_split(images(), sized(4, 996), 2, 1, seed=1).first_batch(10, 2)
+    assert tiny.train_sizes.tolist() == [3, 3]
