@@ -64,6 +64,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "min_clients",
         "dry_step",
         "measure",
+        "metrics",
         "profile",
     ),
 }
@@ -98,6 +99,7 @@ METAVAR = {
     "client_store": "memory|disk",
     "eval_clients": "all|participants",
     "measure": "NAME[,NAME…]",
+    "metrics": "NAME[,NAME…]",
 }
 
 REPEATABLE = {
@@ -136,6 +138,7 @@ WORDS = REPEATABLE | {
 
 DEFAULTS = {
     "measure": "none",
+    "metrics": "none",
     "participants_from": "drawn by seed and round",
     "clients": "the data set's, otherwise 20",
     "rounds": "the data set's, otherwise 100",

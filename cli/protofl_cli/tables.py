@@ -142,12 +142,14 @@ def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]
         "final_server_accuracy": "final server accuracy",
     }
     labels = {key: label for key, label in labels.items() if key in summary["mean"]}
+    metrics = {k: k.replace("_", " ", 1) for k in summary["mean"] if k not in labels}
     if len(trials) == 1:
         rows = [[label, f"{summary[key]:.2%}"] for key, label in labels.items()]
         of = _count(summary["rounds"], "round")
         rows[0][1] += f" after {summary['best_round'] + 1} of {of}"
         if "best_server_round" in summary:
             rows[3][1] += f" after {summary['best_server_round'] + 1} of {of}"
+        rows += [[label, f"{summary[key]:.4f}"] for key, label in metrics.items()]
         return [], rows
     # Trial k of seed s is a run with seed s + k, and is named by that.
     shown = trials if len(trials) <= TRIALS_SHOWN else []
@@ -162,6 +164,9 @@ def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]
     rows.insert(1, ["best after", "", *(_count(t["best_round"] + 1, "round") for t in shown)])
     if not shown:
         del rows[1]
+    for key, label in metrics.items():
+        spread = f"{summary['mean'][key]:.4f} ± {summary['std'][key]:.4f}"
+        rows.append([label, spread, *(f"{trial[key]:.4f}" for trial in shown)])
     return ["mean ± std", *(f"seed {plan.seed(t['trial'])}" for t in shown)], rows
 
 

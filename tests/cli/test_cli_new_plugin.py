@@ -24,6 +24,7 @@ RUN = {
     "dataset": ["run", "fedproto", "--models", "cnn4", "--dataset", "my-dataset"],
     "generator": ["run", "fedktl", "--models", "cnn4", "--generator", "my-generator"],
     "wrapper": ["run", "fedproto", "--models", "cnn4", "--with", "my-wrapper"],
+    "metric": ["run", "fedproto", "--models", "cnn4", "--metrics", "my-metric"],
     "engine": ["run", "fedproto", "--models", "cnn4", "--engine", "my-engine"],
     "backend": ["run", "fedproto", "--models", "cnn4", "--backend", "my-backend"],
 }
@@ -167,7 +168,7 @@ def test_an_underscore(cli):
         (["protofl-mine"], "leave it out: protofl new-plugin mine"),
         (["fedsa"], "method 'fedsa' is taken: protofl 0.1.0 provides it"),
         (["digits", "--kind", "dataset"], "dataset 'digits' is taken"),
-        (["mine", "--kind", "metod"], "did you mean 'method'?"),
+        (["mine", "--kind", "metod"], "did you mean 'method'"),
         (["mine", "--samples", "table"], "a method is not about one kind of sample"),
         (["mine", "--kind", "dataset", "--samples", "tables"], "did you mean 'table'"),
         (["mine", "--out", "used"], "used exists already"),

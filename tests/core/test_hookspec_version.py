@@ -12,7 +12,7 @@ from protofl.plugin.registry import Registry
 
 # A change here needs another HOOKSPEC_VERSION: something added a MINOR, anything else a MAJOR.
 HOOKS = {
-    "2.1": {
+    "2.2": {
         "method": {
             "run_defaults": "config",
             "requires": "run config",
@@ -30,6 +30,7 @@ HOOKS = {
             "server_aggregate": "server uploads",
             "server_train": "server uploads",
             "inference": "client x",
+            "score_client": "client scores labels",
             "global_models": "server",
             "end_round": "server",
         },
@@ -44,6 +45,7 @@ HOOKS = {
             "train_generator": "config images report out",
         },
         "wrapper": {"upload_payload": "client", "download_payload": "server client_id"},
+        "metric": {"count": "scores labels config", "value": "counts config"},
         "engine": {
             "train": "job config",
             "train_group": "jobs config",

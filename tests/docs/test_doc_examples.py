@@ -83,7 +83,7 @@ def test_a_guide_can_be_followed(kind, package, type_in, tmp_path):
     commands = list(commands_of(blocks_of(f"docs/guides/{kind}.md", "bash")))
     assert any(words[0] == "run" for words in commands)
     for number, words in enumerate(commands):
-        assert plugin.name in re.split(r"[\s=]", " ".join(words)), words
+        assert plugin.name in re.split(r"[\s=,]", " ".join(words)), words
         again = ["--no-dry-step"] if words[0] == "run" and number else []
         type_in([*words, *again], tmp_path / f"run{number}")
 

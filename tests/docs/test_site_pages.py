@@ -72,6 +72,7 @@ HEADINGS = {
     "dataset": "Dataset",
     "generator": "Generator",
     "wrapper": "Wrapper",
+    "metric": "Metric",
     "engine": "Engine",
     "backend": "Backend",
 }

@@ -60,6 +60,11 @@ KINDS = {
         "Uploads rounded to a few bits a number.",
         "protofl run fedproto --models cnn4 --with {name} --rounds 3",
     ),
+    "metric": _Kind(
+        "MetricContract",
+        "How often the right class is among the two likeliest.",
+        "protofl run fedproto --models cnn4 --metrics {name} --rounds 3",
+    ),
     "engine": _Kind(
         "EngineContract",
         "Local training with torch.optim's own optimisers.",

@@ -53,11 +53,13 @@ def summarise(
                 "final_test_accuracy_std": own[-1]["test_accuracy_std"],
                 "majority_accuracy": majority(trial),
                 **_server_accuracy(own),
+                **_final_figures(own),
             }
         )
     first = trials[0]
     keys = ["best_test_accuracy", "final_test_accuracy", "majority_accuracy"]
     keys += [key for key in ("best_server_accuracy", "final_server_accuracy") if key in first]
+    keys += [k for k in _final_figures(rows) if all(trial.get(k) is not None for trial in trials)]
     mean = {k: sum(t[k] for t in trials) / len(trials) for k in keys}
     std = {k: (sum((t[k] - mean[k]) ** 2 for t in trials) / len(trials)) ** 0.5 for k in keys}
     return {
@@ -81,3 +83,17 @@ def _server_accuracy(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "best_server_round": round,
         "final_server_accuracy": shares[-1][0],
     }
+
+
+def _final_figures(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Figures of the last evaluation over all samples, those that are one number.
+
+    Args:
+        rows: Lines of a record.
+
+    Returns:
+        {``final_NAME``: figure}.
+    """
+    last: Mapping[str, Any] = next((r["metrics"] for r in reversed(rows) if r.get("metrics")), {})
+    found = {f"final_{name}": each.get("all") for name, each in last.items()}
+    return {key: value for key, value in found.items() if isinstance(value, float)}

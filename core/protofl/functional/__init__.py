@@ -33,6 +33,9 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `diversity_loss`         of generated features: FedGen
 `accuracy_by_class`      of scores whose labels are known: FedPKD Fig. 2
 `accuracy_over_clients`  over all test samples, the clients' mean, and their deviation
+`macro_f1`               `balanced_accuracy`, `recall_by_class`: of `confusion_counts`
+`calibration_error`      expected, of `calibration_counts`: Guo et al. 2017
+`area_under_curve`       one class against the others, of `ranked_pairs`
 =======================  =====================================================================
 
 All but `simplex_etf`, `filter_by_prototype`, `truncated_svd` and what trains may be part of a
@@ -76,6 +79,16 @@ from protofl.functional.margins import (
     pair_margin,
 )
 from protofl.functional.prototypes import aggregate_prototypes, class_means, ema
+from protofl.functional.scores import (
+    area_under_curve,
+    balanced_accuracy,
+    calibration_counts,
+    calibration_error,
+    confusion_counts,
+    macro_f1,
+    ranked_pairs,
+    recall_by_class,
+)
 from protofl.functional.trainable import train_prototypes, train_prototypes_by_autograd
 
 __all__ = [
@@ -87,9 +100,14 @@ __all__ = [
     "anchor_contrast",
     "anchor_terms",
     "arcface_loss",
+    "area_under_curve",
+    "balanced_accuracy",
+    "calibration_counts",
+    "calibration_error",
     "centroid_distance",
     "class_margins",
     "class_means",
+    "confusion_counts",
     "diversity_loss",
     "ema",
     "ensemble_logits",
@@ -98,6 +116,7 @@ __all__ = [
     "filter_by_prototype",
     "kl_divergence",
     "largest_margins",
+    "macro_f1",
     "margin_contrastive_loss",
     "margin_contrastive_rows",
     "margin_penalty",
@@ -108,6 +127,8 @@ __all__ = [
     "pair_margin",
     "prototype_alignment",
     "prototype_distance",
+    "ranked_pairs",
+    "recall_by_class",
     "simplex_etf",
     "train_prototypes",
     "train_prototypes_by_autograd",

@@ -49,6 +49,7 @@ LIFECYCLE_HOOKS = {
     "before_training": "client",
     "after_batch": "client",
     "after_training": "client",
+    "score_client": "client",
     "global_models": "server",
     "end_round": "server",
 }
@@ -155,6 +156,16 @@ class MethodSpec:
     @hookspec(firstresult=True)
     def inference(self, client: Client, x: Tensor) -> Tensor:
         """Return class scores B×C of samples ``x``; writes nothing."""
+
+    @hookspec(firstresult=True)
+    def score_client(self, client: Client, scores: Tensor, labels: Tensor) -> Mapping[str, float]:
+        """Return further figures of a client at its evaluation; writes nothing.
+
+        They are recorded as ``metrics``, ``METHOD.NAME``: the mean over test samples, over clients,
+        and each client's. ``scores`` [n, C] are what ``inference`` gave for the client's test
+        samples, ``labels`` [n] their classes; a client without any is not asked. Figures of scores
+        alone are metrics, a kind of plugin that serves every method.
+        """
 
     @hookspec(firstresult=True)
     def global_models(self, server: Server) -> Mapping[str, Module]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-HOOKSPEC_VERSION = "2.1"
+HOOKSPEC_VERSION = "2.2"
 """The version MAJOR.MINOR of the hooks that this protofl calls.
 
 MINOR grows when a hook, an argument of one, a kind or a public name is added: older plugins run on.

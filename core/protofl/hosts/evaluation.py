@@ -6,6 +6,7 @@ import torch
 
 from protofl.errors import naming
 from protofl.machine.cores import autocast
+from protofl.metrics.figures import counted, weighed
 from protofl.plan.plan import Plan
 from protofl.profile.spans import HostProfile
 from protofl.views.client import Client
@@ -15,7 +16,7 @@ from protofl.wire.payload import Payload
 
 def score(
     plan: Plan, record: ClientRecord, download: Payload, round: int, profile: HostProfile
-) -> list[tuple[int, int]]:
+) -> tuple[list[tuple[int, int]], Payload]:
     """How many samples a client predicts rightly, and of how many; it stays what it was.
 
     Args:
@@ -26,14 +27,17 @@ def score(
         profile: Takes the operators, where they are sampled.
 
     Returns:
-        Of its test samples and, where they are measured, of its training samples.
+        Of its test samples and, where they are measured, of its training samples; and what the test
+        samples' scores count in the run's metrics.
     """
     scored = [record.test]
     if "train-accuracy" in plan.settings.measure:
         scored.append(record.train)
     composition, client = plan.composition, Client(record, plan.composition.main)
     place = f"client {record.id}, evaluation of round {round}"
-    with record.unchanged() if composition.has("receive") else record.same_download():
+    measured, kept, found = plan.metrics or composition.has("score_client"), [], Payload()
+    writes = composition.has("receive") or composition.has("score_client")
+    with record.unchanged() if writes else record.same_download():
         record.received, record.round = download, round
         with naming(f"receive, {place}"):
             composition.lifecycle("receive", client=client)
@@ -46,5 +50,24 @@ def score(
                     with autocast(plan.settings.precision, plan.device):
                         scores = composition.call("inference", client=client, x=x)
                     correct[number] += (scores.argmax(1) == y).sum()
+                    if measured and number == 0:
+                        kept.append(scores.float() if scores.element_size() < 4 else scores)
+        if kept:
+            found = _figures(plan, record, torch.cat(kept), place)
     record.forget_scratch()
-    return [(right, len(each)) for right, each in zip(correct.tolist(), scored, strict=True)]
+    counts = [(right, len(each)) for right, each in zip(correct.tolist(), scored, strict=True)]
+    return counts, found
+
+
+@torch.no_grad()
+def _figures(plan: Plan, record: ClientRecord, scores: torch.Tensor, place: str) -> Payload:
+    """What the test samples' scores count, in the run's metrics and in its methods' figures."""
+    labels = record.test.y
+    with naming(place):
+        found = counted(plan.metrics, scores, labels)
+    with naming(f"score_client, {place}"):
+        client = Client(record, plan.composition.main)
+        given = {"client": client, "scores": scores, "labels": labels}
+        for method, figures in plan.composition.lifecycle("score_client", **given).items():
+            found |= weighed(method, figures, len(labels))
+    return found

@@ -175,8 +175,13 @@ class Host:
             clock.lap("setup")
             with naming(f"download, client {job.client}, evaluation of round {job.round}"):
                 download = self._read(job.blob, self.plan.device)
-            (correct, count), *train = score(self.plan, record, download, job.round, self._profile)
+            counts, found = score(self.plan, record, download, job.round, self._profile)
         clock.lap("evaluate")
+        (correct, count), *train = counts
         return work.EvaluateReply(
-            clock.seconds, correct=correct, count=count, train=train[0] if train else None
+            clock.seconds,
+            correct=correct,
+            count=count,
+            train=train[0] if train else None,
+            blob=found.to_bytes(),
         )

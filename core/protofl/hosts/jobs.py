@@ -209,6 +209,8 @@ class Absent(Reply):
 class EvaluateReply(Reply):
     """How many of a client's test samples were predicted rightly, and how many there are.
 
+    The blob is what their scores count in the run's metrics.
+
     Attributes:
         correct: Test samples predicted rightly.
         count: Test samples.

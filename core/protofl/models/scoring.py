@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from protofl.data.batches import Samples
 
@@ -14,21 +14,20 @@ CHUNK = 128
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, samples: Samples) -> float:
-    """The share of labelled samples whose largest score is that of their class.
-
-    Args:
-        model: From samples B×… to scores B×C; it is left in eval mode.
-        samples: At least one.
-    """
+def scores_of(model: nn.Module, samples: Samples) -> Tensor:
+    """A model's class scores [n, C] of samples, one at least; it is left in eval mode."""
     model.eval()
-    predicted = torch.cat([model(x).argmax(1) for x in samples.chunks(CHUNK)])
-    return float((predicted == samples.y).double().mean())
+    return torch.cat([model(x) for x in samples.chunks(CHUNK)])
 
 
-def mean_accuracy(models: Mapping[str, nn.Module], samples: Samples, name: str) -> dict[str, float]:
-    """The `accuracy` of models under ``NAME``, the mean and each as ``NAME.MODEL`` of several."""
-    shares = {f"{name}.{each}": accuracy(model, samples) for each, model in models.items()}
+def accuracy(scores: Tensor, labels: Tensor) -> float:
+    """The share of samples whose largest score is that of their class."""
+    return float((scores.argmax(1) == labels).double().mean())
+
+
+def mean_accuracy(each: Mapping[str, Tensor], labels: Tensor, name: str) -> dict[str, float]:
+    """`accuracy` by models' scores as ``NAME``; of several their mean, and ``NAME.MODEL`` each."""
+    shares = {f"{name}.{model}": accuracy(scores, labels) for model, scores in each.items()}
     if not shares:
         return {}
     return {name: sum(shares.values()) / len(shares), **(shares if len(shares) > 1 else {})}

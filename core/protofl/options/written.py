@@ -127,6 +127,13 @@ def read_share(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
         return value
 
 
+def names_in(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
+    """``A,B`` as a list of names, each once; what is no text as it is."""
+    parts = value.split(",") if isinstance(value, str) else value
+    texts = isinstance(parts, list) and all(isinstance(part, str) for part in parts)
+    return [*dict.fromkeys(filter(None, map(str.strip, parts)))] if texts else parts
+
+
 def every(value: Any) -> Any:  # noqa: ANN401 - it may come from a file
     """``off`` as 0, a number of rounds as it is.
 

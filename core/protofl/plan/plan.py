@@ -41,7 +41,8 @@ class Plan:
         settings: All options, resolved.
         registry: Where its plugins were found.
         composition: The method, donors and wrappers.
-        choices: The other plugins, by kind.
+        choices: The other plugins, by kind; metrics, of which there may be several, by
+            ``metric/NAME``.
         data: The data.
         public_data: Public samples of their own, where the run has them.
         splits: Makes the split of a seed.
@@ -99,7 +100,7 @@ class Plan:
         # 2. The other plugins, and where they compute.
         device = device_of(settings.device)
         settings, others = steps.other_choices(registry, settings, composition, device)
-        choices |= others
+        choices |= others | steps.chosen_metrics(registry, settings, composition)
         steps.check_consents(said, composition, choices)
         # 3. The data, the public data, and what they become for the models.
         data = inputs.load_data(choices["dataset"], settings.data_dir, report)
@@ -128,6 +129,11 @@ class Plan:
             device=device,
             notes=[*inputs.about(data, given), *notes],
         )
+
+    @cached_property
+    def metrics(self) -> list[Choice]:
+        """What is recorded of the test samples' scores beside accuracy."""
+        return steps.metrics_in(self.choices)
 
     def to_json(self) -> str:
         """All that is needed to make the same plan elsewhere."""

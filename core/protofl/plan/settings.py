@@ -18,7 +18,7 @@ from pydantic import (
 
 from protofl.errors import UsageError, unknown
 from protofl.options.declared import refuse_truths
-from protofl.options.written import read_share
+from protofl.options.written import names_in, read_share
 
 DEFAULT_DATA_DIR = Path("~/.cache/protofl")
 
@@ -118,6 +118,9 @@ class Settings(BaseModel):
         default_factory=list,
         description="further figures of the record: train-accuracy, margins, public-logits, flops",
     )
+    metrics: Annotated[list[str], BeforeValidator(names_in)] = Field(
+        default_factory=list, description="metrics of the test samples' scores to record"
+    )
     profile: bool = Field(False, description="time every stage; write profile/trace.json")
     data_dir: Path = Field(DEFAULT_DATA_DIR, description="where decoded data are cached")
 
@@ -130,7 +133,7 @@ class Settings(BaseModel):
     @field_validator("measure", mode="before")
     @classmethod
     def _known_figures(cls, value: list[str] | str) -> list[str]:
-        names = value.split(",") if isinstance(value, str) else value
+        names = names_in(value)
         for name in names:
             if name not in MEASURES:
                 raise unknown("figure of --measure", name, MEASURES)
@@ -156,7 +159,8 @@ CHOOSING = {
 """Options that choose the plugin of a kind; in --set they stand for the chosen one."""
 
 FREE = set(
-    "backend workers client_store profile job_limit measure on_lost_client min_clients".split()
+    "backend workers client_store profile job_limit measure metrics on_lost_client "
+    "min_clients".split()
 )
 """Options that may differ on resume: results don't depend on them."""
 

@@ -24,10 +24,11 @@ from protofl.views.run import RunInfo
 
 def compose(registry: Registry, settings: Settings) -> Composition:
     """The method, donors and wrappers, with their options."""
+    others = {*CHOOSING, *settings.metrics}
     return Composition(
         registry,
         settings.method,
-        options={k: v for k, v in settings.options.items() if k not in CHOOSING},
+        options={k: v for k, v in settings.options.items() if k not in others},
         use=settings.use,
         add=settings.add,
         drop=settings.drop,
@@ -41,6 +42,30 @@ def chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, C
         CHOOSING[o]: choose(registry, CHOOSING[o], getattr(settings, o), settings.options.get(o))
         for o in options
     }
+
+
+def chosen_metrics(
+    registry: Registry, settings: Settings, composition: Composition
+) -> dict[str, Choice]:
+    """The metrics of ``--metrics``, with their own options, by ``metric/NAME``.
+
+    Raises:
+        UsageError: There is none of a name, or a method of the run has it too.
+    """
+    if both := sorted(composition.members.keys() & {*settings.metrics}):
+        kind = composition.members[both[0]].kind
+        raise UsageError(
+            f"--metrics {both[0]}: the run has a {kind} of that name",
+            do=f"block the metric (--block metric/{both[0]}), or leave it out",
+        )
+    names, options = settings.metrics, settings.options
+    found = [choose(registry, "metric", name, options.get(name)) for name in names]
+    return {f"metric/{metric.name}": metric for metric in found}
+
+
+def metrics_in(choices: Mapping[str, Choice]) -> list[Choice]:
+    """The metrics among a run's plugins."""
+    return [choice for choice in choices.values() if choice.kind == "metric"]
 
 
 def with_defaults(
@@ -75,7 +100,7 @@ def other_choices(
 
 def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[str, Choice]:
     """All plugins of a run by the words under which their options stand in ``--set``."""
-    parts: dict[str, Choice] = {**composition.members}
+    parts: dict[str, Choice] = {**composition.members, **{m.name: m for m in metrics_in(choices)}}
     return parts | {option: choices[kind] for option, kind in CHOOSING.items() if kind in choices}
 
 

@@ -38,6 +38,7 @@ KINDS = {
     "dataset": Kind("protofl.datasets", "protofl.hookspecs.resources:DatasetSpec"),
     "generator": Kind("protofl.generators", "protofl.hookspecs.resources:GeneratorSpec"),
     "wrapper": Kind("protofl.wrappers", "protofl.hookspecs.method:WrapperSpec"),
+    "metric": Kind("protofl.metrics", "protofl.metrics.specs:MetricSpec"),
     "engine": Kind("protofl.engines", "protofl.hosts.specs:EngineSpec"),
     "backend": Kind("protofl.backends", "protofl.hosts.specs:BackendSpec"),
 }

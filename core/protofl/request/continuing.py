@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.options.written import check_again, merge_nested
+from protofl.options.written import check_again, merge_nested, names_in
 from protofl.plan.settings import FREE, UNRECORDED
 from protofl.request.options import options_in
 
@@ -32,8 +32,10 @@ def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
                 f"--{key.replace('_', '-')} {value} differs from the run's {values[key]}",
                 do="leave it out, or start a new run in another folder",
             )
-    options = given.get("options", {})
-    check_again(values["options"], options, FREE)
+    options, was = given.get("options", {}), set(values.get("metrics", ()))
+    now = set(names_in(given.get("metrics", [*was])))
+    check_again(values["options"], options, FREE | was | now)
+    values["options"] = {k: v for k, v in values["options"].items() if k not in was - now}
     free = {k: v for k, v in given.items() if k in FREE and (k in may_differ or k not in values)}
     return values | free | {"options": merge_nested(values["options"], options)}
 

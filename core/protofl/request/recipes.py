@@ -33,8 +33,8 @@ RUN_OR_MACHINE = set(
     "recipe block seed trials hold_split eval_every eval_clients checkpoint_every on_bad_upload "
     "upload_limit upload_bound "
     "on_lost_client min_clients participants_from "
-    "dry_step measure profile data_dir device deterministic engine backend workers client_store "
-    "server_threads job_limit".split()
+    "dry_step measure metrics profile data_dir device deterministic engine backend workers "
+    "client_store server_threads job_limit".split()
 )
 """Options that belong to a run or a machine, which recipes leave out."""
 

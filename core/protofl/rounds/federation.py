@@ -13,6 +13,7 @@ from protofl.folder.run_folder import RunFolder
 from protofl.gate.faults import left_out, refused_upload
 from protofl.hosts import jobs
 from protofl.machine.cores import compute_threads
+from protofl.metrics.figures import figures_of
 from protofl.models.cost import ClientFlops, flops_of_round
 from protofl.participation import Recorded, draw, named
 from protofl.plan.plan import Plan
@@ -144,8 +145,9 @@ class Federation:
             everyone = settings.eval_clients == "all"
             chosen = range(self.plan.info.num_clients) if everyone else clients
             self.evaluate_clients(chosen, number, tally)
+            tally.add_metrics(figures_of(self.plan.metrics, tally.counts))
         with self._spans.span("end_round", "server"):
-            extra = self._server_side.end_round()
+            extra = self._server_side.end_round(tally)
         if self.flops:
             tally.measures["flops"] = flops_of_round(self.flops, tally.trained)
         tally.seconds["total"] = time.perf_counter() - start

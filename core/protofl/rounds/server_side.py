@@ -18,7 +18,8 @@ from protofl.gate.faults import expect_finite
 from protofl.gate.uploads import UploadGate
 from protofl.machine.cores import compute_threads
 from protofl.machine.overtime import at_most
-from protofl.models.scoring import mean_accuracy
+from protofl.metrics.figures import figures_of_server
+from protofl.models.scoring import mean_accuracy, scores_of
 from protofl.plan.plan import Plan
 from protofl.profile.spans import Spans
 from protofl.randomness import global_stream
@@ -126,20 +127,24 @@ class ServerSide:
         return measured(self._plan, self._trial, record.knowledge, uploads)
 
     @torch.no_grad()
-    def end_round(self) -> dict[str, float | None]:
-        """Further numbers for the record: the prototypes' margin, and what methods add."""
+    def end_round(self, tally: Tally) -> dict[str, float | None]:
+        """Further numbers for the record: the prototypes' margin, and what methods add.
+
+        Args:
+            tally: Takes the metrics of the methods' global models.
+        """
         knowledge, extra = self.record.knowledge, dict[str, float | None]()
         if "prototypes" in knowledge.keys():
             table, known = knowledge.table("prototypes", self._plan.info.num_classes)
             extra["prototype_margin"] = finite(float(functional.nearest_margin(table, known)))
-        extra |= self._server_accuracy()
+        extra |= self._server_accuracy(tally)
         with self._within(f"end_round, round {self.record.round}"):
             ended = self._plan.composition.lifecycle("end_round", server=self.view)
         for found in ended.values():
             extra |= {key: finite(float(value)) for key, value in (found or {}).items()}
         return extra
 
-    def _server_accuracy(self) -> dict[str, float | None]:
+    def _server_accuracy(self, tally: Tally) -> dict[str, float | None]:
         """Accuracy of the methods' global models on the global test samples; empty without any."""
         test = self.record.test
         if test is None or not self.record.evaluates:
@@ -147,7 +152,9 @@ class ServerSide:
         with self._within(f"global_models, round {self.record.round}"):
             found = self._plan.composition.lifecycle("global_models", server=self.view)
             each = [models for models in found.values() if models]
-            return {**mean_accuracy(dict(ChainMap(*each)), test, "server_test_accuracy")}
+            scores = {name: scores_of(model, test) for name, model in ChainMap(*each).items()}
+            tally.add_metrics(figures_of_server(self._plan.metrics, scores, test.y))
+            return {**mean_accuracy(scores, test.y, "server_test_accuracy")}
 
 
 def _fresh(plan: Plan, trial: int, *, dry: bool) -> ServerRecord:

@@ -10,6 +10,7 @@ from typing import Any
 from protofl import functional
 from protofl.files.numbers import finite, short
 from protofl.hosts.jobs import EvaluateReply, TrainReply
+from protofl.wire.payload import Payload
 
 STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "checkpoint", "total")
 
@@ -31,6 +32,8 @@ class Tally:
         scores: {client: rightly predicted test samples, and all} of the evaluation.
         trained: {client: samples seen} of the clients that trained.
         train_scores: As ``scores``, of training samples, where they are measured.
+        counts: {client: what its test samples count in the run's metrics}.
+        metrics: Figures of metrics and methods.
         measures: Further figures on request.
     """
 
@@ -44,6 +47,8 @@ class Tally:
     scores: dict[int, tuple[int, int]] = field(default_factory=dict)
     trained: dict[int, int] = field(default_factory=dict)
     train_scores: dict[int, tuple[int, int]] = field(default_factory=dict)
+    counts: dict[int, Payload] = field(default_factory=dict)
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     measures: dict[str, Any] = field(default_factory=dict)
 
     def spend(self, seconds: Mapping[str, float]) -> None:
@@ -68,6 +73,13 @@ class Tally:
         self.scores[client] = reply.correct, reply.count
         if reply.train is not None:
             self.train_scores[client] = reply.train
+        if reply.blob:
+            self.counts[client] = Payload.from_bytes(reply.blob)
+
+    def add_metrics(self, figures: Mapping[str, dict[str, Any]]) -> None:
+        """Take in figures of metrics, of clients or of the server."""
+        for name, found in figures.items():
+            self.metrics[name] = self.metrics.get(name, {}) | found
 
     @property
     def accuracy(self) -> dict[int, float]:
@@ -88,6 +100,7 @@ class Tally:
             "evaluated": len(self.scores),
             **self._absent_line(),
             "extra": dict(extra),
+            **({"metrics": self.metrics} if self.metrics else {}),
             **({"measures": measures} if measures else {}),
             "seconds": {stage: short(self.seconds[stage]) for stage in STAGES},
         }

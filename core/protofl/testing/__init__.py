@@ -20,6 +20,7 @@ from protofl.testing.engines import EngineContract
 from protofl.testing.groups import ModelGroupContract
 from protofl.testing.image_generators import GeneratorContract
 from protofl.testing.methods import MethodContract
+from protofl.testing.metrics import MetricContract
 from protofl.testing.partitioners import PartitionerContract
 from protofl.testing.wrappers import WrapperContract
 
@@ -32,6 +33,7 @@ __all__ = [
     "Finding",
     "GeneratorContract",
     "MethodContract",
+    "MetricContract",
     "ModelGroupContract",
     "PartitionerContract",
     "WrapperContract",
@@ -50,6 +52,7 @@ CONTRACTS: dict[str, type[Contract]] = {
         DatasetContract,
         GeneratorContract,
         WrapperContract,
+        MetricContract,
         EngineContract,
         BackendContract,
     )

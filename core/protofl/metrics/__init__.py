@@ -1,0 +1,1 @@
+"""Metrics: figures of clients' and the server's scores beside accuracy, as plugins count them."""

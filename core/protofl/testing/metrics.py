@@ -1,0 +1,132 @@
+"""What every metric promises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from protofl.dry_step.step import dry_step
+from protofl.errors import RunFailure
+from protofl.metrics.figures import counted, figures_of
+from protofl.testing import toy
+from protofl.testing.contract import Contract, expect
+from protofl.wire.payload import Payload
+
+CLASSES = 4
+
+
+def samples(count: int, seed: int = 0, *, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+    """Scores [n, C] that are right more often than not, and labels [n]."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, CLASSES, (count,), generator=generator)
+    scores = torch.randn(count, CLASSES, generator=generator)
+    return (scores + 2 * torch.nn.functional.one_hot(labels, CLASSES)).to(dtype), labels
+
+
+class MetricContract(Contract):
+    """The checks of a metric, on scores that are made up and in a run."""
+
+    kind = "metric"
+
+    def counts(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """What samples count."""
+        found = counted([self.choice()], scores, labels)[self.label]
+        expect(bool(found.isfinite().all()), "count returns NaN or infinity")
+        return found
+
+    def figure(self, counts: Tensor) -> Any:  # noqa: ANN401 - a number, None, or a list
+        """The figure of counts, as the record has it."""
+        return figures_of([self.choice()], {0: Payload({self.label: counts})})[self.label]["all"]
+
+    def test_both_hooks(self) -> None:
+        """It has count and value."""
+        for hook in ("count", "value"):
+            expect(hook in self.choice().hooks, f"{hook} is missing: @pf.hookimpl def {hook}(…)")
+
+    def test_counts_add_up(self) -> None:
+        """Counts of two clients, added, are those of a shape and give a figure."""
+        shapes = {tuple(self.counts(*samples(n, seed=n)).shape) for n in (1, 3, 40)}
+        expect(len(shapes) == 1, f"the shape of counts depends on the samples: {sorted(shapes)}")
+        parts = [self.counts(*samples(n, seed=n)) for n in (30, 40)]
+        figure = self.figure(parts[0] + parts[1])
+        values = figure if isinstance(figure, list) else [figure]
+        expect(any(v is not None for v in values), "70 samples of all classes give no figure")
+        scores, labels = (
+            torch.cat(each) for each in zip(samples(30, 30), samples(40, 40), strict=True)
+        )
+        together = self.figure(self.counts(scores, labels))
+        if not toy.same(_rounded(together), _rounded(figure)):
+            self.remarks.append(
+                f"two clients' counts add up to {_rounded(figure)}, their samples count as one's "
+                f"to {_rounded(together)}: say what the figure of all clients means"
+            )
+
+    def test_the_order_of_samples(self) -> None:
+        """The order of samples has no influence."""
+        scores, labels = samples(40)
+        back = self.figure(self.counts(scores.flip(0), labels.flip(0)))
+        expect(
+            toy.same(_rounded(back), _rounded(self.figure(self.counts(scores, labels)))),
+            "samples in another order give another figure",
+        )
+
+    def test_any_scores(self) -> None:
+        """It takes one sample, one class alone, ties, classes that can't be predicted, float64."""
+        scores, labels = samples(12)
+        unknown = scores.clone()
+        unknown[:, 1] = -torch.inf
+        cases = {
+            "one sample": (scores[:1], labels[:1]),
+            "one class alone": (scores, torch.zeros_like(labels)),
+            "equal scores": (torch.zeros_like(scores), labels),
+            "scores of −∞": (unknown, labels),
+            "large distances": (1e4 * scores, labels),
+            "float64": samples(12, dtype=torch.float64),
+        }
+        for words, case in cases.items():
+            try:
+                self.figure(self.counts(*case))
+            except (RunFailure, AssertionError) as error:
+                expect(False, f"{words}: {' '.join(str(error).split())}")
+
+    def test_it_writes_nothing(self) -> None:
+        """It writes into neither scores nor labels, draws nothing, and keeps nothing on self."""
+        scores, labels = samples(20)
+        before = scores.clone(), labels.clone(), torch.get_rng_state()
+        choice = self.choice()
+        choice.call("value", counts=choice.call("count", scores=scores, labels=labels).double())
+        expect(torch.equal(scores, before[0]) and torch.equal(labels, before[1]), "it writes")
+        expect(torch.equal(torch.get_rng_state(), before[2]), "it draws from torch's global state")
+        expect(not vars(choice.instance), f"self holds {', '.join(vars(choice.instance))}")
+
+    def test_it_is_recorded(self) -> None:
+        """A run records it, over clients and of each, and is otherwise what it was."""
+        options = {self.label: dict(self.chosen)} if self.chosen else {}
+        plain, found = (
+            toy.Toy(
+                toy.make_plan(
+                    "fedproto",
+                    self.folder,
+                    extra=self.extra,
+                    block=self.block,
+                    metrics=[self.label] if measured else [],
+                    options=options if measured else {},
+                )
+            )
+            for measured in (False, True)
+        )
+        dry_step(found.plan)
+        for lines in zip(plain.rounds(2), found.rounds(2), strict=True):
+            figures = lines[1].pop("metrics")
+            expect(self.label in figures, "the record lacks it")
+            expect(toy.same(*lines), "another figure of the record changed with it")
+        same = toy.same(toy.fingerprint(plain)[1:], toy.fingerprint(found)[1:])
+        expect(same, "the run changed with it")
+
+
+def _rounded(figure: Any) -> Any:  # noqa: ANN401 - a number, None, or a list
+    if isinstance(figure, list):
+        return [_rounded(part) for part in figure]
+    return None if figure is None else round(figure, 9)
