@@ -22,107 +22,96 @@ from protofl.options.written import names_in, read_share
 
 DEFAULT_DATA_DIR = Path("~/.cache/protofl")
 
+Share = Annotated[float, BeforeValidator(read_share)]
+StopOrSkip = Literal["stop", "skip"]
+
+
+def option(default: Any, description: str, **bounds: Any) -> Any:  # noqa: ANN401 - of any type
+    """An option of a run; ``...`` for its default where it has none."""
+    return Field(default, description=description, **bounds)
+
 
 class Settings(BaseModel):
     """All options of a run; None where a method's, a data set's or the list's default applies."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    method: str = Field(description="the method")
-    models: str = Field(description="the model group")
-    dataset: str = Field("digits", description="the data set, NAME or NAME:PATH")
-    subset: Annotated[float, BeforeValidator(read_share)] = Field(
-        1.0,
-        gt=0,
-        description="class-balanced part of the data: a share (1/20) or, above 1, samples",
+    method: str = option(..., "the method")
+    models: str = option(..., "the model group")
+    dataset: str = option("digits", "the data set, NAME or NAME:PATH")
+    subset: Share = option(
+        1.0, "class-balanced part of the data: a share (1/20) or, above 1, samples", gt=0
     )
-    partition: str = Field("dirichlet", description="the partitioner")
-    clients: int = Field(20, ge=1, le=10_000_000, description="clients M")
-    participation: float = Field(1.0, gt=0, le=1, description="share of clients in a round, ρ")
-    rounds: int = Field(100, ge=1, le=10_000_000, description="rounds T")
-    local_epochs: int = Field(1, ge=1, le=1_000_000, description="epochs of the private phase E")
-    batch_size: int = Field(10, ge=1, le=1_000_000_000, description="samples per mini-batch")
-    drop_last: bool = Field(False, description="leave out the last, smaller batch")
-    optimizer: Literal["sgd", "adam"] = Field(
-        "sgd", description="local optimiser, fresh each round"
+    partition: str = option("dirichlet", "the partitioner")
+    clients: int = option(20, "clients M", ge=1, le=10_000_000)
+    participation: float = option(1.0, "share of clients in a round, ρ", gt=0, le=1)
+    rounds: int = option(100, "rounds T", ge=1, le=10_000_000)
+    local_epochs: int = option(1, "epochs of the private phase E", ge=1, le=1_000_000)
+    batch_size: int = option(10, "samples per mini-batch", ge=1, le=1_000_000_000)
+    drop_last: bool = option(False, "leave out the last, smaller batch")
+    optimizer: Literal["sgd", "adam"] = option("sgd", "local optimiser, fresh each round")
+    lr: float = option(0.01, "learning rate η", gt=0)
+    momentum: float = option(0.0, "momentum of SGD", ge=0, lt=1)
+    clip: float = option(
+        0.0, "largest gradient norm of the model, and of each further module; 0 for any", ge=0
     )
-    lr: float = Field(0.01, gt=0, description="learning rate η")
-    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
-    clip: float = Field(
-        0.0,
-        ge=0,
-        description="largest gradient norm of the model, and of each further module; 0 for any",
+    feature_dim: int = option(512, "feature width K; the group's where not given", ge=1)
+    public: int | str = option(0, "public samples to hold out, npz:PATH, or none")
+    augment: bool = option(False, "random shifts and flips of training images")
+    seed: int = option(0, "seed s; trial k uses s + k", ge=0)
+    trials: int = option(1, "repetitions with other weights and splits", ge=1, le=1_000_000)
+    hold_split: bool = option(False, "keep the first trial's split in all trials")
+    same_init: bool = option(False, "the same initial weights for one architecture")
+    device: str = option("auto", "auto, cpu, cuda or cuda:N")
+    deterministic: bool = option(False, "deterministic CUDA kernels only")
+    precision: Literal["fp32", "bf16"] = option("fp32", "arithmetic of training")
+    generator: str = option("tiny-style", "the server's image generator, for methods that need one")
+    engine: str = option("eager", "the training engine")
+    backend: str = option("auto", "where hosts live: auto, local, process, …")
+    workers: int = option(0, "hosts; 0 for one per core", ge=0, le=4096)
+    client_store: Literal["memory", "disk"] = option(
+        "memory", "where clients that have trained are kept between rounds"
     )
-    feature_dim: int = Field(512, ge=1, description="feature width K; the group's where not given")
-    public: int | str = Field(0, description="public samples to hold out, npz:PATH, or none")
-    augment: bool = Field(False, description="random shifts and flips of training images")
-    seed: int = Field(0, ge=0, description="seed s; trial k uses s + k")
-    trials: int = Field(
-        1, ge=1, le=1_000_000, description="repetitions with other weights and splits"
-    )
-    hold_split: bool = Field(False, description="keep the first trial's split in all trials")
-    same_init: bool = Field(False, description="the same initial weights for one architecture")
-    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
-    deterministic: bool = Field(False, description="deterministic CUDA kernels only")
-    precision: Literal["fp32", "bf16"] = Field("fp32", description="arithmetic of training")
-    generator: str = Field(
-        "tiny-style", description="the server's image generator, for methods that need one"
-    )
-    engine: str = Field("eager", description="the training engine")
-    backend: str = Field("auto", description="where hosts live: auto, local, process, …")
-    workers: int = Field(0, ge=0, le=4096, description="hosts; 0 for one per core")
-    client_store: Literal["memory", "disk"] = Field(
-        "memory", description="where clients that have trained are kept between rounds"
-    )
-    server_threads: int = Field(1, ge=1, le=1024, description="threads of the server's hooks")
-    job_limit: float = Field(
+    server_threads: int = option(1, "threads of the server's hooks", ge=1, le=1024)
+    job_limit: float = option(
         86_400,
+        "seconds that a client's job or a server's hook may take; 0 for any",
         ge=0,
         le=10_000_000,
-        description="seconds that a client's job or a server's hook may take; 0 for any",
     )
-    options: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="{plugin or kind: {key: value}} of --set"
+    options: dict[str, dict[str, Any]] = option({}, "{plugin or kind: {key: value}} of --set")
+    use: dict[str, str] = option({}, "{hook: method} of --use")
+    add: list[str] = option([], "METHOD.TERM of --add")
+    drop: list[str] = option([], "TERM of --drop")
+    wrappers: list[str] = option([], "wrappers of --with")
+    block: list[str] = option([], "plugins of --block")
+    eval_every: int = option(1, "rounds between evaluations", ge=1)
+    eval_clients: Literal["all", "participants"] = option("all", "the clients that are evaluated")
+    checkpoint_every: int = option(1, "rounds between checkpoints; 0 for never", ge=0)
+    on_bad_upload: StopOrSkip = option(
+        "stop", "what becomes of an upload that is not as it should be"
     )
-    use: dict[str, str] = Field(default_factory=dict, description="{hook: method} of --use")
-    add: list[str] = Field(default_factory=list, description="METHOD.TERM of --add")
-    drop: list[str] = Field(default_factory=list, description="TERM of --drop")
-    wrappers: list[str] = Field(default_factory=list, description="wrappers of --with")
-    block: list[str] = Field(default_factory=list, description="plugins of --block")
-    eval_every: int = Field(1, ge=1, description="rounds between evaluations")
-    eval_clients: Literal["all", "participants"] = Field(
-        "all", description="the clients that are evaluated"
+    upload_limit: float = option(4096, "largest upload in MiB", gt=0)
+    upload_bound: float = option(
+        0, "largest absolute number in an upload; 0 for any that is finite", ge=0
     )
-    checkpoint_every: int = Field(1, ge=0, description="rounds between checkpoints; 0 for never")
-    on_bad_upload: Literal["stop", "skip"] = Field(
-        "stop", description="what becomes of an upload that is not as it should be"
+    on_lost_client: StopOrSkip = option(
+        "stop", "what to do about a client whose training ends three workers"
     )
-    upload_limit: float = Field(4096, gt=0, description="largest upload in MiB")
-    upload_bound: float = Field(
-        0, ge=0, description="largest absolute number in an upload; 0 for any that is finite"
+    min_clients: int = option(1, "clients that a round needs where others are absent", ge=0)
+    participants_from: Path | None = option(
+        None, "a run folder whose rounds' participants, without the absent, take part"
     )
-    on_lost_client: Literal["stop", "skip"] = Field(
-        "stop", description="what to do about a client whose training ends three workers"
+    dry_step: bool = option(True, "try two short rounds before the first")
+    recipe: dict[str, str] = option({}, "name, version and distribution of the recipe, if any")
+    measure: list[str] = option(
+        [], "further figures of the record: train-accuracy, margins, public-logits, flops"
     )
-    min_clients: int = Field(
-        1, ge=0, description="clients that a round needs where others are absent"
+    metrics: Annotated[list[str], BeforeValidator(names_in)] = option(
+        [], "metrics of the test samples' scores to record"
     )
-    participants_from: Path | None = Field(
-        None, description="a run folder whose rounds' participants, without the absent, take part"
-    )
-    dry_step: bool = Field(True, description="try two short rounds before the first")
-    recipe: dict[str, str] = Field(
-        default_factory=dict, description="name, version and distribution of the recipe, if any"
-    )
-    measure: list[str] = Field(
-        default_factory=list,
-        description="further figures of the record: train-accuracy, margins, public-logits, flops",
-    )
-    metrics: Annotated[list[str], BeforeValidator(names_in)] = Field(
-        default_factory=list, description="metrics of the test samples' scores to record"
-    )
-    profile: bool = Field(False, description="time every stage; write profile/trace.json")
-    data_dir: Path = Field(DEFAULT_DATA_DIR, description="where decoded data are cached")
+    profile: bool = option(False, "time every stage; write profile/trace.json")
+    data_dir: Path = option(DEFAULT_DATA_DIR, "where decoded data are cached")
 
     @model_validator(mode="before")
     @classmethod
