@@ -7,7 +7,7 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from protofl.testing.mixing import ADD, PLACES, REFUSED, RUNS, UNCLEAR, Cell
+from protofl.testing.mixing import ADD, BESIDE, PLACES, REFUSED, RUNS, UNCLEAR, Cell
 
 RUN_MARKS = {False: "✓", True: "1"}
 UNCLEAR_MARK = "?"
@@ -16,17 +16,27 @@ _LETTERS = string.ascii_lowercase + string.ascii_uppercase
 _INTRO = """\
 # Mixing
 
-Any hook of a round and any loss term can come from another method:
+Any hook of a round and any loss term can come from another method, and what several methods send
+can be merged:
 
 ```bash
 protofl run fedsa --models htcnn8 --use server_train=fedtgp
 protofl run fedproto --models htcnn8 --add local_loss=fedsa.mcl
+protofl run fml --models htcnn8 --add upload_payload=fedproto --add server_aggregate=fedproto \
+  --add download_payload=fedproto --add local_loss=fedproto.align
 ```
+
+`--use` takes a hook in the place of the main method's. `--add` keeps the main method's and merges
+what both return, key by key: with the last command an auxiliary model *and* prototypes travel. A
+key that two methods send is refused by its name, unless it tells of the client and both say the
+same (`classes`, `counts`, `samples`). Where the rows of two methods are of other classes, those of
+the second go by `NAME.classes`. What `upload_payload` and `download_payload` send can be merged,
+and what `server_aggregate` and `server_train` give to the server's knowledge.
 
 A combination runs, or is refused before training with the name of what it lacks and the methods
 that could send it. This page shows which of them run with **one** change. One that is refused
 often runs with two: who takes `inference` from `fedtgp` needs prototypes in the download, and takes
-`download_payload` from a method that sends some.
+`download_payload` from a method that sends some. The error says which these are.
 
 The page is written by `protofl matrix --out docs/mixing.md`, which takes every combination through
 the dry step on a tiny federation with public data; a test holds it against the methods. Your own
@@ -64,6 +74,8 @@ class Marks:
 
 def title(place: str) -> str:
     """A place as one types it."""
+    if place in BESIDE:
+        return f"--add {BESIDE[place]}=OTHER"
     return "--add local_loss=OTHER.TERM" if place == ADD else f"--use {place}=OTHER"
 
 
@@ -73,7 +85,7 @@ def counts(cells: Sequence[Cell]) -> list[tuple[str, ...]]:
     for place in PLACES:
         rows.append((f"`{title(place)}`", *_numbers([c for c in cells if c.place == place])))
     hooks = [cell for cell in cells if cell.place != ADD]
-    rows.insert(len(PLACES) - 1, ("**hooks in all**", *_numbers(hooks)))
+    rows.append(("**hooks in all**", *_numbers(hooks)))
     return rows
 
 
@@ -102,7 +114,7 @@ def page(cells: Sequence[Cell]) -> str:
     marks = Marks(cells)
     heads = ("", "combinations", "run", "refused", "unclear")
     legend = [*((f"`{m}`", words, "") for m, words in _MARKS.items())]
-    legend += [(f"`{m}`", f"refused: lacks the {why}", n) for m, why, n in marks.legend()]
+    legend += [(f"`{m}`", f"refused: {why}", n) for m, why, n in marks.legend()]
     parts = [
         _INTRO,
         "## How many\n",
@@ -113,12 +125,13 @@ def page(cells: Sequence[Cell]) -> str:
     ]
     for place in PLACES:
         columns, rows = grid(cells, place, marks)
-        words = _ADDED if place == ADD else _TAKEN
+        words = _ADDED if place == ADD else _BESIDE if place in BESIDE else _TAKEN
         parts += [f"## `{title(place)}`\n", words, _markdown(("", *columns), rows)]
     return "\n".join(parts)
 
 
 _TAKEN = "Rows are the method that is run, columns OTHER, from which the hook is taken.\n"
+_BESIDE = "Rows are the method that is run, columns OTHER, whose hook runs beside its own.\n"
 _ADDED = "Rows are the added term OTHER.TERM, columns the method that is run.\n"
 _WHY = """\
 A lacking `key` is one that a hook reads and nobody sends or knows; a `shape` is one of a tensor
@@ -134,7 +147,7 @@ def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def read(text: str) -> list[Cell]:
     """The cells of a page; of a refusal what it lacks, not its message."""
-    reasons = dict(re.findall(r"^\| `(\w)` \| refused: lacks the (.*?) \| ", text, re.MULTILINE))
+    reasons = dict(re.findall(r"^\| `(\w)` \| refused: (.*?) \| ", text, re.MULTILINE))
     cells = []
     for place in PLACES:
         section = text.partition(f"## `{title(place)}`\n")[2].partition("\n## ")[0]
@@ -157,5 +170,6 @@ def _cell(main: str, place: str, donor: str, mark: str, reasons: Mapping[str, st
             return Cell(main, place, donor, RUNS, alike)
     if mark not in reasons:
         return Cell(main, place, donor, UNCLEAR)
-    lacks, _, name = reasons[mark].partition(" ")
-    return Cell(main, place, donor, REFUSED, lacks=lacks, name=name.strip("`"))
+    words, name, _ = reasons[mark].split("`")
+    lacks = "name" if words.startswith("both") else words.split()[-1]
+    return Cell(main, place, donor, REFUSED, lacks=lacks, name=name)

@@ -83,7 +83,7 @@ METAVAR = {
     "public": "N|npz:PATH|none",
     "options": "[NAME.]KEY=VALUE",
     "use": "HOOK=METHOD",
-    "add": "local_loss=METHOD.TERM",
+    "add": "local_loss=METHOD.TERM|HOOK=METHOD",
     "drop": "local_loss.TERM",
     "wrappers": "WRAPPER",
     "block": "NAME",
@@ -106,7 +106,8 @@ REPEATABLE = {
     "options": "An option of the method, of NAME (a donor or wrapper), or of the chosen dataset, "
     "partition, models, engine or backend",
     "use": "Take a hook from another method, as that one alone would run it",
-    "add": "Add a loss term of another method",
+    "add": "Add a loss term of another method, or what its hook sends (upload_payload, "
+    "download_payload) or gives to the server's knowledge (server_aggregate, server_train)",
     "drop": "Leave a loss term out",
     "wrappers": "Wrap what is sent, in the order given",
     "block": "Leave a plugin out: NAME or KIND/NAME, either with @DISTRIBUTION",

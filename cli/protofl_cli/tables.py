@@ -27,8 +27,12 @@ def run_name(plan: Plan) -> str:
 def providers(composition: Composition) -> dict[str, str]:
     """{hook: who provides it}; of the loss, its terms."""
     words = {
-        hook: owner if composition.provider(hook) == owner else f"{owner} (default)"
-        for hook, owner in composition.providers.items()
+        hook: " + ".join(
+            [owner if composition.provider(hook) == owner else f"{owner} (default)", *added]
+        )
+        for hook, (owner, *added) in (
+            (hook, composition.makers(hook)) for hook in composition.providers
+        )
     }
     return words | {"local_loss": " + ".join(term.label for term in composition.terms)}
 

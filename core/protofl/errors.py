@@ -85,8 +85,9 @@ class Refused(UsageError):
     """A composition or run that can't work, as it lacks something that has a name.
 
     Attributes:
-        lacks: What is lacking: a ``key`` of a payload, another ``shape`` of one, a ``module``, a
-            ``phase`` of training, or a ``requirement`` of a method.
+        lacks: What is lacking: a ``key`` of a payload, another ``shape`` of one, a ``name`` of its
+            own for a key that two methods send, a ``module``, a ``phase`` of training, or a
+            ``requirement`` of a method.
         name: Its name: the key, the module, the phase, or the requirement in words.
     """
 
@@ -126,6 +127,17 @@ class WrongShape(Lacking, ValueError):
     def __init__(self, key: str, shape: Iterable[int], wanted: str, holder: str = "") -> None:
         came, whose = ", ".join(map(str, shape)), f" of {holder}" if holder else ""
         ProtoflError.__init__(self, f"{key!r}{whose} came in shape [{came}], {wanted}")
+        self.key = key
+
+
+class SentTwice(Lacking, ValueError):
+    """Two methods of a run have a key of one name in what is merged."""
+
+    lacks = "name"
+
+    def __init__(self, key: str, first: str, second: str) -> None:
+        do = "take one of them in the other's place with --use, or leave it out of --add"
+        ProtoflError.__init__(self, f"{first} and {second} both send {key!r}", do=do)
         self.key = key
 
 

@@ -57,7 +57,7 @@ def test_the_page_of_all(cli, tmp_path):
     assert "hooks in all" in result.output
     cells = read((tmp_path / "page.md").read_text(encoding="utf-8"))
     assert {cell.main for cell in cells} == {"local", "fedproto", "mine"}
-    assert len([cell for cell in cells if cell.place != "add"]) == 3 * 2 * 6
+    assert len([cell for cell in cells if cell.place != "add"]) == 3 * 2 * (6 + 4)
 
 
 def test_an_unclear_outcome_ends_with_1(cli, strangers):

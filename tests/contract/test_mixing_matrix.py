@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from protofl.hookspecs.method import ROUND_HOOKS
+from protofl.hookspecs.method import MERGED_HOOKS, ROUND_HOOKS
 from protofl.plugin.registry import Registry
 from protofl.testing.mixing import ADD, REFUSED, RUNS, mixer
 from protofl_cli.mixing_page import page, read
@@ -14,10 +14,11 @@ from protofl_cli.mixing_page import page, read
 TEXT = (Path(__file__).parents[2] / "docs/mixing.md").read_text(encoding="utf-8")
 PAGE = read(TEXT)
 METHODS = [p.name for p in Registry().plugins("method") if p.distribution == "protofl"]
+HOOKS = len(ROUND_HOOKS) + len(MERGED_HOOKS)
 STEP = 2
 RARE = {"fedktl": ("fedsa",)}
 """Donors with an outcome that is in no other cell of the sample."""
-LACKS = {"key", "shape", "module", "phase", "requirement"}
+LACKS = {"key", "shape", "name", "module", "phase", "requirement"}
 
 
 def as_written(cell):
@@ -39,7 +40,7 @@ def check(main, donors):
     with mixer() as made:
         assert made.alone(main).outcome == RUNS
         cells = made.row(main, donors)
-    assert len([cell for cell in cells if cell.place != ADD]) == len(ROUND_HOOKS) * len(donors)
+    assert len([cell for cell in cells if cell.place != ADD]) == HOOKS * len(donors)
     for cell in cells:
         assert cell.outcome in (RUNS, REFUSED), cell
         if cell.outcome == REFUSED:
@@ -81,7 +82,7 @@ def test_the_page_is_the_command_s():
     assert page(PAGE) == TEXT
     assert {cell.main for cell in PAGE} == set(METHODS)
     pairs = len(METHODS) * (len(METHODS) - 1)
-    assert len([cell for cell in PAGE if cell.place != ADD]) == len(ROUND_HOOKS) * pairs
+    assert len([cell for cell in PAGE if cell.place != ADD]) == HOOKS * pairs
 
 
 def test_an_unclear_outcome_is_seen():

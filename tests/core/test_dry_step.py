@@ -92,7 +92,7 @@ def test_a_term_that_never_comes_into_being():
     assert "'prototypes'" in error.near
     for sender in ("fedproto", "proto", "fedsa"):
         assert sender in error.do
-    assert "--use download_payload=METHOD" in error.do
+    assert "--add download_payload=METHOD" in error.do
     assert "lg-fedavg" not in error.do
     dropped = {"use": {"local_loss": "proto"}, "drop": ["proto.align"]}
     dry_step(make_plan("local", {"proto": Prototypes}, **dropped))
@@ -121,7 +121,7 @@ def test_a_key_that_an_upload_lacks():
     assert "server_aggregate, round 0" in error.what
     assert "fedproto" in error.do
     assert "strict" in error.do
-    assert "--use upload_payload=METHOD" in error.do
+    assert "--add upload_payload=METHOD" in error.do
 
 
 def test_a_key_that_a_download_lacks():
@@ -134,13 +134,13 @@ def test_a_key_that_a_download_lacks():
     assert "'model/weight'" in error.what
     assert "receive, client 0, round 0" in error.what
     assert "fedavg" in error.do
-    assert "--use download_payload=METHOD" in error.do
+    assert "--add download_payload=METHOD" in error.do
 
 
 def test_a_key_that_inference_looks_for_in_vain():
     error = failing("local", {"proto": Prototypes}, use={"inference": "proto"})
     assert "'prototypes'" in str(error)
-    assert "--use download_payload=METHOD" in error.do
+    assert "--add download_payload=METHOD" in error.do
 
 
 def test_no_term_in_the_first_round():

@@ -95,6 +95,8 @@ def test_a_class_takes_part_under_a_name_and_is_no_recipe():
         ({"drop": ["mcl"]}, "did you mean local_loss.mcl?"),
         ({"add": ["fedsa.mcl"]}, "did you mean local_loss=fedsa.mcl?"),
         ({"add": ["inference=fedsa.mcl"]}, "local_loss is the hook that has terms"),
+        ({"add": ["local_loss=fedsa"]}, "local_loss=METHOD.TERM or HOOK=METHOD"),
+        ({"add": ["upload_payload="]}, "local_loss=METHOD.TERM or HOOK=METHOD"),
         ({"use": ["inference"]}, "write --use HOOK=METHOD"),
         ({"set": ["=1"]}, "[NAME.]KEY=VALUE"),
         ({"with": [3]}, "--with takes a text or a list of texts, not [3]"),

@@ -36,7 +36,7 @@ def matrix(
     block: Block = None,
     debug: Debug = False,
 ) -> None:
-    """Try every --use HOOK=METHOD and --add local_loss=METHOD.TERM of two methods.
+    """Try what two methods give each other: --use and --add HOOK=METHOD, --add local_loss=….
 
     Each goes through the dry step on a tiny federation: it runs, or is refused with what it lacks.
     Exit code 1 where an outcome is unclear: another error than a refusal.
@@ -117,7 +117,7 @@ def _show_counts(cells: Sequence[Cell]) -> None:
     render.table(("", *numbers), rows, right=numbers)
     reasons = [(reason.replace("`", ""), number) for _, reason, number in Marks(cells).legend()]
     if reasons:
-        render.table(("refused, as it lacks the", "combinations"), reasons, right=("combinations",))
+        render.table(("refused, as it", "combinations"), reasons, right=("combinations",))
 
 
 def _show(method: str, cells: Sequence[Cell]) -> None:
@@ -131,23 +131,22 @@ def _show(method: str, cells: Sequence[Cell]) -> None:
     _show_side(f"{method} takes", [c for c in mixed if c.main == method], marks)
     _show_side(f"{method} gives", [c for c in mixed if c.main != method], marks)
     rows = [("✓", "it runs"), ("1", "it runs with clients of one architecture")]
-    rows += [
-        (mark, f"refused: lacks the {why.replace('`', '')}") for mark, why, _ in marks.legend()
-    ]
+    rows += [(mark, f"refused: {why.replace('`', '')}") for mark, why, _ in marks.legend()]
     render.table(("mark", "meaning"), rows)
 
 
 def _show_side(title: str, cells: Sequence[Cell], marks: Marks) -> None:
-    """The hooks as a grid; of each loss term where it runs and where not."""
-    from protofl.testing.mixing import ADD, PLACES
+    """The hooks as grids; of each loss term where it runs and where not."""
+    from protofl.hookspecs.method import ROUND_HOOKS
+    from protofl.testing.mixing import ADD, BESIDE
 
     takes = title.endswith("takes")
-    hooks = [place for place in PLACES if place != ADD]
     found = {(c.donor if takes else c.main, c.place): marks.of(c) for c in cells}
     others = sorted({other for other, place in found if place != ADD})
-    rows = [(other, *(found[other, hook] for hook in hooks)) for other in others]
-    heads = ("of" if takes else "to", *(hook.replace("_", " ") for hook in hooks))
-    render.table(heads, rows, title=f"{title}: --use HOOK=METHOD")
+    for option, places in (("--use", {hook: hook for hook in ROUND_HOOKS}), ("--add", BESIDE)):
+        rows = [(other, *(found[other, place] for place in places)) for other in others]
+        heads = ("of" if takes else "to", *(hook.replace("_", " ") for hook in places.values()))
+        render.table(heads, rows, title=f"{title}: {option} HOOK=METHOD")
     terms: dict[str, dict[str, list[str]]] = {}
     for cell in cells:
         if cell.place == ADD:

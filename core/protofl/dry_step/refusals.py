@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from protofl.errors import Lacking, ProtoflError, Refused, UsageError, part_of
+from protofl.hookspecs.method import MERGED_HOOKS
 from protofl.plan.plan import Plan
+from protofl.plugin.kinds import hooks_of
 from protofl.plugin.members import Term
 from protofl.plugin.registry import Registry
+from protofl.transit.merging import SHARED
 from protofl.wire.payload import Payload
 
 
-def without_term(term: Term, missed: Mapping[str, str], registry: Registry) -> UsageError:
+def without_term(term: Term, missed: Mapping[str, str], plan: Plan) -> UsageError:
     """The error for a loss term that did not come into being.
 
     Args:
         term: The term.
         missed: {key: ``METHOD.HOOK`` that looked for it in a download in vain}.
-        registry: Where methods are found that might send the key.
+        plan: The run.
     """
     what = f"the loss term {term.label!r} did not come into being in two rounds"
     drop = f"drop it: --drop local_loss.{term.label}"
@@ -28,17 +31,17 @@ def without_term(term: Term, missed: Mapping[str, str], registry: Registry) -> U
         near = "its method looked for nothing in the download that is not there"
         return UsageError(what, near, drop)
     near = f"its method looked in the download for: {', '.join(map(repr, keys))}"
-    do = "; ".join(_senders(key, "download_payload", registry) for key in keys)
+    do = "; ".join(_senders(key, "download_payload", plan, term.method) for key in keys)
     return Refused(what, near, do, lacks="key", name=keys[0])
 
 
-def without_key(missed: Mapping[str, str], registry: Registry) -> Refused:
+def without_key(missed: Mapping[str, str], plan: Plan) -> Refused:
     """The error for keys that evaluation looks for."""
     key = min(missed)
     method, _, hook = missed[key].rpartition(".")
     return Refused(
         f"{hook} of {method} looks for {key!r}, which no download brings in two rounds",
-        do="; ".join(_senders(key, "download_payload", registry) for key in sorted(missed)),
+        do="; ".join(_senders(key, "download_payload", plan, method) for key in sorted(missed)),
         lacks="key",
         name=key,
     )
@@ -62,20 +65,21 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: s
     on_server = hook.startswith("server_")
     sender = "upload_payload" if on_server else "download_payload"
     sent = Payload.from_bytes(up if on_server else down)
-    came = f"{sender} of {composition.providers[sender]} sends: {_shapes(sent)}"
+    came = f"{sender} of {' and '.join(composition.makers(sender))} sends: {_shapes(sent)}"
     if cause is None:
         return UsageError(what, error.near or came, error.do)
     known = {"lacks": cause.lacks, "name": part_of(cause.key)}
-    if cause.lacks == "module":
+    if cause.lacks in ("module", "name"):
         return Refused(what, error.near, error.do, **known)
     method, _, read_by = reader.rpartition(".")
     if hook in composition.providers and hook != "local_loss":
-        method, read_by = composition.providers[hook], hook
+        # Of several methods the one that was called is named by the place.
+        method, read_by = error.place.partition(" of ")[2] or composition.providers[hook], hook
     near = f"{read_by} of {method} reads it; {came}" if method else came
     if cause.lacks == "shape" and method:
         do = f"take it from the method that reads it: --use {sender}={method}"
     else:
-        do = _senders(cause.key, sender, plan.registry)
+        do = _senders(cause.key, sender, plan, method)
     return Refused(what, near, do, **known)
 
 
@@ -88,17 +92,37 @@ def _shapes(sent: Payload) -> str:
     return ", ".join(dict.fromkeys(words)) or "nothing"
 
 
-def _senders(key: str, hook: str, registry: Registry) -> str:
-    """Which methods could send a key in ``upload_payload`` or ``download_payload``."""
-    plain, names = part_of(key), []
+def _senders(key: str, hook: str, plan: Plan, reader: str) -> str:
+    """Which methods could send a key in ``upload_payload`` or ``download_payload``, and how.
+
+    One that sends nothing that is sent already can be added, another would take its place.
+    """
+    composition, plain = plan.composition, part_of(key)
+    makers = composition.makers(hook)
+    sent = {name for maker in makers for name in _declared(maker, hook, plan.registry)} - {*SHARED}
+    ways: dict[str, list[str]] = {"--add": [], "--use": []}
+    for plugin in plan.registry.plugins("method"):
+        names = _declared(plugin.name, hook, plan.registry)
+        if plain in names and plugin.name not in makers:
+            ways["--use" if sent & names else "--add"].append(plugin.name)
+    found = [f"{', '.join(names)} ({way} {hook}=METHOD)" for way, names in ways.items() if names]
+    words = f"{key!r} is sent by {hook} of: {', or of: '.join(found)}"
+    if not found:
+        words = f"no other installed method sends {key!r} in {hook}"
+    if reader not in (composition.main, *ways["--use"]) and reader in (*makers, *ways["--add"]):
+        have = hooks_of("method", composition.members[reader].plugin)
+        lacking = [h for h in MERGED_HOOKS if h in have and reader not in composition.makers(h)]
+        if lacking:
+            words += f"; all that {reader} needs: "
+            words += " ".join(f"--add {each}={reader}" for each in lacking)
+    return words
+
+
+def _declared(method: str, hook: str, registry: Registry) -> set[str]:
+    """What a method declares to send in a hook, of many weights ``PART/…``."""
     direction = {"upload_payload": "uploads", "download_payload": "downloads"}[hook]
-    for plugin in registry.plugins("method"):
-        try:
-            declared = getattr(registry.load("method", plugin.name), direction, {})
-        except ProtoflError:
-            continue
-        if any(part_of(sent) == plain for sent in declared):
-            names.append(plugin.name)
-    if not names:
-        return f"no installed method sends {key!r} in {hook}"
-    return f"{key!r} is sent by {hook} of: {', '.join(names)} (--use {hook}=METHOD)"
+    try:
+        names = getattr(registry.load("method", method), direction, {})
+    except ProtoflError:
+        return set()
+    return {part_of(name) for name in names}

@@ -57,9 +57,9 @@ def dry_step(plan: Plan) -> dict[str, Any]:
         raise explained(error, plan, host.down, host.up, looks.reader) from error
     missing = [term for term in plan.composition.terms if term.label not in line["loss_terms"]]
     if missing:
-        raise without_term(missing[0], looks.training, plan.registry)
+        raise without_term(missing[0], looks.training, plan)
     if looks.evaluation:
-        raise without_key(looks.evaluation, plan.registry)
+        raise without_key(looks.evaluation, plan)
     return learned
 
 

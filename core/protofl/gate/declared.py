@@ -16,7 +16,8 @@ WORDS = {
 """What ``upload_rules`` may say of a key."""
 
 
-Makers = Callable[[str], Sequence[tuple[str, Any]]]
+Makers = Callable[[str], tuple[Sequence[tuple[str, Any]], Sequence[tuple[str, Any]]]]
+"""Gives the names and classes of a hook's providers, and of others who make its payload."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,10 @@ class Declared:
     """The names of one direction, and what they are exempt from.
 
     Attributes:
-        names: Names as declarations write them, ``PART/…`` among them; None where the provider
+        names: Names as declarations write them, ``PART/…`` among them; None where a provider
             declares none, not even an empty mapping.
         exempt: {name: words of `WORDS`}.
-        sender: The hook and the plugin that provides it.
+        sender: The hook and the plugins that provide it.
     """
 
     names: Collection[str] | None = None
@@ -36,26 +37,25 @@ class Declared:
 
     @classmethod
     def of(cls, hook: str, attribute: str, makers: Makers) -> Declared:
-        """What a hook's provider and the wrappers around it declare.
+        """What a hook's providers and the wrappers around them declare.
 
         Args:
             hook: The hook.
             attribute: ``uploads`` or ``downloads``.
-            makers: Gives the names and classes of who makes a hook's payload, the provider first.
+            makers: Gives who makes a hook's payload.
 
         Raises:
             UsageError: An exemption is none.
         """
-        (owner, provider), *wrappers = makers(hook)
-        found = getattr(provider, attribute, None)
+        providers, others = makers(hook)
         exempt: dict[str, frozenset[str]] = {}
-        for name, plugin in ((owner, provider), *wrappers):
+        for name, plugin in (*providers, *others):
             if attribute == "uploads":
                 exempt |= _exemptions(name, getattr(plugin, "upload_rules", {}))
-        names = None if found is None else {*found, *exempt}
-        for _, plugin in wrappers:
-            names = None if names is None else names | {*getattr(plugin, attribute, ())}
-        return cls(names, exempt, f"{hook} of {owner}")
+        names = {*exempt}.union(*(getattr(plugin, attribute, ()) for _, plugin in others))
+        found = [getattr(plugin, attribute, None) for _, plugin in providers]
+        known = None if None in found else names.union(*filter(None, found))
+        return cls(known, exempt, f"{hook} of {' and '.join(name for name, _ in providers)}")
 
     def covers(self, name: str) -> bool:
         """Whether a name is declared; whose the rows of ``classes`` are needs no word."""

@@ -6,8 +6,8 @@ other keys, and ``upload_rules`` says where the gate's rules don't hold), and th
 paper adds; `protofl.plugin.baseline` provides the rest. It keeps nothing on ``self``: what it
 remembers lives in ``client.state``, ``client.modules``, ``server.state`` and ``server.modules``.
 
-The six hooks of a round have exactly one provider each, and returning None is an error. The
-lifecycle hooks are optional.
+The six hooks of a round have one provider each, and returning None is an error; of the
+`MERGED_HOOKS` further ones may be added. The lifecycle hooks are optional.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ ROUND_HOOKS = {
     "inference": "client",
 }
 """The six hooks and the side on which each runs, in the order of a round."""
+
+MERGED_HOOKS = ("download_payload", "upload_payload", "server_aggregate", "server_train")
+"""Those that several methods may provide, as what they return is merged key by key."""
 
 LIFECYCLE_HOOKS = {
     "run_defaults": "run",

@@ -151,19 +151,21 @@ def every(value: Any) -> Any:  # noqa: ANN401 - it may come from a file
     return int(value)
 
 
-def added_term(item: str) -> str:
-    """``local_loss=METHOD.TERM`` as ``METHOD.TERM``.
+def added(item: str) -> str:
+    """``local_loss=METHOD.TERM`` as ``METHOD.TERM``; ``HOOK=METHOD`` as it is.
 
     Raises:
-        UsageError: It is not of this form.
+        UsageError: It is of neither form.
     """
     hook, sign, term = (part.strip() for part in item.partition("="))
-    method, _, name = term.partition(".")
+    method, dot, name = term.partition(".")
     if hook == "local_loss" and method and name:
         return term
+    if hook and method and not dot and hook != "local_loss":
+        return f"{hook}={method}"
     near = f"did you mean local_loss={item}?" if "." in item and not sign else ""
     raise UsageError(
-        f"--add {item}: not of the form local_loss=METHOD.TERM",
+        f"--add {item}: not of the form local_loss=METHOD.TERM or HOOK=METHOD",
         near or "local_loss is the hook that has terms",
         "see the terms of a method: protofl show METHOD",
     )

@@ -14,12 +14,13 @@ from typing import Any
 import pluggy
 
 from protofl.errors import Refused, RunFailure, UsageError, unknown
-from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS, MethodSpec
+from protofl.hookspecs.method import LIFECYCLE_HOOKS, MERGED_HOOKS, ROUND_HOOKS, MethodSpec
 from protofl.options.declared import Config
 from protofl.plugin.baseline import Baseline
 from protofl.plugin.loss import Loss
-from protofl.plugin.members import Around, Member, Term, bound_to
+from protofl.plugin.members import Member, Term, bound_to
 from protofl.plugin.registry import Registry
+from protofl.transit.hooks import Around, Together
 from protofl.views.batch import Given
 from protofl.views.client import Client
 from protofl.views.run import Phase, RunInfo
@@ -38,7 +39,7 @@ class Composition:
         method: The main method.
         options: {plugin name: its options}; the main method's under its own name.
         use: {hook: method} that replaces the main method's provider.
-        add: Loss terms ``METHOD.TERM`` to add.
+        add: Loss terms ``METHOD.TERM`` to add, and providers ``HOOK=METHOD`` beside the others.
         drop: Loss terms (``TERM`` or ``METHOD.TERM``) to leave out of the sum.
         wrappers: Wrapper plugins, in the order in which they change a payload.
 
@@ -69,7 +70,11 @@ class Composition:
                 raise unknown("hook", hook, ROUND_HOOKS, "--use takes HOOK=METHOD")
             self._join("method", donor)
             self.providers[hook] = donor
-        self.terms = self._choose_terms(add or [], drop or [])
+        self.beside: dict[str, list[str]] = {}
+        for text in add or []:
+            if "=" in text:
+                self._add_provider(*text.split("=", 1))
+        self.terms = self._choose_terms([t for t in add or [] if "=" not in t], drop or [])
         for name in wrappers or []:
             self._join("wrapper", name)
         unused = [name for name in options if name not in self.members]
@@ -93,6 +98,16 @@ class Composition:
             self.members[name] = Member(self._registry, kind, name, options)
         elif self.members[name].kind != kind:
             raise UsageError(f"{name!r} can't be both a method and a wrapper of one run")
+
+    def _add_provider(self, hook: str, method: str) -> None:
+        """``--add HOOK=METHOD``."""
+        if hook not in MERGED_HOOKS:
+            do = f"others have one provider: --use {hook}={method}" if hook in ROUND_HOOKS else ""
+            raise unknown("hook that can be added to:", hook, MERGED_HOOKS, do)
+        self._join("method", method)
+        if method in self.makers(hook):
+            raise UsageError(f"--add {hook}={method}: {method} provides it already")
+        self.beside.setdefault(hook, []).append(method)
 
     def _choose_terms(self, add: list[str], drop: list[str]) -> list[Term]:
         def term(method: str, name: str) -> Term:
@@ -126,7 +141,7 @@ class Composition:
         """Where a method provides something: ``client``, ``server``."""
         if method == self.main:
             return {"client", "server"}
-        sides = {ROUND_HOOKS[hook] for hook, name in self.providers.items() if name == method}
+        sides = {side for hook, side in ROUND_HOOKS.items() if method in self.makers(hook)}
         return sides | {"client" for term in self.terms if term.method == method}
 
     def _writers_of(self, hook: str) -> list[Member]:
@@ -135,14 +150,17 @@ class Composition:
         return [m for m in self.methods if hook in m.hooks and side in self._sides(m.name)]
 
     def _caller(self, hook: str) -> pluggy.HookCaller:
-        """A round's hook: its one provider, and the wrappers around it, the first innermost."""
+        """A round's hook: who provides it, and the wrappers around it, the first innermost."""
         manager = pluggy.PluginManager("protofl")
         manager.add_hookspecs(MethodSpec)
         provider = self.provider(hook)
-        manager.register(Baseline() if provider == BASELINE else self.members[provider].instance)
+        one = Baseline() if provider == BASELINE else self.members[provider].instance
+        makers = [self.members[name] for name in self.makers(hook)]
+        together = Together({m.name: m.call for m in makers if hook in m.hooks})
+        manager.register(together if hook in self.beside else one)
         for member in self.members.values():
             if member.kind == "wrapper" and hook in member.hooks:
-                manager.register(Around(member))
+                manager.register(Around(member.call))
         caller: pluggy.HookCaller = getattr(manager.hook, hook)
         return caller
 
@@ -158,6 +176,10 @@ class Composition:
         """The plugin whose implementation of a round's hook runs, `BASELINE` for the default."""
         name = self.providers[hook]
         return name if hook in self.members[name].hooks else BASELINE
+
+    def makers(self, hook: str) -> list[str]:
+        """The methods that provide a round's hook: one, and those that are added beside it."""
+        return [self.providers[hook], *self.beside.get(hook, ())]
 
     def call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
         """Call one of the six hooks; its result is what its one provider returns.
@@ -175,16 +197,16 @@ class Composition:
             )
         return result
 
-    def around(self, hook: str) -> list[tuple[str, type]]:
-        """Who makes a payload, by name and class: the hook's provider, and wrappers around it.
+    def around(self, hook: str) -> tuple[list[tuple[str, type]], list[tuple[str, type]]]:
+        """Who makes a payload, by name and class: the hook's providers, and who else has a part.
 
         What is sent down is taken from the knowledge, so other methods of the run make it, too.
         """
-        provider = self.members[self.providers[hook]]
-        members = [m for m in self.members.values() if m.kind == "wrapper" and hook in m.hooks]
+        makers = [self.members[name] for name in self.makers(hook)]
+        others = [m for m in self.members.values() if m.kind == "wrapper" and hook in m.hooks]
         if hook == "download_payload":
-            members += [m for m in self.methods if m is not provider]
-        return [(m.name, m.plugin) for m in (provider, *members)]
+            others += [m for m in self.methods if m not in makers]
+        return [(m.name, m.plugin) for m in makers], [(m.name, m.plugin) for m in others]
 
     @property
     def methods(self) -> list[Member]:

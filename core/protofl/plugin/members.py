@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.hookspecs.markers import hookimpl
 from protofl.options.declared import Config, parse_config
 from protofl.plugin.baseline import Baseline
 from protofl.plugin.choice import Choice
@@ -16,7 +15,6 @@ from protofl.plugin.loss import LossSource, checked
 from protofl.plugin.registry import Registry
 from protofl.views.client import Client
 from protofl.views.run import RunInfo
-from protofl.views.server import Server
 
 _VIEWS = ("client", "server")
 
@@ -81,23 +79,6 @@ class Member(Choice):
             frozenset(self.terms),
             checked(given, self.name, client.steps),
         )
-
-
-class Around:
-    """A wrapper as pluggy calls it: its hooks see the client or the server bound to it."""
-
-    def __init__(self, member: Member) -> None:
-        self._call = member.call
-
-    @hookimpl(wrapper=True)
-    def upload_payload(self, client: Client) -> Generator[None, Any, Any]:
-        """The wrapper's."""
-        return (yield from self._call("upload_payload", client=client))
-
-    @hookimpl(wrapper=True)
-    def download_payload(self, server: Server, client_id: int) -> Generator[None, Any, Any]:
-        """The wrapper's."""
-        return (yield from self._call("download_payload", server=server, client_id=client_id))
 
 
 def bound_to(owner: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

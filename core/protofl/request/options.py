@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from protofl.options.written import (
-    added_term,
+    added,
     assignments,
     dropped_term,
     every,
@@ -35,7 +35,7 @@ def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
         found["wrappers"] = several("--with", found.pop("with"))
     if "use" in found:
         found["use"] = assignments("--use", found["use"], "HOOK=METHOD")
-    for key, read in (("add", added_term), ("drop", dropped_term)):
+    for key, read in (("add", added), ("drop", dropped_term)):
         if key in found:
             found[key] = [read(text.strip()) for text in several(f"--{key}", found[key])]
     if "checkpoint_every" in found:

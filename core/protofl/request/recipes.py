@@ -147,7 +147,7 @@ def describe(options: Mapping[str, Any]) -> str:
     """A composition in a line."""
     parts = [str(options["method"])]
     parts += [f"{hook} of {donor}" for hook, donor in options.get("use", {}).items()]
-    parts += [f"{term} added" for term in options.get("add", ())]
+    parts += [f"{' of '.join(item.split('='))} added" for item in options.get("add", ())]
     parts += [f"{term} dropped" for term in options.get("drop", ())]
     parts += [f"wrapped in {name}" for name in options.get("wrappers", ())]
     return ", ".join(parts)

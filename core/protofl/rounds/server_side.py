@@ -122,7 +122,8 @@ class ServerSide:
                 place = self._within(f"{hook}, round {record.round}")
                 with self._spans.span(hook, "server"), place:
                     update = self._plan.composition.call(hook, server=self.view, uploads=uploads)
-                    expect_finite(update, f"{hook} of {self._plan.composition.provider(hook)}")
+                    makers = " and ".join(self._plan.composition.makers(hook))
+                    expect_finite(update, f"{hook} of {makers}")
                 record.knowledge.merge(update)
         return measured(self._plan, self._trial, record.knowledge, uploads)
 

@@ -1,4 +1,4 @@
-"""Mixing as a matrix: which hook and which loss term of a method runs in which other method.
+"""Mixing as a matrix: which hook and loss term of a method runs in, or beside, which other's.
 
 Every combination is planned on a tiny federation and goes through the dry step, as any run does.
 It runs, or is refused with the name of what it lacks; all else is a fault of a method or of
@@ -19,7 +19,7 @@ import numpy as np
 
 from protofl.dry_step.step import dry_step
 from protofl.errors import ProtoflError, Refused
-from protofl.hookspecs.method import ROUND_HOOKS
+from protofl.hookspecs.method import MERGED_HOOKS, ROUND_HOOKS
 from protofl.plan.plan import Plan
 from protofl.plugin.baseline import Baseline
 from protofl.plugin.kinds import hooks_of
@@ -29,9 +29,13 @@ from protofl.testing import toy
 RUNS, REFUSED, UNCLEAR = "runs", "refused", "unclear"
 
 ADD = "add"
-"""The place of a loss term that is added, beside the six hooks."""
+"""The place of a loss term that is added."""
 
-PLACES = (*ROUND_HOOKS, ADD)
+BESIDE = {f"{ADD} {hook}": hook for hook in MERGED_HOOKS}
+"""{the place of a hook that is added beside the main method's: the hook}."""
+
+PLACES = (*ROUND_HOOKS, *BESIDE, ADD)
+"""The six hooks, those that are merged, and loss terms."""
 
 _GIVEN = {
     "models": "toy",
@@ -50,12 +54,12 @@ class Cell:
 
     Attributes:
         main: The method that is run.
-        place: The hook that is taken from the donor, or ``add``.
+        place: The hook that is taken from the donor, ``add HOOK`` where it is added, or ``add``.
         donor: The method that gives, for ``add`` as METHOD.TERM.
         outcome: ``runs``, ``refused`` or ``unclear``.
         alike: Whether it was tried with clients of one architecture, as a method asks for that.
-        lacks: What it lacks where it is refused: ``key``, ``shape``, ``module``, ``phase``,
-            ``requirement``.
+        lacks: What it lacks where it is refused: ``key``, ``shape``, ``name``, ``module``,
+            ``phase``, ``requirement``.
         name: The name of that.
         message: The error in full.
     """
@@ -72,7 +76,9 @@ class Cell:
     @property
     def reason(self) -> str:
         """Why it is refused, in a few words."""
-        return f"{self.lacks} `{self.name}`" if self.lacks else ""
+        if self.lacks == "name":
+            return f"both send the key `{self.name}`"
+        return f"lacks the {self.lacks} `{self.name}`" if self.lacks else ""
 
 
 class Mixer:
@@ -105,6 +111,11 @@ class Mixer:
         """``--use HOOK=DONOR``."""
         return self._try(Cell(main, hook, donor, UNCLEAR), {"use": {hook: donor}})
 
+    def beside(self, main: str, place: str, donor: str) -> Cell:
+        """``--add HOOK=DONOR``."""
+        added = {"add": [f"{BESIDE[place]}={donor}"]}
+        return self._try(Cell(main, place, donor, UNCLEAR), added)
+
     def add(self, main: str, term: str) -> Cell:
         """``--add local_loss=DONOR.TERM``."""
         return self._try(Cell(main, ADD, term, UNCLEAR), {"add": [term]})
@@ -118,7 +129,8 @@ class Mixer:
                 terms = [f"{donor}.{term}" for donor in others for term in self.terms(donor)]
                 cells += [self.add(main, term) for term in terms]
             else:
-                cells += [self.use(main, place, donor) for donor in others]
+                one = self.beside if place in BESIDE else self.use
+                cells += [one(main, place, donor) for donor in others]
         return cells
 
     def _try(self, cell: Cell, options: Mapping[str, Any]) -> Cell:

@@ -24,7 +24,7 @@ class Knowledge(Payload):
         """
         old, new = self.get("classes"), update.get("classes")
         if new is not None and old is not None and not torch.equal(old, new):
-            for name in [n for n in self if n not in update and self._class_indexed(n, old)]:
+            for name in [n for n in self if n not in update and class_indexed(n, self[n], old)]:
                 self.setdefault(f"{name}.classes", old)
         for name in update:
             own = f"{name}.classes"
@@ -32,15 +32,15 @@ class Knowledge(Payload):
                 del self[own]  # its rows are those of the update's own ``classes`` now
         self.update(update)
 
-    def _class_indexed(self, name: str, classes: Tensor) -> bool:
-        """Whether a tensor's rows belong to classes: the vocabulary knows.
 
-        A name of a plugin's own stands in none: there a plain tensor with a row for every class of
-        ``classes`` does, unless its name says that its rows are public samples.
-        """
-        known = find_key(name)
-        if known is not None:
-            return known.by_class
-        tensor = self[name]
-        plain = "/" not in name and not name.endswith(".classes") and tensor.dim() > 0
-        return plain and not name.startswith("public_") and len(tensor) == len(classes)
+def class_indexed(name: str, tensor: Tensor, classes: Tensor) -> bool:
+    """Whether a tensor's rows belong to classes: the vocabulary knows.
+
+    A name of a plugin's own stands in none: there a plain tensor with a row for every class of
+    ``classes`` does, unless its name says that its rows are public samples.
+    """
+    known = find_key(name)
+    if known is not None:
+        return known.by_class
+    plain = "/" not in name and not name.endswith(".classes") and tensor.dim() > 0
+    return plain and not name.startswith("public_") and len(tensor) == len(classes)

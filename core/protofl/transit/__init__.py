@@ -1,0 +1,1 @@
+"""Between a hook and the wire: what several methods send, merged."""

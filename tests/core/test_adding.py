@@ -1,0 +1,279 @@
+"""``--add HOOK=METHOD``: several methods send, and give to the server's knowledge, side by side."""
+
+from __future__ import annotations
+
+import json
+
+import protofl as pf
+import pytest
+import torch
+from protofl.dry_step.step import dry_step
+from protofl.errors import SentTwice
+from protofl.transit.merging import merged
+from protofl_cli.tables import providers
+from recording_methods import CALLS, called, compose, run_of
+from runtime_toys import install, lines_of, make_plan, open_federation, train, without_times
+
+WHOLE = ["upload_payload=fedproto", "server_aggregate=fedproto", "download_payload=fedproto"]
+
+
+def rows(*classes):
+    """Prototypes whose numbers are their classes."""
+    known = torch.tensor(classes)
+    return {"prototypes": known.float().unsqueeze(1).repeat(1, 2), "classes": known}
+
+
+def logits(*classes):
+    known = torch.tensor(classes)
+    return {"class_logits": known.float().unsqueeze(1), "classes": known}
+
+
+# --- what is merged -------------------------------------------------------------------------------
+
+
+def test_keys_of_both_in_the_order_of_the_methods():
+    found = merged({"a": {"x": torch.ones(1)}, "b": {"y": torch.ones(2)}, "c": {}})
+    assert list(found) == ["x", "y"] and len(found["y"]) == 2
+
+
+def test_the_same_classes_are_sent_once():
+    found = merged({"a": rows(0, 2), "b": logits(0, 2)})
+    assert set(found) == {"prototypes", "class_logits", "classes"}
+
+
+def test_rows_of_other_classes_keep_theirs():
+    found = merged({"a": rows(0, 2), "b": logits(1, 2, 3), "c": {"public_logits": torch.ones(3)}})
+    assert set(found) == {
+        "prototypes",
+        "classes",
+        "class_logits",
+        "class_logits.classes",
+        "public_logits",
+    }
+    for name, classes in (("prototypes", [0, 2]), ("class_logits", [1, 2, 3])):
+        sent, whose = found.rows(name)
+        assert whose.tolist() == classes and sent[:, 0].tolist() == classes
+
+
+def test_rows_of_a_plugins_own_name_keep_their_classes_too():
+    own = {"spread": torch.ones(2, 5), "scalar": torch.tensor(1.0), "classes": torch.tensor([4, 5])}
+    found = merged({"a": rows(0, 2), "b": own})
+    assert found.classes_of("spread").tolist() == [4, 5]
+    assert "scalar.classes" not in found
+
+
+def test_what_both_say_of_the_client_is_sent_once():
+    counts = {"counts": torch.tensor([3, 4]), "samples": torch.tensor(7)}
+    found = merged({"a": rows(0, 2) | counts, "b": logits(0, 2) | counts})
+    assert found["samples"] == 7 and found["counts"].tolist() == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "key"),
+    [
+        (rows(0, 2), rows(0, 2), "prototypes"),
+        (rows(0, 2), rows(1), "prototypes"),
+        ({"samples": torch.tensor(1)}, {"samples": torch.tensor(2)}, "samples"),
+        ({"samples": torch.tensor(1)}, {"samples": torch.tensor(1.0)}, "samples"),
+        ({"head/weight": torch.ones(1)}, {"head/weight": torch.ones(1)}, "head/weight"),
+    ],
+)
+def test_a_key_that_both_send_is_refused_by_name(one, other, key):
+    with pytest.raises(SentTwice, match=f"left and right both send '{key}'"):
+        merged({"left": one, "right": other})
+
+
+def test_nothing_is_written_into_what_hooks_return():
+    one, other = rows(0, 2), logits(1)
+    merged({"a": one, "b": other})
+    assert set(one) == {"prototypes", "classes"} and set(other) == {"class_logits", "classes"}
+
+
+# --- in a run -------------------------------------------------------------------------------------
+
+
+def test_an_auxiliary_model_and_prototypes_travel_together():
+    plan = make_plan("fml", add=[*WHOLE, "fedproto.align"])
+    dry_step(plan)
+    lines = lines_of(plan)
+    assert set(lines[1]["loss_terms"]) == {"ce", "kl", "aux_ce", "aux_kl", "fedproto.align"}
+    alone = {name: lines_of(make_plan(name))[1] for name in ("fml", "fedproto")}
+    for direction in ("upload_floats", "download_floats"):
+        both = alone["fml"][direction] + alone["fedproto"][direction]
+        assert lines[1][direction] == both, direction
+
+
+def test_the_first_methods_numbers_stay_what_they_were():
+    """What fedproto sends beside fml changes nothing that fml computes, as no loss reads it."""
+    plain, more = lines_of(make_plan("fml")), lines_of(make_plan("fml", add=WHOLE))
+    for one, other in zip(plain, more, strict=True):
+        assert one["loss_terms"] == other["loss_terms"]
+        assert one["test_accuracy"] == other["test_accuracy"]
+
+
+def test_both_hooks_of_the_server_see_the_same_knowledge():
+    """None sees in a hook what another has changed in it: the order doesn't count."""
+    seen = []
+
+    def counting(key):
+        class Counting:
+            @pf.hookimpl
+            def upload_payload(self, client):
+                return pf.Payload({f"of_{key}": torch.ones(1)})
+
+            @pf.hookimpl
+            def server_aggregate(self, server, uploads):
+                seen.append(sorted(server.knowledge))
+                return {key: torch.ones(1)}
+
+            @pf.hookimpl
+            def server_train(self, server, uploads):
+                seen.append(sorted(server.knowledge))
+                return {f"{key}_trained": torch.ones(1)}
+
+        return Counting
+
+    hooks = ("upload_payload", "server_aggregate", "server_train")
+    plan = make_plan(counting("a"), {"b": counting("b")}, add=[f"{hook}=b" for hook in hooks])
+    federation = open_federation(plan)
+    federation.round(0)
+    assert seen == [[], [], ["a", "b"], ["a", "b"]]
+    assert sorted(federation.server.knowledge) == ["a", "a_trained", "b", "b_trained"]
+
+
+def test_each_method_is_called_with_its_own_view():
+    CALLS.clear()
+    run_of(add=["upload_payload=b", "server_train=local"])
+    assert "upload_payload" in called("b") and "upload_payload" in called("a")
+    assert all(weight == {"a": 1, "b": 2}[name] for name, _, weight, _ in CALLS)
+    assert "setup_client" in called("b") and "setup_server" not in called("b")
+
+
+def test_wrappers_are_around_what_is_merged():
+    seen = []
+
+    class Looking:
+        @pf.hookimpl(wrapper=True)
+        def upload_payload(self, client):
+            payload = yield
+            seen.append(set(payload))
+            return payload
+
+    lines_of(make_plan("fml", wrappers={"looking": Looking}, add=WHOLE), rounds=1)
+    assert all({"prototypes", "counts", "classes"} < keys for keys in seen)
+    assert all(any(key.startswith("auxiliary/") for key in keys) for keys in seen)
+
+
+def test_one_that_returns_nothing_is_named():
+    class Nothing:
+        @pf.hookimpl
+        def upload_payload(self, client):
+            return None
+
+    plan = make_plan("fedproto", {"nothing": Nothing}, add=["upload_payload=nothing"])
+    with pytest.raises(pf.RunFailure, match="upload_payload of nothing: it returned nothing"):
+        lines_of(plan)
+
+
+# --- what is refused, and advised -----------------------------------------------------------------
+
+
+def refused(method, **options):
+    with pytest.raises(pf.UsageError) as caught:
+        dry_step(make_plan(method, **options))
+    return caught.value
+
+
+def test_a_clash_is_found_before_training():
+    error = refused("fedproto", add=["upload_payload=fedtgp"])
+    assert "fedproto and fedtgp both send 'prototypes'" in error.what
+    assert (error.lacks, error.name) == ("name", "prototypes")
+    assert "--use" in error.do
+
+
+def test_the_advice_leads_to_a_run():
+    """From the bare term, by what each error says, to a composition that runs."""
+    error = refused("fml", add=["fedproto.align"])
+    advice = error.do.rpartition("all that fedproto needs: ")[2]
+    added = [word for word in advice.split() if word != "--add"]
+    assert sorted(added) == sorted(WHOLE)
+    dry_step(make_plan("fml", add=["fedproto.align", *added]))
+
+
+def test_the_advice_names_what_is_still_lacking():
+    error = refused("fml", add=["fedproto.align", "download_payload=fedproto"])
+    assert "fedproto, " not in error.do.partition(";")[0]  # it sends nothing as nobody knows any
+    for hook in ("upload_payload", "server_aggregate"):
+        assert f"--add {hook}=fedproto" in error.do
+    assert "--add download_payload=fedproto" not in error.do
+
+
+def test_what_would_clash_is_to_be_used_in_place():
+    error = refused("fedtgp", use={"server_aggregate": "fedproto"})
+    assert "fedgen (--add upload_payload=METHOD)" in error.do
+    assert "fedproto, fedsa (--use upload_payload=METHOD)" in error.do
+
+
+def test_the_one_that_fails_is_named():
+    error = refused("fedproto", add=["server_aggregate=feddistill"])
+    assert "server_aggregate of feddistill" in error.near
+    error = refused("feddistill", add=["server_aggregate=fedproto"])
+    assert "server_aggregate of fedproto reads it" in error.near
+
+
+@pytest.mark.parametrize(
+    ("add", "what", "more"),
+    [
+        (["inference=fedproto"], "can be added to: 'inference'", "--use inference=fedproto"),
+        (["upload_paylod=b"], "can be added to: 'upload_paylod'", "'upload_payload'"),
+        (["upload_payload=a"], "a provides it already", ""),
+        (["upload_payload=b", "upload_payload=b"], "b provides it already", ""),
+        (["upload_payload=fedprot"], "unknown method 'fedprot'", "'fedproto'"),
+    ],
+)
+def test_what_can_not_be_added(add, what, more):
+    with pytest.raises(pf.UsageError) as caught:
+        compose(add=add)
+    assert what in caught.value.what
+    assert more in str(caught.value)
+
+
+def test_one_in_place_and_the_main_method_beside_it():
+    composition = compose(use={"upload_payload": "b"}, add=["upload_payload=a"])
+    assert composition.makers("upload_payload") == ["b", "a"]
+    assert providers(composition)["upload_payload"] == "b + a"
+
+
+# --- what the gate takes from it ------------------------------------------------------------------
+
+
+def test_the_declarations_of_both_count():
+    """FedProto's downloads are declared, FML's too; what neither declares is still refused."""
+
+    class Sloppy:
+        downloads = {"x": "one"}
+
+        @pf.hookimpl
+        def download_payload(self, server, client_id):
+            return pf.Payload(x=torch.ones(1), z=torch.ones(1))
+
+    lines_of(make_plan("fml", add=WHOLE))
+    with pytest.raises(pf.RunFailure, match="'z' which no downloads of its sender declare"):
+        lines_of(make_plan("fml", {"sloppy": Sloppy}, add=["download_payload=sloppy"]))
+
+
+def test_in_a_folder_a_file_and_a_recipe(tmp_path, monkeypatch):
+    install(monkeypatch)
+    add = ["local_loss=fedproto.align", *WHOLE]
+    recipe = tmp_path / "both.toml"
+    first = train("fml", tmp_path / "one", add=add, save_recipe=recipe)
+    assert json.loads((tmp_path / "one/config.json").read_text())["add"] == [
+        "fedproto.align",
+        *WHOLE,
+    ]
+    text = recipe.read_text()
+    assert "upload_payload of fedproto added" in text and "local_loss=fedproto.align" in text
+    again = pf.run(config=tmp_path / "one/config.json", out=tmp_path / "two")
+    by_recipe = train(None, tmp_path / "three", config=recipe)
+    for run in (again, by_recipe):
+        assert without_times(run.record) == without_times(first.record)
