@@ -59,9 +59,10 @@ class NaiveLoop:
         if method not in METHODS:
             raise unknown("method of the naive loop", method, METHODS)
         variant = getattr(plan.composition.configs[method], "variant", "paper")
-        if variant != "paper" or settings.participation < 1 or settings.optimizer != "sgd":
+        plain = settings.optimizer == "sgd" and not (settings.weight_decay or plan.scheduled)
+        if variant != "paper" or settings.participation < 1 or not plain:
             raise UsageError(
-                "the naive loop does variant=paper, participation 1 and SGD alone",
+                "the naive loop does variant=paper, participation 1 and plain SGD alone",
                 do="measure this case without --against",
             )
         make_client, make_server = METHODS[method]

@@ -33,7 +33,9 @@ PANELS: dict[str, tuple[str, ...]] = {
         "batch_size",
         "optimizer",
         "lr",
+        "lr_schedule",
         "momentum",
+        "weight_decay",
         "clip",
         "feature_dim",
         "drop_last",
@@ -79,6 +81,7 @@ METAVAR = {
     "subset": "N|1/N",
     "partition": "NAME",
     "optimizer": "NAME",
+    "lr_schedule": "NAME",
     "precision": "NAME",
     "public": "N|npz:PATH|none",
     "options": "[NAME.]KEY=VALUE",
@@ -104,7 +107,7 @@ METAVAR = {
 
 REPEATABLE = {
     "options": "An option of the method, of NAME (a donor or wrapper), or of the chosen dataset, "
-    "partition, models, engine or backend",
+    "partition, models, engine or backend, of the optimizer or the schedule",
     "use": "Take a hook from another method, as that one alone would run it",
     "add": "Add a loss term of another method, or what its hook sends (upload_payload, "
     "download_payload) or gives to the server's knowledge (server_aggregate, server_train)",
@@ -114,7 +117,7 @@ REPEATABLE = {
 }
 
 CHOICES = (
-    "optimizer",
+    "lr_schedule",
     "precision",
     "on_bad_upload",
     "on_lost_client",
@@ -125,6 +128,10 @@ CHOICES = (
 
 WORDS = REPEATABLE | {
     "dataset": "The data set",
+    "optimizer": "Local optimiser, fresh each round: sgd, adam, or another of torch.optim, with "
+    "--set optimizer.KEY=VALUE",
+    "lr_schedule": "How the learning rate falls from round to round, with --set schedule.KEY=VALUE",
+    "weight_decay": "Weight decay",
     "subset": "Class-balanced part of the samples for the clients: a share (1/20) or a number",
     "public": "Public samples to hold out, public images in a file, or none",
     "feature_dim": "Feature width K",
@@ -138,6 +145,7 @@ WORDS = REPEATABLE | {
 """Descriptions, where the one in `Settings` says what the brackets say too."""
 
 DEFAULTS = {
+    "weight_decay": "the optimiser's own, mostly 0",
     "measure": "none",
     "metrics": "none",
     "participants_from": "drawn by seed and round",

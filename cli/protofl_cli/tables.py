@@ -74,7 +74,11 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
     group = s.models if names == [s.models] else f"{s.models}: {', '.join(names)}"
     rows.append(("models", f"{group}; K = {info.feature_dim}, {info.sample}"))
     optimizer = f"{s.optimizer} with lr {s.lr:g}" + (
-        f", momentum {s.momentum:g}" * bool(s.momentum) + f", clipped at {s.clip:g}" * bool(s.clip)
+        f" ({_called(s.lr_schedule, plan.schedule)})" * plan.scheduled
+        + f", momentum {s.momentum:g}" * bool(s.momentum)
+        + f", weight decay {s.weight_decay or 0:g}" * bool(s.weight_decay)
+        + "".join(f", {k}={value_text(v)}" for k, v in s.options.get("optimizer", {}).items())
+        + f", clipped at {s.clip:g}" * bool(s.clip)
     )
     extras = [
         word

@@ -68,7 +68,12 @@ def test_every_setting_has_its_option_and_the_reverse():
 def test_help_of_run_says_ranges_and_defaults(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     output = cli("run", "--help").output
-    for words in ("> 0, ≤ 1; default: 1", "sgd | adam; default: sgd", "default: digits", "N|off"):
+    for words in (
+        "> 0, ≤ 1; default: 1",
+        "constant | step | cosine | exponential; default: constant",
+        "default: digits",
+        "N|off",
+    ):
         assert words in output
 
 

@@ -150,7 +150,7 @@ def test_the_run_command_has_all_settings(page):
     text = section(page("reference/cli.md"), "## protofl run")
     for name in set(Settings.model_fields) - {"method", "recipe"}:
         assert f"`--{OTHER_NAMES.get(name, name).replace('_', '-')}`" in text
-    assert "| `--optimizer` | `sgd` \\| `adam` | sgd | Local optimiser, fresh each round |" in text
+    assert "| `--lr-schedule` | `constant` \\| `step` \\| `cosine` \\| `exponential` |" in text
     assert (
         "| `--clients` | `N`, 1 … 10,000,000 | the data set's, otherwise 20 | Clients M |" in text
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from protofl.data.batches import Samples, training_batches
 from protofl.machine.cores import autocast
 from protofl.models.whole import Whole
+from protofl.optim.optimisers import PLAIN, make_optimizer
 from protofl.plugin.loss import Loss
 from protofl.randomness import global_stream
 from protofl.views.batch import Batch
@@ -35,7 +37,7 @@ class TrainJob:
         loss: Named terms of a batch: ``loss(batch, output, step)``.
         after_batch: To be called with the detached output of every step; None where no method
             asks for it.
-        optimizer: ``sgd`` or ``adam``.
+        optimizer: ``sgd``, ``adam``, or another of `torch.optim`.
         momentum: Momentum of SGD.
         clip: Largest norm of each group's gradient; 0 for any.
         precision: ``fp32`` or ``bf16`` (autocast of the forward pass).
@@ -45,6 +47,9 @@ class TrainJob:
             It does nothing unless the run is profiled, and never waits for a device.
         record: The client.
         notes: Lines for the user; each is shown once in a run.
+        weight_decay: Weight decay; None for the optimiser's own.
+        optimizer_options: The optimiser's further arguments.
+        scheduled: Whether learning rates are others in other rounds.
     """
 
     model: Any
@@ -67,6 +72,24 @@ class TrainJob:
     record: ClientRecord
     notes: list[str] = field(default_factory=list)
     lap: Callable[[str], None] = _unprofiled
+    weight_decay: float | None = None
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
+    scheduled: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether the optimiser is SGD or Adam as they are, which engines compute themselves."""
+        return self.optimizer in PLAIN and not self.optimizer_options
+
+    def torch_optimizer(self, **options: Any) -> Optimizer:  # noqa: ANN401 - an optimiser's
+        """The optimiser as torch has it, fresh, over the groups; with further options of it."""
+        return make_optimizer(
+            self.optimizer,
+            self.groups,
+            self.momentum,
+            self.weight_decay,
+            {**self.optimizer_options, **options},
+        )
 
     @property
     def architecture(self) -> str:

@@ -165,7 +165,7 @@ class Trainer:
             loss = plan.composition.loss(client, given, phase)
         job = TrainJob(
             model=record.model,
-            groups=record.parameter_groups(settings.lr),
+            groups=record.parameter_groups(settings.lr, plan.rate(record.round)),
             loss=loss,
             after_batch=self._after_batch(client),
             optimizer=settings.optimizer,
@@ -182,6 +182,9 @@ class Trainer:
             keys=(phase.name, record.round, record.id),
             augment=settings.augment and phase.data == "private",
             record=record,
+            weight_decay=settings.weight_decay,
+            optimizer_options=settings.options.get("optimizer", {}),
+            scheduled=plan.scheduled,
         )
         return job, epochs * bounds[-1][1]
 

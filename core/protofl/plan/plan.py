@@ -22,6 +22,7 @@ from protofl.data.split import Split, majority_correct, number_of_clients
 from protofl.machine.device import device_of
 from protofl.models.architecture import Architecture, SplitModel
 from protofl.models.cost import cost
+from protofl.optim.schedules import Schedule, schedule_of
 from protofl.plan import inputs, steps
 from protofl.plan.settings import Settings, build
 from protofl.plugin.choice import Choice
@@ -149,6 +150,20 @@ class Plan:
     def seed(self, trial: int) -> int:
         """The effective seed of a trial: trial k of seed s equals a run with seed s + k."""
         return self.settings.seed + trial
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """How the learning rate goes from round to round."""
+        return schedule_of(self.settings.lr_schedule, self.settings.options.get("schedule", {}))
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether learning rates are others in other rounds."""
+        return self.schedule != Schedule()
+
+    def rate(self, round: int) -> float:
+        """The factor of all learning rates in a round; 1 before the first."""
+        return self.schedule.factor(round, self.settings.rounds)
 
     def split(self, trial: int) -> Split:
         """Which rows each client trains and is tested on in a trial."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -49,8 +50,16 @@ class Settings(BaseModel):
     local_epochs: int = option(1, "epochs of the private phase E", ge=1, le=1_000_000)
     batch_size: int = option(10, "samples per mini-batch", ge=1, le=1_000_000_000)
     drop_last: bool = option(False, "leave out the last, smaller batch")
-    optimizer: Literal["sgd", "adam"] = option("sgd", "local optimiser, fresh each round")
+    optimizer: Annotated[str, AfterValidator(str.lower)] = option(
+        "sgd", "local optimiser, fresh each round: sgd, adam, or another of torch.optim"
+    )
     lr: float = option(0.01, "learning rate η", gt=0)
+    lr_schedule: Literal["constant", "step", "cosine", "exponential"] = option(
+        "constant", "how the learning rate falls from round to round"
+    )
+    weight_decay: float | None = option(
+        None, "weight decay; the optimiser's own where not given, mostly 0", ge=0
+    )
     momentum: float = option(0.0, "momentum of SGD", ge=0, lt=1)
     clip: float = option(
         0.0, "largest gradient norm of the model, and of each further module; 0 for any", ge=0
@@ -146,6 +155,9 @@ CHOOSING = {
     "backend": "backend",
 }
 """Options that choose the plugin of a kind; in --set they stand for the chosen one."""
+
+TRAINING = ("optimizer", "schedule")
+"""Owners of further options in --set that are no plugins: of ``--optimizer``, ``--lr-schedule``."""
 
 FREE = set(
     "backend workers client_store profile job_limit measure metrics on_lost_client "

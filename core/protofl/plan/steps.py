@@ -12,8 +12,10 @@ from protofl.data.preparation import Preparation
 from protofl.errors import Refused, UsageError
 from protofl.machine.cores import usable_cores
 from protofl.models.architecture import Architecture
+from protofl.optim.optimisers import optimizer_options
+from protofl.optim.schedules import Schedule, schedule_of
 from protofl.options.declared import check_consent
-from protofl.plan.settings import CHOOSING, Settings, build
+from protofl.plan.settings import CHOOSING, TRAINING, Settings, build
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.composition import Composition
 from protofl.plugin.registry import Registry
@@ -24,7 +26,7 @@ from protofl.views.run import RunInfo
 
 def compose(registry: Registry, settings: Settings) -> Composition:
     """The method, donors and wrappers, with their options."""
-    others = {*CHOOSING, *settings.metrics}
+    others = {*CHOOSING, *TRAINING, *settings.metrics}
     return Composition(
         registry,
         settings.method,
@@ -94,8 +96,26 @@ def other_choices(
     else:
         registry.find("generator", settings.generator.partition(":")[0])
     found = chosen(registry, settings, *options)
+    own = settings.options | training_options(settings)
+    settings = settings.model_copy(update={"options": own})
     settings = placed(settings, found["engine"], device, uninstalled=bool(registry.extra))
     return settings, found | chosen(registry, settings, "backend")
+
+
+def training_options(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The further options of the optimiser and of the schedule, with their defaults.
+
+    Raises:
+        UsageError: One is unknown or out of its range, or there is no such optimiser.
+    """
+    optimizer, schedule = (settings.options.get(owner, {}) for owner in TRAINING)
+    found = schedule_of(settings.lr_schedule, schedule)
+    own = (settings.optimizer, optimizer, settings.momentum, settings.weight_decay)
+    usual = type(found) is Schedule and not found.warmup
+    return {
+        "optimizer": optimizer_options(*own),
+        "schedule": {} if usual else found.model_dump(mode="json", by_alias=True),
+    }
 
 
 def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[str, Choice]:
@@ -208,7 +228,8 @@ def resolved(
     settings: Settings, composition: Composition, choices: Mapping[str, Choice]
 ) -> Settings:
     """The settings with every plugin's options as they are in this run; made anew they stay so."""
-    options = {name: part.dump() for name, part in parts_of(composition, choices).items()}
+    options = {owner: settings.options[owner] for owner in TRAINING}
+    options |= {name: part.dump() for name, part in parts_of(composition, choices).items()}
     update: dict[str, Any] = {
         "options": {name: values for name, values in options.items() if values},
         "dataset": choices["dataset"].text,

@@ -127,7 +127,7 @@ class Federation:
     def _round(self, number: int) -> tuple[dict[str, Any], list[int]]:
         start, tally, settings = time.perf_counter(), Tally(), self.plan.settings
         last = number + 1 == settings.rounds
-        self.server.round = number
+        self.server.round, self.server.lr = number, settings.lr * self.plan.rate(number)
         self.server.evaluates = last or (number + 1) % settings.eval_every == 0
         # 1. Who takes part.
         asked = self.participants(number)
@@ -152,7 +152,8 @@ class Federation:
             tally.measures["flops"] = flops_of_round(self.flops, tally.trained)
         tally.seconds["total"] = time.perf_counter() - start
         self.client_accuracy = tally.accuracy
-        return {"trial": self.trial, "round": number, **tally.line(extra)}, clients
+        rate = {"lr": self.server.lr} if self.plan.scheduled else {}
+        return {"trial": self.trial, "round": number, **tally.line(extra), **rate}, clients
 
     def _answered(self, asked: list[int], number: int, tally: Tally) -> list[int]:
         """The clients that take part after all."""

@@ -82,15 +82,17 @@ class ClientRecord(Record):
         """Training samples per class, [C] int64."""
         return torch.bincount(self.train.y, minlength=self.info.num_classes)
 
-    def parameter_groups(self, lr: float) -> list[tuple[list[nn.Parameter], float]]:
-        """What local training updates, with the learning rate of each group."""
-        groups = [([p for p in self.model.parameters() if p.requires_grad], lr)]
+    def parameter_groups(
+        self, lr: float, factor: float = 1.0
+    ) -> list[tuple[list[nn.Parameter], float]]:
+        """What local training updates, with the learning rate of each group, times a factor."""
+        groups = [([p for p in self.model.parameters() if p.requires_grad], lr * factor)]
         for _, slot in self.slots():
             if slot.train and slot.with_model:
                 groups[0][0].extend(slot.module.parameters())
             elif slot.train:
                 own = lr if slot.lr is None else slot.lr
-                groups.append((list(slot.module.parameters()), own))
+                groups.append((list(slot.module.parameters()), own * factor))
         return groups
 
     def set_mode(self, training: bool) -> None:

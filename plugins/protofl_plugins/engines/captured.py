@@ -66,10 +66,12 @@ class Captured:
     @pf.hookimpl
     def train_group(self, jobs: list[pf.TrainJob], config: Config) -> list[dict[str, float]]:
         """Each client on a stream of its own."""
+        if not jobs[0].plain:
+            return self._fallback.by_torch(jobs)
         return self._fallback.train(jobs, partial(self._on_stages, config))
 
     def _on_stages(self, config: Config, jobs: list[pf.TrainJob]) -> list[dict[str, float]]:
-        kinds = [stepping.kind_of(job) for job in jobs]
+        kinds = [stepping.kind_of(job, rates=not job.scheduled) for job in jobs]
         keys = [(kind, kinds[:place].count(kind)) for place, kind in enumerate(kinds)]
         pairs = list(zip(jobs, keys, strict=True))
         try:
@@ -126,6 +128,7 @@ class Stage:
         torch._foreach_copy_(self._tensors, list(tensors_of(job.whole()).values()))
         for tensor in self.update.state:
             tensor.zero_()
+        self.update.set_rates([lr for _, lr in job.groups])
         chosen: dict[torch.Size, _Program] = {}  # within a phase only the batches' shapes differ
         for number, batch in enumerate(job.batches()):
             inputs = batch.x, batch.y, batch.index, job.loss.given(number)

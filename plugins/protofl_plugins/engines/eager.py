@@ -14,7 +14,7 @@ from torch import Tensor
 
 from protofl_plugins.engines.layers import FusedLinears, pointwise_convolutions
 from protofl_plugins.engines.stepping import Sums, forward, total
-from protofl_plugins.engines.updates import Update
+from protofl_plugins.engines.updates import update_of
 
 All = list[dict[str, float]]
 """The sums of each client's loss terms."""
@@ -52,7 +52,7 @@ def train_by(
         fused: Its layers that are updated by factors.
     """
     parameters = [p for group, _ in job.groups for p in group]
-    update, sums = Update(job, job.groups), Sums()
+    update, sums = update_of(job), Sums()
     for step, batch in enumerate(job.batches()):
         job.lap("data")
         output = forward(features, job.model.head, batch.x, job.precision)
@@ -100,6 +100,10 @@ class Fallback:
         if len(keys) > 1:  # one of them is why
             return [sums for job in jobs for sums in self.train([job], train)]
         return self.by_eager(jobs, self._failed[keys.pop()])
+
+    def by_torch(self, jobs: list[pf.TrainJob]) -> All:
+        """Train clients whose optimiser is torch's own, which an engine's steps can't be given."""
+        return self.by_eager(jobs, f"optimizer {jobs[0].optimizer} is torch's own")
 
     def by_eager(self, jobs: list[pf.TrainJob], why: str = "") -> All:
         """Train clients in the reference way; each is told why."""

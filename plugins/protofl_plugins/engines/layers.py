@@ -55,14 +55,15 @@ class FusedLinears:
     an ordinary gradient of that part.
 
     Args:
-        job: Where it asks for SGD without momentum and clipping in one precision, all larger layers
-            of `torch.nn.Linear` that it trains are taken, and none else.
+        job: Where it asks for SGD without momentum, clipping and weight decay in one precision, all
+            larger layers of `torch.nn.Linear` that it trains are taken, and none else.
         on: Whether any is.
     """
 
     def __init__(self, job: pf.TrainJob, *, on: bool) -> None:
-        asked = job.optimizer, job.precision, job.momentum, job.clip
-        groups = job.groups if on and asked == ("sgd", "fp32", 0, 0) else []
+        asked = job.optimizer, job.precision, job.momentum, job.clip, job.weight_decay or 0
+        taken = on and job.plain and asked == ("sgd", "fp32", 0, 0, 0)
+        groups = job.groups if taken else []
         self._rates = {id(p): lr for parameters, lr in groups for p in parameters}
         self._layers = [m for m in job.whole().modules() if self._worth_it(m)]
         self._factors: list[tuple[nn.Linear, Tensor, Tensor]] = []

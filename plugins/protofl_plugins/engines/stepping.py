@@ -93,9 +93,15 @@ def groups_by_name(job: pf.TrainJob, whole: Module) -> list[tuple[list[str], flo
     return [([names[id(p)] for p in parameters], lr) for parameters, lr in job.groups]
 
 
-def kind_of(job: pf.TrainJob) -> tuple[object, ...]:
-    """What clients must have in common to train by the same step, samples and values aside."""
+def kind_of(job: pf.TrainJob, *, rates: bool = True) -> tuple[object, ...]:
+    """What clients must have in common to train by the same step, samples and values aside.
+
+    Args:
+        job: A client.
+        rates: Whether learning rates belong to the step.
+    """
     whole = job.whole()
-    groups, shapes = repr(groups_by_name(job, whole)), outline(tensors_of(whole))
-    rules = job.optimizer, job.momentum, job.clip, job.precision
-    return job.architecture, groups, shapes, whole.modes, job.phase, job.loss.kind, *rules
+    groups, shapes = groups_by_name(job, whole), outline(tensors_of(whole))
+    trained = repr(groups if rates else [own for own, _ in groups])
+    rules = job.optimizer, job.momentum, job.weight_decay, job.clip, job.precision
+    return job.architecture, trained, shapes, whole.modes, job.phase, job.loss.kind, *rules

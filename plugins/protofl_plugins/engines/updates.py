@@ -1,8 +1,9 @@
-"""The optimisers of all engines: SGD, with or without momentum, and Adam.
+"""The optimisers of all engines: SGD, with or without momentum, and Adam; and torch's others.
 
-They do the arithmetic of `torch.optim` (see the tests), whose first optimiser costs a process most
-of a second and 150 MB, in a few operations for all parameters. Their whole state can be tensors, so
-that a captured step can be replayed and one update serves a stack of clients.
+The first two do the arithmetic of `torch.optim` (see the tests), whose first optimiser costs a
+process most of a second and 150 MB, in a few operations for all parameters. Their whole state can
+be tensors, so that a captured step can be replayed and one update serves a stack of clients. Other
+optimisers are torch's own (`TorchUpdate`), for engines that train one client after the other.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ Groups = Sequence[tuple[Sequence[Tensor], float]]
 class Update:
     """w ← w − η·g, or with momentum v ← m·v + g, w ← w − η·v, or Adam, in place.
 
-    Adam has β = (0.9, 0.999) and ε = 1e-8 (Kingma and Ba, Algorithm 1).
+    Adam has β = (0.9, 0.999) and ε = 1e-8 (Kingma and Ba, Algorithm 1). Weight decay λ adds λ·w to
+    the gradient, behind clipping.
 
     Args:
-        job: Names the optimiser, its momentum, and the largest norm of each group's gradient.
+        job: Names the optimiser, its momentum and weight decay, and the largest norm of each
+            group's gradient.
         groups: Parameters with a learning rate for each group, the job's or copies of them; with
             ``clients`` they have a leading axis over clients.
-        fixed: Count Adam's steps on the device, so that a captured step can be replayed.
+        fixed: Count Adam's steps on the device, so that a captured step can be replayed; and where
+            learning rates are others in other rounds, have them there (`set_rates`).
         clients: Clients along the leading axis, each at a step of its own; 0 for no such axis.
     """
 
@@ -35,7 +39,13 @@ class Update:
         self, job: pf.TrainJob, groups: Groups, *, fixed: bool = False, clients: int = 0
     ) -> None:
         self._parameters = [p.detach() for own, _ in groups for p in own]
-        self._lr = [lr for own, lr in groups for _ in own]
+        self._rates: Tensor | None = None
+        rates: Sequence[Any] = [lr for _, lr in groups]
+        if fixed and job.scheduled:
+            self._rates = torch.tensor(rates, dtype=torch.float64, device=job.device)
+            rates = self._rates.unbind()
+        self._lr = [lr for (own, _), lr in zip(groups, rates, strict=True) for _ in own]
+        self._decay = job.weight_decay or 0.0
         self._group = [number for number, (own, _) in enumerate(groups) for _ in own]
         self._adam, self._momentum, self._clip = job.optimizer == "adam", job.momentum, job.clip
         self._clients, count = clients, len(self._parameters)
@@ -45,6 +55,11 @@ class Update:
         if self._adam and (fixed or clients):
             shape = (count, clients) if clients else (count,)
             self._counts = torch.zeros(shape, dtype=torch.float64, device=job.device)
+
+    def set_rates(self, rates: Sequence[float]) -> None:
+        """Take other learning rates, one a group, where they are on the device."""
+        if self._rates is not None:
+            self._rates.copy_(torch.tensor(rates, dtype=torch.float64))
 
     @property
     def state(self) -> list[Tensor]:
@@ -65,6 +80,8 @@ class Update:
             [each[i] if clients is None else each[i][clients] for i in used]
             for each in (self._parameters, *self._moments)
         )
+        if self._decay:
+            found = [*torch._foreach_add(found, parameters, alpha=self._decay)]
         if self._adam:
             first, second = moments
             torch._foreach_lerp_(first, found, 0.1)
@@ -86,6 +103,10 @@ class Update:
             torch._foreach_mul_(velocity, self._momentum)
             torch._foreach_add_(velocity, found)
             found = velocity
+        if self._rates is not None:
+            steps = [g * self._lr[i].to(g.dtype) for i, g in zip(used, found, strict=True)]
+            torch._foreach_sub_(parameters, steps)
+            return
         rates = [self._lr[i] for i in used]
         for lr in dict.fromkeys(rates):
             own = [n for n, rate in enumerate(rates) if rate == lr]
@@ -124,3 +145,30 @@ class Update:
         parameter = self._parameters[i]
         number = number.to(parameter.dtype)
         return number.view(-1, *[1] * (parameter.dim() - 1)) if self._clients else number
+
+
+class TorchUpdate:
+    """One of torch's own optimisers, over a client's parameters.
+
+    Args:
+        job: Names the optimiser and its options, and the largest norm of each group's gradient.
+    """
+
+    def __init__(self, job: pf.TrainJob) -> None:
+        self._groups = [[*own] for own, _ in job.groups]
+        self._optimizer, self._clip = job.torch_optimizer(), job.clip
+
+    def __call__(self, gradients: Sequence[Tensor | None]) -> None:
+        """One step; a parameter without a gradient stays as it is."""
+        parameters = [p for own in self._groups for p in own]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        for own in self._groups if self._clip else ():
+            torch.nn.utils.clip_grad_norm_(own, self._clip)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+
+def update_of(job: pf.TrainJob) -> Update | TorchUpdate:
+    """What makes the steps of a client that is trained by itself."""
+    return Update(job, job.groups) if job.plain else TorchUpdate(job)

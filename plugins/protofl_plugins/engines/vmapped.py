@@ -59,6 +59,8 @@ class Vmapped:
     @pf.hookimpl
     def train_group(self, jobs: list[pf.TrainJob]) -> list[dict[str, float]]:
         """Those of a kind in lock-step."""
+        if not jobs[0].plain:
+            return self._fallback.by_torch(jobs)
         kinds = [stepping.kind_of(job) for job in jobs]
         alike: dict[Hashable, list[int]] = {}
         for place, job in enumerate(jobs):

@@ -20,6 +20,14 @@ OPTIMISERS = {
         lambda g: torch.optim.SGD(g, momentum=0.9),
     ),
     "adam": ({"optimizer": "adam", "momentum": 0.0}, lambda g: torch.optim.Adam(g)),
+    "sgd-decay": (
+        {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.2},
+        lambda g: torch.optim.SGD(g, momentum=0.9, weight_decay=0.2),
+    ),
+    "adam-decay": (
+        {"optimizer": "adam", "momentum": 0.0, "weight_decay": 0.2},
+        lambda g: torch.optim.Adam(g, weight_decay=0.2),
+    ),
 }
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 
@@ -58,6 +66,9 @@ def make_job(net, groups, loss, kind="sgd", dtype=torch.float32, **options):
         "loss": loss,
         "after_batch": None,
         "clip": 0.0,
+        "weight_decay": None,
+        "plain": True,
+        "scheduled": False,
         "batches": lambda: batches(dtype),
         "lap": lambda phase: None,
         "whole": lambda: net,

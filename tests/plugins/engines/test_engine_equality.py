@@ -51,6 +51,8 @@ OPTIMISERS = {
     "sgd": {},
     "momentum": {"momentum": 0.9},
     "adam": {"optimizer": "adam", "lr": 0.003},
+    "decay": {"momentum": 0.5, "weight_decay": 0.1, "clip": 0.5},
+    "adam-decay": {"optimizer": "adam", "lr": 0.003, "weight_decay": 0.1},
     "epochs": {"local_epochs": 3, "momentum": 0.5},
     "drop-last": {"drop_last": True, "local_epochs": 2},
 }
@@ -61,6 +63,33 @@ def test_optimisers_epochs_and_last_batches(engine, kind, double, tmp_path):
     made = pair(engine, "fedsa", tmp_path, [RESIDUAL], **OPTIMISERS[kind])
     wanted, found = (Run(plan, rounds=1) for plan in made)
     assert not found.notes
+    assert_equal_runs(found, wanted, 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_rates_that_fall(engine, kind, double, tmp_path):
+    """What an engine has recorded in one round has another rate in the next."""
+    options = OPTIMISERS[kind] | {"lr_schedule": "exponential"}
+    falling = pair(engine, "fedproto", tmp_path, [RESIDUAL], **options)
+    wanted, found, constant = (
+        Run(plan, rounds=3)
+        for plan in (*falling, make_plan("fedproto", tmp_path, [RESIDUAL], **OPTIMISERS[kind]))
+    )
+    assert not found.notes
+    assert_equal_runs(found, wanted, 1e-7)
+    with pytest.raises(AssertionError):
+        assert_equal_runs(found, constant, 1e-7)
+
+
+@pytest.mark.parametrize("options", [{"optimizer": "adamw"}, {"optimizer": "rmsprop"}], ids=str)
+def test_torch_s_own_optimisers(engine, options, double, tmp_path):
+    made = pair(engine, "fedkd", tmp_path, [RESIDUAL], lr=0.002, clip=0.5, **options)
+    wanted, found = (Run(plan, rounds=1) for plan in made)
+    if engine["engine"] == "compiled":
+        assert not found.notes
+    else:
+        (note,) = found.notes
+        assert f"trained by eager: optimizer {options['optimizer']} is torch's own" in note
     assert_equal_runs(found, wanted, 1e-9)
 
 

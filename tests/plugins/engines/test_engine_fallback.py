@@ -197,7 +197,8 @@ class Tells(Numbered):
         return {"ce": cross_entropy(output.logits, batch.y)}
 
 
-def test_one_recording_serves_all_clients_and_rounds(tmp_path):
+@pytest.mark.parametrize("options", [{}, {"lr_schedule": "exponential"}], ids=["", "scheduled"])
+def test_one_recording_serves_all_clients_and_rounds(options, tmp_path):
     """To record a step is to run it once more than there are batches."""
 
     def calls(plan):
@@ -206,7 +207,7 @@ def test_one_recording_serves_all_clients_and_rounds(tmp_path):
         return Tells.calls
 
     steps = calls(toy_plan(Tells, tmp_path, [RESIDUAL]))
-    plan = toy_plan(Tells, tmp_path, [RESIDUAL], engine="captured")
+    plan = toy_plan(Tells, tmp_path, [RESIDUAL], engine="captured", **options)
     sizes, lanes = 3, 2
     assert steps < calls(plan) <= steps + sizes * lanes
     assert calls(plan) == steps

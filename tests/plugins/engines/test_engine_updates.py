@@ -19,11 +19,18 @@ def parameters(generator):
     return [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
 
 
-def rules(kind, clip=0.0):
+def rules(kind, clip=0.0, decay=None, scheduled=False):
     """What an optimiser reads of a `pf.TrainJob`."""
     optimizer, momentum = KINDS[kind]
     device = torch.device("cpu")
-    return SimpleNamespace(optimizer=optimizer, momentum=momentum, clip=clip, device=device)
+    return SimpleNamespace(
+        optimizer=optimizer,
+        momentum=momentum,
+        weight_decay=decay,
+        clip=clip,
+        device=device,
+        scheduled=scheduled,
+    )
 
 
 def gradients(generator, step):
