@@ -48,7 +48,7 @@ class ProtoflError(Exception):
     @staticmethod
     def from_values(values: Mapping[str, Any]) -> ProtoflError:
         """The error that `to_values` wrote down, with its traceback as the cause."""
-        known = {"UsageError": UsageError, "HostFailure": HostFailure}
+        known = {kind.__name__: kind for kind in (UsageError, HostFailure, Late)}
         kind = known.get(str(values["error"]), RunFailure)
         error: ProtoflError = kind(values["what"], values["near"], values["do"])
         error.__cause__ = RuntimeError(values["trace"])
@@ -67,6 +67,16 @@ class RunFailure(ProtoflError):
 
 class Overtime(BaseException):
     """Something took longer than it may; no `Exception`, so that no hook catches it by the way."""
+
+
+class Late(RunFailure):
+    """A client's job, or a hook of the server, took longer than it may (``--job-limit``)."""
+
+    GO_ON = (
+        "with workers (--backend process) and --on-lost-client skip the round goes on without "
+        "such a client"
+    )
+    """What to do about a client's training."""
 
 
 class HostFailure(RunFailure):
@@ -210,6 +220,7 @@ class naming:
                 error.what = f"{self._place}: {error.what}"
                 error.place = error.place or self._place
         elif isinstance(error, (Exception, *ENDS)):
-            failure = RunFailure(f"{self._place}: {in_words(error)}", do="--debug shows where")
+            kind = Late if isinstance(error, Overtime) else RunFailure
+            failure = kind(f"{self._place}: {in_words(error)}", do="--debug shows where")
             failure.place = self._place
             raise failure from error

@@ -13,7 +13,7 @@ import pytest
 from protofl_cli.app import app
 from typer.testing import CliRunner
 
-PROTOFL = [sys.executable, "-c", "from protofl_cli.app import main; main()"]
+PROTOFL = [sys.executable, "-c", "from protofl_cli.start import main; main()"]
 
 
 @pytest.fixture(scope="session")

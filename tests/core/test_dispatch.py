@@ -7,13 +7,18 @@ client that was lost, or trained twice, or restored from an old file, answers wi
 from __future__ import annotations
 
 import json
+import re
 import threading
+import time
 from pathlib import Path
 from typing import ClassVar
 
 import protofl as pf
 import pytest
+from protofl.dispatch import crew
+from protofl.errors import Late
 from protofl.hosts.jobs import (
+    Absent,
     Drop,
     Evaluate,
     EvaluateReply,
@@ -416,6 +421,108 @@ def test_the_same_bytes_count_once(world):
     hosts.train(range(50), 0, blob=b"x" * 90)
     hosts.kill(op="evaluate", client=7)
     hosts.evaluate(range(50))
+
+
+# --- jobs that do not end -------------------------------------------------------------------------
+
+
+def failing(client, **job):
+    """A gate by which a client's training in round 1 fails by an error, or waits for its host."""
+
+    def gate(host, asked):
+        if (asked.client, asked.round) == (client, 1):
+            if "error" in job:
+                raise job["error"]
+            job["waiting"](host)
+
+    return gate
+
+
+def answers(hosts, clients, round, **options):
+    """{client: the reply's kind} of a round's training."""
+    jobs = [Train(client, round, blob=b"x", **options) for client in clients]
+    found = {job.client: reply for job, reply in hosts.pool.run(jobs)}
+    for client, reply in found.items():
+        if not isinstance(reply, Absent):
+            hosts.expected.setdefault(client, []).append([round, "before_upload", "x"])
+    return {client: type(reply).__name__ for client, reply in found.items()}
+
+
+def test_a_job_that_a_host_interrupted_makes_its_client_absent(world):
+    """Once is enough: it would take its time again. The host is replaced, as is all on it."""
+    hosts = world(2)
+    hosts.train(range(4), 0)
+    late = Late("upload_payload, client 2, round 1: no end after 2 s (--job-limit) in process 7")
+    hosts.gate = failing(2, error=late)
+    found = answers(hosts, range(4), 1, may_fail=True)
+    assert found == {0: "TrainReply", 1: "TrainReply", 2: "Absent", 3: "TrainReply"}
+    assert len(hosts.started) == 3
+    (replaced,) = hosts.notes
+    number = next(host.number for host in hosts.closed)
+    assert replaced.startswith(f"worker {number}: {late.what}; replaced, ")
+    hosts.evaluate(range(4), 1)
+    hosts.train(range(4), 2)
+
+
+def test_a_job_that_may_not_fail_ends_the_run(world):
+    hosts = world(2)
+    late = Late("it: no end", do="what to do")
+    hosts.gate = failing(2, error=late)
+    hosts.train(range(4), 0)
+    with pytest.raises(Late, match="it: no end") as caught:
+        hosts.train(range(4), 1)
+    assert caught.value.do == "what to do"
+    assert len(hosts.started) == 2
+
+
+def waits(host):
+    """A job that nothing interrupts, until its host is ended from outside."""
+    until = time.monotonic() + 20
+    while not host.ended and time.monotonic() < until:
+        time.sleep(0.005)
+    raise pf.HostFailure(f"host {host.number} was killed during: train")
+
+
+@pytest.mark.parametrize("may_fail", [True, False])
+def test_a_host_that_can_not_interrupt_a_job_is_ended(world, monkeypatch, may_fail):
+    monkeypatch.setattr(crew, "GRACE", 0.1)
+    hosts = world(2, job_limit=0.1)
+    hosts.train(range(4), 0)
+    hosts.gate = failing(2, waiting=waits)
+    why = r"host \d was killed during: train: no end after 0\.1 s \(--job-limit\), and it could not"
+    if may_fail:
+        assert answers(hosts, range(4), 1, may_fail=True)[2] == "Absent"
+        assert re.search(why, hosts.notes[0])
+        assert len(hosts.started) == 3
+        hosts.train(range(4), 2)
+    else:
+        with pytest.raises(Late, match=why) as caught:
+            hosts.train(range(4), 1)
+        assert "--on-lost-client skip" in caught.value.do
+
+
+def test_a_host_that_ends_within_the_limit_is_no_job_that_does_not_end(world):
+    hosts = world(2, job_limit=100)
+    hosts.kill(op="train", client=2)
+    hosts.train(range(4), 0)
+    assert len(hosts.started) == 3
+    assert threading.active_count() < 20, "the alarms are off"
+
+
+@pytest.mark.parametrize("ends", [1, 3], ids=["does not end", "ends hosts"])
+def test_a_client_is_absent_where_no_host_can_be_started_in_place_of_its_own(world, ends):
+    """The others take over; the client does not end them too."""
+    hosts = world(3, room=3 if ends == 1 else 5)
+    hosts.train(range(6), 0)
+    if ends == 1:
+        hosts.gate = failing(2, error=Late("it: no end"))
+    for _ in range(ends if ends > 1 else 0):
+        hosts.kill(op="train", client=2, round=1)
+    found = answers(hosts, range(6), 1, may_fail=True)
+    assert [client for client, kind in found.items() if kind == "Absent"] == [2]
+    assert "not replaced (no room for another host)" in hosts.notes[-1]
+    hosts.train(range(6), 2)
+    assert len(set(hosts.alive().values())) == 2
 
 
 # --- errors and the end --------------------------------------------------------------------------

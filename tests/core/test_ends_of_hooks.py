@@ -11,7 +11,7 @@ import time
 
 import protofl as pf
 import pytest
-from protofl.errors import Overtime, RunFailure
+from protofl.errors import Late, Overtime
 from protofl.machine.overtime import at_most
 from torch.nn.functional import cross_entropy
 
@@ -142,8 +142,15 @@ def test_sys_exit_where_clients_train_together(fails):
 def test_a_hook_that_never_returns(fails, hook, what):
     said = fails(method(hook, what), job_limit=1)
     assert said.startswith(f"{PLACES[hook]}: no end after 1 s (--job-limit) in process ")
+    assert ("--on-lost-client skip" in said) == (hook in ("local_loss", "upload_payload"))
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_a_hook_that_never_returns_where_clients_train_together(fails):
+    """The engine tries again by itself what an error ended."""
+    said = fails(method("local_loss", hangs), engine="vmapped", job_limit=0.5)
+    assert "no end after " in said and "local_loss, client" in said
 
 
 def test_a_plugin_that_ends_the_program_before_a_run(tmp_path):
@@ -190,7 +197,7 @@ def test_another_thread_can_not_be_interrupted():
 
 
 def test_what_no_hook_names_is_named_by_its_job():
-    with pytest.raises(RunFailure, match=r"train of client 3: no end after 0\.05 s") as caught:
+    with pytest.raises(Late, match=r"train of client 3: no end after 0\.05 s") as caught:
         with at_most(0.05, "train of client 3"):
             time.sleep(1)
     assert isinstance(caught.value.__cause__, Overtime)

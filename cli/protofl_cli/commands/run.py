@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protofl_cli.interrupts import interrupted
+from protofl_cli.interrupts import interrupted, put_off
 from protofl_cli.options import Debug
 from protofl_cli.run_options import option_parameters, with_options
 
@@ -101,7 +101,8 @@ def run(
             if not resume:
                 _check_named(request.options)
             screen.loading()
-            from protofl.runs.run import start
+            with put_off():
+                from protofl.runs.run import start
 
             start(request, screen)
     except KeyboardInterrupt as stop:

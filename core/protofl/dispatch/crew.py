@@ -2,18 +2,22 @@
 
 What a client was trained with since its last file is remembered, so that a client whose host ended
 is made again where it is needed: from that file or its seed, by the same jobs, to the same bits.
+
+A job that does not end is interrupted by its own host; a host that can't is ended a while later.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from queue import SimpleQueue
 
 from protofl.dispatch.recovery import Handle, Kept, Memory, Slot
-from protofl.errors import HostFailure
+from protofl.errors import HostFailure, Late
 from protofl.files.scratch import ScratchFolder
+from protofl.hosts.host import go_on
 from protofl.hosts.jobs import (
     Absent,
     ClientJob,
@@ -31,6 +35,10 @@ TRIES = 3
 """Hosts that may end in the same job before the run does."""
 
 
+GRACE = 60.0
+"""Seconds that a host has beyond a job's limit to interrupt the job itself."""
+
+
 class NoHost(Exception):
     """A host ended and could not be replaced."""
 
@@ -42,6 +50,7 @@ class Crew:
         start: Starts host number n; see `protofl.Dispatcher`.
         count: Hosts to start.
         journal: Bytes of different downloads to remember, at most.
+        job_limit: Seconds that a client's job may take; 0 for any.
 
     Attributes:
         lock: Held wherever several threads could change something; notified when a client's host
@@ -51,12 +60,14 @@ class Crew:
         notes: Lines for the user.
     """
 
-    def __init__(self, start: Callable[[int], Handle], count: int, journal: int) -> None:
+    def __init__(
+        self, start: Callable[[int], Handle], count: int, journal: int, job_limit: float = 0
+    ) -> None:
         self.lock = threading.Condition()
         self.slots: list[Slot] = []
         self.assigned: dict[int, int] = {}
         self.notes: SimpleQueue[str] = SimpleQueue()
-        self._start, self._memory = start, Memory(journal)
+        self._start, self._memory, self._limit = start, Memory(journal), job_limit
         self._handover = ScratchFolder("protofl-moved-")
         self._trial: StartTrial | None = None
         self._closed = False
@@ -100,35 +111,70 @@ class Crew:
         """Do a job; None just tells a host of the trial.
 
         Returns:
-            The reply; `Absent` where the job ended three hosts, and may fail.
+            The reply; `Absent` where the job ended three hosts or did not end, and may fail.
 
         Raises:
             HostFailure: It ended three hosts, or the host that ended had a client that can't be
                 restored, or was the last.
+            Late: It did not end.
             NoHost: The host ended and none can be started in its place; others have its work.
         """
         ended = 0
         while True:
-            slot = self.slots[number]
+            slot, may_fail = self.slots[number], isinstance(job, Train) and job.may_fail
             try:
                 self._tell(slot)
                 if job is None:
                     return Reply()
                 if isinstance(job, ClientJob):
                     self._bring(slot, job)
-                reply = slot.host.do(job)
+                reply = self._within_limit(slot, job)
+            except Late as late:
+                if not may_fail:
+                    raise
+                # What it was interrupted in may have left the host in any state.
+                failure = HostFailure(f"worker {number}: {late.what}")
+                return self._without(slot, failure, job, "it did not end")
             except HostFailure as failure:
                 ended += 1
                 row = f"{TRIES} hosts in a row ended in this job"
-                may_fail = isinstance(job, Train) and job.may_fail
-                if ended == TRIES and not may_fail:
+                if ended < TRIES:
+                    self._replace(slot, failure)
+                    continue
+                if not may_fail:
                     raise HostFailure(failure.what, row, failure.do) from failure
-                self._replace(slot, failure)
-                if ended == TRIES:
-                    return Absent(notes=[f"{row}, and the round goes on without it: {job}"])
-                continue
+                return self._without(slot, failure, job, row)
             self._remember(job)
             return reply
+
+    def _within_limit(self, slot: Slot, job: Job) -> Reply:
+        """Have a host do a job; one that can't interrupt it is ended."""
+        if not self._limit or not isinstance(job, ClientJob):
+            return slot.host.do(job)
+        rung = threading.Event()
+
+        def ring() -> None:
+            rung.set()
+            slot.host.close()
+
+        alarm = threading.Timer(self._limit + GRACE, ring)
+        alarm.daemon = True
+        alarm.start()
+        try:
+            return slot.host.do(job)
+        except HostFailure as failure:
+            if not rung.is_set():
+                raise
+            why = f"no end after {self._limit:g} s (--job-limit), and it could not be interrupted"
+            raise Late(f"{failure.what}: {why}", do=go_on(job)) from failure
+        finally:
+            alarm.cancel()
+
+    def _without(self, slot: Slot, failure: HostFailure, job: Job | None, why: str) -> Absent:
+        """Put another host in the place of one, whose client is absent."""
+        with suppress(NoHost):  # others do its work
+            self._replace(slot, failure)
+        return Absent(notes=[f"{job}: {why}; the round goes on without the client"])
 
     def release(self, number: int, clients: list[int]) -> None:
         """Have a host let go of clients, which other hosts will take."""

@@ -24,6 +24,7 @@ class Deal:
 
         Raises:
             HostFailure: A job ended three hosts, or a client could not be restored.
+            Late: A job did not end.
         """
         working = self._crew.working
         for number in working:
@@ -60,10 +61,10 @@ class Deal:
         self._done.put(None)
 
     def _take(self, number: int) -> ClientJob | None:
-        """The next job for a host; None where there will be none."""
+        """The next job for a host; None where there will be none, or it has ended."""
         crew = self._crew
         with crew.lock:
-            while self._left or self._busy:
+            while (self._left or self._busy) and number in crew.working:
                 for position, job in enumerate(self._left):
                     home = crew.home(job.client)
                     owner = crew.assigned.get(job.client) if home is None else home

@@ -31,6 +31,8 @@ class Dispatcher:
             started any more ``start`` raises `HostFailure`; the others then do its work.
         count: Hosts to start.
         journal: Bytes of different downloads to remember, at most.
+        job_limit: Seconds after which a client's job counts as one that never ends; 0 for any. A
+            host interrupts such a job; one that can't is ended, by ``close()``.
 
     Attributes:
         report: Takes a line for the user, in the thread that runs the jobs.
@@ -40,10 +42,15 @@ class Dispatcher:
     """The numbers of the cores on which this process, and hosts that it starts, may run."""
 
     def __init__(
-        self, start: Callable[[int], Handle], count: int, *, journal: int = JOURNAL
+        self,
+        start: Callable[[int], Handle],
+        count: int,
+        *,
+        journal: int = JOURNAL,
+        job_limit: float = 0,
     ) -> None:
         self.report: Callable[[str], None] = lambda line: None
-        self._crew = Crew(start, count, journal)
+        self._crew = Crew(start, count, journal, job_limit)
         self._seconds = Seconds()
         self._placed: int | None = None
 
@@ -68,6 +75,7 @@ class Dispatcher:
 
         Raises:
             HostFailure: A job ended three hosts, or a client could not be restored.
+            Late: A job did not end.
         """
         mine = [job for job in jobs if isinstance(job, ClientJob)]
         assert len(mine) == len(jobs), "a job that concerns no client is for broadcast"

@@ -96,17 +96,21 @@ class RunFolder:
         try:
             path.mkdir(parents=True, exist_ok=True)
             write_json(path / CONFIG, config)
-            (path / METRICS).touch()
-            folder._checkpoint.mkdir(exist_ok=True)
-            write_json(folder._checkpoint / CONFIG, config)
-            begun = {"config": CONFIG, "record": folder._record.length}
-            folder._manifest.commit(begun, {}, journal="begin.jsonl")
+            folder._begin(config)
         except OSError as error:
             raise UsageError(
                 f"--out {path} can't be written: {error.strerror or error}",
                 do="choose another folder with --out",
             ) from None
         return folder
+
+    def _begin(self, config: Mapping[str, Any]) -> None:
+        """Keep the configuration as it is now, before the first round."""
+        (self.path / METRICS).touch()
+        self._checkpoint.mkdir(exist_ok=True)
+        write_json(self._checkpoint / CONFIG, config)
+        begun = {"config": CONFIG, "record": self._record.length}
+        self._manifest.commit(begun, {}, journal="begin.jsonl")
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
@@ -154,6 +158,8 @@ class RunFolder:
             (self.path / SUMMARY).unlink(missing_ok=True)
             self._manifest.settle()
         self._record.cut()
+        if not self._manifest.values:  # it was killed while `create` was at work
+            self._begin(self.config())
         return self._manifest.damage
 
     def add(self, row: dict[str, Any]) -> None:

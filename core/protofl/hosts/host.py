@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from protofl.errors import naming
+from protofl.errors import Late, naming
 from protofl.files.replacing import told_of_disk
 from protofl.gate.declared import Declared
 from protofl.gate.downloads import DownloadGate, Read
@@ -25,6 +25,11 @@ from protofl.profile.clock import Clock
 from protofl.profile.spans import HostProfile
 from protofl.views.records import ClientRecord
 from protofl.wire.payload import Payload
+
+
+def go_on(job: work.Job) -> str:
+    """What to do about a job that does not end."""
+    return Late.GO_ON if isinstance(job, work.Train) and job.when == "before_upload" else ""
 
 
 class Host:
@@ -60,7 +65,7 @@ class Host:
         """
         start = time.perf_counter_ns()
         self._profile.sample = isinstance(job, work.ClientJob) and job.sample
-        with self._computing(), at_most(self.plan.settings.job_limit, str(job)):
+        with self._computing(), at_most(self.plan.settings.job_limit, str(job), go_on(job)):
             reply = self._do(job)
         if self._profile.spans.on and isinstance(job, work.ClientJob):
             name = self.plan.info.architecture_of(job.client).name
@@ -92,8 +97,8 @@ class Host:
         names = [self.plan.info.architecture_of(job.client).name for job in train]
         for places in chunks(engine, names):
             chosen = [train[place] for place in places]
-            limit = self.plan.settings.job_limit * len(chosen)
-            with self._computing(), at_most(limit, " and ".join(map(str, chosen))):
+            limit, words = self.plan.settings.job_limit * len(chosen), map(str, chosen)
+            with self._computing(), at_most(limit, " and ".join(words), go_on(chosen[0])):
                 replies = carry_out(engine, [self._training(job) for job in chosen])
             yield from zip(chosen, replies, strict=True)
 

@@ -122,4 +122,4 @@ class Process:
         def start(number: int) -> Worker:
             return Worker(number, text, cores[number] if pinned else None)
 
-        return pf.Dispatcher(start, count)
+        return pf.Dispatcher(start, count, job_limit=plan.settings.job_limit)

@@ -156,7 +156,7 @@ class Pool(pf.Dispatcher):
             first.discard(number)
             return Actor(self, number, wait=wait)
 
-        super().__init__(start, workers)
+        super().__init__(start, workers, job_limit=plan.settings.job_limit)
 
     def close(self) -> None:
         """End the actors."""

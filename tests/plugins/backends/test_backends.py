@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -203,6 +204,56 @@ def test_a_client_that_ends_every_worker_may_be_absent(run, tmp_path):
     sys.modules.pop("greedy_plugin", None)
     assert [row.pop("absent", None) for row in lost.record] == [None, {"3": "failed"}, None]
     same(lost, replay)
+
+
+HOLD = {
+    "a hook": "",
+    "a hook that nothing interrupts": "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", HOLD)
+def test_a_client_whose_training_does_not_end_may_be_absent(run, tmp_path, monkeypatch, what):
+    """The worker is ended, too, and replaced; the run is the replay of the others."""
+    install(
+        tmp_path / "site",
+        "endless",
+        "import signal, time\n"
+        "class Endless:\n"
+        "    @pf.hookimpl\n"
+        "    def upload_payload(self, client):\n"
+        "        if client.id == 3 and client.round == 1:\n"
+        f"            {HOLD[what]}\n"
+        "            time.sleep(1000)\n"
+        "        return client.class_prototypes()\n",
+    )
+    notes, workers = [], []
+
+    def progress(event):
+        if isinstance(event, pf.events.Note) and "client" in event.text:
+            notes.append(event.text)
+        if isinstance(event, pf.events.RoundStarted):
+            workers.append(children(os.getpid()))
+
+    monkeypatch.setattr("protofl.dispatch.crew.GRACE", 1.0)
+    given = {"dry_step": False, "rounds": 3}
+    skip = {"on_lost_client": "skip", "job_limit": 2, "progress": progress}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path / "site")
+        lost = run("endless", "lost", backend="process", workers=2, **skip, **given)
+        replay = run("endless", "replay", backend="local", participants_from=lost.folder, **given)
+    sys.modules.pop("endless_plugin", None)
+    assert [row.pop("absent", None) for row in lost.record] == [None, {"3": "failed"}, None]
+    same(lost, replay)
+    replaced, went_on = notes
+    place = "client 3" if HOLD[what] else "upload_payload, client 3, round 1: "
+    assert re.match(r"worker \d.* \(?process \d+.*replaced", replaced), replaced
+    assert place in replaced and "no end after 2 s (--job-limit)" in replaced
+    assert went_on == (
+        "train of client 3 in round 1: it did not end; the round goes on without the client"
+    )
+    assert len({*workers[1]} & {*workers[2]}) == 1, "the other worker stays"
 
 
 @pytest.mark.slow

@@ -1,0 +1,331 @@
+"""Runs that are killed at random moments and continued: the same folder as without, or not.
+
+    python benchmarks/kills.py runs/kills                 # two hundred kills over all methods
+    python benchmarks/kills.py runs/kills --kills 20 --methods fedproto fedsa
+    python benchmarks/kills.py runs/kills --report        # what was found so far
+
+For each method there is one run that nothing befalls, and two that are killed: with clients in the
+run's own process, and with two worker processes. There the victim is the run or one of its workers
+(SIGKILL; the run also SIGTERM and SIGINT). A run that ended is continued by ``--resume``, or begun
+anew where it had no folder yet, until it is done; then all that lies in its folder is compared with
+the folder of the first, byte for byte but for times. Finished runs are not repeated, so this may
+be stopped and called again. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from protofl.plugin.registry import Registry
+
+MAIN = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+PATIENCE = 300
+"""Seconds after which a run that does not end counts as hanging."""
+ONE_MODEL = ("fedavg", "fedprox")
+COMMAND = (sys.executable, "-c", "import sys; from protofl_cli.start import main; main()")
+
+
+@dataclass
+class Chain:
+    """A run, and what befell it until it was done.
+
+    Attributes:
+        method: The method.
+        backend: Where its clients lived.
+        kills: {whom, and by what signal: how often}.
+        early: Kills before there was a folder to continue from.
+        rounds: The round that each kill interrupted; -1 before the first was saved.
+        wrong: What is not as it should be; empty where all is.
+    """
+
+    method: str
+    backend: str
+    kills: Counter[str] = field(default_factory=Counter)
+    early: int = 0
+    rounds: list[int] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+def main() -> None:
+    """Kill what is to be killed, and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--kills", type=int, default=200, help="how many, over all runs")
+    parser.add_argument("--methods", nargs="+", help="default: all that are installed")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=0, help="of the random moments")
+    parser.add_argument("--report", action="store_true", help="print what was found, run nothing")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    found = given.folder / "chains.jsonl"
+    if not given.report:
+        methods = given.methods or sorted(plugin.name for plugin in Registry().plugins("method"))
+        run_all(given, methods, found)
+    report([Chain(**{**c, "kills": Counter(c["kills"])}) for c in read(found)])
+
+
+def run_all(given: argparse.Namespace, methods: list[str], found: Path) -> None:
+    """All chains that are not done."""
+    chains = [(method, backend) for method in methods for backend in ("local", "process")]
+    each, more = divmod(given.kills, len(chains))
+    done = {(c["method"], c["backend"]) for c in read(found)}
+    for number, (method, backend) in enumerate(chains):
+        count = each + (number < more)
+        if count and (method, backend) not in done:
+            place = Place(given.folder, method, backend, given.rounds)
+            chain = killed(place, count, random.Random(f"{given.seed} {method} {backend}"))
+            with found.open("a") as file:
+                file.write(json.dumps(vars(chain)) + "\n")
+            print(method, backend, dict(chain.kills), chain.wrong or "equal", flush=True)
+
+
+def read(found: Path) -> list[dict[str, Any]]:
+    """The chains of a file."""
+    return [json.loads(line) for line in found.read_text().splitlines()] if found.exists() else []
+
+
+def report(chains: list[Chain]) -> None:
+    """Print sums, and all that is wrong."""
+    kills = sum((chain.kills for chain in chains), Counter[str]())
+    methods = {chain.method for chain in chains}
+    print(f"{sum(kills.values())} kills of {len(chains)} runs of {len(methods)} methods")
+    for what, count in kills.most_common():
+        print(f"  {count:4}  {what}")
+    print(f"  {sum(chain.early for chain in chains):4}  of them before there was a folder")
+    saved = Counter(number for chain in chains for number in chain.rounds)
+    print(f"  behind rounds: {', '.join(f'{n}: {saved[n]}' for n in sorted(saved))}")
+    print(f"{sum(bool(chain.wrong) for chain in chains)} runs differ")
+    for chain in chains:
+        for line in chain.wrong:
+            print(f"  {chain.method}, {chain.backend}: {line}")
+
+
+# --- a run that is killed -------------------------------------------------------------------------
+
+
+@dataclass
+class Place:
+    """Where the runs of a method lie, and how they are started."""
+
+    folder: Path
+    method: str
+    backend: str
+    rounds: int
+
+    @property
+    def whole(self) -> Path:
+        """The folder of the run that nothing befalls."""
+        return self.folder / self.method / "whole"
+
+    @property
+    def out(self) -> Path:
+        """The folder of the run that is killed."""
+        return self.folder / self.method / self.backend
+
+    def command(self, out: Path, backend: str) -> list[str]:
+        """What begins a run, or continues it where it can be."""
+        hosts = ["--backend", backend, *(["--workers", "2"] if backend == "process" else [])]
+        if (out / "config.json").exists():
+            return [*COMMAND, "run", "--resume", "--out", str(out), *hosts]
+        data = self.folder / "tiny.npz"
+        if not data.exists():
+            make_data(data)
+        models = "cnn4" if self.method in ONE_MODEL else "htcnn8"
+        options = {
+            "models": models, "dataset": f"npz:{data}", "partition": "iid", "clients": 4,
+            "rounds": self.rounds, "participation": 0.75, "batch_size": 10, "feature_dim": 16,
+            "public": 20, "seed": 0, "device": "cpu", "data_dir": self.folder / "cache",
+        }  # fmt: skip
+        words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+        return [*COMMAND, "run", self.method, *words, "--out", str(out), *hosts]
+
+
+def make_data(path: Path) -> None:
+    """Eighty images of 8×8 pixels, of four classes: one bright quarter each."""
+    draw = np.random.default_rng(0)
+    y = np.arange(80) % 4
+    x = draw.integers(0, 120, (80, 8, 8))
+    for c in range(4):
+        row, column = 4 * (c // 2), 4 * (c % 2)
+        x[y == c, row : row + 4, column : column + 4] += 100
+    np.savez(path, x_train=x.astype(np.uint8), y_train=y)
+
+
+def killed(place: Place, count: int, draw: random.Random) -> Chain:
+    """A run that is killed so many times, and then finished and compared."""
+    chain = Chain(place.method, place.backend)
+    shutil.rmtree(place.out, ignore_errors=True)
+    if not (place.whole / "summary.json").exists():
+        shutil.rmtree(place.whole, ignore_errors=True)
+        with started(place.command(place.whole, "local"), place.folder / "log") as run:
+            if code := run.wait():
+                chain.wrong.append(f"it fails where nothing befalls it: exit code {code}")
+                return chain
+    while not chain.wrong:
+        left = max(0, count - sum(chain.kills.values()))
+        log = place.folder / "log"
+        with started(place.command(place.out, place.backend), log) as run:
+            if left:
+                befall(run, place, chain, draw)
+            code = ended(run, chain, log)
+        if code == 0 and not left:
+            break
+        if code == 0:  # it was faster than the kills: once more from the beginning
+            chain.wrong += differences(place.whole, place.out)
+            shutil.rmtree(place.out)
+    else:
+        return chain
+    chain.wrong += differences(place.whole, place.out)
+    shutil.rmtree(place.out if not chain.wrong else place.folder / "none", ignore_errors=True)
+    return chain
+
+
+@contextlib.contextmanager
+def started(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A run in a process group of its own, which is gone afterwards."""
+    with log.open("wb") as file:
+        run = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+    try:
+        yield run
+    finally:
+        run.kill()
+        run.wait()
+
+
+def befall(run: subprocess.Popen[bytes], place: Place, chain: Chain, draw: random.Random) -> None:
+    """Kill the run, or one of its workers, at a random moment."""
+    saved = rounds_of(place.out)
+    if draw.random() < 0.1:
+        time.sleep(draw.uniform(0, 2))  # while it starts
+    else:
+        while run.poll() is None and not begun(place.out, saved):
+            time.sleep(0.005)
+        time.sleep(draw.uniform(0, 0.08 * place.rounds))
+    workers = processes(parent=run.pid) if place.backend == "process" else []
+    if workers and draw.random() < 0.7:
+        kill(draw.choice(workers), signal.SIGKILL, "a worker", place, chain)
+        if draw.random() < 0.3:
+            return  # it is replaced
+        time.sleep(draw.uniform(0, 3))  # the run makes it good again
+    if run.poll() is None:
+        kill(run.pid, draw.choice(MAIN), "the run", place, chain)
+
+
+def kill(process: int, by: signal.Signals, whom: str, place: Place, chain: Chain) -> None:
+    """Kill a process, and note it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, by)
+        chain.kills[f"{whom} by {by.name}"] += 1
+        chain.rounds.append(rounds_of(place.out) - 1)
+        chain.early += not (place.out / "config.json").exists()
+
+
+def begun(out: Path, saved: int) -> bool:
+    """Whether a run has got to work: it has its folder, or a further round."""
+    return (out / "config.json").exists() and (saved == 0 or rounds_of(out) > saved)
+
+
+def rounds_of(out: Path) -> int:
+    """Lines of a run's record."""
+    try:
+        return (out / "metrics.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def ended(run: subprocess.Popen[bytes], chain: Chain, log: Path) -> int:
+    """Wait for the end of a run and of its workers; its exit code."""
+    try:
+        code = run.wait(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        chain.wrong.append(f"it hangs behind {len(chain.rounds)} kills")
+        return 1
+    until = time.monotonic() + 20
+    while stray := processes(session=run.pid):
+        if time.monotonic() > until:
+            chain.wrong.append(f"what it started outlives the run: {stray}")
+            break
+        time.sleep(0.02)
+    text = log.read_text(errors="replace")
+    expected = {0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, 130, 143}
+    if "Traceback" in text or "internal error" in text or code not in expected:
+        chain.wrong.append(f"exit code {code}: {text[-500:]}")
+    return code
+
+
+def processes(*, parent: int | None = None, session: int | None = None) -> list[int]:
+    """The processes that a process has started, or all of a session."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError):
+            name, rest = stat.read_text().rsplit(")", 1)
+            state, above, _, group = rest.split()[:4]
+            if state != "Z" and (int(above) == parent or int(group) == session):
+                found.append(int(name.split()[0]))
+    return sorted(found)
+
+
+# --- what lies in a folder ------------------------------------------------------------------------
+
+
+def differences(one: Path, two: Path) -> list[str]:
+    """The files that two folders do not have alike."""
+    first, second = contents(one), contents(two)
+    names = sorted(first.keys() | second.keys())
+    return [f"{name} differs" for name in names if first.get(name) != second.get(name)]
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """{file: what it holds, without times} of a folder, and of folders in it."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir():
+            found[name] = "folder"
+        elif name == "metrics.jsonl":
+            found[name] = [timeless(json.loads(line)) for line in path.read_text().splitlines()]
+        elif path.suffix == ".json":
+            found[name] = timeless(json.loads(path.read_text()))
+        else:
+            found[name] = path.read_bytes()
+    return found
+
+
+TIMES = ("seconds", "time", "crc32", "record")
+"""What differs between equal runs: seconds and clocks, and checksums of lines that hold them."""
+
+
+def timeless(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """A JSON value without times."""
+    if not isinstance(value, dict):
+        return value
+    kept = {key: timeless(v) for key, v in value.items() if not re.match(r"seconds", key)}
+    return {key: v for key, v in kept.items() if key not in TIMES}
+
+
+if __name__ == "__main__":
+    main()

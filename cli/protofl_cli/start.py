@@ -1,0 +1,15 @@
+"""The console script: ^C while Python still imports the command line is no traceback."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Entry point."""
+    try:
+        from protofl_cli.app import main as begin
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        sys.exit(130)
+    begin()
