@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from protofl.data.batches import Samples, training_batches
 from protofl.machine.cores import autocast
 from protofl.models.whole import Whole
 from protofl.optim.optimisers import PLAIN, make_optimizer
@@ -42,6 +41,9 @@ class TrainJob:
         clip: Largest norm of each group's gradient; 0 for any.
         precision: ``fp32`` or ``bf16`` (autocast of the forward pass).
         device: Where it runs.
+        phase: The phase.
+        batch_size: Samples per mini-batch; the last one of an epoch may hold fewer or some more.
+        drawn: Draws inputs, labels and rows of every mini-batch; see `batches`.
         lap: To be called at the end of each part of a step, which books the time since the last
             call: ``data`` (which opens a step), ``forward``, ``loss``, ``backward``, ``update``.
             It does nothing unless the run is profiled, and never waits for a device.
@@ -62,13 +64,8 @@ class TrainJob:
     precision: str
     device: torch.device
     phase: Phase
-    samples: Samples
-    epochs: int
     batch_size: int
-    drop_last: bool
-    seed: int
-    keys: tuple[str | int, ...]
-    augment: bool
+    drawn: Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]
     record: ClientRecord
     notes: list[str] = field(default_factory=list)
     lap: Callable[[str], None] = _unprofiled
@@ -120,7 +117,8 @@ class TrainJob:
 
     def stream(self) -> AbstractContextManager[None]:
         """Torch's global generators as this client's training finds them (dropout)."""
-        return global_stream(self.seed, "train", self.record.round, self.record.id, self.phase.name)
+        record = self.record
+        return global_stream(record.seed, "train", record.round, record.id, self.phase.name)
 
     @property
     def steps(self) -> int:
@@ -129,16 +127,7 @@ class TrainJob:
 
     def batches(self) -> Iterator[Batch]:
         """The mini-batches of all epochs, in the order that seed, round and client give."""
-        for x, y, index in training_batches(
-            self.samples,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            drop_last=self.drop_last,
-            seed=self.seed,
-            keys=self.keys,
-            augment=self.augment,
-        ):
-            yield Batch(x, y, index, self.phase.name)
+        return (Batch(x, y, index, self.phase.name) for x, y, index in self.drawn())
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The context of the forward pass."""

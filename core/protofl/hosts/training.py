@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from protofl.data.batches import Samples, batch_bounds
+from protofl.data.batches import Samples, batch_bounds, training_batches
 from protofl.errors import ENDS, RunFailure, naming
 from protofl.gate.downloads import Read
 from protofl.hosts.jobs import Reply, Train, TrainReply
@@ -174,13 +175,17 @@ class Trainer:
             precision=settings.precision,
             device=plan.device,
             phase=phase,
-            samples=samples,
-            epochs=epochs,
             batch_size=settings.batch_size,
-            drop_last=settings.drop_last,
-            seed=record.seed,
-            keys=(phase.name, record.round, record.id),
-            augment=settings.augment and phase.data == "private",
+            drawn=partial(
+                training_batches,
+                samples,
+                epochs=epochs,
+                batch_size=settings.batch_size,
+                drop_last=settings.drop_last,
+                seed=record.seed,
+                keys=(phase.name, record.round, record.id),
+                augment=settings.augment and phase.data == "private",
+            ),
             record=record,
             weight_decay=settings.weight_decay,
             optimizer_options=settings.options.get("optimizer", {}),
