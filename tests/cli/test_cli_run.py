@@ -318,7 +318,7 @@ BAD = {
     "participation 0": ("run fedsa --participation 0", "--participation"),
     "no clients": ("run fedsa --clients 0", "--clients"),
     "too many clients": ("run fedsa --clients 1500", "1500 clients"),
-    "optimizer": ("run fedsa --optimizer lion", "'sgd' or 'adam'"),
+    "optimizer": ("run fedsa --optimizer lion", "unknown optimizer 'lion'"),
     "device": ("run fedsa --device abacus", "abacus"),
     "more classes than there are": (
         "run fedsa --partition pathological --set partition.classes_per_client=11",

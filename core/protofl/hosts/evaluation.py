@@ -6,7 +6,7 @@ import torch
 
 from protofl.errors import naming
 from protofl.machine.cores import autocast
-from protofl.metrics.figures import counted, weighed
+from protofl.metrics.figures import of_client
 from protofl.plan.plan import Plan
 from protofl.profile.spans import HostProfile
 from protofl.views.client import Client
@@ -53,21 +53,8 @@ def score(
                     if measured and number == 0:
                         kept.append(scores.float() if scores.element_size() < 4 else scores)
         if kept:
-            found = _figures(plan, record, torch.cat(kept), place)
+            with torch.no_grad(), naming(place):
+                found = of_client(plan.metrics, composition, client, torch.cat(kept), record.test.y)
     record.forget_scratch()
     counts = [(right, len(each)) for right, each in zip(correct.tolist(), scored, strict=True)]
     return counts, found
-
-
-@torch.no_grad()
-def _figures(plan: Plan, record: ClientRecord, scores: torch.Tensor, place: str) -> Payload:
-    """What the test samples' scores count, in the run's metrics and in its methods' figures."""
-    labels = record.test.y
-    with naming(place):
-        found = counted(plan.metrics, scores, labels)
-    with naming(f"score_client, {place}"):
-        client = Client(record, plan.composition.main)
-        given = {"client": client, "scores": scores, "labels": labels}
-        for method, figures in plan.composition.lifecycle("score_client", **given).items():
-            found |= weighed(method, figures, len(labels))
-    return found

@@ -11,6 +11,8 @@ from torch import Tensor
 from protofl.errors import RunFailure, naming
 from protofl.files.numbers import finite, short
 from protofl.plugin.choice import Choice
+from protofl.plugin.composition import Composition
+from protofl.views.client import Client
 from protofl.wire.payload import Payload
 
 
@@ -36,6 +38,30 @@ def counted(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> Payloa
             )
         found[metric.name] = counts.detach().cpu().double()
     return Payload(found)
+
+
+def of_client(
+    metrics: Sequence[Choice],
+    composition: Composition,
+    client: Client,
+    scores: Tensor,
+    labels: Tensor,
+) -> Payload:
+    """What a client's test samples count, in a run's metrics and in its methods' own figures.
+
+    Args:
+        metrics: The run's metrics.
+        composition: Its methods.
+        client: The client, bound to any of them.
+        scores: Class scores [n, C] of its test samples, one at least.
+        labels: Their labels [n].
+    """
+    found = counted(metrics, scores, labels)
+    given = {"client": client, "scores": scores, "labels": labels}
+    with naming("score_client"):
+        for method, figures in composition.lifecycle("score_client", **given).items():
+            found |= weighed(method, figures, len(labels))
+    return found
 
 
 def weighed(method: str, figures: Any, count: int) -> Payload:  # noqa: ANN401 - a hook's answer

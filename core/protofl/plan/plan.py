@@ -20,6 +20,7 @@ from protofl.data.generators import ImageSource
 from protofl.data.preparation import Preparation
 from protofl.data.split import Split, majority_correct, number_of_clients
 from protofl.machine.device import device_of
+from protofl.metrics.chosen import chosen_metrics, metrics_in
 from protofl.models.architecture import Architecture, SplitModel
 from protofl.models.cost import cost
 from protofl.optim.schedules import Schedule, schedule_of
@@ -101,7 +102,7 @@ class Plan:
         # 2. The other plugins, and where they compute.
         device = device_of(settings.device)
         settings, others = steps.other_choices(registry, settings, composition, device)
-        choices |= others | steps.chosen_metrics(registry, settings, composition)
+        choices |= others | chosen_metrics(registry, vars(settings), composition)
         steps.check_consents(said, composition, choices)
         # 3. The data, the public data, and what they become for the models.
         data = inputs.load_data(choices["dataset"], settings.data_dir, report)
@@ -134,7 +135,7 @@ class Plan:
     @cached_property
     def metrics(self) -> list[Choice]:
         """What is recorded of the test samples' scores beside accuracy."""
-        return steps.metrics_in(self.choices)
+        return metrics_in(self.choices)
 
     def to_json(self) -> str:
         """All that is needed to make the same plan elsewhere."""

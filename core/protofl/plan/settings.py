@@ -156,9 +156,6 @@ CHOOSING = {
 }
 """Options that choose the plugin of a kind; in --set they stand for the chosen one."""
 
-TRAINING = ("optimizer", "schedule")
-"""Owners of further options in --set that are no plugins: of ``--optimizer``, ``--lr-schedule``."""
-
 FREE = set(
     "backend workers client_store profile job_limit measure metrics on_lost_client "
     "min_clients".split()

@@ -11,11 +11,11 @@ from protofl.data.dataset import Dataset
 from protofl.data.preparation import Preparation
 from protofl.errors import Refused, UsageError
 from protofl.machine.cores import usable_cores
+from protofl.metrics.chosen import metrics_in
 from protofl.models.architecture import Architecture
-from protofl.optim.optimisers import optimizer_options
-from protofl.optim.schedules import Schedule, schedule_of
+from protofl.optim.given import OWNERS, training_options
 from protofl.options.declared import check_consent
-from protofl.plan.settings import CHOOSING, TRAINING, Settings, build
+from protofl.plan.settings import CHOOSING, Settings, build
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.composition import Composition
 from protofl.plugin.registry import Registry
@@ -26,7 +26,7 @@ from protofl.views.run import RunInfo
 
 def compose(registry: Registry, settings: Settings) -> Composition:
     """The method, donors and wrappers, with their options."""
-    others = {*CHOOSING, *TRAINING, *settings.metrics}
+    others = {*CHOOSING, *OWNERS, *settings.metrics}
     return Composition(
         registry,
         settings.method,
@@ -44,30 +44,6 @@ def chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, C
         CHOOSING[o]: choose(registry, CHOOSING[o], getattr(settings, o), settings.options.get(o))
         for o in options
     }
-
-
-def chosen_metrics(
-    registry: Registry, settings: Settings, composition: Composition
-) -> dict[str, Choice]:
-    """The metrics of ``--metrics``, with their own options, by ``metric/NAME``.
-
-    Raises:
-        UsageError: There is none of a name, or a method of the run has it too.
-    """
-    if both := sorted(composition.members.keys() & {*settings.metrics}):
-        kind = composition.members[both[0]].kind
-        raise UsageError(
-            f"--metrics {both[0]}: the run has a {kind} of that name",
-            do=f"block the metric (--block metric/{both[0]}), or leave it out",
-        )
-    names, options = settings.metrics, settings.options
-    found = [choose(registry, "metric", name, options.get(name)) for name in names]
-    return {f"metric/{metric.name}": metric for metric in found}
-
-
-def metrics_in(choices: Mapping[str, Choice]) -> list[Choice]:
-    """The metrics among a run's plugins."""
-    return [choice for choice in choices.values() if choice.kind == "metric"]
 
 
 def with_defaults(
@@ -96,26 +72,10 @@ def other_choices(
     else:
         registry.find("generator", settings.generator.partition(":")[0])
     found = chosen(registry, settings, *options)
-    own = settings.options | training_options(settings)
+    own = settings.options | training_options(vars(settings))
     settings = settings.model_copy(update={"options": own})
     settings = placed(settings, found["engine"], device, uninstalled=bool(registry.extra))
     return settings, found | chosen(registry, settings, "backend")
-
-
-def training_options(settings: Settings) -> dict[str, dict[str, Any]]:
-    """The further options of the optimiser and of the schedule, with their defaults.
-
-    Raises:
-        UsageError: One is unknown or out of its range, or there is no such optimiser.
-    """
-    optimizer, schedule = (settings.options.get(owner, {}) for owner in TRAINING)
-    found = schedule_of(settings.lr_schedule, schedule)
-    own = (settings.optimizer, optimizer, settings.momentum, settings.weight_decay)
-    usual = type(found) is Schedule and not found.warmup
-    return {
-        "optimizer": optimizer_options(*own),
-        "schedule": {} if usual else found.model_dump(mode="json", by_alias=True),
-    }
 
 
 def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[str, Choice]:
@@ -228,7 +188,7 @@ def resolved(
     settings: Settings, composition: Composition, choices: Mapping[str, Choice]
 ) -> Settings:
     """The settings with every plugin's options as they are in this run; made anew they stay so."""
-    options = {owner: settings.options[owner] for owner in TRAINING}
+    options = {owner: settings.options[owner] for owner in OWNERS}
     options |= {name: part.dump() for name, part in parts_of(composition, choices).items()}
     update: dict[str, Any] = {
         "options": {name: values for name, values in options.items() if values},
