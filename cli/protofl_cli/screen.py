@@ -255,6 +255,8 @@ class Screen:
         words = [f"{self._where(settings.rounds, settings.trials)}:"]
         words.append("not evaluated" if accuracy is None else f"accuracy {accuracy:.1%}")
         words[-1] += " (best)," if better else ","
+        if row.get("honest_accuracy") is not None:
+            words.append(f"the honest {row['honest_accuracy']:.1%},")
         loss = "not finite" if row["train_loss"] is None else f"{row['train_loss']:.3f}"
         words.append(f"loss {loss}, {clock(self._spent[-1], exact=True)}")
         left = self._time_left(1.0)

@@ -8,6 +8,8 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from protofl.malicious import malicious_clients
+
 from protofl_cli.options import value_text
 
 if TYPE_CHECKING:
@@ -105,6 +107,9 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
         )
     )
     trials = f", {s.trials} trials" if s.trials > 1 else ""
+    malicious = sorted(malicious_clients(plan.seed(0), info.num_clients, s.malicious))
+    if malicious:
+        rows.append(("malicious", f"{_count(len(malicious), 'client')}, {_numbers(malicious)}"))
     rows.append(("seed", f"{s.seed}{trials}"))
     workers = ""
     if s.backend != "local":
@@ -134,6 +139,12 @@ def _called(name: str, config: Any) -> str:  # noqa: ANN401 - a plugin's Config
     return f"{name}({words})" if words else name
 
 
+def _numbers(clients: list[int]) -> str:
+    """The first ten clients' numbers."""
+    more = f" and {len(clients) - 10:,} more" if len(clients) > 10 else ""
+    return f"in the first trial {', '.join(map(str, clients[:10]))}{more}"
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
@@ -148,15 +159,19 @@ def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]
         "majority_accuracy": "majority guess",
         "best_server_accuracy": "best server accuracy",
         "final_server_accuracy": "final server accuracy",
+        "best_honest_accuracy": "best accuracy of the honest",
+        "final_honest_accuracy": "final accuracy of the honest",
     }
     labels = {key: label for key, label in labels.items() if key in summary["mean"]}
     metrics = {k: k.replace("_", " ", 1) for k in summary["mean"] if k not in labels}
     if len(trials) == 1:
         rows = [[label, f"{summary[key]:.2%}"] for key, label in labels.items()]
         of = _count(summary["rounds"], "round")
-        rows[0][1] += f" after {summary['best_round'] + 1} of {of}"
-        if "best_server_round" in summary:
-            rows[3][1] += f" after {summary['best_server_round'] + 1} of {of}"
+        rounds = {"best_test_accuracy": "best_round", "best_server_accuracy": "best_server_round"}
+        rounds["best_honest_accuracy"] = "best_honest_round"
+        for row, key in zip(rows, labels, strict=True):
+            if key in rounds:
+                row[1] += f" after {summary[rounds[key]] + 1} of {of}"
         rows += [[label, f"{summary[key]:.4f}"] for key, label in metrics.items()]
         return [], rows
     # Trial k of seed s is a run with seed s + k, and is named by that.

@@ -21,6 +21,7 @@ from protofl.testing import (
     run_checks,
 )
 from protofl.testing import toy as toyfed
+from protofl.testing.contract import kind_of
 from protofl.testing.toy_methods import Prototypes
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -477,3 +478,37 @@ def test_a_backend():
     found = failures(BackendContract, Forgetful, "every_job_is_answered_once closing")
     assert "not 0, 1 and 2" in found["every_job_is_answered_once"]
     assert "_host" in found["closing"]
+
+
+class Everywhere:
+    """An attack that asks nobody who is malicious."""
+
+    attack = True
+
+    @pf.hookimpl(wrapper=True)
+    def upload_payload(self, client):
+        payload = yield
+        return pf.Payload(payload, **{k: -payload[k] for k in payload if k == "prototypes"})
+
+
+class Yielding:
+    """Wraps what there is to take."""
+
+    @pf.hookimpl(wrapper=True)
+    def train_labels(self, client, labels):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("plugin", "check", "why"),
+    [
+        (Everywhere, "the_honest_are_left_alone", "prototypes: client"),
+        (Yielding, "its_hooks_are_wrappers", "train_labels takes what it changes as an argument"),
+    ],
+)
+def test_an_attack(plugin, check, why):
+    assert why in failures(WrapperContract, plugin, check)[check]
+
+
+def test_classes_of_attacks_are_known_as_wrappers():
+    assert [kind_of(plugin) for plugin in (Everywhere, Yielding)] == ["wrapper", "wrapper"]

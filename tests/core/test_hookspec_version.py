@@ -27,6 +27,7 @@ HOOKS = {
             "after_batch": "client batch output",
             "after_training": "client",
             "upload_payload": "client",
+            "receive_uploads": "server uploads",
             "server_aggregate": "server uploads",
             "server_train": "server uploads",
             "inference": "client x",
@@ -44,7 +45,12 @@ HOOKS = {
             "open_generator": "config device data_dir",
             "train_generator": "config images report out",
         },
-        "wrapper": {"upload_payload": "client", "download_payload": "server client_id"},
+        "wrapper": {
+            "upload_payload": "client",
+            "download_payload": "server client_id",
+            "train_labels": "client labels",
+            "receive_uploads": "server uploads",
+        },
         "metric": {"count": "scores labels config", "value": "counts config"},
         "engine": {
             "train": "job config",

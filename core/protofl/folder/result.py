@@ -29,6 +29,10 @@ class Result:
     profile: dict[str, Any] | None = None
 
 
+WHOSE = ("server", "honest")
+"""Whose accuracy a summary has beside all clients', where there is one."""
+
+
 def summarise(
     rows: list[dict[str, Any]], majority: Callable[[int], float], about: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -52,13 +56,16 @@ def summarise(
                 "final_client_test_accuracy": own[-1]["client_test_accuracy"],
                 "final_test_accuracy_std": own[-1]["test_accuracy_std"],
                 "majority_accuracy": majority(trial),
-                **_server_accuracy(own),
+                **_best_and_final(own, "server", lambda r: r["extra"].get("server_test_accuracy")),
+                **_best_and_final(own, "honest", lambda row: row.get("honest_accuracy")),
+                **{key: who for key, who in own[-1].items() if key == "malicious"},
                 **_final_figures(own),
             }
         )
     first = trials[0]
     keys = ["best_test_accuracy", "final_test_accuracy", "majority_accuracy"]
-    keys += [key for key in ("best_server_accuracy", "final_server_accuracy") if key in first]
+    others = [f"{which}_{whose}_accuracy" for whose in WHOSE for which in ("best", "final")]
+    keys += [key for key in others if key in first]
     keys += [k for k in _final_figures(rows) if all(trial.get(k) is not None for trial in trials)]
     mean = {k: sum(t[k] for t in trials) / len(trials) for k in keys}
     std = {k: (sum((t[k] - mean[k]) ** 2 for t in trials) / len(trials)) ** 0.5 for k in keys}
@@ -71,17 +78,19 @@ def summarise(
     }
 
 
-def _server_accuracy(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Best and final accuracy of the server's model; empty where it was never scored."""
-    scored = [(row["extra"].get("server_test_accuracy"), row["round"]) for row in rows]
+def _best_and_final(
+    rows: list[dict[str, Any]], whose: str, read: Callable[[dict[str, Any]], float | None]
+) -> dict[str, Any]:
+    """Best and final accuracy of the server's model or of the honest; empty where there is none."""
+    scored = [(read(row), row["round"]) for row in rows]
     shares = [(share, round) for share, round in scored if share is not None]
     if not shares:
         return {}
     best, round = max(shares, key=lambda pair: (pair[0], -pair[1]))
     return {
-        "best_server_accuracy": best,
-        "best_server_round": round,
-        "final_server_accuracy": shares[-1][0],
+        f"best_{whose}_accuracy": best,
+        f"best_{whose}_round": round,
+        f"final_{whose}_accuracy": shares[-1][0],
     }
 
 

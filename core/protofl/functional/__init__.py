@@ -31,6 +31,10 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `truncated_svd`          compressed updates: FedKD
 `ensemble_loss`          of heads on generated features: FedGen
 `diversity_loss`         of generated features: FedGen
+`coordinate_median`      of a class over clients; `trimmed_mean`, `geometric_median`
+`multi_krum`             the clients' rows that a filter keeps; `cosine_filter`
+`minority`               how many of a class's clients a rule expects to be malicious
+`alie_rows`              what colluding clients send: ALIE; `alie_z` by how much
 `accuracy_by_class`      of scores whose labels are known: FedPKD Fig. 2
 `accuracy_over_clients`  over all test samples, the clients' mean, and their deviation
 `macro_f1`               `balanced_accuracy`, `recall_by_class`: of `confusion_counts`
@@ -38,12 +42,12 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `area_under_curve`       one class against the others, of `ranked_pairs`
 =======================  =====================================================================
 
-All but `simplex_etf`, `filter_by_prototype`, `truncated_svd` and what trains may be part of a
-client's loss: they don't look at a tensor's value from Python, so a step can be compiled, captured
-or mapped over clients. Only what trains writes to its arguments. Arguments are checked by shape
-and dtype, with a ``ValueError``; labels outside 0…C−1 are not looked for. Results have the
-arguments' promoted dtype; half precision is computed and returned in float32, except by `ema`,
-which keeps the dtype, and `truncated_svd`, which torch refuses it.
+All but `simplex_etf`, `filter_by_prototype`, `truncated_svd`, `geometric_median` and what trains
+may be part of a client's loss: they don't look at a tensor's value from Python, so a step can be
+compiled, captured or mapped over clients. Only what trains writes to its arguments. Arguments are
+checked by shape and dtype, with a ``ValueError``; labels outside 0…C−1 are not looked for. Results
+have the arguments' promoted dtype; half precision is computed and returned in float32, except by
+`ema`, which keeps the dtype, and `truncated_svd`, which torch refuses it.
 """
 
 from __future__ import annotations
@@ -66,6 +70,7 @@ from protofl.functional.distillation import (
 )
 from protofl.functional.etf import arcface_loss, simplex_etf
 from protofl.functional.generators import diversity_loss, ensemble_loss
+from protofl.functional.hostile import alie_rows, alie_z
 from protofl.functional.kernels import centroid_distance, mmd_rbf
 from protofl.functional.margins import (
     class_margins,
@@ -79,6 +84,14 @@ from protofl.functional.margins import (
     pair_margin,
 )
 from protofl.functional.prototypes import aggregate_prototypes, class_means, ema
+from protofl.functional.robust import (
+    coordinate_median,
+    cosine_filter,
+    geometric_median,
+    minority,
+    multi_krum,
+    trimmed_mean,
+)
 from protofl.functional.scores import (
     area_under_curve,
     balanced_accuracy,
@@ -95,6 +108,8 @@ __all__ = [
     "accuracy_by_class",
     "accuracy_over_clients",
     "aggregate_prototypes",
+    "alie_rows",
+    "alie_z",
     "anchor_alignment",
     "anchor_calibration",
     "anchor_contrast",
@@ -108,12 +123,15 @@ __all__ = [
     "class_margins",
     "class_means",
     "confusion_counts",
+    "coordinate_median",
+    "cosine_filter",
     "diversity_loss",
     "ema",
     "ensemble_logits",
     "ensemble_loss",
     "entropy_reduction",
     "filter_by_prototype",
+    "geometric_median",
     "kl_divergence",
     "largest_margins",
     "macro_f1",
@@ -122,7 +140,9 @@ __all__ = [
     "margin_penalty",
     "mean_margin",
     "mean_nearest_margin",
+    "minority",
     "mmd_rbf",
+    "multi_krum",
     "nearest_margin",
     "pair_margin",
     "prototype_alignment",
@@ -132,6 +152,7 @@ __all__ = [
     "simplex_etf",
     "train_prototypes",
     "train_prototypes_by_autograd",
+    "trimmed_mean",
     "truncated_svd",
     "variance_weights",
 ]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from protofl.views.client import Client, Learner
     from protofl.views.run import Phase, RunInfo
     from protofl.views.server import Server
-    from protofl.wire.payload import Payload
+    from protofl.wire.payload import Payload, Uploads
 
 ROUND_HOOKS = {
     "download_payload": "server",
@@ -54,6 +54,7 @@ LIFECYCLE_HOOKS = {
     "after_training": "client",
     "score_client": "client",
     "global_models": "server",
+    "receive_uploads": "server",
     "end_round": "server",
 }
 """The optional hooks and the side on which each runs."""
@@ -140,6 +141,14 @@ class MethodSpec:
         """Return what the client sends; possibly empty (0 bytes)."""
 
     @hookspec(firstresult=True)
+    def receive_uploads(self, server: Server, uploads: Uploads) -> Uploads:
+        """Return the uploads that this round's server hooks see, in place of those that came.
+
+        For defences, which leave out or replace what they don't trust; see
+        `protofl.hookspecs.method.WrapperSpec.receive_uploads` for what comes before.
+        """
+
+    @hookspec(firstresult=True)
     def server_aggregate(
         self, server: Server, uploads: Mapping[int, Payload]
     ) -> Mapping[str, Tensor]:
@@ -188,8 +197,12 @@ class MethodSpec:
 class WrapperSpec:
     """A wrapper changes payloads on their way, around the hooks of whichever method runs.
 
-    Its hooks are pluggy wrappers (``@pf.hookimpl(wrapper=True)``, one ``yield``) and see the
-    client or server bound to the wrapper: its own config, state and generators.
+    The hooks around payloads are pluggy wrappers (``@pf.hookimpl(wrapper=True)``, one ``yield``);
+    the others take what they change as an argument. All see the client or server bound to the
+    wrapper: its own config, state and generators.
+
+    One that attacks says ``attack = True``: a run has it together with ``--malicious``, and it acts
+    for the clients that are ``client.malicious`` alone.
     """
 
     @hookspec(firstresult=True)
@@ -199,3 +212,19 @@ class WrapperSpec:
     @hookspec(firstresult=True)
     def download_payload(self, server: Server, client_id: int) -> Payload:
         """Yield for the client's download and return what is sent in its place."""
+
+    @hookspec(firstresult=True)
+    def train_labels(self, client: Client, labels: Tensor) -> Tensor:
+        """Return training labels [n] to use in place of the client's own, when it is first needed.
+
+        Test labels stay what they are. The round is -1, as at every set-up.
+        """
+
+    @hookspec(firstresult=True)
+    def receive_uploads(self, server: Server, uploads: Uploads) -> Uploads:
+        """Return uploads in place of those that the gate let in, with the same clients.
+
+        The one place where several uploads are seen together, before any method sees them: it
+        simulates that the clients in ``server.malicious`` have agreed on what they send. Traffic
+        has been counted before, so replace tensors by others of their shapes.
+        """

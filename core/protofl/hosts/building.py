@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protofl.errors import naming
+from protofl.malicious import checked_labels
 from protofl.models.architecture import SplitModel
 from protofl.plan.plan import Plan
 from protofl.profile.spans import Spans
@@ -46,7 +47,10 @@ class Builder:
             model=plan.initial_model(client, trial) if model is None else model,
             spans=self.spans,
         )
-        view = Client(record, plan.composition.main)
+        view, labels = Client(record, plan.composition.main), record.train.y
+        with naming(f"train_labels, client {client}"):
+            found = plan.composition.pass_on("train_labels", "labels", labels, client=view)
+            record.train.y = checked_labels(found, labels, plan.info.num_classes)
         with global_stream(plan.seed(trial), "setup", client), naming(f"setup_client {client}"):
             plan.composition.lifecycle("setup_client", client=view)
         return record

@@ -46,6 +46,7 @@ class Settings(BaseModel):
     partition: str = option("dirichlet", "the partitioner")
     clients: int = option(20, "clients M", ge=1, le=10_000_000)
     participation: float = option(1.0, "share of clients in a round, ρ", gt=0, le=1)
+    malicious: float = option(0.0, "share of clients that are malicious", ge=0, lt=1)
     rounds: int = option(100, "rounds T", ge=1, le=10_000_000)
     local_epochs: int = option(1, "epochs of the private phase E", ge=1, le=1_000_000)
     batch_size: int = option(10, "samples per mini-batch", ge=1, le=1_000_000_000)

@@ -11,6 +11,7 @@ from protofl.data.dataset import Dataset
 from protofl.data.preparation import Preparation
 from protofl.errors import Refused, UsageError
 from protofl.machine.cores import usable_cores
+from protofl.malicious import check_attacks
 from protofl.metrics.chosen import metrics_in
 from protofl.models.architecture import Architecture
 from protofl.optim.given import OWNERS, training_options
@@ -155,6 +156,7 @@ def run_info(
         server_architecture=getattr(group.plugin, "server_architecture", "resnet56"),
         auxiliary_architecture=getattr(group.plugin, "auxiliary_architecture", None)
         or architectures[0].name,
+        malicious=settings.malicious,
     )
 
 
@@ -179,6 +181,7 @@ def settle(composition: Composition, settings: Settings, info: RunInfo) -> None:
     for method in composition.methods:
         method.resolve(info)
     composition.check_phases(info)
+    check_attacks(settings.malicious, info.num_clients, composition.wrappers)
 
 
 # --- what is recorded -----------------------------------------------------------------------------

@@ -158,8 +158,8 @@ class Composition:
         makers = [self.members[name] for name in self.makers(hook)]
         together = Together({m.name: m.call for m in makers if hook in m.hooks})
         manager.register(together if hook in self.beside else one)
-        for member in self.members.values():
-            if member.kind == "wrapper" and hook in member.hooks:
+        for member in self.wrappers:
+            if hook in member.hooks:
                 manager.register(Around(member.call))
         caller: pluggy.HookCaller = getattr(manager.hook, hook)
         return caller
@@ -203,10 +203,24 @@ class Composition:
         What is sent down is taken from the knowledge, so other methods of the run make it, too.
         """
         makers = [self.members[name] for name in self.makers(hook)]
-        others = [m for m in self.members.values() if m.kind == "wrapper" and hook in m.hooks]
+        others = [m for m in self.wrappers if hook in m.hooks]
         if hook == "download_payload":
             others += [m for m in self.methods if m not in makers]
         return [(m.name, m.plugin) for m in makers], [(m.name, m.plugin) for m in others]
+
+    def pass_on(self, hook: str, name: str, value: Any, **given: Any) -> Any:  # noqa: ANN401
+        """What wrappers make of an argument, in the order of ``--with``, and then methods."""
+        wrappers = [m for m in self.wrappers if hook in m.hooks]
+        for member in (*wrappers, *self._writers.get(hook, ())):
+            value = member.call(hook, **{name: value}, **given)
+            if value is None:
+                raise RunFailure(f"{member.name}.{hook} returned nothing", do=f"return the {name}")
+        return value
+
+    @property
+    def wrappers(self) -> list[Member]:
+        """The wrappers, in the order of ``--with``."""
+        return [m for m in self.members.values() if m.kind == "wrapper"]
 
     @property
     def methods(self) -> list[Member]:

@@ -125,7 +125,8 @@ class Federation:
             return self._round(number)
 
     def _round(self, number: int) -> tuple[dict[str, Any], list[int]]:
-        start, tally, settings = time.perf_counter(), Tally(), self.plan.settings
+        start, settings = time.perf_counter(), self.plan.settings
+        tally = Tally(malicious=self.server.malicious)
         last = number + 1 == settings.rounds
         self.server.round, self.server.lr = number, settings.lr * self.plan.rate(number)
         self.server.evaluates = last or (number + 1) % settings.eval_every == 0

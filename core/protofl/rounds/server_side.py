@@ -118,6 +118,12 @@ class ServerSide:
         """The server aggregates, then trains; figures on request of what it learned from."""
         record = self.record
         with global_stream(record.seed, "server", record.round):
+            with self._within(f"receive_uploads, round {record.round}"):
+                uploads = self._plan.composition.pass_on(
+                    "receive_uploads", "uploads", uploads, server=self.view
+                )
+            if not uploads:
+                return {}
             for hook in ("server_aggregate", "server_train"):
                 place = self._within(f"{hook}, round {record.round}")
                 with self._spans.span(hook, "server"), place:

@@ -35,6 +35,7 @@ class Tally:
         counts: {client: what its test samples count in the run's metrics}.
         metrics: Figures of metrics and methods.
         measures: Further figures on request.
+        malicious: Clients that are malicious.
     """
 
     participants: int = 0
@@ -50,6 +51,7 @@ class Tally:
     counts: dict[int, Payload] = field(default_factory=dict)
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     measures: dict[str, Any] = field(default_factory=dict)
+    malicious: frozenset[int] = frozenset()
 
     def spend(self, seconds: Mapping[str, float]) -> None:
         """Book seconds by stage."""
@@ -99,6 +101,7 @@ class Tally:
             "participants": self.participants,
             "evaluated": len(self.scores),
             **self._absent_line(),
+            **self._honest_line(),
             "extra": dict(extra),
             **({"metrics": self.metrics} if self.metrics else {}),
             **({"measures": measures} if measures else {}),
@@ -114,6 +117,13 @@ class Tally:
         }
         found = {key: value for key, value in line.items() if value}
         return found if self.answered is None else {"answered": self.answered, **found}
+
+    def _honest_line(self) -> dict[str, Any]:
+        """The accuracy of the others, where clients are malicious, and who these are."""
+        if not self.malicious:
+            return {}
+        honest = {c: score for c, score in self.scores.items() if c not in self.malicious}
+        return {"malicious": sorted(self.malicious), **_accuracy(honest, "honest_accuracy")}
 
     def _train_line(self) -> dict[str, Any]:
         """Losses, sample-weighted over the round."""

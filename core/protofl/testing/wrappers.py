@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from protofl.dry_step.step import dry_step
+from protofl.plugin.kinds import hooks_of, spec_hooks
 from protofl.testing import toy
-from protofl.testing.contract import Contract, expect
+from protofl.testing.contract import Contract, expect, skip
 from protofl.testing.methods import expect_finite
 from protofl.testing.toy_methods import Prototypes, Weights
 from protofl.views.client import Client
@@ -36,6 +37,8 @@ class WrapperContract(Contract):
         extra = {("method", "carrier"): CARRIED[carried], **self.extra}
         models = toy.group(toy.NORM) if carried == "weights" else None
         if wrapped:
+            if getattr(self.cls, "attack", False):
+                options.setdefault("malicious", 0.5)
             options["wrappers"] = [self.label]
             options["options"] = {self.label: self.chosen} if self.chosen else {}
         plan = toy.make_plan(
@@ -44,16 +47,34 @@ class WrapperContract(Contract):
         return toy.Toy(plan, backwards=backwards)
 
     def test_its_hooks_are_wrappers(self) -> None:
-        """Its hooks are generators marked with @pf.hookimpl(wrapper=True)."""
-        hooks = [h for h in ("upload_payload", "download_payload") if hasattr(self.cls, h)]
-        expect(bool(hooks), "it has neither upload_payload nor download_payload")
+        """Its hooks around payloads are generators marked with @pf.hookimpl(wrapper=True)."""
+        hooks = hooks_of("wrapper", self.cls)
+        known = ", ".join(spec_hooks("wrapper"))
+        expect(bool(hooks), f"it has no hook; there are {known}")
         for hook in hooks:
             function = getattr(self.cls, hook)
-            marked = getattr(function, "protofl_impl", {})
-            expect(
-                bool(marked.get("wrapper")) and inspect.isgeneratorfunction(function),
-                f"{hook} is no wrapper: @pf.hookimpl(wrapper=True), one yield, return a payload",
-            )
+            marked = bool(function.protofl_impl.get("wrapper"))
+            wraps = marked and inspect.isgeneratorfunction(function)
+            if hook in ("upload_payload", "download_payload"):
+                how = "@pf.hookimpl(wrapper=True), one yield, return a payload"
+                expect(wraps, f"{hook} is no wrapper: {how}")
+            else:
+                how = "@pf.hookimpl, without wrapper=True"
+                expect(not marked, f"{hook} takes what it changes as an argument: {how}")
+
+    def test_the_honest_are_left_alone(self) -> None:
+        """An attack changes nothing of what honest clients send."""
+        if not getattr(self.cls, "attack", False):
+            skip("it is no attack")
+        for carried in ("prototypes", "weights"):
+            plain, wrapped = self.fed(carried, wrapped=False), self.fed(carried)
+            for found in (plain, wrapped):
+                found.rounds(1)
+            first, other = plain.pool.uploads(0), wrapped.pool.uploads(0)
+            malicious = wrapped.server.malicious
+            expect(len(malicious) == 2, f"{len(malicious)} of 4 clients are malicious at 0.5")
+            for client in {*first} - malicious:
+                expect(first[client] == other[client], f"{carried}: client {client} is honest")
 
     def test_what_it_sends(self) -> None:
         """Runs go on with what it makes of prototypes and of weights; all values are finite."""

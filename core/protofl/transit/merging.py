@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from protofl.errors import SentTwice
-from protofl.wire.knowledge import class_indexed
-from protofl.wire.payload import Payload
+from protofl.wire.payload import Payload, class_indexed
 
 SHARED = ("classes", "samples", "counts")
 """Names that tell of the sender, which several methods may send as long as they say the same."""

@@ -116,6 +116,11 @@ class Client(Learner[ConfigT], Recorded):
         return self._record.id
 
     @property
+    def malicious(self) -> bool:
+        """Whether the client is one of the attacks' (``--malicious``)."""
+        return self.id in self._record.malicious
+
+    @property
     def steps(self) -> int:
         """Mini-batches of the phase that starts or runs."""
         return self._record.steps

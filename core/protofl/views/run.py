@@ -74,6 +74,7 @@ class RunInfo:
         server_architectures: Further architectures of the group, which no client uses.
         server_architecture: The one of a server that trains a model of its own.
         auxiliary_architecture: The small one that clients share beside their own (FML, FedKD).
+        malicious: The share of clients that is malicious.
     """
 
     group: str
@@ -90,6 +91,7 @@ class RunInfo:
     server_architectures: tuple[Architecture, ...] = ()
     server_architecture: str = "resnet56"
     auxiliary_architecture: str = ""
+    malicious: float = 0.0
 
     @property
     def homogeneous(self) -> bool:

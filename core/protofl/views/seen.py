@@ -10,6 +10,7 @@ import torch
 from typing_extensions import TypeVar
 
 from protofl.data.batches import LEAST, Samples
+from protofl.malicious import malicious_clients
 from protofl.views.run import RunInfo
 
 ConfigT = TypeVar("ConfigT", default=Any, covariant=True)
@@ -33,6 +34,11 @@ class Record:
     public: Samples | None = None
     round: int = -1
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def malicious(self) -> frozenset[int]:
+        """The clients that are malicious."""
+        return malicious_clients(self.seed, self.info.num_clients, self.info.malicious)
 
 
 class Sizes(Generic[ConfigT]):

@@ -34,6 +34,11 @@ class Server(Sizes[ConfigT], Recorded):
         return Server(self._record, owner)
 
     @property
+    def malicious(self) -> frozenset[int]:
+        """The malicious clients (``--malicious``); for attacks, as a defence can't know them."""
+        return self._record.malicious
+
+    @property
     def evaluates(self) -> bool:
         """Whether this round ends with an evaluation: time for costly figures in ``end_round``."""
         return self._record.evaluates

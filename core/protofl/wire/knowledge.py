@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from protofl.wire.payload import Payload
-from protofl.wire.vocabulary import find_key
+from protofl.wire.payload import Payload, class_indexed
 
 
 class Knowledge(Payload):
@@ -31,16 +30,3 @@ class Knowledge(Payload):
             if own in self.keys() and own not in update:
                 del self[own]  # its rows are those of the update's own ``classes`` now
         self.update(update)
-
-
-def class_indexed(name: str, tensor: Tensor, classes: Tensor) -> bool:
-    """Whether a tensor's rows belong to classes: the vocabulary knows.
-
-    A name of a plugin's own stands in none: there a plain tensor with a row for every class of
-    ``classes`` does, unless its name says that its rows are public samples.
-    """
-    known = find_key(name)
-    if known is not None:
-        return known.by_class
-    plain = "/" not in name and not name.endswith(".classes") and tensor.dim() > 0
-    return plain and not name.startswith("public_") and len(tensor) == len(classes)

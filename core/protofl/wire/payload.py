@@ -17,6 +17,7 @@ from torch import Tensor
 
 from protofl.errors import MissingKey, RunFailure, WrongShape
 from protofl.files.tensors import tensor_bytes
+from protofl.wire.vocabulary import find_key
 
 
 class Payload(dict[str, Tensor]):
@@ -34,6 +35,11 @@ class Payload(dict[str, Tensor]):
         """The class of each row of the tensor ``name``, [n] int."""
         own = f"{name}.classes"
         return self[own] if own in self.keys() else self["classes"]
+
+    def has_class_rows(self, name: str) -> bool:
+        """Whether a tensor's rows belong to the classes that this payload names."""
+        named = "classes" in self.keys() or f"{name}.classes" in self.keys()
+        return named and class_indexed(name, self[name], self.classes_of(name))
 
     def rows(self, name: str, width: int | None = None) -> tuple[Tensor, Tensor]:
         """A class-indexed tensor as it was sent.
@@ -136,6 +142,19 @@ class Payload(dict[str, Tensor]):
         except safetensors.SafetensorError as error:
             raise RunFailure(f"{len(data)} bytes are no payload: {error}") from error
         return cls({k: v.to(device) for k, v in sorted(tensors.items())})
+
+
+def class_indexed(name: str, tensor: Tensor, classes: Tensor) -> bool:
+    """Whether a tensor's rows belong to classes: the vocabulary knows.
+
+    A name of a plugin's own stands in none: there a plain tensor with a row for every class of
+    ``classes`` does, unless its name says that its rows are public samples.
+    """
+    known = find_key(name)
+    if known is not None:
+        return known.by_class
+    plain = "/" not in name and not name.endswith(".classes") and tensor.dim() > 0
+    return plain and not name.startswith("public_") and len(tensor) == len(classes)
 
 
 def _extremes(tensor: Tensor) -> Tensor:

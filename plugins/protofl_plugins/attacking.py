@@ -1,0 +1,59 @@
+"""What attacks have in common: they act for malicious clients, on the tensors that they are to."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from fnmatch import fnmatchcase
+
+import protofl as pf
+from torch import Tensor
+
+
+class AttackConfig(pf.Config):
+    """Which tensors of a payload an attack touches."""
+
+    keys: str = pf.Field(
+        "*",
+        description="keys of the payload to touch, with * and ? and commas between (head/*,counts);"
+        " of these the floating-point tensors that are no buffers",
+    )
+
+
+def touched(payload: Mapping[str, Tensor], config: AttackConfig) -> list[str]:
+    """The keys of a payload that an attack touches.
+
+    BatchNorm's statistics are left alone: a negative variance would end the run and not the
+    defence.
+
+    Raises:
+        UsageError: ``keys`` names none.
+    """
+    floating = [k for k, v in payload.items() if v.is_floating_point() and "/buffer/" not in k]
+    patterns = [pattern.strip() for pattern in config.keys.split(",")]
+    found = [key for key in floating if any(fnmatchcase(key, pattern) for pattern in patterns)]
+    if floating and not found:
+        raise pf.UsageError(
+            f"keys={config.keys} names nothing that the attack could touch",
+            f"floating-point tensors of the upload: {', '.join(sorted(floating)[:8])}",
+            "name some of these, with * for the rest of a name",
+        )
+    return found
+
+
+class Attack:
+    """A wrapper that changes tensors of what malicious clients send; see `forged`."""
+
+    attack = True
+
+    def forged(self, client: pf.Client, name: str, tensor: Tensor) -> Tensor:
+        """What is sent in place of one of the tensors."""
+        raise NotImplementedError
+
+    @pf.hookimpl(wrapper=True)
+    def upload_payload(self, client: pf.Client) -> Generator[None, pf.Payload, pf.Payload]:
+        """Forged tensors from a malicious client."""
+        payload = yield
+        if not client.malicious:
+            return payload
+        names = touched(payload, client.config)
+        return pf.Payload(payload | {n: self.forged(client, n, payload[n]) for n in names})

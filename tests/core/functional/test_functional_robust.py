@@ -1,0 +1,274 @@
+"""Robust means and filters against slow versions and SciPy, one class at a time."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+import torch
+from protofl import functional as F
+from scipy import optimize, stats
+
+
+def ragged(seed, M=9, C=6, K=4, dtype=torch.float64):
+    """Prototypes of M clients, absent rows filled with NaN; class 0 nobody's, 1 one client's."""
+    generator = torch.Generator().manual_seed(seed)
+    P = torch.randn(M, C, K, generator=generator, dtype=dtype)
+    P += 3 * torch.randn(M, C, 1, generator=generator, dtype=dtype)
+    present = torch.rand(M, C, generator=generator) < 0.7
+    present[:, 0] = False
+    present[:, 1] = torch.arange(M) == 2
+    present[:, 2] = torch.arange(M) < 2
+    present[:, 3] = True
+    return P.masked_fill(~present.unsqueeze(2), torch.nan), present
+
+
+# Stored once from ByzFL 0.0.11 (pip install byzfl): byzfl.aggregators, on rows of two far clients.
+BYZFL_ROWS = [
+    [3.654, -6.157, 1.916, 0.139],
+    [2.637, 0.771, 3.655, 0.063],
+    [-1.032, 1.161, 0.864, -0.714],
+    [5.505, 7.439, 7.409, 5.012],
+    [-0.735, -3.614, 3.358, -0.449],
+    [2.675, 0.835, 3.888, 3.074],
+    [0.637, 2.962, -1.9, 2.517],
+    [-6.961, -3.314, -1.87, -3.553],
+    [-0.734, -1.611, -0.686, 2.102],
+]
+BYZFL = {
+    "Median()": [0.637, 0.771, 1.916, 0.139],
+    "TrMean(f=2)": [0.896, -0.4316, 1.8214, 0.8744],
+    "MultiKrum(f=2)": [1.014571429, -0.807571429, 1.585, 0.961714286],
+    "GeometricMedian(nu=1e-9, T=2000)": [0.609025611, -0.248553198, 1.721574492, 0.828662501],
+}
+
+CASES = [ragged(seed) for seed in range(4)]
+
+
+def per_class(P, present):
+    """(class, its rows [n, K] as NumPy) of the classes that somebody has."""
+    for c in range(P.shape[1]):
+        if bool(present[:, c].any()):
+            yield c, P[present[:, c], c].numpy()
+
+
+def check_means(found, P, present, oracle, atol=1e-12):
+    table, known = found
+    assert torch.equal(known, present.any(0))
+    assert bool((table[~known] == 0).all())
+    for c, rows in per_class(P, present):
+        np.testing.assert_allclose(table[c].numpy(), oracle(rows), atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_coordinate_median(case):
+    check_means(F.coordinate_median(*case), *case, lambda rows: np.median(rows, axis=0))
+
+
+def slow_minority(n, share):
+    return max(0, min(math.ceil(round(share * n, 6)), (n - 1) // 2))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.2, 1 / 3, 0.5, 1.0])
+def test_minority(share):
+    counts = torch.arange(0, 40)
+    found = F.minority(counts, share).tolist()
+    assert found == [slow_minority(n, share) for n in counts.tolist()]
+
+
+def test_minority_by_hand():
+    assert F.minority(torch.tensor([0, 1, 2, 3, 4, 5, 10, 30]), 0.1).tolist() == [
+        *(0, 0, 0, 1, 1, 1, 1, 3),
+    ]
+    with pytest.raises(ValueError, match="share must be between 0 and 1"):
+        F.minority(torch.tensor([3]), 1.5)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.15, 0.3, 0.5])
+@pytest.mark.parametrize("case", CASES)
+def test_trimmed_mean(case, share):
+    def oracle(rows):
+        cut = slow_minority(len(rows), share)
+        return stats.trim_mean(rows, (cut + 0.5) / len(rows) if cut else 0.0, axis=0)
+
+    check_means(F.trimmed_mean(*case, share), *case, oracle)
+
+
+def test_a_trimmed_mean_that_trims_nothing_is_the_mean():
+    P, present = CASES[0]
+    mean, _ = F.aggregate_prototypes(P.nan_to_num(), present, "uniform")
+    torch.testing.assert_close(F.trimmed_mean(P, present, 0.0)[0], mean)
+
+
+def sum_of_distances(rows, point):
+    return np.linalg.norm(rows - point, axis=1).sum()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_geometric_median(case):
+    """No point that an optimiser finds is nearer to all of a class's rows together."""
+    P, present = case
+    table, known = F.geometric_median(P, present)
+    assert bool((table[~known] == 0).all())
+    for c, rows in per_class(P, present):
+        own = sum_of_distances(rows, table[c].numpy())
+        starts = [rows.mean(0), np.median(rows, axis=0)]
+        best = min(
+            optimize.minimize(
+                lambda y, rows=rows: sum_of_distances(rows, y),
+                start,
+                method="Nelder-Mead",
+                options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 20_000, "maxfev": 20_000},
+            ).fun
+            for start in starts
+        )
+        assert own <= best * (1 + 1e-7)
+
+
+def test_the_geometric_median_on_a_row():
+    """Where most rows are one point that point it is, though the iteration starts elsewhere."""
+    P = torch.tensor([[0.0, 0], [0, 0], [0, 0], [9, 1], [-2, 7]]).unsqueeze(1)
+    found, _ = F.geometric_median(P, torch.ones(5, 1, dtype=torch.bool))
+    torch.testing.assert_close(found, torch.zeros(1, 2), atol=1e-5, rtol=0)
+    # A start that lies on a row which is not the median: the mean of these is their third row.
+    P = torch.tensor([[0.0, 0], [4, 0], [2, 2], [2, 6.0]]).unsqueeze(1)
+    assert P.mean(0).tolist() == [[2, 2]]
+    P = torch.tensor([[-3.0, 0], [-3, 0.1], [-3, -0.1], [0, 0], [9, 0]]).unsqueeze(1)
+    assert P.mean(0).tolist() == [[0, 0]]
+    found, _ = F.geometric_median(P, torch.ones(5, 1, dtype=torch.bool))
+    best = optimize.minimize(lambda y: sum_of_distances(P[:, 0].numpy(), y), [-3, 0.01]).fun
+    assert sum_of_distances(P[:, 0].numpy(), found[0].numpy()) <= best + 1e-4
+
+
+def slow_krum(rows, share):
+    """The kept rows' positions, by the paper's words."""
+    n = len(rows)
+    f = slow_minority(n, share)
+    scores = []
+    for i in range(n):
+        others = sorted(float(((rows[i] - rows[j]) ** 2).sum()) for j in range(n) if j != i)
+        scores.append((sum(others[: max(1, n - f - 2)]), i))
+    return sorted(i for _, i in sorted(scores)[: n - f])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.4])
+@pytest.mark.parametrize("case", CASES)
+def test_multi_krum(case, share):
+    P, present = case
+    kept = F.multi_krum(P, present, share)
+    assert not bool((kept & ~present).any())
+    for c, rows in per_class(P, present):
+        clients = present[:, c].nonzero().squeeze(1).tolist()
+        found = [clients.index(i) for i in kept[:, c].nonzero().squeeze(1).tolist()]
+        assert found == slow_krum(rows, share)
+
+
+def test_multi_krum_as_a_library_has_it():
+    """Its scores take one neighbour more than the paper's; on these rows the same ones stay."""
+    rows = torch.tensor(BYZFL_ROWS, dtype=torch.float64)
+    P, present = rows.unsqueeze(1), torch.ones(9, 1, dtype=torch.bool)
+    kept = F.multi_krum(P, present, 2 / 9)[:, 0]
+    assert int(kept.sum()) == 7
+    mean = rows[kept].mean(0)
+    np.testing.assert_allclose(mean.numpy(), BYZFL["MultiKrum(f=2)"], atol=1e-6)
+
+
+def test_the_others_as_a_library_has_them():
+    rows = torch.tensor(BYZFL_ROWS, dtype=torch.float64)
+    P, present = rows.unsqueeze(1), torch.ones(9, 1, dtype=torch.bool)
+    found = {
+        "Median()": F.coordinate_median(P, present)[0],
+        "TrMean(f=2)": F.trimmed_mean(P, present, 2 / 9)[0],
+        "GeometricMedian(nu=1e-9, T=2000)": F.geometric_median(P, present)[0],
+    }
+    for name, value in found.items():
+        np.testing.assert_allclose(value[0].numpy(), BYZFL[name], atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("least", [-1.0, 0.0, 0.6, 1.0])
+@pytest.mark.parametrize("case", CASES)
+def test_cosine_filter(case, least):
+    P, present = case
+    kept = F.cosine_filter(P, present, least)
+    assert not bool((kept & ~present).any())
+    for c, rows in per_class(P, present):
+        median = np.array([statistics.median(column) for column in rows.T.tolist()])
+        cosines = rows @ median / np.linalg.norm(rows, axis=1) / np.linalg.norm(median)
+        wanted = [bool(x >= least - 1e-12 or x == cosines.max()) for x in cosines]
+        assert kept[present[:, c], c].tolist() == wanted or least == 1.0
+        assert bool(kept[:, c].any())
+
+
+def test_half_precision_is_computed_in_float32():
+    P, present = ragged(7, dtype=torch.float32)
+    for rule in (F.coordinate_median, F.geometric_median):
+        assert rule(P.half(), present)[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize("away", [1e6, 1e30])
+def test_a_far_row_moves_none_of_them_far(away):
+    """The point of it all: one of nine far away, and the result stays among the others."""
+    P = torch.randn(9, 1, 5, generator=torch.Generator().manual_seed(1))
+    present = torch.ones(9, 1, dtype=torch.bool)
+    far = P.clone()
+    far[4] = away
+    means = {
+        "median": lambda P: F.coordinate_median(P, present)[0],
+        "trimmed": lambda P: F.trimmed_mean(P, present, 0.2)[0],
+        "geometric": lambda P: F.geometric_median(P, present)[0],
+        "krum": lambda P: P[F.multi_krum(P, present, 0.2)[:, 0]].mean(0),
+    }
+    for name, rule in means.items():
+        assert float(rule(far).abs().max()) < float(P.abs().max()), name
+    flipped = P + 10
+    flipped[4] *= -1
+    assert F.cosine_filter(flipped, present, 0.5)[:, 0].tolist() == [i != 4 for i in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"prototypes": torch.zeros(3, 2)}, "prototypes must be"),
+        ({"prototypes": torch.zeros(3, 2, 4, dtype=torch.int64)}, "floating point"),
+        ({"present": torch.zeros(2, 2, dtype=torch.bool)}, "present must be"),
+        ({"present": torch.zeros(3, 2)}, "present must be bool"),
+    ],
+)
+def test_wrong_arguments(change, words):
+    given = {"prototypes": torch.zeros(3, 2, 4), "present": torch.ones(3, 2, dtype=torch.bool)}
+    for rule in (F.coordinate_median, F.geometric_median):
+        with pytest.raises(ValueError, match=words):
+            rule(**{**given, **change})
+    for rule, value in ((F.trimmed_mean, 0.2), (F.multi_krum, 0.2), (F.cosine_filter, 0.5)):
+        with pytest.raises(ValueError, match=words):
+            rule(**{**given, **change}, **{rule.__code__.co_varnames[2]: value})
+
+
+# --- ALIE ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "m"), [(10, 2), (20, 4), (50, 12), (51, 12), (9, 3), (100, 20)])
+def test_alie_z(n, m):
+    s = n // 2 + 1 - m
+    assert F.alie_z(n, m) == pytest.approx(max(0.0, stats.norm.ppf((n - m - s) / (n - m))))
+
+
+def test_alie_z_at_the_ends():
+    assert F.alie_z(10, 2) == 0.0
+    assert F.alie_z(10, 10) == 0.0
+    assert F.alie_z(10, 8) == pytest.approx(stats.norm.ppf(1 / 2))
+    with pytest.raises(ValueError, match="malicious must be between 0 and 3: got 4"):
+        F.alie_z(3, 4)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_alie_rows(case):
+    P, present = case
+    table = F.alie_rows(P, present, 1.3)
+    for c, rows in per_class(P, present):
+        columns = rows.T.tolist()
+        wanted = [statistics.fmean(v) - 1.3 * statistics.pstdev(v) for v in columns]
+        np.testing.assert_allclose(table[c].numpy(), wanted, atol=1e-12)
+    assert bool((table[~present.any(0)] == 0).all())
