@@ -17,7 +17,7 @@ def test_it_leaves_no_thread_behind():
     assert set(threading.enumerate()) == before
 
 
-def test_the_last_table_shows_the_servers_accuracy():
+def test_the_last_table_shows_the_accuracy_of_the_server_and_of_the_honest():
     trial = {
         "best_test_accuracy": 0.5,
         "best_round": 0,
@@ -26,10 +26,16 @@ def test_the_last_table_shows_the_servers_accuracy():
         "best_server_accuracy": 0.7,
         "best_server_round": 1,
         "final_server_accuracy": 0.6,
+        "best_honest_accuracy": 0.55,
+        "best_honest_round": 2,
+        "final_honest_accuracy": 0.45,
     }
-    result = SimpleNamespace(summary={**trial, "rounds": 3, "trials": [trial], "mean": trial})
+    mean = {key: value for key, value in trial.items() if "round" not in key}
+    result = SimpleNamespace(summary={**trial, "rounds": 3, "trials": [trial], "mean": mean})
     _, rows = result_rows(result, None)
     assert rows[3:] == [
         ["best server accuracy", "70.00% after 2 of 3 rounds"],
         ["final server accuracy", "60.00%"],
+        ["best accuracy of the honest", "55.00% after 3 of 3 rounds"],
+        ["final accuracy of the honest", "45.00%"],
     ]

@@ -180,8 +180,28 @@ def settle(composition: Composition, settings: Settings, info: RunInfo) -> None:
         )
     for method in composition.methods:
         method.resolve(info)
-    composition.check_phases(info)
+    _check_phases(composition, info)
     check_attacks(settings.malicious, info.num_clients, composition.wrappers)
+
+
+def _check_phases(composition: Composition, info: RunInfo) -> None:
+    """Find terms of donors for which the main method has no phase.
+
+    Raises:
+        Refused: A term belongs to a phase of its method's own, and phases are the main method's.
+    """
+    for term in composition.terms:
+        phases = composition.members[term.method].call("phases", run=info) or []
+        own = [p for p in phases if term.name in p.terms and p.data != "private"]
+        if term.method != composition.main and own:
+            raise Refused(
+                f"the loss term {term.label!r} belongs to the phase {own[0].name!r} of "
+                f"{term.method}, which {composition.main} does not have",
+                "phases of training are those of the main method alone",
+                f"drop it: --drop local_loss.{term.label}",
+                lacks="phase",
+                name=own[0].name,
+            )
 
 
 # --- what is recorded -----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 import pluggy
 
-from protofl.errors import Refused, RunFailure, UsageError, unknown
+from protofl.errors import RunFailure, UsageError, unknown
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, MERGED_HOOKS, ROUND_HOOKS, MethodSpec
 from protofl.options.declared import Config
 from protofl.plugin.baseline import Baseline
@@ -238,26 +238,6 @@ class Composition:
     def has(self, hook: str) -> bool:
         """Whether any method implements a lifecycle hook on its side."""
         return bool(self._writers[hook])
-
-    def check_phases(self, run: RunInfo) -> None:
-        """Find terms of donors for which the main method has no phase.
-
-        Raises:
-            Refused: A term belongs to a phase of its method's own, and phases are the main
-                method's.
-        """
-        for term in self.terms:
-            phases = self.members[term.method].call("phases", run=run) or []
-            own = [p for p in phases if term.name in p.terms and p.data != "private"]
-            if term.method != self.main and own:
-                raise Refused(
-                    f"the loss term {term.label!r} belongs to the phase {own[0].name!r} of "
-                    f"{term.method}, which {self.main} does not have",
-                    "phases of training are those of the main method alone",
-                    f"drop it: --drop local_loss.{term.label}",
-                    lacks="phase",
-                    name=own[0].name,
-                )
 
     def phases(self, run: RunInfo) -> list[Phase]:
         """The main method's phases of local training."""
