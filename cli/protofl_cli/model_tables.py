@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from protofl_cli import render
 
 if TYPE_CHECKING:
-    from protofl.plugin.registry import Registry
+    from protofl.discovery.registry import Registry
 
 CHANNELS = 3
 """Channels for which architectures are counted where the group takes the data's own."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import protofl
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
-from protofl.plugin.kinds import KINDS, hooks_of, spec_hooks, spec_of
-from protofl.plugin.registry import Registry
+from protofl.discovery.kinds import KINDS, hooks_of, spec_hooks, spec_of
+from protofl.discovery.registry import Registry
 from site_text import code, first_line, prose, table
 
 WIDTH = 88

@@ -7,7 +7,7 @@ from typing import Any
 from protofl.plugin.baseline import Baseline
 from protofl.options.declared import Config, VariantConfig, option_names
 from protofl.plugin.choice import choose
-from protofl.plugin.registry import Registry
+from protofl.discovery.registry import Registry
 from protofl.data.spec import in_words
 from protofl.plan.inputs import kinds_of
 from protofl.plan.settings import CHOOSING

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from protofl.discovery.registry import Registry
 from protofl.options.declared import Config, option_names
 from protofl.plugin.baseline import Baseline
-from protofl.plugin.registry import Registry
 
 PAGES = Path(__file__).parents[2] / "docs/methods"
 REGISTRY = Registry()

@@ -128,7 +128,7 @@ def test_rich_is_imported_by_one_file():
     [
         "import protofl",
         "import protofl; protofl.hookimpl; protofl.Config; protofl.UsageError",
-        "from protofl.plugin.registry import Registry; assert Registry().plugins()",
+        "from protofl.discovery.registry import Registry; assert Registry().plugins()",
     ],
 )
 def test_names_are_listed_without_torch(code):

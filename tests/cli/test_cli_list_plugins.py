@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from protofl.plugin.kinds import KINDS
+from protofl.discovery.kinds import KINDS
 
 TOY = """
 print("a plugin that prints when it is imported")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from protofl.plugin.registry import Registry
+from protofl.discovery.registry import Registry
 from protofl_cli.mixing_page import read
 
 SOURCE = """

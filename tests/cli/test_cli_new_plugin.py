@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from installing import write_dist_info
-from protofl.plugin.kinds import KINDS
+from protofl.discovery.kinds import KINDS
 from protofl_cli.app import app
 from protofl_cli.commands import new_plugin
 from slowness import quick

@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from protofl.plugin import checks
+from protofl.discovery import checks
 from protofl.rounds.federation import Federation
 
 LAST_TABLE = ("best accuracy", "final accuracy", "majority guess", "over clients", "upload a round")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from protofl.discovery.kinds import hooks_of
+from protofl.discovery.registry import Registry
 from protofl.options.declared import Config, option_names
-from protofl.plugin.kinds import hooks_of
-from protofl.plugin.registry import Registry
 
 PLUGINS = Registry().plugins()
 LARGE = {"htfe3", "htfe4", "htfe5", "htfe8", "htfe9", "htm10", "htfe8-htc4", "res34-htc4"}

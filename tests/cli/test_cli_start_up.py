@@ -10,8 +10,8 @@ from pathlib import Path
 import protofl
 import protofl_cli
 import pytest
+from protofl.discovery.registry import Registry
 from protofl.plan.settings import Settings
-from protofl.plugin.registry import Registry
 from protofl_cli.commands.run import whole_command
 from protofl_cli.run_options import OTHER_NAMES, PANELS
 

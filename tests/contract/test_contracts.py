@@ -7,7 +7,7 @@ downloaded.
 from __future__ import annotations
 
 import pytest
-from protofl.plugin.registry import Registry
+from protofl.discovery.registry import Registry
 from protofl.testing import CONTRACTS
 
 # Each of these takes most of a minute; what they share with their kin is checked there.

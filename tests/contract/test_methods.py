@@ -6,11 +6,11 @@ import itertools
 
 import protofl as pf
 import pytest
+from protofl.discovery.registry import Registry
 from protofl.folder.run_folder import RunFolder
 from protofl.hosts import host
 from protofl.hosts.jobs import Absent, Train, Undo
 from protofl.options.declared import VariantConfig
-from protofl.plugin.registry import Registry
 from protofl.rounds.federation import Federation
 from protofl.runs.config import config_of
 from protofl.testing import MethodContract

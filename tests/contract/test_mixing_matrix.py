@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from protofl.discovery.registry import Registry
 from protofl.hookspecs.method import MERGED_HOOKS, ROUND_HOOKS
-from protofl.plugin.registry import Registry
 from protofl.testing.mixing import ADD, REFUSED, RUNS, mixer
 from protofl_cli.mixing_page import page, read
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from protofl.discovery.registry import Registry
 from protofl.dry_step.step import dry_step
-from protofl.plugin.registry import Registry
 from protofl.request.recipes import with_recipe
 from protofl.testing import toy as toyfed
 

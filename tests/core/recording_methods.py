@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import protofl as pf
 import torch
+from protofl.discovery.registry import Registry
 from protofl.plugin.composition import Composition
-from protofl.plugin.registry import Registry
 from runtime_toys import lines_of, make_plan
 from torch import nn
 from torch.nn.functional import cross_entropy

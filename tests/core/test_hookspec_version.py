@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import protofl as pf
 import pytest
+from protofl.discovery import checks
+from protofl.discovery.checks import check_version
+from protofl.discovery.kinds import Plugin, spec_hooks
+from protofl.discovery.registry import Registry
 from protofl.hookspecs.version import parse_version, serves
-from protofl.plugin import checks
-from protofl.plugin.checks import check_version
-from protofl.plugin.kinds import Plugin, spec_hooks
-from protofl.plugin.registry import Registry
 
 # A change here needs another HOOKSPEC_VERSION: something added a MINOR, anything else a MAJOR.
 HOOKS = {

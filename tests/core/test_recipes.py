@@ -8,8 +8,8 @@ import sys
 
 import protofl as pf
 import pytest
+from protofl.discovery.registry import Registry
 from protofl.files.tables import read_table
-from protofl.plugin.registry import Registry
 from protofl.request.recipes import with_recipe, write_recipe
 from protofl.toml import parse_toml, to_toml
 from runtime_toys import install, train, without_times

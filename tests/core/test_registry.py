@@ -6,10 +6,10 @@ import sys
 
 import protofl as pf
 import pytest
-from protofl.plugin.checks import check_class
+from protofl.discovery.checks import check_class
+from protofl.discovery.kinds import KINDS, hooks_of, spec_hooks
+from protofl.discovery.registry import Registry
 from protofl.plugin.choice import choose
-from protofl.plugin.kinds import KINDS, hooks_of, spec_hooks
-from protofl.plugin.registry import Registry
 
 GOOD = '''
 import protofl as pf

@@ -5,8 +5,8 @@ from __future__ import annotations
 import protofl as pf
 import pytest
 import torch
+from protofl.discovery.registry import Registry
 from protofl.plugin.composition import Composition
-from protofl.plugin.registry import Registry
 from recording_methods import CALLS, A
 from runtime_toys import lines_of, make_plan, open_federation
 

@@ -12,8 +12,8 @@ import protofl as pf
 import pytest
 import torch
 from doc_pages import DOCS, ROOT, blocks_of, commands_of
-from protofl.plugin.kinds import KINDS, hooks_of
-from protofl.plugin.registry import Registry
+from protofl.discovery.kinds import KINDS, hooks_of
+from protofl.discovery.registry import Registry
 from protofl_cli.app import app
 from slowness import quick
 from typer.testing import CliRunner

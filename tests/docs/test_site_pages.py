@@ -11,10 +11,10 @@ import pytest
 import site_commands
 import site_hooks
 from protofl import functional
+from protofl.discovery.kinds import KINDS, spec_hooks
+from protofl.discovery.registry import Registry
 from protofl.options.declared import Config, option_names
 from protofl.plan.settings import CHOOSING, Settings
-from protofl.plugin.kinds import KINDS, spec_hooks
-from protofl.plugin.registry import Registry
 from protofl.wire.vocabulary import VOCABULARY, find_key
 from protofl_cli.app import app
 from protofl_cli.run_options import OTHER_NAMES

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import protofl as pf
 import torch
-from protofl.plugin.registry import Registry
+from protofl.discovery.registry import Registry
 from protofl.testing import toy as toyfed
 from torch import Tensor
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import golden_runs
 import pytest
 import torch
-from protofl.plugin.registry import Registry
+from protofl.discovery.registry import Registry
 from safetensors import safe_open
 
 

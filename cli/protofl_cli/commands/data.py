@@ -15,13 +15,13 @@ from protofl_cli.options import Block, DataDir, Debug
 if TYPE_CHECKING:
     from protofl.data.cache import CacheEntry
     from protofl.data.spec import SampleSpec
-    from protofl.plugin.registry import Registry
+    from protofl.discovery.registry import Registry
 
 
 def list_data(data_dir: DataDir = None, block: Block = None, debug: Debug = False) -> None:
     """List the data sets: which are known, which are cached, and what they hold."""
     from protofl.data.cache import entries
-    from protofl.plugin.registry import Registry
+    from protofl.discovery.registry import Registry
 
     folder = _folder(data_dir)
     cached = {entry.key: entry for entry in entries(folder)}
@@ -63,8 +63,8 @@ def import_data(
 ) -> None:
     """Put a data set into the cache from a .npz file, without a download."""
     from protofl.data.cache import cache_file, import_npz
+    from protofl.discovery.registry import Registry
     from protofl.errors import UsageError, unknown
-    from protofl.plugin.registry import Registry
 
     registry = Registry(block or ())
     folder = _folder(data_dir)

@@ -14,7 +14,7 @@ from protofl_cli.options import Block, Debug
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
-    from protofl.plugin.registry import Registry
+    from protofl.discovery.registry import Registry
     from protofl.testing.mixing import Cell, Mixer
 
     from protofl_cli.mixing_page import Marks
@@ -41,8 +41,8 @@ def matrix(
     Each goes through the dry step on a tiny federation: it runs, or is refused with what it lacks.
     Exit code 1 where an outcome is unclear: another error than a refusal.
     """
+    from protofl.discovery.registry import Registry
     from protofl.errors import UsageError
-    from protofl.plugin.registry import Registry
     from protofl.testing.mixing import UNCLEAR, mixer
 
     if out is not None and (method or json):

@@ -169,10 +169,10 @@ def _make(
 ) -> tuple[Dataset, Split]:
     """The data and their split, by the steps of a run's plan."""
     from protofl.data.split import kept_split, make_split, number_of_clients
+    from protofl.discovery.registry import Registry
     from protofl.plan.inputs import load_data
     from protofl.plan.settings import DEFAULT_DATA_DIR, Settings
     from protofl.plugin.choice import choose
-    from protofl.plugin.registry import Registry
 
     registry = Registry(block)
     chosen = choose(registry, "dataset", dataset, options["dataset"])

@@ -15,9 +15,9 @@ from protofl_cli.model_tables import model_group
 from protofl_cli.options import Block, Debug, value_range, value_text
 
 if TYPE_CHECKING:
+    from protofl.discovery.kinds import Plugin
+    from protofl.discovery.registry import Registry
     from protofl.options.declared import Config
-    from protofl.plugin.kinds import Plugin
-    from protofl.plugin.registry import Registry
 
 
 def show(
@@ -40,7 +40,7 @@ def show(
 
     Of a model group it shows the architectures with their parameters and forward FLOPs.
     """
-    from protofl.plugin.registry import Registry
+    from protofl.discovery.registry import Registry
 
     registry = Registry(block or ())
     text, colon, argument = name.partition(":")
@@ -75,8 +75,8 @@ def resolve(registry: Registry, text: str) -> tuple[str, str, list[str]]:
     Raises:
         UsageError: No kind, or no plugin, has that name.
     """
+    from protofl.discovery.kinds import KINDS
     from protofl.errors import Blocked, UsageError, unknown
-    from protofl.plugin.kinds import KINDS
 
     kind, slash, short = text.partition("/")
     if slash:
@@ -158,9 +158,9 @@ def _recipe(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
 
 
 def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: ANN401 - a plugin
+    from protofl.discovery.kinds import hooks_of
     from protofl.options.declared import VariantConfig
     from protofl.plugin.baseline import Baseline
-    from protofl.plugin.kinds import hooks_of
 
     own = "local_loss" in hooks_of("method", found)
     terms = getattr(found, "terms", {}) if own else Baseline.terms
@@ -232,8 +232,8 @@ def _dataset(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
 
 def _hooks(kind: str, found: type) -> None:
     """The hooks that the plugin writes, with what they do; a round's that it leaves to defaults."""
+    from protofl.discovery.kinds import hooks_of
     from protofl.hookspecs.method import ROUND_HOOKS
-    from protofl.plugin.kinds import hooks_of
 
     rows = [(hook, _first_line(getattr(found, hook))) for hook in hooks_of(kind, found)]
     if kind == "method":

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from protofl.data.dataset import Dataset
+from protofl.discovery.registry import Registry
 from protofl.errors import UsageError
 from protofl.plan.inputs import load_data
 from protofl.plugin.choice import choose
-from protofl.plugin.registry import Registry
 
 
 def share_of(samples: int) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from protofl.discovery.kinds import hooks_of
+from protofl.discovery.registry import Registry
 from protofl.errors import Lacking, ProtoflError, Refused, UsageError, part_of
 from protofl.hookspecs.method import MERGED_HOOKS
 from protofl.plan.plan import Plan
-from protofl.plugin.kinds import hooks_of
 from protofl.plugin.members import Term
-from protofl.plugin.registry import Registry
 from protofl.transit.merging import SHARED
 from protofl.wire.payload import Payload
 

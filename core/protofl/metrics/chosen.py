@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from protofl.discovery.registry import Registry
 from protofl.errors import UsageError
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.composition import Composition
-from protofl.plugin.registry import Registry
 
 
 def chosen_metrics(

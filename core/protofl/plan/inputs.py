@@ -15,11 +15,11 @@ from protofl.data.npz import options_like
 from protofl.data.preparation import AsStored, Preparation, pixels_for
 from protofl.data.spec import PLURAL, Kind, SampleSpec, in_words
 from protofl.data.split import Split, kept_split, make_split
+from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError, UsageError
 from protofl.plan.settings import Settings
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.composition import Composition
-from protofl.plugin.registry import Registry
 
 Report = Callable[[str], None]
 """Takes a line when something takes long (a download)."""

@@ -19,6 +19,7 @@ from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.preparation import Preparation
 from protofl.data.split import Split, majority_correct, number_of_clients
+from protofl.discovery.registry import Registry
 from protofl.machine.device import device_of
 from protofl.metrics.chosen import chosen_metrics, metrics_in
 from protofl.models.architecture import Architecture, SplitModel
@@ -28,7 +29,6 @@ from protofl.plan import inputs, steps
 from protofl.plan.settings import Settings, build
 from protofl.plugin.choice import Choice
 from protofl.plugin.composition import Composition
-from protofl.plugin.registry import Registry
 from protofl.randomness import global_stream
 from protofl.views.run import RunInfo
 

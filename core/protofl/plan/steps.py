@@ -9,6 +9,7 @@ import torch
 
 from protofl.data.dataset import Dataset
 from protofl.data.preparation import Preparation
+from protofl.discovery.registry import Registry
 from protofl.errors import Refused, UsageError
 from protofl.machine.cores import usable_cores
 from protofl.malicious import check_attacks
@@ -19,7 +20,6 @@ from protofl.options.declared import check_consent
 from protofl.plan.settings import CHOOSING, Settings, build
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.composition import Composition
-from protofl.plugin.registry import Registry
 from protofl.views.run import RunInfo
 
 # --- plugins and settings -------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""Plugins: discovery, options, composition."""
+"""The plugins of a run: chosen with their options, composed, and the loss that follows."""

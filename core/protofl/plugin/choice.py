@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from protofl.discovery.kinds import hooks_of
+from protofl.discovery.registry import Registry
 from protofl.errors import RunFailure, UsageError, in_words
 from protofl.options.declared import Config, parse_config
-from protofl.plugin.kinds import hooks_of
-from protofl.plugin.registry import Registry
 
 
 class Choice:

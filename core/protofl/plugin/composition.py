@@ -13,13 +13,13 @@ from typing import Any
 
 import pluggy
 
+from protofl.discovery.registry import Registry
 from protofl.errors import RunFailure, UsageError, unknown
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, MERGED_HOOKS, ROUND_HOOKS, MethodSpec
 from protofl.options.declared import Config
 from protofl.plugin.baseline import Baseline
 from protofl.plugin.loss import Loss
 from protofl.plugin.members import Member, Term, bound_to
-from protofl.plugin.registry import Registry
 from protofl.transit.hooks import Around, Together
 from protofl.views.batch import Given
 from protofl.views.client import Client

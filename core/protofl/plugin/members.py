@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from protofl.discovery.registry import Registry
 from protofl.errors import UsageError
 from protofl.options.declared import Config, parse_config
 from protofl.plugin.baseline import Baseline
 from protofl.plugin.choice import Choice
 from protofl.plugin.loss import LossSource, checked
-from protofl.plugin.registry import Registry
 from protofl.views.client import Client
 from protofl.views.run import RunInfo
 

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from protofl.discovery.kinds import Plugin
+from protofl.discovery.registry import Registry
 from protofl.errors import UsageError
 from protofl.files.tables import write_table
 from protofl.options.declared import without_consents
@@ -24,8 +26,6 @@ from protofl.options.written import merge_nested
 from protofl.plan.plan import Plan
 from protofl.plan.settings import Settings, check_names
 from protofl.plan.steps import parts_of
-from protofl.plugin.kinds import Plugin
-from protofl.plugin.registry import Registry
 from protofl.request.options import as_typed, merge_options, options_in, parse_options
 from protofl.toml import parse_toml
 

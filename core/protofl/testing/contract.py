@@ -23,12 +23,12 @@ from unittest import SkipTest
 
 import torch
 
+from protofl.discovery.checks import check_class
+from protofl.discovery.kinds import KINDS, spec_hooks
+from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError, UsageError, last_place
 from protofl.options.declared import Config, VariantConfig, parse_config
-from protofl.plugin.checks import check_class
 from protofl.plugin.choice import Choice, choose
-from protofl.plugin.kinds import KINDS, spec_hooks
-from protofl.plugin.registry import Registry
 
 
 def expect(kept: bool, broken: str) -> None:

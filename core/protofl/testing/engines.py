@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import torch
 
+from protofl.discovery.kinds import Plugin
 from protofl.hosts.groups import chunks, trains_groups
 from protofl.models.architecture import Architecture
 from protofl.plan.plan import Plan
-from protofl.plugin.kinds import Plugin
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
 from protofl.testing.equality import (

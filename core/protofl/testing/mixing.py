@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from protofl.discovery.kinds import hooks_of
+from protofl.discovery.registry import Registry
 from protofl.dry_step.step import dry_step
 from protofl.errors import ProtoflError, Refused
 from protofl.hookspecs.method import MERGED_HOOKS, ROUND_HOOKS
 from protofl.plan.plan import Plan
 from protofl.plugin.baseline import Baseline
-from protofl.plugin.kinds import hooks_of
-from protofl.plugin.registry import Registry
 from protofl.testing import toy
 
 RUNS, REFUSED, UNCLEAR = "runs", "refused", "unclear"

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from protofl.discovery.kinds import KINDS
+from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError, UsageError, last_place, unknown
-from protofl.plugin.kinds import KINDS
-from protofl.plugin.registry import Registry
 from protofl.testing import CONTRACTS
 from protofl.testing.contract import Contract, kind_of
 

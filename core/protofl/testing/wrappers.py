@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from protofl.discovery.kinds import hooks_of, spec_hooks
 from protofl.dry_step.step import dry_step
-from protofl.plugin.kinds import hooks_of, spec_hooks
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
 from protofl.testing.methods import expect_finite

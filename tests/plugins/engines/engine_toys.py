@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from protofl.plugin.registry import Registry
+from protofl.discovery.registry import Registry
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import ragged_images
 

@@ -12,8 +12,8 @@ import numpy as np
 import protofl as pf
 import pytest
 import torch
+from protofl.discovery.registry import Registry
 from protofl.plugin.choice import choose
-from protofl.plugin.registry import Registry
 from protofl.testing import toy as toyfed
 
 C, K, M = 100, 512, 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 import protofl as pf
 import pytest
 import torch
+from protofl.discovery.registry import Registry
 from protofl.plugin.choice import choose
-from protofl.plugin.registry import Registry
 from torch import nn
 
 HTFE8 = "cnn4 googlenet mobilenet_v2 resnet18 resnet34 resnet50 resnet101 resnet152"

@@ -7,9 +7,9 @@ import inspect
 import re
 from typing import Any
 
+from protofl.discovery.kinds import COMPOSED, Plugin, spec_hooks
 from protofl.errors import UsageError, place_of, unknown
 from protofl.hookspecs.version import HOOKSPEC_VERSION, WHAT_CHANGED, parse_version, serves
-from protofl.plugin.kinds import COMPOSED, Plugin, spec_hooks
 
 NAME = re.compile(r"[a-z][a-z0-9_-]*")
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from typing import Any
 
+from protofl.discovery.checks import check_class, check_version
+from protofl.discovery.kinds import KINDS, Plugin, hooks_of, named
 from protofl.errors import Blocked, Clash, ProtoflError, UsageError, last_place, unknown
-from protofl.plugin.checks import check_class, check_version
-from protofl.plugin.kinds import KINDS, Plugin, hooks_of, named
 
 
 class Registry:
