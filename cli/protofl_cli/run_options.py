@@ -44,7 +44,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "precision",
         "public",
     ),
-    "Composition": ("options", "use", "add", "drop", "wrappers", "block"),
+    "Composition": ("options", "use", "add", "drop", "wrappers", "block", "classes"),
     "Repetition": ("seed", "trials", "hold_split", "same_init", "deterministic"),
     "Machine": (
         "device",
@@ -73,7 +73,7 @@ PANELS: dict[str, tuple[str, ...]] = {
 }
 """Where each option stands in the help; a test holds it against `Settings`."""
 
-OTHER_NAMES = {"options": "set", "wrappers": "with"}
+OTHER_NAMES = {"options": "set", "wrappers": "with", "classes": "class"}
 """Settings whose option has another name."""
 
 METAVAR = {
@@ -91,6 +91,7 @@ METAVAR = {
     "drop": "local_loss.TERM",
     "wrappers": "WRAPPER",
     "block": "NAME",
+    "classes": "[KIND/]FILE.py:CLASS",
     "device": "DEVICE",
     "generator": "NAME[:PATH]",
     "engine": "NAME",
@@ -115,6 +116,8 @@ REPEATABLE = {
     "drop": "Leave a loss term out",
     "wrappers": "Wrap what is sent, in the order given",
     "block": "Leave a plugin out: NAME or KIND/NAME, either with @DISTRIBUTION",
+    "classes": "Make a class known that is not installed, under its own name (my-method of "
+    "MyMethod); where a plugin is named, FILE.py:CLASS may stand too",
 }
 
 CHOICES = (

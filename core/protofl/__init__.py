@@ -52,13 +52,15 @@ if TYPE_CHECKING:
     from protofl.hosts.host import Host
     from protofl.hosts.jobs import Job, Pool, Reply
     from protofl.hosts.train_job import TrainJob
+    from protofl.machine.idle import Idle
     from protofl.machine.interpreter import fresh_interpreter
     from protofl.models.architecture import Architecture, SplitModel
     from protofl.options.declared import Config, Deviation, Field, VariantConfig
     from protofl.plan.plan import Plan
+    from protofl.program.run import run
+    from protofl.program.session import Session
     from protofl.randomness import numpy_stream, random_stream
     from protofl.rounds import events
-    from protofl.runs.run import run
     from protofl.views.batch import Batch, Given, Output, Terms, per_step
     from protofl.views.client import Client, Learner
     from protofl.views.run import Phase, RunInfo
@@ -113,9 +115,11 @@ _HOME = {
     "Dispatcher": "protofl.dispatch.dispatcher",
     "TrainJob": "protofl.hosts.train_job",
     "fresh_interpreter": "protofl.machine.interpreter",
+    "Idle": "protofl.machine.idle",
     "Plan": "protofl.plan.plan",
     # running
-    "run": "protofl.runs.run",
+    "run": "protofl.program.run",
+    "Session": "protofl.program.session",
     "Result": "protofl.folder.result",
     "events": "protofl.rounds.events",
     "random_stream": "protofl.randomness",
@@ -144,6 +148,7 @@ __all__ = [
     "Given",
     "Host",
     "HostFailure",
+    "Idle",
     "Job",
     "Learner",
     "Outline",
@@ -159,6 +164,7 @@ __all__ = [
     "RunInfo",
     "SampleSpec",
     "Server",
+    "Session",
     "SplitModel",
     "Terms",
     "TrainJob",

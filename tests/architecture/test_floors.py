@@ -12,6 +12,8 @@ from pathlib import Path
 
 import protofl as pf
 import pytest
+from protofl.program.naming import requested
+from protofl.runs.run import start
 from torch.nn.functional import cross_entropy
 
 ROOT = Path(__file__).parents[2]
@@ -150,10 +152,12 @@ class Asks:
 
 @pytest.fixture
 def way(tmp_path, monkeypatch):
-    """The files by which ``pf.run`` reaches a loss, each once, behind the command's own file."""
+    """The files by which the command reaches a loss, each once, behind its own."""
     monkeypatch.chdir(tmp_path)
     Asks.ways.clear()
-    pf.run(Asks, models="cnn4", clients=2, rounds=1, dry_step=False, backend="local")
+    options = {"models": "cnn4", "clients": 2, "rounds": 1, "dry_step": False, "backend": "local"}
+    request, _ = requested({"method": Asks, **options})
+    start(request, pf.events.ignore)
     return list(dict.fromkeys(Asks.ways[0]))
 
 

@@ -6,6 +6,7 @@ import json
 
 import protofl as pf
 import pytest
+from protofl.program.naming import requested
 from protofl.request.options import as_typed
 from protofl.request.request import read_request
 
@@ -83,8 +84,9 @@ def test_out_and_quiet_of_a_file(file, tmp_path):
 
 def test_a_class_takes_part_under_a_name_and_is_no_recipe():
     FedsaTgp = type("FedsaTgp", (), {})
-    request = read_request({"method": FedsaTgp})
-    assert request.options == {"method": "fedsa-tgp"}
+    request, _ = requested({"method": FedsaTgp})
+    assert request.options["method"] == "fedsa-tgp"
+    assert request.options["block"] == ["recipe/fedsa-tgp@protofl"]
     assert request.extra == {("method", "fedsa-tgp"): FedsaTgp}
     assert read_request({"method": "fedsa-tgp"}).options["method"] == "fedtgp"
 

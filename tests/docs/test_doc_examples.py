@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -163,21 +164,28 @@ def test_the_guides_backend_gives_the_same_numbers(package, type_in, tmp_path):
 
 
 REFERENCE = ("python", "functional", "wire")
-PYTHON = ["README.md", "docs/start.md", *(f"docs/reference/{name}.md" for name in REFERENCE)]
+PYTHON = [
+    "README.md",
+    "docs/start.md",
+    "docs/python.md",
+    *(f"docs/reference/{name}.md" for name in REFERENCE),
+]
 
 
 @pytest.mark.parametrize("page", PYTHON)
 def test_python_on_other_pages_runs(page, data_dir, few, monkeypatch):
-    run, runs = pf.run, []
+    run, runs, few_clients = pf.run, [], {"clients": 2, "rounds": 2, "batch_size": 64}
+    always = {**few_clients, "feature_dim": 16, "backend": "local", "data_dir": data_dir}
 
     def small(method, *, models, **options):
-        options |= {"clients": 2, "rounds": 2, "batch_size": 64, "feature_dim": 16}
-        options.setdefault("dataset", few)
-        found = run(method, models="htcnn8", backend="local", data_dir=data_dir, **options)
+        own = models if "dataset" in options else "htcnn8"
+        found = run(method, models=own, **{"dataset": few, **options, **always})
         runs.append((method, models))
         return found
 
+    session = partial(pf.Session, dataset=few)
     monkeypatch.setattr(pf, "run", small)
+    monkeypatch.setattr(pf, "Session", lambda **options: session(**options | always))
     blocks = blocks_of(page, "python")
     assert blocks
     for code in blocks:

@@ -114,7 +114,7 @@ def _run(contract: type[Contract]) -> list[Finding]:
 
 
 def _print(owner: dict[str, str], findings: list[Finding], counts: dict[str, int]) -> None:
-    installed = owner["version"] != "?"
+    installed = owner["distribution"] != "this program"
     origin = f"{owner['distribution']} {owner['version']}" if installed else "not installed"
     render.heading(owner["plugin"], f"{origin} · {owner['target']}")
     render.text()

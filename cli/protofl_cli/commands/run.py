@@ -26,7 +26,9 @@ def run(
     method: Annotated[
         str | None,
         typer.Argument(
-            metavar="METHOD", help="The method, or a recipe; it may come from --config."
+            metavar="METHOD",
+            help="The method, or a recipe; FILE.py:CLASS for one that is not installed. It may "
+            "come from --config.",
         ),
     ] = None,
     config: Annotated[
@@ -82,7 +84,7 @@ def run(
     data set's, and those below. Exit code 2: found before training; 1: the run failed; 130:
     interrupted (finished rounds are saved).
     """
-    from protofl.request.request import read_request
+    from protofl.program.naming import requested
 
     from protofl_cli.screen import Screen
 
@@ -90,7 +92,7 @@ def run(
     typed = {name.removesuffix("_"): value for name, value in given.items()}
     try:
         with screen:
-            request = read_request(
+            request, found = requested(
                 {"method": method, **typed},
                 config=config,
                 out=out,
@@ -102,8 +104,11 @@ def run(
                 _check_named(request.options)
             screen.loading()
             with put_off():
+                from protofl.rounds.events import Note
                 from protofl.runs.run import start
 
+            for line in found.notes:
+                screen(Note(line))
             start(request, screen)
     except KeyboardInterrupt as stop:
         do = _to_continue(screen.folder, "nothing had been started")

@@ -166,7 +166,7 @@ def _check_type(x: np.ndarray, source: str, kind: Kind) -> None:
         raise UsageError(
             f"{source}: {PLURAL[kind]} are {x.dtype}",
             near,
-            f'convert them before saving: x.astype("{example}")',
+            f'convert them: x.astype("{example}")',
         )
 
 
@@ -201,7 +201,7 @@ def _layout(x: np.ndarray, source: str, kind: Kind) -> _Layout:
     raise UsageError(
         f"{source}: {PLURAL[kind]} of the shape {_shape(x)}",
         f"possible: {possible[kind]}",
-        "reshape them before saving",
+        "reshape them",
     )
 
 
@@ -219,7 +219,7 @@ def _image_layout(x: np.ndarray, source: str) -> _Layout:
     raise UsageError(
         f"{source}: images of the shape {_shape(x)}",
         "possible: N×H×W, N×H×W×C with C 1 or 3, or N×C×H×W",
-        "reshape them before saving"
+        "reshape them"
         + (", or say that they are none: kind=table, tokens or series" if x.ndim == 2 else ""),
     )
 

@@ -22,7 +22,7 @@ def checked_labels(y: np.ndarray, count: int, source: str) -> np.ndarray:
     if count and y.dtype.kind not in "iu":
         raise UsageError(
             f"{source}: labels are {y.dtype}, not integers",
-            do='convert them before saving: y.astype("int64")',
+            do='convert them: y.astype("int64")',
         )
     y = y.astype(np.int64)
     if count and y.min() < 0:

@@ -11,6 +11,7 @@ from typing import Any
 from protofl.discovery.checks import check_class, check_version
 from protofl.discovery.kinds import KINDS, Plugin, hooks_of, named
 from protofl.errors import Blocked, Clash, ProtoflError, UsageError, last_place, unknown
+from protofl.sources.loading import fingerprint, load
 
 
 class Registry:
@@ -20,16 +21,19 @@ class Registry:
         block: Plugins to leave out: ``NAME``, ``KIND/NAME``, either with ``@DISTRIBUTION``.
             Those of the environment variable ``PROTOFL_BLOCK`` (comma-separated) are added.
         extra: Classes given in the program rather than installed, {(kind, name): class}.
+        classes: Places of further ones, {KIND/NAME: FILE.py:CLASS or MODULE:CLASS}.
     """
 
     def __init__(
         self,
         block: Iterable[str] = (),
         extra: Mapping[tuple[str, str], type] | None = None,
+        classes: Mapping[str, str] | None = None,
     ) -> None:
         environment = os.environ.get("PROTOFL_BLOCK", "").split(",")
         self.block = [b.strip() for b in [*block, *environment] if b.strip()]
         self.extra = dict(extra or {})
+        self._places = dict(classes or {})
         self._found: dict[str, list[Plugin]] = {}
         self._origin = cache(_origin)  # a distribution's files are read once
         self._check_blocked(block)
@@ -115,10 +119,14 @@ class Registry:
             Plugin(kind, entry.name, *self._origin(entry.dist), entry.value)
             for entry in self._installed.select(group=KINDS[kind].group)
         }
+        given = {name: c for (k, name), c in self.extra.items() if k == kind}
+        for label, place in self._places.items():
+            k, _, name = label.partition("/")
+            if k == kind and name not in given:
+                given[name] = load(place, label)
         found |= {
-            Plugin(kind, name, "?", "this program", f"{c.__module__}:{c.__qualname__}", c)
-            for (k, name), c in self.extra.items()
-            if k == kind
+            Plugin(kind, n, fingerprint(c), "this program", f"{c.__module__}:{c.__qualname__}", c)
+            for n, c in given.items()
         }
         return sorted(found, key=lambda p: (p.name, p.distribution))
 

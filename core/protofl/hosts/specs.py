@@ -5,6 +5,7 @@ from __future__ import annotations
 from protofl.hookspecs.markers import hookspec
 from protofl.hosts.jobs import Pool
 from protofl.hosts.train_job import TrainJob
+from protofl.machine.idle import Idle
 from protofl.options.declared import Config
 from protofl.plan.plan import Plan
 
@@ -54,11 +55,13 @@ class BackendSpec:
     """A backend places hosts and carries jobs to them."""
 
     @hookspec(firstresult=True)
-    def open_pool(self, plan: Plan, config: Config, workers: int) -> Pool:
+    def open_pool(self, plan: Plan, config: Config, workers: int, idle: Idle | None) -> Pool:
         """Start the hosts and return the pool that carries jobs to them.
 
         Args:
             plan: The run; ``plan.to_json()`` is enough to build it elsewhere.
             config: The backend's options.
             workers: Hosts to start; 0 for the backend's own choice.
+            idle: In a `protofl.Session` hosts that earlier runs have left, to begin this run with
+                in place of new ones, and where the pool leaves its own when it is closed.
         """

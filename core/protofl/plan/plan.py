@@ -94,7 +94,7 @@ class Plan:
         """
         given = {key: value for key, value in given.items() if value is not None}
         settings = build(given)
-        registry = registry or Registry(settings.block, extra)
+        registry = registry or Registry(settings.block, extra, settings.classes)
         # 1. The plugins that have defaults for others, and the settings with these.
         composition = steps.compose(registry, settings)
         choices = steps.chosen(registry, settings, "dataset", "models")

@@ -95,6 +95,9 @@ class Settings(BaseModel):
     drop: list[str] = option([], "TERM of --drop")
     wrappers: list[str] = option([], "wrappers of --with")
     block: list[str] = option([], "plugins of --block")
+    classes: dict[str, str] = option(
+        {}, "{KIND/NAME: FILE.py:CLASS or MODULE:CLASS} of plugins that are not installed"
+    )
     eval_every: int = option(1, "rounds between evaluations", ge=1)
     eval_clients: Literal["all", "participants"] = option("all", "the clients that are evaluated")
     checkpoint_every: int = option(1, "rounds between checkpoints; 0 for never", ge=0)
@@ -159,7 +162,7 @@ CHOOSING = {
 
 FREE = set(
     "backend workers client_store profile job_limit measure metrics on_lost_client "
-    "min_clients".split()
+    "min_clients classes".split()
 )
 """Options that may differ on resume: results don't depend on them."""
 

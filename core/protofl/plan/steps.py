@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -75,7 +75,7 @@ def other_choices(
     found = chosen(registry, settings, *options)
     own = settings.options | training_options(vars(settings))
     settings = settings.model_copy(update={"options": own})
-    settings = placed(settings, found["engine"], device, uninstalled=bool(registry.extra))
+    settings = placed(settings, found["engine"], device, registry.extra)
     return settings, found | chosen(registry, settings, "backend")
 
 
@@ -102,7 +102,7 @@ def check_consents(
 
 
 def placed(
-    settings: Settings, engine: Choice, device: torch.device, *, uninstalled: bool
+    settings: Settings, engine: Choice, device: torch.device, objects: Iterable[tuple[str, str]]
 ) -> Settings:
     """The settings with a device and a backend in place of ``auto``, and the data's whole path.
 
@@ -110,17 +110,19 @@ def placed(
         settings: The settings.
         engine: The engine; where it trains several clients at once, one host is to have them all.
         device: Where clients train.
-        uninstalled: Whether a plugin is a class of this program, which other processes can't see.
+        objects: Kind and name of classes that this program gave; those without a place are its own.
     """
-    backend = settings.backend
+    backend, labels = settings.backend, [f"{kind}/{name}" for kind, name in objects]
+    hidden = [label for label in labels if not settings.classes.get(label)]
     if backend == "auto":
-        together = "train_group" in engine.hooks
-        alone = device.type != "cpu" or len(usable_cores()) == 1 or uninstalled or together
-        backend = "local" if alone else "process"
-    elif uninstalled and backend != "local":
+        alone = device.type != "cpu" or len(usable_cores()) == 1 or "train_group" in engine.hooks
+        here = alone or hidden or (labels and not settings.workers)
+        backend = "local" if here else "process"
+    elif hidden and backend != "local":
         raise UsageError(
-            f"backend {backend!r} can't see a plugin that is not installed",
-            do="use --backend local, or install the plugin (protofl finds entry points)",
+            f"backend {backend!r} can't see {', '.join(hidden)}, a class of this program alone",
+            "other processes find what is installed, and classes of modules and files",
+            "write it into a file of its own, or use --backend local",
         )
     folder = settings.data_dir.expanduser().absolute()
     update = {"backend": backend, "device": str(device), "data_dir": folder}

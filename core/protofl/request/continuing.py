@@ -8,7 +8,7 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.options.written import check_again, merge_nested, names_in
 from protofl.plan.settings import FREE, UNRECORDED
-from protofl.request.options import options_in
+from protofl.request.options import merge_options, options_in
 
 
 def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
         recipe = values.get("recipe")
         if key == "method" and isinstance(recipe, dict) and value == recipe.get("name"):
             continue
-        if str(values[key]) != _as_recorded(key, str(value)):
+        if str(values[key]) not in (str(value), _as_recorded(key, str(value))):
             raise UsageError(
                 f"--{key.replace('_', '-')} {value} differs from the run's {values[key]}",
                 do="leave it out, or start a new run in another folder",
@@ -37,7 +37,7 @@ def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
     check_again(values["options"], options, FREE | was | now)
     values["options"] = {k: v for k, v in values["options"].items() if k not in was - now}
     free = {k: v for k, v in given.items() if k in FREE and (k in may_differ or k not in values)}
-    return values | free | {"options": merge_nested(values["options"], options)}
+    return merge_options(values, free) | {"options": merge_nested(values["options"], options)}
 
 
 def _as_recorded(key: str, value: str) -> str:

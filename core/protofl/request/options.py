@@ -72,6 +72,6 @@ def merge_options(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = {**base, **over}
     if "options" in base and "options" in over:
         merged["options"] = merge_nested(base["options"], over["options"])
-    if "use" in base and "use" in over:
-        merged["use"] = {**base["use"], **over["use"]}
+    for key in {"use", "classes"} & base.keys() & over.keys():
+        merged[key] = {**base[key], **over[key]}
     return merged

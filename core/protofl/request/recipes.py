@@ -73,6 +73,8 @@ def with_recipe(options: dict[str, Any]) -> dict[str, Any]:
         UsageError: The recipe is broken, or a method has its name too.
     """
     name = str(options.get("method") or "")
+    if f"method/{name}" in options.get("classes", ()):
+        return options
     registry = Registry(options.get("block") or ())
     known = {plugin.name for plugin in registry.plugins("recipe")}
     if name not in known:

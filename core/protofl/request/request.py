@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,26 +47,22 @@ def read_request(
     out: str | Path | None = None,
     resume: bool = False,
     save_recipe: str | Path | None = None,
+    named: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> Request:
     """Parse what is given; the options of a file and of a recipe stand below it.
 
     Args:
-        typed: Options by the long names of ``protofl run``, as one types them there; the method
-            may be a class that is not installed.
+        typed: Options by the long names of ``protofl run``, as one types them there.
         config: A TOML or JSON file with options.
         out: The run folder.
         resume: Continue the run in ``out``.
         save_recipe: A new file, .toml or .json, for the options given.
+        named: Puts names in the place of classes in the file.
 
     Raises:
         UsageError: An option is not written as it should be, or the file or the recipe is broken.
     """
-    typed, extra = dict(typed), {}
-    if isinstance(method := typed.get("method"), type):
-        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", method.__name__).lower()
-        extra["method", name] = method
-        typed["method"] = name
-    request = Request({}, resume=resume, extra=extra)
+    request = Request({}, resume=resume)
     check_texts([typed, config, out, save_recipe])
     request.out = Path(out) if out is not None else None
     request.save_recipe = Path(save_recipe) if save_recipe is not None else None
@@ -87,12 +82,13 @@ def read_request(
     request.quiet = below.pop("quiet", False)
     if not isinstance(request.quiet, bool):
         raise UsageError(f"--config {config}: quiet is {request.quiet!r}", do="write true or false")
+    below = dict(named(as_typed(below)))
     owner = str(typed.get("method") or below.get("method") or "")
-    below = parse_options(as_typed(below), owner)
+    below = parse_options(below, owner)
     check_names(below, f"option in --config {config}:", ("out", "quiet"))
     above = parse_options(typed, owner)
     merged = of_method(merge_options(below, above))
-    request.options = merged if extra else with_recipe(merged)
+    request.options = with_recipe(merged)
     request.said = of_method({**request.options, "options": above.get("options", {})})["options"]
     return request
 

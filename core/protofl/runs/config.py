@@ -21,8 +21,9 @@ def config_of(plan: Plan) -> dict[str, Any]:
     held = {"backend", "profile"} if trains_groups(plan.choices["engine"]) else set()
     values: dict[str, Any] = json.loads(plan.settings.model_dump_json(exclude=UNRECORDED - held))
     values["options"] = {k: v for k, v in values["options"].items() if k not in UNRECORDED}
-    if not values["recipe"]:
-        del values["recipe"]
+    for key in ("recipe", "classes"):
+        if not values[key]:
+            del values[key]
     used: list[Choice] = [*plan.composition.members.values()]
     used += [choice for kind, choice in plan.choices.items() if kind != "backend"]
     plugins = [plan.registry.find(choice.kind, choice.name) for choice in used]

@@ -1,4 +1,4 @@
-"""A run's life: what the command ``protofl run`` and `protofl.run` do."""
+"""A run's life: what the command ``protofl run`` and `protofl.run` do with a request."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from protofl.folder.result import Result, summarise
 from protofl.folder.run_folder import RunFolder, check_free, check_run, fresh_folder
 from protofl.hosts.jobs import Pool
 from protofl.machine.cores import deterministic_kernels
+from protofl.machine.idle import Idle
 from protofl.participation import check_enough, recorded_clients
 from protofl.plan.plan import Plan
 from protofl.profile.timeline import Timeline
 from protofl.request.continuing import continued
-from protofl.request.options import as_typed
 from protofl.request.recipes import typed_in, write_recipe
-from protofl.request.request import Request, read_request
+from protofl.request.request import Request
 from protofl.rounds import events
 from protofl.rounds.events import Progress
 from protofl.rounds.federation import Federation
@@ -35,53 +35,23 @@ from protofl.runs.config import check_same_data, config_of, told_changes
 from protofl.views.packing import pack_server
 
 
-def run(
-    method: str | type | None = None,
-    *,
-    models: str | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    config: str | Path | None = None,
-    set: dict[str, Any] | None = None,
-    progress: Progress | None = None,
-    save_recipe: str | Path | None = None,
-    **options: Any,  # noqa: ANN401 - the options of a run
-) -> Result:
-    """Train a federation of heterogeneous clients.
+def start(request: Request, progress: Progress, idle: Idle | None = None) -> Result:
+    """Do what is asked for: plan the run, then train.
 
     Args:
-        method: A method's or a recipe's name, or a method class that is not installed (it runs in
-            this process).
-        models: A model group.
-        out: The run folder; by default ``runs/METHOD-MODELS-DATA-sSEED-TIME``.
-        resume: Continue the run in ``out``.
-        config: A TOML or JSON file with options; arguments win over it.
-        set: Options of plugins as ``--set`` takes them: ``{"lambda": 1, "dataset.side": 32}``.
-        progress: Called with every event of the run (`protofl.events`).
-        save_recipe: A new file, .toml or .json, for the options given: a recipe of this run.
-        **options: All other options of ``protofl run`` by their long names
-            (`protofl.plan.settings`).
+        request: What is asked for.
+        progress: Called with every event.
+        idle: Hosts that earlier runs have left, and where this one leaves its own.
 
     Raises:
         UsageError: Something asked for can't be done; nothing has been started.
         RunFailure: The run failed; finished rounds are in the folder.
-
-    Examples:
-        >>> result = pf.run("fedsa", models="htfe8", rounds=5)  # doctest: +SKIP
-        >>> result.summary["best_test_accuracy"]  # doctest: +SKIP
     """
-    typed = as_typed({"method": method, "models": models, "set": set, **options})
-    request = read_request(typed, config=config, out=out, resume=resume, save_recipe=save_recipe)
-    return start(request, progress or events.ignore)
-
-
-def start(request: Request, progress: Progress) -> Result:
-    """Do what is asked for: plan the run, then train; see `run`."""
     with ExitStack() as until, told_of_disk():
-        return _start(request, progress, until)
+        return _start(request, progress, idle, until)
 
 
-def _start(request: Request, progress: Progress, until: ExitStack) -> Result:
+def _start(request: Request, progress: Progress, idle: Idle | None, until: ExitStack) -> Result:
     began = time.perf_counter_ns()
     given, out = request.options, request.out
     recorded: dict[str, Any] = {}
@@ -109,7 +79,7 @@ def _start(request: Request, progress: Progress, until: ExitStack) -> Result:
         on=plan.settings.profile and not folder.finished,
     )
     timeline.spans.add("plan", "start", began, time.perf_counter_ns())
-    life = _Life(plan, folder, progress, timeline, request, until)
+    life = _Life(plan, folder, progress, timeline, request, idle, until)
     if folder.finished:
         life.write_partition()
     else:
@@ -137,6 +107,7 @@ class _Life:
     progress: Progress
     timeline: Timeline
     request: Request
+    idle: Idle | None
     until: ExitStack
     accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
 
@@ -146,7 +117,9 @@ class _Life:
         rounds = [(t, r) for t in range(plan.settings.trials) for r in range(plan.settings.rounds)]
         replayed = recorded_clients(plan.settings.participants_from, plan.info.num_clients, rounds)
         backend = plan.choices["backend"]
-        pool: Pool = backend.call("open_pool", plan=plan, workers=plan.settings.workers)
+        pool: Pool = backend.call(
+            "open_pool", plan=plan, workers=plan.settings.workers, idle=self.idle
+        )
         try:
             with gone_afterwards(self.folder.parked) as parked, closing(pool):
                 learned = self._before_the_first_round()

@@ -8,7 +8,6 @@ understands too.
 from __future__ import annotations
 
 import inspect
-import re
 import shutil
 import tempfile
 import time
@@ -24,11 +23,12 @@ from unittest import SkipTest
 import torch
 
 from protofl.discovery.checks import check_class
-from protofl.discovery.kinds import KINDS, spec_hooks
+from protofl.discovery.kinds import spec_hooks
 from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError, UsageError, last_place
 from protofl.options.declared import Config, VariantConfig, parse_config
 from protofl.plugin.choice import Choice, choose
+from protofl.program.naming import installed_name, plain_name
 
 
 def expect(kept: bool, broken: str) -> None:
@@ -223,18 +223,6 @@ class Contract:
             self.registry.find(self.kind, self.label)
 
 
-def installed_name(kind: str, plugin: type) -> str:
-    """The name under which a class is installed; empty where it is not."""
-    target = f"{plugin.__module__}:{plugin.__qualname__}"
-    return next((p.name for p in Registry().plugins(kind) if p.target == target), "")
-
-
-def plain_name(plugin: type) -> str:
-    """A class's name as a plugin's: ``PrototypeMean`` as ``prototype-mean``."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", plugin.__name__)
-    return words.lower().strip("_-")
-
-
 # --- running it without pytest --------------------------------------------------------------------
 
 
@@ -294,28 +282,3 @@ def _reason(error: Exception) -> str:
 def refusal(error: UsageError) -> str:
     """A refusal in one line."""
     return " ".join(str(error).split())
-
-
-def kind_of(plugin: type) -> str:
-    """The kind whose hooks a class implements.
-
-    Raises:
-        UsageError: It implements hooks of none, or of several.
-    """
-    marked = {
-        n: function.protofl_impl
-        for n, function in inspect.getmembers(plugin, inspect.isroutine)
-        if hasattr(function, "protofl_impl")
-    }
-    wraps = any(options.get("wrapper") for options in marked.values())
-    wraps |= "train_labels" in marked or getattr(plugin, "attack", False)
-    if wraps and {*marked} <= {*spec_hooks("wrapper")}:
-        return "wrapper"
-    kinds = [k for k in KINDS if k != "wrapper" and {*marked} & {*spec_hooks(k)}]
-    if len(kinds) != 1:
-        what = "no hook" if not kinds else f"hooks of several kinds: {', '.join(kinds)}"
-        raise UsageError(
-            f"{plugin.__name__} has {what}",
-            do="say which kind it is: protofl check KIND/MODULE:CLASS",
-        )
-    return kinds[0]

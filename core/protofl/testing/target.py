@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from protofl.discovery.kinds import KINDS
 from protofl.discovery.registry import Registry
-from protofl.errors import ProtoflError, UsageError, last_place, unknown
+from protofl.errors import UsageError, unknown
+from protofl.program.naming import kind_of
+from protofl.sources.loading import load
 from protofl.testing import CONTRACTS
-from protofl.testing.contract import Contract, kind_of
+from protofl.testing.contract import Contract
 
 
 def contract_for(
@@ -38,7 +36,7 @@ def contract_for(
     left, colon, right = rest.partition(":")
     values: dict[str, Any] = {}
     if colon and (left.endswith(".py") or _means_module(left, right)):
-        plugin = _class_in(_file(left) if left.endswith(".py") else _module(left), left, right)
+        plugin = load(f"{left}:{right}")
         kind = kind or kind_of(plugin)
         values["plugin"] = plugin
     else:
@@ -81,73 +79,3 @@ def _kind_of_name(name: str) -> str:
         do = "give an installed plugin, MODULE:CLASS or FILE.py:CLASS"
         raise unknown("plugin", name, {p.name for p in plugins}, do)
     return kinds[0]
-
-
-def _class_in(module: ModuleType, place: str, name: str) -> type:
-    found: Any = module
-    for part in name.split("."):
-        if not hasattr(found, part):
-            classes = [n for n, v in vars(module).items() if isinstance(v, type)]
-            raise unknown(f"class in {place}:", name, classes, f"write {place}:CLASS")
-        found = getattr(found, part)
-    if not isinstance(found, type):
-        raise UsageError(f"{place}:{name} is {found!r}", do="name a class with hooks")
-    return found
-
-
-def _module(name: str) -> ModuleType:
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and name.startswith(error.name):
-            raise UsageError(
-                f"there is no module {name!r}",
-                f"looked for in {Path.cwd()} and where Python's packages are",
-                "install its distribution (pip install -e .), or give FILE.py:CLASS",
-            ) from None
-        raise _broken(name, error) from error
-    except (Exception, SystemExit) as error:
-        raise _broken(name, error) from error
-
-
-def _file(name: str) -> ModuleType:
-    """A file as a module: of its package where it lies in one, else of its own name."""
-    path = Path(name).expanduser().resolve()
-    if not path.is_file():
-        raise UsageError(f"there is no file {name}", do="give the path of a Python file")
-    folder, names = path.parent, [path.stem]
-    while (folder / "__init__.py").is_file():
-        names.insert(0, folder.name)
-        folder = folder.parent
-    if names[-1] == "__init__":
-        names.pop()
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    module = ".".join(names)
-    loaded = sys.modules.get(module)
-    if loaded is not None and Path(loaded.__file__ or "").resolve() == path:
-        return loaded
-    try:
-        if len(names) > 1:
-            return importlib.import_module(module)
-        spec = importlib.util.spec_from_file_location(module, path)
-        assert spec is not None and spec.loader is not None
-        made = importlib.util.module_from_spec(spec)
-        sys.modules[module] = made  # dataclasses and pydantic look their module up
-        spec.loader.exec_module(made)
-    except (Exception, SystemExit) as error:
-        sys.modules.pop(module, None)
-        raise _broken(name, error) from error
-    return made
-
-
-def _broken(name: str, error: BaseException) -> UsageError:
-    if isinstance(error, ProtoflError):
-        return UsageError(f"{name}: {error.what}", error.near, error.do)
-    return UsageError(
-        f"{name} can't be imported: {type(error).__name__}: {error}",
-        f"raised at {last_place(error)}",
-        "mend it; --debug shows the whole traceback",
-    )

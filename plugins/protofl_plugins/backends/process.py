@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import BinaryIO, cast
 
@@ -16,25 +17,16 @@ class Worker:
     """A worker process and the pipes to it.
 
     Args:
-        number: Its number.
-        plan: The plan, as JSON.
+        start: The command that starts it, and its environment.
         core: The one core that it keeps to; None for any.
+
+    Attributes:
+        classes: {place of a class that is not installed: its version} of all that it has loaded.
+        whole: Whether it has done a job and waits for the next one.
     """
 
-    def __init__(self, number: int, plan: str, core: int | None) -> None:
-        self.number = number
-        command, environment = pf.fresh_interpreter("protofl_plugins.backends.worker")
-        environment = {
-            # Keep freed memory: every step frees and takes the same activations, and giving them
-            # back to the system each time costs a tenth of a round in page faults (glibc only).
-            "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-            "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-            "MALLOC_TOP_PAD_": str(64 << 20),
-            **environment,
-            "GLIBC_TUNABLES": _tunables(),
-            "OMP_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-        }
+    def __init__(self, start: tuple[list[str], dict[str, str]], core: int | None) -> None:
+        command, environment = start
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -46,9 +38,26 @@ class Worker:
                 os.sched_setaffinity(self._process.pid, {core})
         self._in = cast(BinaryIO, self._process.stdin)
         self._out = cast(BinaryIO, self._process.stdout)
-        self._ready = False
+        self._number, self._ready = 0, False
+        self.classes: dict[str, str] = {}
+        self.whole = False
+
+    def begin(self, number: int, plan: str) -> None:
+        """Have it serve a run from now on.
+
+        Args:
+            number: Its number there.
+            plan: The plan, as JSON.
+        """
+        self._number, self._ready = number, False
         with suppress(OSError):  # one that has ended already is found when it is asked
-            wire.send(self._in, {}, plan.encode())
+            wire.send(self._in, {"begin": True}, plan.encode())
+
+    def serves(self, classes: Mapping[str, str]) -> bool:
+        """Whether it lives, and has loaded none of these classes in another version."""
+        known = self.classes
+        fits = all(known.get(place, version) == version for place, version in classes.items())
+        return fits and self._process.poll() is None
 
     def do(self, job: pf.Job) -> pf.Reply:
         """Have a job done.
@@ -56,7 +65,7 @@ class Worker:
         Raises:
             HostFailure: The process ended.
         """
-        doing = str(job)
+        doing, self.whole = str(job), False
         if not self._ready:
             self._answer("starting")
             self._ready = True
@@ -64,7 +73,9 @@ class Worker:
             wire.send(self._in, job.header(), job.blob)
         except OSError:
             raise self._ended(doing) from None
-        return self._answer(doing)
+        reply = self._answer(doing)
+        self.whole = True
+        return reply
 
     def _answer(self, doing: str) -> pf.Reply:
         try:
@@ -77,17 +88,57 @@ class Worker:
         code = self._process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return pf.HostFailure(
-            f"worker {self.number} (process {self._process.pid}) {how} during: {doing}",
+            f"worker {self._number} (process {self._process.pid}) {how} during: {doing}",
             do="signal 9 often means that memory ran out: try fewer --workers",
         )
 
     def close(self) -> None:
         """End the process."""
+        self.whole = False
         self._process.kill()
         self._process.wait()
         for stream in (self._in, self._out):
             with suppress(OSError):  # what was not sent to an ended process can't be flushed
                 stream.close()
+
+
+class Lent:
+    """A worker for the time of a run, which leaves it for the next one.
+
+    Args:
+        worker: The worker.
+        leave: Takes it when the run is over.
+    """
+
+    def __init__(self, worker: Worker, leave: Callable[[Worker], None]) -> None:
+        self._worker, self._leave, self._lent = worker, leave, True
+        self.do = worker.do
+
+    def close(self) -> None:
+        """Leave a worker that waits for a job; end another one."""
+        if not self._lent:
+            return
+        self._lent = False
+        if self._worker.whole:
+            self._leave(self._worker)
+        else:
+            self._worker.close()
+
+
+def _started() -> tuple[list[str], dict[str, str]]:
+    """The command that starts a worker, and its environment."""
+    command, environment = pf.fresh_interpreter("protofl_plugins.backends.worker")
+    return command, {
+        # Keep freed memory: every step frees and takes the same activations, and giving them
+        # back to the system each time costs a tenth of a round in page faults (glibc only).
+        "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+        "MALLOC_TOP_PAD_": str(64 << 20),
+        **environment,
+        "GLIBC_TUNABLES": _tunables(),
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+    }
 
 
 def _tunables() -> str:
@@ -112,14 +163,27 @@ class Process:
         )
 
     @pf.hookimpl
-    def open_pool(self, plan: pf.Plan, config: Config, workers: int) -> pf.Dispatcher:
+    def open_pool(
+        self, plan: pf.Plan, config: Config, workers: int, idle: pf.Idle | None
+    ) -> pf.Dispatcher:
         """Start the workers; they load while the run prepares itself."""
         text, cores = plan.to_json(), pf.Dispatcher.cores()
         count = min(workers or len(cores), plan.info.num_clients)
         # Fewer than all would meet those of a second run on the same cores.
         pinned = config.pin and count == len(cores) and hasattr(os, "sched_setaffinity")
+        start = _started()
+        classes = {
+            place: plan.registry.find(*label.split("/", 1)).version
+            for label, place in plan.settings.classes.items()
+        }
 
-        def start(number: int) -> Worker:
-            return Worker(number, text, cores[number] if pinned else None)
+        def host(number: int) -> Worker | Lent:
+            core = cores[number] if pinned else None
+            key = (core, *start[0], *sorted(start[1].items()))
+            found = None if idle is None else idle.take(key, lambda w: w.serves(classes))
+            worker: Worker = found or Worker(start, core)
+            worker.classes |= classes
+            worker.begin(number, text)
+            return worker if idle is None else Lent(worker, lambda left: idle.put(key, left))
 
-        return pf.Dispatcher(start, count, job_limit=plan.settings.job_limit)
+        return pf.Dispatcher(host, count, job_limit=plan.settings.job_limit)

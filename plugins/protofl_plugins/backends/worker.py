@@ -42,10 +42,14 @@ def main() -> None:
     while True:
         header, blob = inbox.get()
         try:
-            if host is None:
+            if "begin" in header:
+                if host is not None:  # the run before in a session
+                    host, warm = None, False
+                    gc.unfreeze()
+                    gc.collect()
                 host = pf.Host(pf.Plan.from_json(blob.decode()))
                 answer, data = pf.Reply().header(), b""
-            else:
+            elif host is not None:
                 answer, data = wire.answer(host, header, blob)
         except Exception as error:
             answer, data = wire.failure(error), b""

@@ -383,9 +383,7 @@ def test_a_class_runs_in_this_process(run):
     assert result.record[0]["upload_floats"] > 0
     config = json.loads((result.folder / "config.json").read_text())
     assert config["method"] == "my-method"
-    with pytest.raises(pf.UsageError, match="not installed") as caught:
-        run(MyMethod, "other", backend="process")
-    assert "--backend local" in caught.value.do
+    assert config["classes"]["method/my-method"].endswith("test_backends:MyMethod")
 
 
 def test_messages(tmp_path):

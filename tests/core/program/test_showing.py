@@ -1,0 +1,77 @@
+"""What a run shows by itself."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import protofl as pf
+import pytest
+
+
+def test_lines_on_standard_error(run, capsys, tmp_path):
+    run("local", progress=True)
+    out, lines = capsys.readouterr()
+    assert out == ""
+    found = lines.splitlines()
+    assert found[0].startswith("note: preparing arrays-")
+    assert found[1].startswith("local · mlp · arrays:") and found[1].endswith("2 clients, 2 rounds")
+    rounds = [line for line in found if line.startswith("round ")]
+    assert [line.split(":")[0] for line in rounds] == ["round 1/2", "round 2/2"]
+    assert "(best), loss" in rounds[0]
+    assert found[-1].startswith("best accuracy ") and str(tmp_path / "run") in found[-1]
+
+
+def test_nothing_where_nothing_is_wanted(run, capsys):
+    run("local", progress=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_run_that_goes_on_knows_its_best(run, capsys, tmp_path):
+    def stop(event):
+        if isinstance(event, pf.events.RoundDone):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run("local", progress=stop, rounds=3, trials=2)
+    pf.run(resume=True, out=tmp_path / "run")
+    lines = capsys.readouterr().err.splitlines()
+    assert "continuing behind 1 finished rounds" in lines
+    assert any(
+        line.startswith("trial 2/2 round 1/3: accuracy") and "(best)" in line for line in lines
+    )
+    assert ", mean of 2 trials (majority guess" in lines[-1]
+
+
+class Handle:
+    def __init__(self, pages):
+        self.pages = pages
+
+    def update(self, content, raw):
+        assert raw
+        self.pages.append(content["text/plain"])
+
+
+def test_a_notebook_has_one_output_that_changes(run, monkeypatch, capsys):
+    pages = []
+
+    def display(content, raw, display_id):
+        assert raw and display_id is True
+        pages.append(content["text/plain"])
+        return Handle(pages)
+
+    shell = SimpleNamespace(kernel=object())
+    module = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display))
+    monkeypatch.setitem(sys.modules, "IPython", module)
+    monkeypatch.setitem(sys.modules, "IPython.display", module.display)
+    monkeypatch.setattr("protofl.program.showing.SELDOM", 0.0)
+    run("local", progress=True)
+    assert capsys.readouterr() == ("", "")
+    assert any(page.endswith("round 1/2: train 1/2") for page in pages)
+    assert any(page.splitlines()[-1].startswith("dry step") for page in pages)
+    last = pages[-1].splitlines()
+    assert last[-1].startswith("best accuracy") and sum("round " in line for line in last) == 2
+    # In a terminal's IPython, which has no kernel, lines are printed.
+    shell.kernel = None
+    run("local", "two", progress=True)
+    assert "round 2/2" in capsys.readouterr().err
