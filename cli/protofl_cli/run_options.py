@@ -24,8 +24,12 @@ PANELS: dict[str, tuple[str, ...]] = {
         "partition",
         "clients",
         "participation",
+        "selection",
         "participants_from",
         "malicious",
+        "world",
+        "deadline",
+        "over_select",
         "rounds",
         "generator",
     ),
@@ -101,6 +105,9 @@ METAVAR = {
     "on_bad_upload": "stop|skip",
     "on_lost_client": "stop|skip",
     "participants_from": "RUN",
+    "selection": "NAME[:PATH]",
+    "world": "NAME[:PATH]",
+    "deadline": "SECONDS",
     "client_store": "memory|disk",
     "eval_clients": "all|participants",
     "measure": "NAME[,NAME…]",
@@ -109,7 +116,7 @@ METAVAR = {
 
 REPEATABLE = {
     "options": "An option of the method, of NAME (a donor or wrapper), or of the chosen dataset, "
-    "partition, models, engine or backend, of the optimizer or the schedule",
+    "partition, models, selection, world, engine or backend, of the optimizer or the schedule",
     "use": "Take a hook from another method, as that one alone would run it",
     "add": "Add a loss term of another method, or what its hook sends (upload_payload, "
     "download_payload) or gives to the server's knowledge (server_aggregate, server_train)",
@@ -152,7 +159,9 @@ DEFAULTS = {
     "weight_decay": "the optimiser's own, mostly 0",
     "measure": "none",
     "metrics": "none",
-    "participants_from": "drawn by seed and round",
+    "participants_from": "as --selection says",
+    "world": "none: no virtual time",
+    "deadline": "none",
     "clients": "the data set's, otherwise 20",
     "malicious": "none",
     "rounds": "the data set's, otherwise 100",

@@ -97,7 +97,7 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
             ", ".join(
                 [
                     _count(s.rounds, "round"),
-                    f"{info.participants} of {info.num_clients} clients a round",
+                    _asked(plan),
                     _count(s.local_epochs, "epoch"),
                     f"batches of {s.batch_size}",
                     optimizer,
@@ -106,6 +106,8 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
             ),
         )
     )
+    if "world" in plan.choices:
+        rows.append(("world", _world(plan)))
     trials = f", {s.trials} trials" if s.trials > 1 else ""
     malicious = sorted(malicious_clients(plan.seed(0), info.num_clients, s.malicious))
     if malicious:
@@ -120,6 +122,26 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
     rows.append(("runs on", where))
     rows.append(("run folder", shown_path(folder.path)))
     return rows
+
+
+def _asked(plan: Plan) -> str:
+    """How many clients take part in a round, and who chooses them."""
+    s, info = plan.settings, plan.info
+    words = f"{info.participants} of {info.num_clients} clients a round"
+    if s.participants_from is not None:
+        return f"{words}, as in {shown_path(s.participants_from)}"
+    choice = plan.choices["selection"]
+    if choice.name == "uniform":
+        return words
+    return f"{words} by {_called(choice.text, choice.config)}"
+
+
+def _world(plan: Plan) -> str:
+    """On what devices clients run, and how long a round waits for them."""
+    s, choice = plan.settings, plan.choices["world"]
+    waits = [f"{s.deadline:g} s for a reply at most"] if s.deadline else []
+    waits += [f"{s.over_select:.0%} more asked than awaited"] if s.over_select else []
+    return ", ".join([_called(choice.text, choice.config), *waits])
 
 
 def _changed(config: Any) -> str:  # noqa: ANN401 - a plugin's Config
@@ -227,6 +249,9 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
     rows.append(("seconds a round", f"{total:.2f}"))
     spent = [(k, statistics.mean(r["seconds"][k] for r in record)) for k in stages]
     parts = [f"{k} {value:.2f}" for k, value in spent if value >= 0.005]
+    if "virtual" in record[-1]:
+        lasted = statistics.mean(r["virtual"]["seconds"] for r in record)
+        rows.append(("virtual seconds a round", f"{lasted:.4g}"))
     # Hosts work side by side, so what they spend together may exceed the round.
     rows.append(("by stage", ", ".join(parts) + (" (all hosts)" if parts else "")))
     return rows

@@ -25,6 +25,8 @@ RUN = {
     "generator": ["run", "fedktl", "--models", "cnn4", "--generator", "my-generator"],
     "wrapper": ["run", "fedproto", "--models", "cnn4", "--with", "my-wrapper"],
     "metric": ["run", "fedproto", "--models", "cnn4", "--metrics", "my-metric"],
+    "selection": ["run", "fedproto", "--models", "cnn4", "--selection", "my-selection"],
+    "world": ["run", "fedproto", "--models", "cnn4", "--world", "my-world"],
     "engine": ["run", "fedproto", "--models", "cnn4", "--engine", "my-engine"],
     "backend": ["run", "fedproto", "--models", "cnn4", "--backend", "my-backend"],
 }
@@ -90,7 +92,7 @@ def test_it_runs(installed, cli, kind, data_dir, few):
         assert f"protofl-my-{kind}" in Path("run/config.json").read_text()
 
 
-@pytest.mark.parametrize("kind", ["partitioner", "dataset", "generator"])
+@pytest.mark.parametrize("kind", ["partitioner", "dataset", "generator", "selection", "world"])
 def test_it_passes_the_check(installed, cli, kind, data_dir):
     result = cli("check", f"my-{kind}", "--data-dir", data_dir)
     assert result.exit_code == 0, result.output

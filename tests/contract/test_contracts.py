@@ -18,6 +18,8 @@ ELSEWHERE = {
     "generator": {"stable-diffusion"},  # needs a pipeline; its tests make one
     "backend": {"process", "ray"},  # start processes; see tests/plugins/backends
     "model-group": LARGE,
+    "selection": {"list"},  # needs a file; its tests make one
+    "world": {"trace"},
     "engine": {"vmapped", "compiled", "captured"},  # see tests/plugins/engines
 }
 TWICE = (

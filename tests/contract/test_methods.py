@@ -11,6 +11,7 @@ from protofl.folder.run_folder import RunFolder
 from protofl.hosts import host
 from protofl.hosts.jobs import Absent, Train, Undo
 from protofl.options.declared import VariantConfig
+from protofl.participation.taking_part import Participation
 from protofl.rounds.federation import Federation
 from protofl.runs.config import config_of
 from protofl.testing import MethodContract
@@ -113,7 +114,8 @@ def test_an_absent_client_is_as_if_it_had_not_trained(fed, monkeypatch, store):
     found.rounds(4)
     whole = fed(rounds=4, participation=1.0)
     recorded = {at: sorted(clients) for at, clients in losing.answered.items()}
-    whole.federation = Federation(whole.plan, whole.pool, recorded=recorded)
+    replay = Participation(whole.plan, recorded)
+    whole.federation = Federation(whole.plan, whole.pool, participation=replay)
     whole.federation.start_trial(0)
     whole.rounds(4)
     absent = [line.pop("absent") for line in found.lines]

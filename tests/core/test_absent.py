@@ -15,6 +15,7 @@ import pytest
 import torch
 from protofl.files.tensors import read_tensors
 from protofl.hosts.jobs import Train
+from protofl.participation.taking_part import Participation
 from protofl.rounds.federation import Federation
 from runtime_toys import install, make_plan, open_federation, train, without_times
 from torch import nn
@@ -265,7 +266,7 @@ def test_a_client_that_ends_three_hosts_is_absent(tmp_path, method, store):
 def same_clients(folder, found, rows, plan):
     """Whether rounds and clients of a federation are those of its replay on one host."""
     answered = {(0, n): row["answered"] for n, row in enumerate(rows) if "answered" in row}
-    replayed = Federation(plan, pf.Host(plan), recorded=answered)
+    replayed = Federation(plan, pf.Host(plan), participation=Participation(plan, answered))
     replayed.start_trial(0)
     assert without_times(rows) == without_times([replayed.round(n)[0] for n in range(len(rows))])
     everyone = range(plan.info.num_clients)

@@ -52,6 +52,11 @@ HOOKS = {
             "receive_uploads": "server uploads",
         },
         "metric": {"count": "scores labels config", "value": "counts config"},
+        "selection": {"select": "round count clients sizes losses generator config"},
+        "world": {
+            "device": "client num_clients seed generator config",
+            "presence": "num_clients seconds seed config",
+        },
         "engine": {
             "train": "job config",
             "train_group": "jobs config",

@@ -113,6 +113,7 @@ def test_config_json_records_what_the_run_was(tmp_path):
         "dataset",
         "model-group",
         "partitioner",
+        "selection",
         "engine",
     }
     assert len(config["data"]["digest"]) == 64

@@ -73,6 +73,8 @@ HEADINGS = {
     "generator": "Generator",
     "wrapper": "Wrapper",
     "metric": "Metric",
+    "selection": "Selection",
+    "world": "World",
     "engine": "Engine",
     "backend": "Backend",
 }

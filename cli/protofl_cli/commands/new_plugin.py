@@ -65,6 +65,16 @@ KINDS = {
         "How often the right class is among the two likeliest.",
         "protofl run fedproto --models cnn4 --metrics {name} --rounds 3",
     ),
+    "selection": _Kind(
+        "SelectionContract",
+        "Clients take turns, a block of them after the other.",
+        "protofl run fedproto --models cnn4 --selection {name} --participation 0.5 --rounds 3",
+    ),
+    "world": _Kind(
+        "WorldContract",
+        "Devices of one kind that are there by night.",
+        "protofl run fedproto --models cnn4 --world {name} --rounds 3",
+    ),
     "engine": _Kind(
         "EngineContract",
         "Local training with torch.optim's own optimisers.",

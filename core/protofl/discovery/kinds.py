@@ -39,6 +39,8 @@ KINDS = {
     "generator": Kind("protofl.generators", "protofl.hookspecs.resources:GeneratorSpec"),
     "wrapper": Kind("protofl.wrappers", "protofl.hookspecs.method:WrapperSpec"),
     "metric": Kind("protofl.metrics", "protofl.metrics.specs:MetricSpec"),
+    "selection": Kind("protofl.selections", "protofl.participation.specs:SelectionSpec"),
+    "world": Kind("protofl.worlds", "protofl.participation.specs:WorldSpec"),
     "engine": Kind("protofl.engines", "protofl.hosts.specs:EngineSpec"),
     "backend": Kind("protofl.backends", "protofl.hosts.specs:BackendSpec"),
 }

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
 from protofl.dry_step.step import for_dry_rounds, two_dry_rounds
 from protofl.hosts.host import Host
 from protofl.hosts.jobs import Job, Reply, Train, TrainReply
-from protofl.models.architecture import SplitModel
 from protofl.models.cost import ClientFlops, flop_counter
+from protofl.participation.flops import forward_of
 from protofl.plan.plan import Plan
 from protofl.plugin.choice import choose
 
@@ -45,13 +43,6 @@ def count_flops(plan: Plan) -> list[ClientFlops]:
     eager = {**plan.choices, "engine": choose(plan.registry, "engine", "eager")}
     host = _CountingHost(for_dry_rounds(replace(plan, choices=eager), count))
     two_dry_rounds(host)
-    x = plan.info.sample.zeros(1).to(plan.device)
     for client, found in host.flops.items():
-        record = host.client(client)
-        own = [record.model, *(slot.module for _, slot in record.slots() if slot.train)]
-        with flop_counter() as counter, torch.no_grad():
-            for model in own:
-                if isinstance(model, SplitModel):
-                    model.eval()(x)
-        found.forward = counter.get_total_flops()
+        found.forward = forward_of(host.client(client), plan)
     return [host.flops[client] for client in range(count)]

@@ -60,12 +60,14 @@ def summarise(
                 **_best_and_final(own, "honest", lambda row: row.get("honest_accuracy")),
                 **{key: who for key, who in own[-1].items() if key == "malicious"},
                 **_final_figures(own),
+                **_virtual_seconds([row for row in rows if row["trial"] == trial]),
             }
         )
     first = trials[0]
     keys = ["best_test_accuracy", "final_test_accuracy", "majority_accuracy"]
     others = [f"{which}_{whose}_accuracy" for whose in WHOSE for which in ("best", "final")]
     keys += [key for key in others if key in first]
+    keys += [k for k in ("virtual_seconds",) if k in first]
     keys += [k for k in _final_figures(rows) if all(trial.get(k) is not None for trial in trials)]
     mean = {k: sum(t[k] for t in trials) / len(trials) for k in keys}
     std = {k: (sum((t[k] - mean[k]) ** 2 for t in trials) / len(trials)) ** 0.5 for k in keys}
@@ -92,6 +94,11 @@ def _best_and_final(
         f"best_{whose}_round": round,
         f"final_{whose}_accuracy": shares[-1][0],
     }
+
+
+def _virtual_seconds(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """What the virtual clock shows at the end of a trial; empty where there is none."""
+    return {"virtual_seconds": rows[-1]["virtual"]["elapsed"]} if "virtual" in rows[-1] else {}
 
 
 def _final_figures(rows: list[dict[str, Any]]) -> dict[str, float]:

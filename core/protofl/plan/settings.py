@@ -47,6 +47,14 @@ class Settings(BaseModel):
     clients: int = option(20, "clients M", ge=1, le=10_000_000)
     participation: float = option(1.0, "share of clients in a round, ρ", gt=0, le=1)
     malicious: float = option(0.0, "share of clients that are malicious", ge=0, lt=1)
+    selection: str = option("uniform", "who is asked in a round, NAME or NAME:PATH")
+    world: str | None = option(None, "clients' devices in virtual time, NAME or NAME:PATH")
+    deadline: float | None = option(
+        None, "virtual seconds of a round after which clients are absent", gt=0
+    )
+    over_select: float = option(
+        0, "share of clients that are asked beyond those awaited; the fastest count", ge=0, le=1000
+    )
     rounds: int = option(100, "rounds T", ge=1, le=10_000_000)
     local_epochs: int = option(1, "epochs of the private phase E", ge=1, le=1_000_000)
     batch_size: int = option(10, "samples per mini-batch", ge=1, le=1_000_000_000)
@@ -154,6 +162,8 @@ CHOOSING = {
     "dataset": "dataset",
     "partition": "partitioner",
     "models": "model-group",
+    "selection": "selection",
+    "world": "world",
     "engine": "engine",
     "generator": "generator",
     "backend": "backend",

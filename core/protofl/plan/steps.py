@@ -62,7 +62,11 @@ def other_choices(
     registry: Registry, settings: Settings, composition: Composition, device: torch.device
 ) -> tuple[Settings, dict[str, Choice]]:
     """The plugins beside methods, data set and models; the settings say where they compute."""
-    options = ["partition", "engine"]
+    options = ["partition", "selection", "engine"]
+    if settings.world is not None:
+        options.append("world")
+    elif "world" in settings.options:
+        raise UsageError("--set world.…: this run has no world", do="choose one with --world")
     if composition.needs_generator:
         options.append("generator")
     elif "generator" in settings.options:
@@ -217,8 +221,8 @@ def resolved(
     options |= {name: part.dump() for name, part in parts_of(composition, choices).items()}
     update: dict[str, Any] = {
         "options": {name: values for name, values in options.items() if values},
-        "dataset": choices["dataset"].text,
     }
+    update |= {o: choices[o].text for o in ("dataset", "selection", "world") if o in choices}
     if settings.participants_from is not None:
         update["participants_from"] = settings.participants_from.expanduser().absolute()
     return settings.model_copy(update=update)

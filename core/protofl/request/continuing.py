@@ -47,6 +47,6 @@ def _as_recorded(key: str, value: str) -> str:
     if key == "public" and value == "none":
         return "0"
     name, colon, path = value.partition(":")
-    if key == "dataset" and colon:
+    if key in ("dataset", "selection", "world") and colon:
         return f"{name}:{Path(path).expanduser().resolve()}"
     return value

@@ -8,14 +8,13 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
-from protofl.errors import RunFailure
 from protofl.folder.run_folder import RunFolder
 from protofl.gate.faults import left_out, refused_upload
 from protofl.hosts import jobs
 from protofl.machine.cores import compute_threads
 from protofl.metrics.figures import figures_of
 from protofl.models.cost import ClientFlops, flops_of_round
-from protofl.participation import Recorded, draw, named
+from protofl.participation.taking_part import Participation
 from protofl.plan.plan import Plan
 from protofl.profile.timeline import NOT_PROFILED, Timeline
 from protofl.rounds import events
@@ -42,7 +41,7 @@ class Federation:
         dry: Whether this is the dry step.
         timeline: Takes where the time goes.
         parked: A folder in which hosts may keep clients on disk; None for one of their own.
-        recorded: Who takes part in rounds, where this is not drawn.
+        participation: Who takes part in rounds; what the plan says where not given.
 
     Attributes:
         trial: The trial.
@@ -61,11 +60,12 @@ class Federation:
         dry: bool = False,
         timeline: Timeline = NOT_PROFILED,
         parked: Path | None = None,
-        recorded: Recorded | None = None,
+        participation: Participation | None = None,
     ) -> None:
         self.plan, self.pool, self.dry = plan, pool, dry
         self._parked = None if parked is None else str(parked)
-        self._recorded, self._spans = recorded or {}, timeline.spans
+        self._spans = timeline.spans
+        self._who = participation or Participation(plan, dry=dry)
         self._stages = Stages(plan, pool, progress, timeline)
         self.trial = 0
         self.holders: set[int] = set()
@@ -81,10 +81,22 @@ class Federation:
 
     # --- a trial --------------------------------------------------------------------------------
 
-    def start_trial(self, trial: int, files: Mapping[int, str] | None = None) -> None:
-        """Set up the server and tell the hosts; ``files`` hold clients that trained before."""
+    def start_trial(
+        self,
+        trial: int,
+        files: Mapping[int, str] | None = None,
+        rows: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
+        """Set up the server and tell the hosts.
+
+        Args:
+            trial: The trial.
+            files: {client: its file} of clients that trained before.
+            rows: The record's lines so far.
+        """
         self.trial = self._stages.trial = trial
         self.holders = set()
+        self._who.start(trial, rows)
         self._server_side = ServerSide(self.plan, trial, self._spans, dry=self.dry)
         self.server.learned = deepcopy({**self.learned})
         self._server_side.open_gate()
@@ -93,19 +105,14 @@ class Federation:
     def resume(self, folder: RunFolder) -> None:
         """Go back to a run's last committed round."""
         assert folder.commit is not None
-        self.start_trial(folder.commit.trial, folder.committed_clients())
+        self.start_trial(folder.commit.trial, folder.committed_clients(), folder.rows)
         unpack_server(self.server, folder.committed_server())
         self._server_side.open_gate()
         self.holders = set(folder.commit.holders)
 
     def participants(self, round: int) -> list[int]:
-        """The clients of a round, ascending: a share ρ of all, never fewer than one."""
-        recorded = self._recorded.get((self.trial, round))
-        return self._drawn(round) if recorded is None else recorded
-
-    def _drawn(self, round: int) -> list[int]:
-        info = self.plan.info
-        return draw(self.plan.seed(self.trial), round, info.num_clients, info.participants)
+        """The clients that the server asks in a round, ascending."""
+        return self._who.asked(round)
 
     # --- a round --------------------------------------------------------------------------------
 
@@ -135,7 +142,8 @@ class Federation:
         # 2. What each downloads; 3. local training and upload, wherever the clients live. From here
         # on the round's clients are those that answered.
         uploads = self.train_clients(asked, number, tally)
-        clients = self._answered(asked, number, tally)
+        clients, unusual = self._who.answered(number, asked, tally.absent)
+        tally.participants, tally.answered = len(clients), clients if unusual else None
         # 4. The server aggregates, then trains.
         self.train_server(uploads, tally)
         # 5. Phases that follow the server's step, with this round's download.
@@ -154,36 +162,27 @@ class Federation:
         tally.seconds["total"] = time.perf_counter() - start
         self.client_accuracy = tally.accuracy
         rate = {"lr": self.server.lr} if self.plan.scheduled else {}
-        return {"trial": self.trial, "round": number, **tally.line(extra), **rate}, clients
-
-    def _answered(self, asked: list[int], number: int, tally: Tally) -> list[int]:
-        """The clients that take part after all."""
-        clients, least = [c for c in asked if c not in tally.absent], self.plan.settings.min_clients
-        if tally.absent and len(clients) < least:
-            raise RunFailure(
-                f"{len(clients)} of {len(asked)} clients answered in round {number}, "
-                f"and --min-clients asks for {least}",
-                f"absent: {named(tally.absent)}",
-                "continue when they are back, or with a lower --min-clients",
-            )
-        tally.participants = len(clients)
-        if clients != self._drawn(number):
-            tally.answered = clients
-        return clients
+        line = {"trial": self.trial, "round": number, **tally.line(extra), **rate}
+        return {**line, **self._who.line()}, clients
 
     def train_clients(self, clients: list[int], number: int, tally: Tally) -> dict[int, Payload]:
         """Downloads, local training and uploads; {client: upload} of those that count."""
         replies = self._train(clients, number, "before_upload", tally)
-        came = [client for client in clients if client in replies]
+        # Who would come too late, or not at all, is as if never asked.
+        for client, reason in self._who.trained(replies, [*tally.absent]).items():
+            tally.leave_out(client, reason)
+        came = [client for client in clients if client in replies and client not in tally.absent]
         with self._spans.span("uploads", "server"):
-            gone, uploads = self._uploads({c: replies[c] for c in came}, number, tally)
+            uploads = self._uploads({c: replies[c] for c in came}, number, tally)
+        gone = [client for client in clients if client in replies and client not in uploads]
         if gone:
             self._replies("undo", [jobs.Undo(client) for client in gone], jobs.Reply, tally)
+        self._who.hear({client: replies[client] for client in uploads})
         return uploads
 
     def _uploads(
         self, replies: Mapping[int, jobs.TrainReply], number: int, tally: Tally
-    ) -> tuple[list[int], dict[int, Payload]]:
+    ) -> dict[int, Payload]:
         """What clients sent and the gate lets in; others are absent, or stop the run."""
         start = time.perf_counter()
         blobs = {client: reply.blob for client, reply in replies.items()}
@@ -198,7 +197,7 @@ class Federation:
                 raise refused_upload(client, number, fault)
             self._stages.note(left_out(client, number, fault))
             tally.leave_out(client, "skipped")
-        return [*faults], uploads
+        return uploads
 
     def train_server(self, uploads: Mapping[int, Payload], tally: Tally) -> None:
         """The server's hooks; without uploads it stays what it is."""
@@ -211,6 +210,7 @@ class Federation:
         """Phases behind the server's step; clients keep what they download for it."""
         self.holders = set()
         replies = self._train(clients, number, "after_server", tally)
+        self._who.followed(replies)
         for client in clients:
             tally.add_losses(replies[client])
         self.holders = set(clients)
@@ -226,6 +226,9 @@ class Federation:
         with self._spans.span("downloads", "server"):
             lacking = [client for client in clients if client not in self.holders]
             blobs = dict(self._server_side.downloads(lacking, tally))
+            sizes = {client: len(blobs.get(client, b"")) for client in clients}
+            idle = self._who.downloading(sizes, when)
+            undo = settings.on_bad_upload == "skip" or self._who.leaves_out
             work = [
                 jobs.Train(
                     c,
@@ -233,10 +236,11 @@ class Federation:
                     when,
                     keep_received=c not in blobs,
                     may_fail=first and settings.on_lost_client == "skip",
-                    may_be_undone=first and settings.on_bad_upload == "skip",
+                    may_be_undone=first and undo,
                     blob=blobs.get(c, b""),
                 )
                 for c in clients
+                if c not in idle
             ]
         self._stages.begin("train", len(work))
         replies = self._replies("train", work, jobs.TrainReply, tally)

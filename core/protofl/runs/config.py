@@ -9,6 +9,7 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.files.tables import differences
 from protofl.hosts.groups import trains_groups
+from protofl.participation.files import file_digests
 from protofl.plan.plan import Plan
 from protofl.plan.settings import UNRECORDED
 from protofl.plugin.choice import Choice
@@ -43,6 +44,7 @@ def config_of(plan: Plan) -> dict[str, Any]:
             a.name: {"channels_last": a.channels_last, "eval_batch": a.eval_batch}
             for a in plan.info.architectures
         },
+        **({"files": files} if (files := file_digests(plan)) else {}),
     }
     return values | about
 
@@ -72,4 +74,9 @@ def check_same_data(recorded: dict[str, Any], plan: Plan) -> None:
         raise UsageError(
             f"the data of {plan.settings.dataset} are not those with which the run began",
             do="restore the data, or start a new run",
+        )
+    for option in differences(recorded.get("files", {}), file_digests(plan)):
+        raise UsageError(
+            f"--{option} {plan.choices[option].text} is not the file with which the run began",
+            do="restore it, or start a new run",
         )

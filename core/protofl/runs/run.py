@@ -21,7 +21,7 @@ from protofl.folder.run_folder import RunFolder, check_free, check_run, fresh_fo
 from protofl.hosts.jobs import Pool
 from protofl.machine.cores import deterministic_kernels
 from protofl.machine.idle import Idle
-from protofl.participation import check_enough, recorded_clients
+from protofl.participation.taking_part import Participation, check_participation
 from protofl.plan.plan import Plan
 from protofl.profile.timeline import Timeline
 from protofl.request.continuing import continued
@@ -67,7 +67,7 @@ def _start(request: Request, progress: Progress, idle: Idle | None, until: ExitS
     plan = Plan.make(given, request.extra, note, said=request.said)
     plan.split(0)  # data that can't be split this way are found before there is a folder
     check_measures(plan)
-    check_enough(plan.settings.min_clients, plan.info.participants)
+    check_participation(plan)
     if recorded:
         check_same_data(recorded, plan)
         _take_up(folder, recorded, plan, progress)
@@ -114,8 +114,7 @@ class _Life:
     def train(self) -> None:
         """All trials that are not finished; the profile is written even where one fails."""
         plan, spans = self.plan, self.timeline.spans
-        rounds = [(t, r) for t in range(plan.settings.trials) for r in range(plan.settings.rounds)]
-        replayed = recorded_clients(plan.settings.participants_from, plan.info.num_clients, rounds)
+        participation = Participation(plan)
         backend = plan.choices["backend"]
         pool: Pool = backend.call(
             "open_pool", plan=plan, workers=plan.settings.workers, idle=self.idle
@@ -129,7 +128,7 @@ class _Life:
                     self.progress,
                     timeline=self.timeline,
                     parked=parked,
-                    recorded=replayed,
+                    participation=participation,
                 )
                 federation.learned = learned
                 if "flops" in plan.settings.measure:

@@ -22,6 +22,8 @@ from protofl.testing.image_generators import GeneratorContract
 from protofl.testing.methods import MethodContract
 from protofl.testing.metrics import MetricContract
 from protofl.testing.partitioners import PartitionerContract
+from protofl.testing.selections import SelectionContract
+from protofl.testing.worlds import WorldContract
 from protofl.testing.wrappers import WrapperContract
 
 __all__ = [
@@ -36,6 +38,8 @@ __all__ = [
     "MetricContract",
     "ModelGroupContract",
     "PartitionerContract",
+    "SelectionContract",
+    "WorldContract",
     "WrapperContract",
     "checks_of",
     "expect",
@@ -53,6 +57,8 @@ CONTRACTS: dict[str, type[Contract]] = {
         GeneratorContract,
         WrapperContract,
         MetricContract,
+        SelectionContract,
+        WorldContract,
         EngineContract,
         BackendContract,
     )

@@ -1,21 +1,21 @@
-"""Who takes part in a round: by seed and round, or as in a run that is recorded."""
+"""Participants as in a run that is recorded (``--participants-from``)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from protofl.errors import UsageError
+from protofl.plan.plan import Plan
 from protofl.randomness import numpy_stream
 
 Recorded = Mapping[tuple[int, int], list[int]]
 """{(trial, round): the clients that took part and answered, ascending}."""
 
 
-def draw(seed: int, round: int, clients: int, participants: int) -> list[int]:
-    """The clients of a round, ascending.
+def usual(seed: int, round: int, clients: int, participants: int) -> list[int]:
+    """The clients of a round whose line of the record names none: those of ``uniform``.
 
     Args:
         seed: The trial's seed.
@@ -27,19 +27,16 @@ def draw(seed: int, round: int, clients: int, participants: int) -> list[int]:
     return sorted(stream.choice(clients, participants, replace=False).tolist())
 
 
-def recorded_clients(
-    folder: Path | None, clients: int, rounds: Iterable[tuple[int, int]]
-) -> Recorded:
+def recorded_clients(plan: Plan) -> Recorded:
     """The clients that answered in rounds of the run in a folder, that of ``--participants-from``.
 
     Args:
-        folder: The run folder; None for no clients at all.
-        clients: Clients M of the run in which they are to take part.
-        rounds: Its rounds: (trial, round) of each.
+        plan: The run in which they are to take part.
 
     Raises:
         UsageError: It is no run folder, or lacks clients or rounds of this run.
     """
+    folder, clients = plan.settings.participants_from, plan.info.num_clients
     if folder is None:
         return {}
     where = f"--participants-from {folder}"
@@ -52,7 +49,8 @@ def recorded_clients(
                 f"{where}: that run has {config['clients']} clients, and this one {clients}",
                 do=f"take --clients {config['clients']}, or leave --participants-from out",
             )
-        lacking = next((at for at in rounds if at not in found), None)
+        trials, rounds = range(plan.settings.trials), range(plan.settings.rounds)
+        lacking = next((at for t in trials for r in rounds if (at := (t, r)) not in found), None)
         if lacking is not None:
             raise UsageError(
                 f"{where}: its record has no round {lacking[1]} of trial {lacking[0]}",
@@ -67,28 +65,12 @@ def recorded_clients(
 
 
 def _answered(row: Mapping[str, Any], config: Mapping[str, Any]) -> list[int]:
-    """The clients that answered in a round: those drawn, unless its line names them."""
+    """The clients that answered in a round: the usual ones, unless its line names them."""
     if "answered" not in row:
         seed = config["seed"] + row["trial"]
-        return draw(seed, row["round"], config["clients"], row["participants"])
+        return usual(seed, row["round"], config["clients"], row["participants"])
     answered: list[int] = row["answered"]
     known = {*range(config["clients"])}
     if not known.issuperset(answered) or answered != sorted({*answered}):
         raise ValueError
     return answered
-
-
-def check_enough(least: int, participants: int) -> None:
-    """Raise a `UsageError` where no round has as many clients as it needs (``--min-clients``)."""
-    if least > participants:
-        raise UsageError(
-            f"--min-clients {least} is not possible: a round has {participants} participants",
-            do="lower it, or raise --participation",
-        )
-
-
-def named(absent: Mapping[int, str]) -> str:
-    """Absent clients in words, each with why: the first ten."""
-    who = [f"{client} ({reason})" for client, reason in sorted(absent.items())]
-    more = f" and {len(who) - 10} more" if len(who) > 10 else ""
-    return f"{', '.join(who[:10])}{more}"

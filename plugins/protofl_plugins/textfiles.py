@@ -1,0 +1,42 @@
+"""Text files that users write for plugins: read line by line, with words for what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import protofl as pf
+
+
+def stamp(path: str | Path, what: str) -> tuple[int, int]:
+    """When a file was last changed and its size: what is kept of its content is good for these.
+
+    Raises:
+        UsageError: It can't be read.
+    """
+    try:
+        about = Path(path).stat()
+    except OSError as error:
+        raise _unreadable(path, what, error) from None
+    return about.st_mtime_ns, about.st_size
+
+
+def read_lines(path: str | Path, what: str) -> Iterator[tuple[int, str]]:
+    """The lines of a UTF-8 file with their numbers, from 1 on, without their ends.
+
+    Raises:
+        UsageError: It can't be read, or is no text.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise _unreadable(path, what, error) from None
+    except UnicodeDecodeError as error:
+        raise pf.UsageError(
+            f"the {what} {path} is no text: byte {error.start} is not UTF-8", do="save it as UTF-8"
+        ) from None
+    yield from enumerate(text.splitlines(), 1)
+
+
+def _unreadable(path: str | Path, what: str, error: OSError) -> pf.UsageError:
+    return pf.UsageError(f"the {what} {path} can't be read: {error.strerror}", do="give its path")

@@ -1,0 +1,62 @@
+"""Clients that come and go: who is there, drawn anew in every slot of virtual time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import protofl as pf
+
+AHEAD = 1000
+"""Slots into which one looks ahead for the next change."""
+
+
+class ComingAndGoing(pf.Config):
+    """Options of worlds in which clients come and go at random."""
+
+    available: float = pf.Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of clients that are there at any time; 1: everybody always is",
+    )
+    slot: float = pf.Field(
+        3600.0,
+        gt=0,
+        le=1e9,
+        description="seconds of a slot, in which a client is there or away; short: it leaves often",
+    )
+
+
+def comings_and_goings(
+    num_clients: int, seconds: float, seed: int, config: ComingAndGoing
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Who is there, and until when: in each slot every client is, with probability ``available``.
+
+    Args:
+        num_clients: Clients M.
+        seconds: The moment.
+        seed: The trial's seed.
+        config: The options.
+
+    Returns:
+        [M] bool, and [M] float: the end of the last slot for which this stays so; after `AHEAD`
+        slots at the latest. None where everybody always is there.
+    """
+    first = math.floor(seconds / config.slot)
+    if config.available == 1:
+        return None
+
+    def drawn(slot: int) -> np.ndarray:
+        there: np.ndarray = pf.numpy_stream(seed, "there", slot).random(num_clients)
+        return there < config.available
+
+    there = drawn(first)
+    until = np.full(num_clients, (first + 1) * config.slot)
+    same = np.ones(num_clients, dtype=bool)
+    for slot in range(first + 1, first + AHEAD):
+        same &= drawn(slot) == there
+        if not same.any():
+            break
+        until[same] = (slot + 1) * config.slot
+    return there, until
