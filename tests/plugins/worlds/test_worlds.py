@@ -9,8 +9,8 @@ import math
 import numpy as np
 import protofl as pf
 import pytest
+from protofl.discovery.registry import Registry
 from protofl.plugin.choice import choose
-from protofl.plugin.registry import Registry
 from protofl.testing import WorldContract
 from protofl_plugins.worlds.tiers import TIERS
 
