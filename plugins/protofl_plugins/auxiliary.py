@@ -18,8 +18,11 @@ class AuxiliaryConfig(pf.Config):
 
     auxiliary: str = pf.Field(
         None,
-        description="architecture of the auxiliary model, one of the group's. None: the one that "
-        "the group declares (protofl show GROUP), for most its first",
+        description="architecture of the auxiliary model, one of the group's, or GROUP/NAME of "
+        "another's. None: the one that the group declares (protofl show GROUP), for most its first",
+    )
+    auxiliary_dim: int | None = pf.Field(
+        None, ge=1, description="width of the auxiliary model's features. None: K"
     )
 
 
@@ -33,10 +36,16 @@ class AuxiliaryModel:
         wanted = config.auxiliary or run.auxiliary_architecture
         if wanted in names:
             return []
-        return [
-            f"auxiliary={wanted} is no architecture of {run.group}; "
-            f"one of these works: {', '.join(names)}"
-        ]
+        if "/" not in wanted:
+            return [
+                f"auxiliary={wanted} is no architecture of {run.group}; "
+                f"one of these works: {', '.join(names)}, or GROUP/NAME"
+            ]
+        try:
+            run.named(wanted)
+        except pf.UsageError as error:
+            return [f"auxiliary={wanted}: {', '.join(filter(None, (error.what, error.near)))}"]
+        return []
 
     @pf.hookimpl
     def resolve(self, run: pf.RunInfo, config: AuxiliaryConfig) -> dict[str, str]:
@@ -46,16 +55,21 @@ class AuxiliaryModel:
     @pf.hookimpl
     def setup_server(self, server: pf.Server[AuxiliaryConfig]) -> pf.Payload:
         """The auxiliary model as the server builds it, sent from round 0."""
-        return pf.pack_weights(server.build(server.config.auxiliary), "auxiliary")
+        return pf.pack_weights(_built(server), "auxiliary")
 
     @pf.hookimpl
     def global_models(self, server: pf.Server[AuxiliaryConfig]) -> dict[str, nn.Module]:
         """The auxiliary model, the one that all have in common."""
-        model = server.build(server.config.auxiliary)
+        model = _built(server)
         pf.load_weights(model, server.knowledge, "auxiliary")
         return {"auxiliary": model}
 
     @pf.hookimpl
     def setup_client(self, client: pf.Client[AuxiliaryConfig]) -> None:
         """A place for the auxiliary model, trained with the client's own."""
-        client.add_module("auxiliary", client.build(client.config.auxiliary))
+        client.add_module("auxiliary", _built(client))
+
+
+def _built(side: pf.Server[AuxiliaryConfig] | pf.Client[AuxiliaryConfig]) -> pf.SplitModel:
+    """The auxiliary model as it begins, the same on both sides."""
+    return side.build(side.config.auxiliary, feature_dim=side.config.auxiliary_dim)

@@ -18,6 +18,7 @@ from protofl.errors import ENDS, RunFailure, naming
 from protofl.gate.downloads import Read
 from protofl.hosts.jobs import Reply, Train, TrainReply
 from protofl.hosts.train_job import TrainJob
+from protofl.models.slots import parameter_groups
 from protofl.plan.plan import Plan
 from protofl.plugin.choice import Choice
 from protofl.profile.clock import Clock
@@ -164,9 +165,11 @@ class Trainer:
         with global_stream(record.seed, *keys), naming(place), torch.no_grad():
             given = plan.composition.lifecycle("before_training", client=client)
             loss = plan.composition.loss(client, given, phase)
+        rate, slots = plan.rate(record.round), dict(record.slots())
+        groups = parameter_groups(record.model, slots, settings.lr, rate, phase.trains)
         job = TrainJob(
             model=record.model,
-            groups=record.parameter_groups(settings.lr, plan.rate(record.round)),
+            groups=groups,
             loss=loss,
             after_batch=self._after_batch(client),
             optimizer=settings.optimizer,

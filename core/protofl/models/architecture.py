@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from protofl.data.spec import SampleSpec
+from protofl.errors import UsageError
 
 
 class SplitModel(nn.Module):
@@ -68,3 +69,29 @@ class Architecture:
     def layout(self) -> torch.memory_format:
         """The memory format of its convolutions' weights."""
         return torch.channels_last if self.channels_last else torch.contiguous_format
+
+
+def find_architecture(
+    wanted: str | Architecture,
+    own: Sequence[Architecture],
+    others: Callable[[str], Sequence[Architecture]],
+) -> Architecture:
+    """The architecture that ``NAME``, or ``GROUP/NAME``, stands for.
+
+    Args:
+        wanted: The text; an architecture is returned as it is.
+        own: Those of the run's group.
+        others: Gives those of another group, by its name.
+
+    Raises:
+        UsageError: There is none of this name.
+    """
+    if isinstance(wanted, Architecture):
+        return wanted
+    group, _, name = wanted.rpartition("/")
+    known = {a.name: a for a in (others(group) if group else own)}
+    if name not in known:
+        of = f" in {group}" if group else ""
+        names = ", ".join(sorted(known))
+        raise UsageError(f"there is no architecture {name!r}{of}", f"known: {names}")
+    return known[name]

@@ -17,6 +17,7 @@ from protofl.data.spec import PLURAL, Kind, SampleSpec, in_words
 from protofl.data.split import Split, kept_split, make_split
 from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError, UsageError
+from protofl.models.architecture import Architecture
 from protofl.plan.settings import Settings
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.composition import Composition
@@ -127,6 +128,20 @@ def takes(registry: Registry, name: str, sample: SampleSpec) -> bool:
         return sample.kind in kinds_of(registry.load("model-group", name))
     except ProtoflError:
         return False
+
+
+def architectures_of(registry: Registry, sample: SampleSpec, text: str) -> list[Architecture]:
+    """The architectures of any installed model group, for samples as a run's models see them.
+
+    Raises:
+        UsageError: There is no such group, or it takes samples in another form.
+    """
+    group = choose(registry, "model-group", text)
+    _, notes = preparation_for(sample, group, registry, augment=False)
+    if notes:
+        do = "take an architecture of a group that takes the same samples"
+        raise UsageError(f"{text} takes other samples than the run's models", notes[0], do)
+    return [*group.call("architectures"), *(group.call("server_architectures") or [])]
 
 
 def image_source(

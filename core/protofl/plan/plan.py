@@ -115,7 +115,7 @@ class Plan:
             data.sample, choices["model-group"], registry, augment=settings.augment
         )
         # 4. What hooks may know of the run; what they ask of it; options that depend on it.
-        info = steps.run_info(settings, choices["model-group"], data, preparation, own_public)
+        info = steps.run_info(settings, choices, data, preparation, own_public, registry)
         steps.settle(composition, settings, info)
         return cls(
             settings=steps.resolved(settings, composition, choices),

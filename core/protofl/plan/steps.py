@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from protofl.metrics.chosen import metrics_in
 from protofl.models.architecture import Architecture
 from protofl.optim.given import OWNERS, training_options
 from protofl.options.declared import check_consent
+from protofl.plan.inputs import architectures_of
 from protofl.plan.settings import CHOOSING, Settings, build
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.composition import Composition
@@ -138,12 +140,14 @@ def placed(
 
 def run_info(
     settings: Settings,
-    group: Choice,
+    choices: Mapping[str, Choice],
     data: Dataset,
     preparation: Preparation,
     own_public: Dataset | None,
+    registry: Registry,
 ) -> RunInfo:
     """What is known of the run before it starts."""
+    group, sample = choices["model-group"], preparation.seen(data.sample)
     architectures: list[Architecture] = group.call("architectures")
     further: list[Architecture] = group.call("server_architectures") or []
     return RunInfo(
@@ -153,7 +157,7 @@ def run_info(
         participants=max(1, round(settings.participation * settings.clients)),
         num_classes=data.num_classes,
         feature_dim=settings.feature_dim,
-        sample=preparation.seen(data.sample),
+        sample=sample,
         public=settings.held_out if own_public is None else len(own_public.y),
         rounds=settings.rounds,
         batch_size=settings.batch_size,
@@ -163,6 +167,7 @@ def run_info(
         auxiliary_architecture=getattr(group.plugin, "auxiliary_architecture", None)
         or architectures[0].name,
         malicious=settings.malicious,
+        others=partial(architectures_of, registry, sample),
     )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from protofl.dry_step.step import dry_step
 from protofl.errors import Refused
 from protofl.hosts.jobs import Evaluate
+from protofl.models.slots import parameter_groups
 from protofl.options.declared import Config, VariantConfig
 from protofl.plan.plan import Plan
 from protofl.testing import toy
@@ -331,7 +332,11 @@ class MethodContract(Contract):
         output = Output(features, record.model.head(features))
         client = Client(record, self.label)
         terms = found.plan.composition.loss(client, found.given[0], Phase())(batch, output, 0)
-        return terms, [p for group, _ in record.parameter_groups(0.1) for p in group]
+        return terms, [
+            p
+            for group, _ in parameter_groups(record.model, dict(record.slots()), 0.1, 1.0)
+            for p in group
+        ]
 
     def test_the_loss_is_the_sum_of_its_terms(self) -> None:
         """The training loss is the sum of the terms, and all are finite."""

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from protofl import functional
 from protofl.data.batches import Samples
 from protofl.errors import MissingModule, RunFailure
-from protofl.models.architecture import SplitModel
+from protofl.models.architecture import Architecture, SplitModel
+from protofl.models.slots import ModuleSlot
 from protofl.randomness import random_stream
 from protofl.views.batch import Batch, Output
-from protofl.views.records import ClientRecord, ModuleSlot
+from protofl.views.records import ClientRecord, Features
 from protofl.views.run import RunInfo
 from protofl.views.seen import ConfigT, Recorded, Sizes
 from protofl.wire.payload import Payload, class_rows
@@ -155,13 +156,23 @@ class Client(Learner[ConfigT], Recorded):
         slots[name] = ModuleSlot(module, train, lr, temporary, with_model)
         return module
 
-    def build(self, architecture: str) -> SplitModel:
-        """A fresh model of any architecture of the group, as `Server.build`: the same everywhere.
+    def build(
+        self, architecture: str | Architecture, *, feature_dim: int | None = None
+    ) -> SplitModel:
+        """A fresh model of any make and width, as `Server.build`: the same everywhere.
 
         For models that clients train beside their own (`add_module`).
+
+        Args:
+            architecture: One of the group's by its name, one of another group's as ``GROUP/NAME``,
+                or an `Architecture` of the method's own, which is built of the run's ``sample``.
+            feature_dim: Its own width of features; K where None.
+
+        Raises:
+            UsageError: There is none of this name, or its group takes other samples.
         """
         info = self._record.info
-        model = info.build(architecture, self._record.seed)
+        model = info.build(architecture, self._record.seed, feature_dim)
         return model.to(memory_format=info.named(architecture).layout)
 
     @property
@@ -190,30 +201,39 @@ class Client(Learner[ConfigT], Recorded):
         """Other samples of the data's shape and range, as the client's model takes them."""
         return self._record.train.prepare(x)
 
-    def train_features(self) -> tuple[Tensor, Tensor]:
-        """Features of all training samples in one evaluation pass, N×K, and their labels [N]."""
-        return self._record.train_features()
+    def train_features(self, features: Features | None = None) -> tuple[Tensor, Tensor]:
+        """Features of all training samples in one evaluation pass, N×K, and their labels [N].
+
+        Args:
+            features: From samples B×… to other features B×K′ than the model's, such as those of an
+                auxiliary net, or of both fused; the model's where None.
+        """
+        return self._record.train_features(features)
 
     def collect_prototypes(self, batch: Batch, output: Output) -> None:
         """Add a batch's features to the sums from which `class_prototypes` takes its means.
 
         Call it from ``after_batch`` to collect during training (train mode, weights before each
-        step, all epochs), as FedProto's published code does.
+        step, all epochs), as FedProto's published code does. Other features than the model's are
+        collected as ``pf.Output(features, output.logits)``.
         """
         sums = self.scratch.get("prototype_sums")
         if sums is None:
             sums = self.scratch["prototype_sums"] = (
-                output.features.new_zeros((self.num_classes, self.feature_dim)),
+                output.features.new_zeros((self.num_classes, output.features.shape[1])),
                 output.features.new_zeros(self.num_classes),
             )
         sums[0].index_add_(0, batch.y, output.features.detach())
         sums[1].index_add_(0, batch.y, torch.ones_like(batch.y, dtype=sums[1].dtype))
 
-    def class_prototypes(self) -> Payload:
+    def class_prototypes(self, features: Features | None = None) -> Payload:
         """The client's prototypes: mean features of its own classes (FedTGP Eq. 2).
 
         Taken in an evaluation pass over the training samples, or from what
         `collect_prototypes` has collected where it was called in this phase.
+
+        Args:
+            features: What they are means of, as in `train_features`.
 
         Returns:
             ``prototypes`` [n, K], ``classes`` [n] and ``counts`` [n] of the n classes that
@@ -221,8 +241,8 @@ class Client(Learner[ConfigT], Recorded):
         """
         sums = self.scratch.get("prototype_sums")
         if sums is None:
-            features, labels = self.train_features()
-            prototypes, counts = functional.class_means(features, labels, self.num_classes)
+            found, labels = self.train_features(features)
+            prototypes, counts = functional.class_means(found, labels, self.num_classes)
         else:
             prototypes = sums[0] / sums[1].clamp(min=1).unsqueeze(1)
             # A class whose samples were all in a dropped last batch has not been seen.

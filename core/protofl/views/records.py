@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,21 +17,14 @@ from protofl.data.batches import LEAST, Samples
 from protofl.data.generators import ImageSource
 from protofl.models.architecture import Architecture, SplitModel
 from protofl.models.restoring import restored
+from protofl.models.slots import ModuleSlot
 from protofl.profile.spans import OFF, Spans
 from protofl.views.seen import Record
 from protofl.wire.knowledge import Knowledge
 from protofl.wire.payload import Payload
 
-
-@dataclass
-class ModuleSlot:
-    """A method's module on a client."""
-
-    module: nn.Module
-    train: bool
-    lr: float | None
-    temporary: bool = False
-    with_model: bool = False
+Features: TypeAlias = Callable[[Tensor], Tensor]
+"""From samples B×… to features B×K′ in evaluation."""
 
 
 @dataclass(kw_only=True)
@@ -82,19 +75,6 @@ class ClientRecord(Record):
         """Training samples per class, [C] int64."""
         return torch.bincount(self.train.y, minlength=self.info.num_classes)
 
-    def parameter_groups(
-        self, lr: float, factor: float = 1.0
-    ) -> list[tuple[list[nn.Parameter], float]]:
-        """What local training updates, with the learning rate of each group, times a factor."""
-        groups = [([p for p in self.model.parameters() if p.requires_grad], lr * factor)]
-        for _, slot in self.slots():
-            if slot.train and slot.with_model:
-                groups[0][0].extend(slot.module.parameters())
-            elif slot.train:
-                own = lr if slot.lr is None else slot.lr
-                groups.append((list(slot.module.parameters()), own * factor))
-        return groups
-
     def set_mode(self, training: bool) -> None:
         """Train or eval mode.
 
@@ -107,19 +87,25 @@ class ClientRecord(Record):
             slot.module.train(training and slot.train)
 
     @torch.no_grad()
-    def train_features(self) -> tuple[Tensor, Tensor]:
-        """One evaluation pass over the training samples; kept until the weights change."""
-        if self._features is None:
-            start, training = time.perf_counter(), self.model.training
-            self.model.eval()
-            with self.spans.span("prototypes", "stage"):
-                chunks = self.train.chunks(self.architecture.eval_batch)
-                features = torch.cat([self.model.features(x) for x in chunks])
-            self.model.train(training)
-            wide = torch.promote_types(features.dtype, torch.float32)  # float64 stays what it is
-            self._features = features.to(wide), self.train.y
-            self.feature_seconds += time.perf_counter() - start
-        return self._features
+    def train_features(self, features: Features | None = None) -> tuple[Tensor, Tensor]:
+        """One evaluation pass over the training samples, of the model's features or of others.
+
+        The model's are kept until the weights change.
+        """
+        if features is None and self._features is not None:
+            return self._features
+        start, training = time.perf_counter(), self.model.training
+        self.set_mode(False)
+        with self.spans.span("prototypes", "stage"):
+            chunks = self.train.chunks(self.architecture.eval_batch)
+            rows = torch.cat([(features or self.model.features)(x) for x in chunks])
+        self.set_mode(training)
+        wide = torch.promote_types(rows.dtype, torch.float32)  # float64 stays what it is
+        found = rows.to(wide), self.train.y
+        if features is None:
+            self._features = found
+        self.feature_seconds += time.perf_counter() - start
+        return found
 
     def weights_changed(self) -> None:
         """Forget what was computed with earlier weights."""

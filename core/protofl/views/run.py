@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError
-from protofl.models.architecture import Architecture, SplitModel
+from protofl.models.architecture import Architecture, SplitModel, find_architecture
 from protofl.randomness import global_stream
 
 
@@ -26,6 +26,8 @@ class Phase:
             all of them where it is None or was not sent. ``batch.index`` counts within them.
         terms: The method's loss terms that the phase trains; where none of them is left in the
             composition the phase is left out. Empty: all.
+        trains: What of the client the phase updates: ``extractor``, ``head``, and names of modules
+            (`Client.add_module`). Empty: all that trains.
     """
 
     name: str = "private"
@@ -35,6 +37,7 @@ class Phase:
     needs: str | None = None
     rows: str | None = None
     terms: tuple[str, ...] = ()
+    trains: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the two words."""
@@ -75,6 +78,7 @@ class RunInfo:
         server_architecture: The one of a server that trains a model of its own.
         auxiliary_architecture: The small one that clients share beside their own (FML, FedKD).
         malicious: The share of clients that is malicious.
+        others: Gives the architectures of any installed group, by its name.
     """
 
     group: str
@@ -92,6 +96,7 @@ class RunInfo:
     server_architecture: str = "resnet56"
     auxiliary_architecture: str = ""
     malicious: float = 0.0
+    others: Callable[[str], Sequence[Architecture]] = field(default=lambda group: (), repr=False)
 
     @property
     def homogeneous(self) -> bool:
@@ -107,22 +112,33 @@ class RunInfo:
         """Client i has architecture i mod X (FedTGP, section "Setup")."""
         return self.architectures[client_id % len(self.architectures)]
 
-    def named(self, architecture: str) -> Architecture:
-        """An architecture of the group's, for clients or for the server.
+    def named(self, architecture: str | Architecture) -> Architecture:
+        """An architecture of the group's, for clients or for the server, or of another group.
+
+        Args:
+            architecture: Its name, or ``GROUP/NAME`` of any installed group; one that is given
+                itself is returned.
 
         Raises:
-            UsageError: The group has none of this name.
+            UsageError: The group has none of this name, or does not take this run's samples.
         """
-        known = {a.name: a for a in (*self.server_architectures, *self.architectures)}
-        if architecture not in known:
-            names = ", ".join(sorted(known))
-            raise UsageError(f"there is no architecture {architecture!r}", f"known: {names}")
-        return known[architecture]
+        own = (*self.server_architectures, *self.architectures)
+        return find_architecture(architecture, own, self.others)
 
-    def build(self, architecture: str, seed: int) -> SplitModel:
-        """A fresh model of a `named` architecture; server and clients draw the same weights."""
-        with global_stream(seed, "server-model", architecture):
-            return self.named(architecture).build(self.sample, self.num_classes, self.feature_dim)
+    def build(
+        self, architecture: str | Architecture, seed: int, feature_dim: int | None = None
+    ) -> SplitModel:
+        """A fresh model of a `named` architecture; server and clients draw the same weights.
+
+        Args:
+            architecture: Which.
+            seed: The trial's seed.
+            feature_dim: Its own width of features; K where None.
+        """
+        found, width = self.named(architecture), feature_dim or self.feature_dim
+        name = architecture if isinstance(architecture, str) else found.name
+        with global_stream(seed, "server-model", name):
+            return found.build(self.sample, self.num_classes, width)
 
 
 class Cards(Mapping[int, ClientCard]):

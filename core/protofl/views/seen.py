@@ -10,6 +10,7 @@ import torch
 from typing_extensions import TypeVar
 
 from protofl.data.batches import LEAST, Samples
+from protofl.data.spec import SampleSpec
 from protofl.malicious import malicious_clients
 from protofl.views.run import RunInfo
 
@@ -68,6 +69,11 @@ class Sizes(Generic[ConfigT]):
     def feature_dim(self) -> int:
         """K."""
         return self._info.feature_dim
+
+    @property
+    def sample(self) -> SampleSpec:
+        """What a model sees of a sample: of it a net of the method's own is built."""
+        return self._info.sample
 
     @property
     def batch_size(self) -> int:

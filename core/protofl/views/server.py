@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from protofl.data.batches import Samples, batch_bounds
 from protofl.data.generators import ImageSource, Outline
 from protofl.errors import UsageError
-from protofl.models.architecture import SplitModel
+from protofl.models.architecture import Architecture, SplitModel
 from protofl.randomness import random_stream
 from protofl.views.records import ServerRecord
 from protofl.views.run import Cards, ClientCard
@@ -116,9 +116,20 @@ class Server(Sizes[ConfigT], Recorded):
         for start, end in batch_bounds(count, self.batch_size, drop_last=False):
             yield order[start:end]
 
-    def build(self, architecture: str) -> SplitModel:
-        """A fresh model of a client's or a server's architecture, the same at every call."""
-        return self._info.build(architecture, self._record.seed).to(self.device)
+    def build(
+        self, architecture: str | Architecture, *, feature_dim: int | None = None
+    ) -> SplitModel:
+        """A fresh model of any make and width, the same at every call and on every client.
+
+        Args:
+            architecture: One of the group's by its name, one of another group's as ``GROUP/NAME``,
+                or an `Architecture` of the method's own, which is built of the run's ``sample``.
+            feature_dim: Its own width of features; K where None.
+
+        Raises:
+            UsageError: There is none of this name, or its group takes other samples.
+        """
+        return self._info.build(architecture, self._record.seed, feature_dim).to(self.device)
 
     def generator(self, purpose: str) -> torch.Generator:
         """A CPU generator of this method, purpose and round."""

@@ -105,8 +105,8 @@ class FedKD(Mutual):
         super().setup_client(client)
         client.state["broadcast"] = _parameters(client.module("auxiliary"))
         client.state["version"] = -1
-        K = client.feature_dim
-        client.add_module("W_h", nn.Linear(K, K, bias=False))
+        K, width = client.feature_dim, client.config.auxiliary_dim
+        client.add_module("W_h", nn.Linear(width or K, K, bias=False))
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:
