@@ -62,7 +62,7 @@ HOOKS = {
             "train_group": "jobs config",
             "choose_groups": "architectures config",
         },
-        "backend": {"open_pool": "plan config workers"},
+        "backend": {"open_pool": "plan config workers idle"},
     },
 }
 

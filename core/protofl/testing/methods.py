@@ -14,7 +14,6 @@ from torch import Tensor
 from protofl.dry_step.step import dry_step
 from protofl.errors import Refused
 from protofl.hosts.jobs import Evaluate
-from protofl.models.slots import parameter_groups
 from protofl.options.declared import Config, VariantConfig
 from protofl.plan.plan import Plan
 from protofl.testing import toy
@@ -330,13 +329,9 @@ class MethodContract(Contract):
         features = record.model.features(x)
         batch = Batch(x, y, torch.arange(len(y)))
         output = Output(features, record.model.head(features))
-        client = Client(record, self.label)
-        terms = found.plan.composition.loss(client, found.given[0], Phase())(batch, output, 0)
-        return terms, [
-            p
-            for group, _ in parameter_groups(record.model, dict(record.slots()), 0.1, 1.0)
-            for p in group
-        ]
+        loss = found.plan.composition.loss(Client(record, self.label), found.given[0], Phase())
+        trained = [record.model, *(slot.module for _, slot in record.slots() if slot.train)]
+        return loss(batch, output, 0), [p for module in trained for p in module.parameters()]
 
     def test_the_loss_is_the_sum_of_its_terms(self) -> None:
         """The training loss is the sum of the terms, and all are finite."""
