@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections import defaultdict
+from dataclasses import replace
 from types import SimpleNamespace
 
 import protofl as pf
@@ -237,7 +238,7 @@ def test_nothing_is_recorded_unless_asked_for():
 
 
 def test_the_dry_step_is_not_profiled(monkeypatch):
-    host = Host(make_plan("local", profile=True), dry=True)
+    host = Host(replace(make_plan("local", profile=True), dry=True))
     host.handle(StartTrial(0))
     job = Train(0, round=0)
     assert not host.handle(job).profile

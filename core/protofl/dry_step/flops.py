@@ -17,7 +17,7 @@ class _CountingHost(Host):
     """A host that counts what its clients' training takes."""
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__(plan, dry=True)
+        super().__init__(plan)
         self.flops: dict[int, ClientFlops] = {}
 
     def handle(self, job: Job) -> Reply:

@@ -24,7 +24,7 @@ class _DryHost(Host):
     """A host of which what crosses last is kept, and what its clients look for in it."""
 
     def __init__(self, plan: Plan, looks: Looks) -> None:
-        super().__init__(plan, dry=True, read=looks.read)
+        super().__init__(plan, read=looks.read)
         self._looks = looks
         self.down, self.up = b"", b""
 
@@ -78,6 +78,7 @@ def for_dry_rounds(plan: Plan, clients: int) -> Plan:
         images=plan.images and plan.images.unopened(),
         info=replace(plan.info, num_clients=clients, participants=clients),
         settings=plan.settings.model_copy(update=changes),
+        dry=True,
     )
 
 
@@ -87,7 +88,7 @@ def two_dry_rounds(host: Host) -> tuple[dict[str, Any], dict[str, Any]]:
     Returns:
         The line of the second, and what the gate has learned of uploads.
     """
-    federation = Federation(host.plan, host, dry=True)
+    federation = Federation(host.plan, host)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         federation.start_trial(0)
         federation.round(0)

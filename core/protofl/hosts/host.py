@@ -37,20 +37,18 @@ class Host:
 
     Args:
         plan: The run.
-        dry: Whether this is the dry step, in which every phase has one epoch.
         read: Makes a download of its bytes.
     """
 
-    def __init__(self, plan: Plan, *, dry: bool = False, read: Read = Payload.from_bytes) -> None:
+    def __init__(self, plan: Plan, *, read: Read = Payload.from_bytes) -> None:
         declared = Declared.of("download_payload", "downloads", plan.composition.around)
-        self.plan, self._read = plan, DownloadGate(plan.info, declared, read, dry=dry)
+        self.plan, self._read = plan, DownloadGate(plan.info, declared, read, dry=plan.dry)
         self.report: Callable[[str], None] = lambda line: None
-        self._dry = dry
-        self._profile = HostProfile(plan.settings.profile and not dry, plan.device)
-        self._trainer = Trainer(plan, self._profile, dry=dry, read=self._read)
+        self._profile = HostProfile(plan.settings.profile and not plan.dry, plan.device)
+        self._trainer = Trainer(plan, self._profile, self._read)
         self._builder = Builder(plan, self._profile.spans)
         self._store = ClientStore(
-            store_kind(plan.settings.client_store, plan.device, dry=dry),
+            store_kind(plan.settings.client_store, plan.device, dry=plan.dry),
             plan.info,
             self._builder,
             received=plan.composition.has_follow_up(plan.info),
@@ -89,7 +87,7 @@ class Host:
         """
         engine = self.plan.choices["engine"]
         train = [job for job in jobs if isinstance(job, work.Train)]
-        grouped = trains_groups(engine) and not (self._profile.spans.on or self._dry)
+        grouped = trains_groups(engine) and not (self._profile.spans.on or self.plan.dry)
         if not grouped or len(train) < len(jobs):
             for job in jobs:
                 yield job, self.handle(job)

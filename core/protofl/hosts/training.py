@@ -79,12 +79,11 @@ class Trainer:
     Args:
         plan: The run.
         profile: Takes where the time goes.
-        dry: Whether this is the dry step: one epoch.
         read: Makes a download of its bytes.
     """
 
-    def __init__(self, plan: Plan, profile: HostProfile, *, dry: bool, read: Read) -> None:
-        self._plan, self._profile, self._dry, self._read = plan, profile, dry, read
+    def __init__(self, plan: Plan, profile: HostProfile, read: Read) -> None:
+        self._plan, self._profile, self._read = plan, profile, read
         self._phases = plan.composition.phases(plan.info)
         self._keeps_download = plan.composition.has_follow_up(plan.info)
 
@@ -157,7 +156,7 @@ class Trainer:
         """What the engine is asked to do, and the samples that it will see."""
         plan, settings = self._plan, self._plan.settings
         samples = self._samples(record, phase)
-        epochs = 1 if self._dry else (phase.epochs or settings.local_epochs)
+        epochs = 1 if plan.dry else (phase.epochs or settings.local_epochs)
         bounds = batch_bounds(len(samples), settings.batch_size, settings.drop_last)
         record.steps = epochs * len(bounds)
         keys = ("before-training", record.round, record.id, phase.name)

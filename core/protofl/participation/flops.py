@@ -16,7 +16,7 @@ def forward_flops(plan: Plan) -> list[int]:
 
     Through all models that it trains: its own and, with ``fml`` and ``fedkd``, the auxiliary one.
     """
-    host = Host(plan, dry=True)
+    host = Host(plan)
     return [forward_of(host.client(number), plan) for number in range(len(plan.info.architectures))]
 
 

@@ -21,14 +21,15 @@ class Participation:
         plan: The run.
         recorded: Who takes part in rounds, where this is not chosen; what ``--participants-from``
             says where not given.
-        dry: Whether this is the dry step, in which every client takes part and no time passes.
     """
 
-    def __init__(self, plan: Plan, recorded: Recorded | None = None, *, dry: bool = False) -> None:
-        self._plan, self._dry, self._trial = plan, dry, 0
-        self._recorded = {} if dry else recorded_clients(plan) if recorded is None else recorded
+    def __init__(self, plan: Plan, recorded: Recorded | None = None) -> None:
+        self._plan, self._trial = plan, 0
+        self._recorded = (
+            {} if plan.dry else recorded_clients(plan) if recorded is None else recorded
+        )
         self._selection = Selection(plan)
-        self._clock = Clock(plan) if "world" in plan.choices and not dry else None
+        self._clock = Clock(plan) if "world" in plan.choices and not plan.dry else None
 
     @property
     def leaves_out(self) -> bool:
@@ -51,7 +52,7 @@ class Participation:
         Raises:
             RunFailure: There is nobody to ask, or the plugin's answer is none.
         """
-        if self._dry:
+        if self._plan.dry:
             return [*range(self._plan.info.num_clients)]
         settings, count = self._plan.settings, self._plan.info.participants
         recorded = self._recorded.get((self._trial, round))
@@ -101,7 +102,7 @@ class Participation:
                 f"absent: {named(absent)}",
                 "continue when they are back, or with a lower --min-clients",
             )
-        if self._dry:
+        if self._plan.dry:
             return clients, False
         seed = self._plan.seed(self._trial)
         return clients, clients != usual(seed, round, info.num_clients, info.participants)

@@ -53,6 +53,8 @@ class Plan:
         preparation: What samples become for the models.
         device: Where it computes.
         notes: Lines to print before the start.
+        dry: Whether this is the dry step's: every phase has one epoch, all clients take part, no
+            time passes, and the gate learns what is sent.
     """
 
     settings: Settings
@@ -67,6 +69,7 @@ class Plan:
     preparation: Preparation
     device: torch.device
     notes: list[str]
+    dry: bool = False
 
     # --- making one ---------------------------------------------------------------------------
 

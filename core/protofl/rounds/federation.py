@@ -38,7 +38,6 @@ class Federation:
         plan: The run.
         pool: The hosts.
         progress: Told of every stage and every client that is done.
-        dry: Whether this is the dry step.
         timeline: Takes where the time goes.
         parked: A folder in which hosts may keep clients on disk; None for one of their own.
         participation: Who takes part in rounds; what the plan says where not given.
@@ -57,15 +56,14 @@ class Federation:
         pool: jobs.Pool,
         progress: events.Progress = events.ignore,
         *,
-        dry: bool = False,
         timeline: Timeline = NOT_PROFILED,
         parked: Path | None = None,
         participation: Participation | None = None,
     ) -> None:
-        self.plan, self.pool, self.dry = plan, pool, dry
+        self.plan, self.pool = plan, pool
         self._parked = None if parked is None else str(parked)
         self._spans = timeline.spans
-        self._who = participation or Participation(plan, dry=dry)
+        self._who = participation or Participation(plan)
         self._stages = Stages(plan, pool, progress, timeline)
         self.trial = 0
         self.holders: set[int] = set()
@@ -97,7 +95,7 @@ class Federation:
         self.trial = self._stages.trial = trial
         self.holders = set()
         self._who.start(trial, rows)
-        self._server_side = ServerSide(self.plan, trial, self._spans, dry=self.dry)
+        self._server_side = ServerSide(self.plan, trial, self._spans)
         self.server.learned = deepcopy({**self.learned})
         self._server_side.open_gate()
         self.pool.broadcast(jobs.StartTrial(trial, dict(files or {}), self._parked))

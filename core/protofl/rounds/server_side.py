@@ -37,7 +37,6 @@ class ServerSide:
         plan: The run.
         trial: The trial.
         spans: Takes where the time goes.
-        dry: Whether this is the dry step.
 
     Attributes:
         record: All that the server is.
@@ -46,9 +45,9 @@ class ServerSide:
 
     gate: UploadGate
 
-    def __init__(self, plan: Plan, trial: int, spans: Spans, *, dry: bool) -> None:
+    def __init__(self, plan: Plan, trial: int, spans: Spans) -> None:
         self._plan, self._spans, self._trial = plan, spans, trial
-        self.record = _fresh(plan, trial, dry=dry)
+        self.record = _fresh(plan, trial)
         threads = compute_threads(plan.settings.server_threads)
         stream = global_stream(self.record.seed, "setup-server")
         with threads, stream, self._within("setup_server"):
@@ -164,7 +163,7 @@ class ServerSide:
             return {**mean_accuracy(scores, test.y, "server_test_accuracy")}
 
 
-def _fresh(plan: Plan, trial: int, *, dry: bool) -> ServerRecord:
+def _fresh(plan: Plan, trial: int) -> ServerRecord:
     """The server before its set-up."""
     layout = plan.info.architectures[0].channels_last
     split = plan.split(trial)
@@ -178,5 +177,5 @@ def _fresh(plan: Plan, trial: int, *, dry: bool) -> ServerRecord:
         public=plan.public_samples(trial, layout),
         test=test,
         images=plan.images,
-        dry=dry,
+        dry=plan.dry,
     )
