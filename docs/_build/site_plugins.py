@@ -17,13 +17,19 @@ from site_text import code, first_line, table
 
 
 def own_plugins(kind: str) -> dict[str, type]:
-    """The plugins of a kind that this distribution brings."""
-    registry = Registry()
-    return {
-        plugin.name: registry.load(kind, plugin.name)
-        for plugin in registry.plugins(kind)
+    """The plugins of a kind that this distribution brings.
+
+    Methods that are there for others alone count as the kind ``defence``.
+    """
+    registry, kind_of_all = Registry(), "method" if kind == "defence" else kind
+    found = {
+        plugin.name: registry.load(kind_of_all, plugin.name)
+        for plugin in registry.plugins(kind_of_all)
         if plugin.distribution == "protofl"
     }
+    if kind_of_all != "method":
+        return found
+    return {n: p for n, p in found.items() if hasattr(p, "donates") == (kind == "defence")}
 
 
 def method_table() -> str:

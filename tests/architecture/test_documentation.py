@@ -9,10 +9,13 @@ import pytest
 from protofl.discovery.registry import Registry
 from protofl.options.declared import Config, option_names
 from protofl.plugin.baseline import Baseline
+from protofl.testing.donors import methods_to_run
 
 PAGES = Path(__file__).parents[2] / "docs/methods"
 REGISTRY = Registry()
-METHODS = [p.name for p in REGISTRY.plugins("method") if p.distribution == "protofl"]
+METHODS = methods_to_run(REGISTRY, "protofl")
+DONORS = [p.name for p in REGISTRY.plugins("method") if p.distribution == "protofl"]
+DONORS = sorted({*DONORS} - {*METHODS})
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 
 
@@ -45,6 +48,18 @@ def test_the_page_names_options_terms_and_uploads(name):
     kinds = names_of(REGISTRY.load("method", name))
     missing = {kind: lacking(page, names) for kind, names in kinds.items()}
     assert not any(missing.values()), f"docs/methods/{name}.md lacks {missing}"
+
+
+def test_the_page_of_hostile_clients_names_defences_and_attacks():
+    """And their options, which stand on no page of a method."""
+    page = (PAGES.parent / "robustness.md").read_text(encoding="utf-8")
+    wrappers = [p.name for p in REGISTRY.plugins("wrapper") if p.distribution == "protofl"]
+    attacks = [n for n in wrappers if hasattr(REGISTRY.load("wrapper", n), "attack")]
+    assert len(DONORS) >= 5 and len(attacks) >= 7
+    for kind, names in (("method", DONORS), ("wrapper", attacks)):
+        for name in names:
+            config = getattr(REGISTRY.load(kind, name), "Config", Config)
+            assert not lacking(page, [name, *option_names(config)]), name
 
 
 def test_every_page_is_of_a_method():

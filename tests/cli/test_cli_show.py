@@ -26,7 +26,9 @@ def test_every_plugin(cli, plugin):
         assert f"\n{option} " in result.output
     for hook in hooks_of(plugin.kind, loaded):
         assert f"\n{hook} " in result.output
-    if plugin.kind == "method":
+    if hasattr(loaded, "donates"):
+        assert f"--use {loaded.donates[0]}={plugin.name}" in result.output
+    elif plugin.kind == "method":
         for term in getattr(loaded, "terms", {"ce": ""}):
             assert f"\n{term} " in result.output
 

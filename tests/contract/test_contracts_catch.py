@@ -8,6 +8,7 @@ import numpy as np
 import protofl as pf
 import pytest
 import torch
+from protofl.program.naming import kind_of
 from protofl.testing import (
     BackendContract,
     DatasetContract,
@@ -21,7 +22,6 @@ from protofl.testing import (
     run_checks,
 )
 from protofl.testing import toy as toyfed
-from protofl.testing.contract import kind_of
 from protofl.testing.toy_methods import Prototypes
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -512,3 +512,27 @@ def test_an_attack(plugin, check, why):
 
 def test_classes_of_attacks_are_known_as_wrappers():
     assert [kind_of(plugin) for plugin in (Everywhere, Yielding)] == ["wrapper", "wrapper"]
+
+
+class Empty:
+    """There for others, with nothing to give."""
+
+    donates = ("server_train",)
+
+
+class Runnable(Prototypes):
+    """Says that it is there for others, by a word that nobody knows."""
+
+    donates = ("server_agregate",)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "why"),
+    [
+        (Empty, "it donates server_train and does not have it"),
+        (Runnable, "donates names 'server_agregate', which is none of the six hooks"),
+    ],
+)
+def test_a_donor(plugin, why):
+    only = "a_donor_is_run_by_others_alone"
+    assert why in failures(MethodContract, plugin, only)[only]

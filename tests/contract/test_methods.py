@@ -16,12 +16,13 @@ from protofl.rounds.federation import Federation
 from protofl.runs.config import config_of
 from protofl.testing import MethodContract
 from protofl.testing import toy as toyfed
+from protofl.testing.donors import methods_to_run
 from protofl.testing.methods import declared_names
 from protofl.views.packing import pack_server
 from slowness import quick
 
 REGISTRY = Registry()
-METHODS = [plugin.name for plugin in REGISTRY.plugins("method")]
+METHODS = methods_to_run(REGISTRY)
 
 
 @pytest.fixture(params=METHODS)

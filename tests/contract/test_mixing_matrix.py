@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from protofl.discovery.registry import Registry
 from protofl.hookspecs.method import MERGED_HOOKS, ROUND_HOOKS
+from protofl.testing.donors import methods_to_run
 from protofl.testing.mixing import ADD, REFUSED, RUNS, mixer
 from protofl_cli.mixing_page import page, read
 
 TEXT = (Path(__file__).parents[2] / "docs/mixing.md").read_text(encoding="utf-8")
 PAGE = read(TEXT)
-METHODS = [p.name for p in Registry().plugins("method") if p.distribution == "protofl"]
+METHODS = methods_to_run(Registry(), "protofl")
 HOOKS = len(ROUND_HOOKS) + len(MERGED_HOOKS)
 STEP = 2
 RARE = {"fedktl": ("fedsa",)}

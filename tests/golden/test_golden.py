@@ -9,6 +9,7 @@ import golden_runs
 import pytest
 import torch
 from protofl.discovery.registry import Registry
+from protofl.testing.donors import methods_to_run
 from safetensors import safe_open
 
 
@@ -53,7 +54,7 @@ def test_files_are_small_and_say_how_they_were_made(name):
 def test_every_file_and_every_built_in_method_has_its_run():
     files = {path.stem for path in golden_runs.FOLDER.glob("*.safetensors")}
     assert files == {*golden_runs.RUNS}
-    built_in = {p.name for p in Registry().plugins("method") if p.distribution == "protofl"}
+    built_in = {*methods_to_run(Registry(), "protofl")}
     assert {method for method, _ in golden_runs.RUNS.values()} == built_in
 
 

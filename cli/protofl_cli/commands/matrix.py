@@ -14,7 +14,6 @@ from protofl_cli.options import Block, Debug
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
-    from protofl.discovery.registry import Registry
     from protofl.testing.mixing import Cell, Mixer
 
     from protofl_cli.mixing_page import Marks
@@ -43,6 +42,7 @@ def matrix(
     """
     from protofl.discovery.registry import Registry
     from protofl.errors import UsageError
+    from protofl.testing.donors import methods_to_run
     from protofl.testing.mixing import UNCLEAR, mixer
 
     if out is not None and (method or json):
@@ -52,9 +52,13 @@ def matrix(
     if out is not None:
         checked("--out", out, force=force)
     registry = Registry(block or ())
-    if method is not None:
-        registry.load("method", method)
-    names = _methods(registry)
+    names = methods_to_run(registry)
+    donated = getattr(registry.load("method", method), "donates", ()) if method else ()
+    if donated:
+        raise UsageError(
+            f"{method} is there for other methods alone",
+            do=f"try it with one: protofl run METHOD --use {donated[0]}={method}",
+        )
     with mixer(registry) as made:
         cells = _row_and_column(made, method, names) if method else _all(made, names)
     if json:
@@ -72,12 +76,6 @@ def matrix(
         render.error(f"{cell.main}, {cell.place or 'alone'} of {cell.donor}: {cell.message}")
     if unclear:
         raise typer.Exit(1)
-
-
-def _methods(registry: Registry) -> list[str]:
-    """The methods that can be loaded; `protofl list-plugins` says what is wrong with others."""
-    plugins = registry.plugins("method")
-    return [plugin.name for plugin in plugins if registry.status(plugin)[0] == "ok"]
 
 
 def _all(made: Mixer, names: Sequence[str]) -> list[Cell]:

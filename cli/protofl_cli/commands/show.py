@@ -162,6 +162,10 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
     from protofl.options.declared import VariantConfig
     from protofl.plugin.baseline import Baseline
 
+    for hook in getattr(found, "donates", ()):
+        render.text(f"Give it to a method: protofl run METHOD --use {hook}={plugin.name}\n")
+    if hasattr(found, "donates"):
+        return
     own = "local_loss" in hooks_of("method", found)
     terms = getattr(found, "terms", {}) if own else Baseline.terms
     render.table(
@@ -236,7 +240,7 @@ def _hooks(kind: str, found: type) -> None:
     from protofl.hookspecs.method import ROUND_HOOKS
 
     rows = [(hook, _first_line(getattr(found, hook))) for hook in hooks_of(kind, found)]
-    if kind == "method":
+    if kind == "method" and not hasattr(found, "donates"):
         written = {hook for hook, _ in rows}
         rows += [(h, "(the default)") for h in ROUND_HOOKS if h not in written]
     if rows:

@@ -62,6 +62,7 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: s
     while cause is not None and not isinstance(cause, Lacking):
         cause = cause.__cause__
     hook = error.place.partition(",")[0].partition(" ")[0]
+    hook = "server_aggregate" if hook == "receive_uploads" else hook  # what its donor was asked for
     on_server = hook.startswith("server_")
     sender = "upload_payload" if on_server else "download_payload"
     sent = Payload.from_bytes(up if on_server else down)

@@ -5,6 +5,8 @@ A method is a class with a docstring, an optional nested ``Config``, the declara
 other keys, and ``upload_rules`` says where the gate's rules don't hold), and the hooks that its
 paper adds; `protofl.plugin.baseline` provides the rest. It keeps nothing on ``self``: what it
 remembers lives in ``client.state``, ``client.modules``, ``server.state`` and ``server.modules``.
+One that is there for other methods alone, as a defence is, names the hooks that they may take of
+it, ``donates = ("server_aggregate",)``, and is not run by itself.
 
 The six hooks of a round have one provider each, and returning None is an error; of the
 `MERGED_HOOKS` further ones may be added. The lifecycle hooks are optional.

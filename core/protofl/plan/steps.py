@@ -30,7 +30,7 @@ from protofl.views.run import RunInfo
 def compose(registry: Registry, settings: Settings) -> Composition:
     """The method, donors and wrappers, with their options."""
     others = {*CHOOSING, *OWNERS, *settings.metrics}
-    return Composition(
+    composition = Composition(
         registry,
         settings.method,
         options={k: v for k, v in settings.options.items() if k not in others},
@@ -39,6 +39,14 @@ def compose(registry: Registry, settings: Settings) -> Composition:
         drop=settings.drop,
         wrappers=settings.wrappers,
     )
+    for hook, name in composition.providers.items():
+        donated = getattr(composition.members[name].plugin, "donates", (hook,))
+        if hook not in donated:
+            raise UsageError(
+                f"{name} provides {' and '.join(donated)} for other methods, and no {hook}",
+                do=f"give it to a method: protofl run METHOD --use {donated[0]}={name}",
+            )
+    return composition
 
 
 def chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, Choice]:

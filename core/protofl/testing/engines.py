@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from protofl.discovery.kinds import Plugin
 from protofl.hosts.groups import chunks, trains_groups
 from protofl.models.architecture import Architecture
 from protofl.plan.plan import Plan
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
+from protofl.testing.donors import methods_to_run
 from protofl.testing.equality import (
     DROPOUT,
     EXACT,
@@ -136,17 +136,15 @@ class EngineContract(Contract):
     def test_every_method(self) -> None:
         """Every installed method trains under it as under eager, in float64."""
         failures = []
-        for plugin in self.registry.plugins("method"):
-            if self.registry.status(plugin)[0] != "ok":
-                continue
+        for name in methods_to_run(self.registry):
             try:
-                self._method(plugin)
+                self._method(name)
             except AssertionError as error:
-                failures.append(f"{plugin.name}: {error}")
+                failures.append(f"{name}: {error}")
         expect(not failures, "; ".join(failures))
 
-    def _method(self, plugin: Plugin) -> None:
-        contract = type("Method", (MethodContract,), {"plugin": plugin.name})()
+    def _method(self, name: str) -> None:
+        contract = type("Method", (MethodContract,), {"plugin": name})()
         contract.__dict__["extra"], contract.__dict__["block"] = self.extra, self.block
         contract.folder, contract.remarks = self.folder, []
         models = [toy.group(toy.CNN, RESIDUAL), toy.group(RESIDUAL)]
@@ -156,5 +154,5 @@ class EngineContract(Contract):
             parts = {"engine": self.chosen}
             plan = contract.plan(models, engine=self.label, parts=parts, **given)
             found = Run(plan, start=1)
-            self.remarks += [f"{plugin.name}: {note}" for note in found.notes]
+            self.remarks += [f"{name}: {note}" for note in found.notes]
             assert_equal_runs(found, wanted, EXACT)

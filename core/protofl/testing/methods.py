@@ -17,7 +17,8 @@ from protofl.hosts.jobs import Evaluate
 from protofl.options.declared import Config, VariantConfig
 from protofl.plan.plan import Plan
 from protofl.testing import toy
-from protofl.testing.contract import Contract, expect, skip
+from protofl.testing.contract import expect, skip
+from protofl.testing.donors import Donated
 from protofl.testing.equality import (
     EXACT,
     RESIDUAL,
@@ -40,7 +41,7 @@ LONELY = [[8, 0, 0, 0, 0], [3, 4, 2, 0, 0], [0, 5, 0, 6, 0], [4, 4, 4, 0, 0]]
 Line = Mapping[str, Any]
 
 
-class MethodContract(Contract):
+class MethodContract(Donated):
     """The checks of a method, each on a toy federation of four clients.
 
     Attributes:
@@ -70,7 +71,7 @@ class MethodContract(Contract):
             parts: Options of other plugins, by kind.
             **options: Options of the run.
         """
-        given = {**self.run, **options, "block": self.block}
+        given = {"use": self.taken, **self.run, **options, "block": self.block}
         if getattr(self.cls, "needs_public", False):
             given.setdefault("public", self._public())
         given["options"] = {self.label: {**self.chosen, **(set or {})}, **(parts or {})}
@@ -79,14 +80,13 @@ class MethodContract(Contract):
         for group in models or self.models:
             try:
                 return toy.make_plan(
-                    self.label, self.folder, models=group, extra=self.extra, **given
+                    self.main, self.folder, models=group, extra=self.parts, **given
                 )
             except Refused as error:
                 if error.lacks != "requirement":
                     raise
                 refused = refused or error
-        assert refused is not None
-        raise refused
+        raise refused or AssertionError("there is no group to try")
 
     def _public(self) -> str:
         path = self.folder / "public.npz"
@@ -116,7 +116,7 @@ class MethodContract(Contract):
 
     def test_nothing_undeclared_leaves_a_client(self) -> None:
         """Nothing leaves a client that uploads doesn't list, nor the server beside downloads."""
-        config = getattr(self.cls, "Config", Config)
+        config = getattr(self.sender, "Config", Config)
         variants = ("paper", "official") if issubclass(config, VariantConfig) else ("",)
         sent: dict[str, set[str]] = {"uploads": set(), "downloads": set()}
         for variant in variants:
@@ -128,7 +128,7 @@ class MethodContract(Contract):
                 for blob in found.pool.downloads(number).values():
                     sent["downloads"] |= {*toy.header(blob)}
         for direction, keys in sent.items():
-            declared = {*getattr(self.cls, direction, {})}
+            declared = {*getattr(self.sender, direction, {})}
             names = declared_names(keys, declared)
             if direction == "downloads":  # whose the rows are goes without saying
                 names -= {"classes", *(f"{name}.classes" for name in declared)} - declared
@@ -252,7 +252,7 @@ class MethodContract(Contract):
         """Evaluation changes nothing of a client, and draws from no global generator."""
         found = self.fed(participation=0.5, rounds=10, eval_every=10)
         found.rounds(2)  # none of them evaluated: the first evaluation is the one below
-        server, everything = Server(found.server, self.label), torch.get_rng_state()
+        server, everything = Server(found.server, self.main), torch.get_rng_state()
         for client in range(4):  # two of which have just trained
             record = found.client(client)
             payload = found.call("download_payload", server=server, client_id=client)
@@ -268,7 +268,7 @@ class MethodContract(Contract):
         found = self.fed()
         for rounds in (0, 2):
             found.rounds(rounds)
-            server = Server(found.server, self.label)
+            server = Server(found.server, self.main)
             before = toy.server_state(found.server)
             downloads = [
                 dict(found.call("download_payload", server=server, client_id=client))
@@ -282,7 +282,7 @@ class MethodContract(Contract):
     def _score_twice(self, found: toy.Toy, client: int, received: Mapping[str, Tensor]) -> None:
         record = found.client(client)
         record.received = Payload(received)
-        view = Client(record, self.label)
+        view = Client(record, self.main)
         found.lifecycle("receive", client=view)
         record.model.eval()
         before, x = toy.client_state(record), record.test.inputs()
@@ -304,7 +304,7 @@ class MethodContract(Contract):
         found.rounds(1)
         composition = found.plan.composition
         terms, parameters = self._terms(found, 1)
-        declared = composition.members[self.label].terms
+        declared = composition.members[self.main].terms
         stray = sorted({*terms} - {*declared})
         expect(not stray, f"local_loss returns {', '.join(stray)}, which terms does not declare")
         if [phase.name for phase in composition.phases(found.plan.info)] == ["private"]:
@@ -315,7 +315,7 @@ class MethodContract(Contract):
 
     def _terms(self, found: toy.Toy, round: int) -> tuple[Mapping[str, Tensor], list[Tensor]]:
         """The loss terms of client 0's first samples, and the parameters that it trains."""
-        server = Server(found.server, self.label)
+        server = Server(found.server, self.main)
         received = found.call("download_payload", server=server, client_id=0)
         record = found.client(0)
         record.round, record.steps = round, 1
@@ -329,7 +329,7 @@ class MethodContract(Contract):
         features = record.model.features(x)
         batch = Batch(x, y, torch.arange(len(y)))
         output = Output(features, record.model.head(features))
-        loss = found.plan.composition.loss(Client(record, self.label), found.given[0], Phase())
+        loss = found.plan.composition.loss(Client(record, self.main), found.given[0], Phase())
         trained = [record.model, *(slot.module for _, slot in record.slots() if slot.train)]
         return loss(batch, output, 0), [p for module in trained for p in module.parameters()]
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from protofl.discovery.registry import Registry
 from protofl.testing import toy as toyfed
+from protofl.testing.donors import methods_to_run
 from protofl.testing.equality import ragged_images
 
 REGISTRY = Registry()
-METHODS = [plugin.name for plugin in REGISTRY.plugins("method")]
+METHODS = methods_to_run(REGISTRY)
 UNLIKE = ("fedavg", "fedgen", "fedkd", "fedproto", "fedsa")
 """Methods whose losses are unlike: none, draws and frozen modules, a model beside the client's own,
 tables of some classes, terms over pairs of samples."""
