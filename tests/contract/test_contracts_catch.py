@@ -422,6 +422,62 @@ def test_a_wrapper():
     assert "upload_payload is no wrapper" in found["its_hooks_are_wrappers"]
 
 
+class Careless:
+    """Halves whatever comes, and forgets what it was."""
+
+    @pf.hookimpl
+    def encode_upload(self, client, payload):
+        return pf.Payload({name: tensor.half() for name, tensor in payload.items()})
+
+    @pf.hookimpl
+    def decode_upload(self, payload, form):
+        return pf.Payload({name: tensor.float() for name, tensor in payload.items()})
+
+
+class Restless:
+    """Sends another thing each time it is asked."""
+
+    @pf.hookimpl
+    def encode_download(self, server, payload):
+        server.state["sent"] = server.state.get("sent", 0) + 1
+        sent = {k: v + server.state["sent"] for k, v in payload.items() if v.is_floating_point()}
+        return pf.Payload(payload, **sent)
+
+    @pf.hookimpl
+    def decode_download(self, client, payload):
+        return payload
+
+
+class Drifting:
+    """Encodes well, and decodes another thing each time."""
+
+    @pf.hookimpl
+    def encode_upload(self, client, payload):
+        client.state["sent"] = object()
+        return payload
+
+    @pf.hookimpl
+    def decode_upload(self, server, payload):
+        server.state["seen"] = server.state.get("seen", 0) + 1
+        seen = {k: v + server.state["seen"] for k, v in payload.items() if v.is_floating_point()}
+        return pf.Payload(payload, **seen)
+
+
+def test_a_wrapper_that_encodes():
+    found = failures(WrapperContract, Careless, "what_is_decoded")
+    assert "decode_upload of careless makes another than it was" in found["what_is_decoded"]
+    name = "a_download_is_encoded_any_number_of_times"
+    assert "encode_download is another" in failures(WrapperContract, Restless, name)[name]
+    names = "the_same_is_decoded_again its_state_can_be_kept"
+    found = failures(WrapperContract, Drifting, names)
+    assert "decode_upload gives another" in found["the_same_is_decoded_again"]
+    assert "which a checkpoint can't hold" in found["its_state_can_be_kept"]
+
+
+def test_a_class_that_encodes_is_known_as_a_wrapper():
+    assert [kind_of(plugin) for plugin in (Careless, Drifting)] == ["wrapper", "wrapper"]
+
+
 # --- engines and backends -----------------------------------------------------------------------
 
 
@@ -503,7 +559,7 @@ class Yielding:
     ("plugin", "check", "why"),
     [
         (Everywhere, "the_honest_are_left_alone", "prototypes: client"),
-        (Yielding, "its_hooks_are_wrappers", "train_labels takes what it changes as an argument"),
+        (Yielding, "its_hooks_are_wrappers", "train_labels is marked as a wrapper"),
     ],
 )
 def test_an_attack(plugin, check, why):

@@ -7,9 +7,11 @@ import struct
 
 import torch
 from protofl.dry_step.step import dry_step
+from protofl.files.header import words_beside
 from protofl.hosts.host import Host
 from protofl.hosts.jobs import Train
 from protofl.rounds.federation import Federation
+from protofl.transit.forms import KEY
 from protofl.wire.payload import Payload
 from runtime_toys import make_plan
 
@@ -54,6 +56,18 @@ def put(place, value):
     return change
 
 
+def forged(forms=None, **tensors):
+    """As `changed`, of an upload that is encoded: its forms stay, or are other ones as text."""
+
+    def change(blob):
+        text = words_beside(blob, KEY) if forms is None else forms
+        upload = Payload.from_bytes(changed(**tensors)(Payload.from_bytes(blob)))
+        return upload.to_bytes({KEY: text} if text else None)
+
+    change.of_bytes = True
+    return change
+
+
 class HostileHost(Host):
     """One client's upload of one round is what ``change`` makes of it."""
 
@@ -65,7 +79,9 @@ class HostileHost(Host):
         for job, reply in super().run(jobs):
             mine = isinstance(job, Train) and job.client in self._who and job.round == self._when
             if mine and job.when == "before_upload":
-                reply.blob = self._change(Payload.from_bytes(reply.blob))
+                of_bytes = hasattr(self._change, "of_bytes")
+                sent = reply.blob if of_bytes else Payload.from_bytes(reply.blob)
+                reply.blob = self._change(sent)
             yield job, reply
 
 
@@ -147,3 +163,158 @@ MORE = {
     "metadata that are no words": (lambda upload: raw({"__metadata__": {"a": 1}}), "", "format"),
     "UTF-16": (lambda upload: raw("{}".encode("utf-16")), "", "format"),
 }
+
+TOP_K = {"wrappers": {"top-k": None}, "options": {"top-k": {"count": 2}}}
+INT8 = {"wrappers": {"quantise": None}}
+BOTH = {"wrappers": {"top-k": None, "quantise": None}, "options": {"top-k": {"count": 2}}}
+
+
+def form(*shape, classes=4):
+    """Forms of a toy's upload with other prototypes."""
+    rows = {"prototypes": ["F32", *shape], "counts": ["I64", classes], "classes": ["I64", classes]}
+    return json.dumps([rows])
+
+
+def second(found):
+    """The forms of two wrappers, of which the second's are others."""
+
+    def change(blob):
+        first, rows = json.loads(words_beside(blob, KEY))
+        return forged(json.dumps([first, rows | found]))(blob)
+
+    change.of_bytes = True
+    return change
+
+
+ENCODED = {
+    "a place outside of the row": (
+        TOP_K,
+        forged(**{"prototypes.indices": put((0, 1), 200)}),
+        "",
+        "encoding",
+    ),
+    "a place twice": (TOP_K, forged(**{"prototypes.indices": lambda i: i * 0}), "", "encoding"),
+    "places of another type": (
+        TOP_K,
+        forged(**{"prototypes.indices": torch.Tensor.long}),
+        "",
+        "encoding",
+    ),
+    "float places": (TOP_K, forged(**{"prototypes.indices": torch.Tensor.float}), "", "encoding"),
+    "places for other rows": (
+        TOP_K,
+        forged(**{"prototypes.indices": lambda i: i[:-1]}),
+        "",
+        "encoding",
+    ),
+    "no places": (TOP_K, forged(**{"prototypes.indices": None}), "", "encoding"),
+    "no numbers": (TOP_K, forged(prototypes=None), "", "encoding"),
+    "more than k numbers": (
+        TOP_K,
+        forged(
+            **{
+                "prototypes": lambda p: p.repeat(1, 2),
+                "prototypes.indices": lambda i: torch.arange(4).to(i.dtype).repeat(len(i), 1),
+            }
+        ),
+        "",
+        "encoding",
+    ),
+    "a NaN that is encoded": (
+        TOP_K,
+        forged(prototypes=put((0, 0), torch.nan)),
+        "prototypes",
+        "finite",
+    ),
+    "1e30 that is encoded": (TOP_K, forged(prototypes=put((0, 0), 1e30)), "prototypes", "bound"),
+    "a class 9 of 4 beside it": (TOP_K, forged(classes=put(0, 9)), "classes", "classes"),
+    "places of what has none": (
+        TOP_K,
+        forged(**{"counts.indices": torch.zeros(4, 1, dtype=torch.uint8)}),
+        "",
+        "encoding",
+    ),
+    "what nobody asked for, encoded": (TOP_K, forged(extra=torch.zeros(9)), "extra", "names"),
+    "a part of what nobody asked for": (
+        TOP_K,
+        forged(**{"extra.indices": torch.zeros(9)}),
+        "extra.indices",
+        "names",
+    ),
+    "no forms": (TOP_K, forged(""), "", "encoding"),
+    "not encoded": (
+        TOP_K,
+        lambda upload: Payload(prototypes=torch.ones(4, 6)).to_bytes(),
+        "",
+        "encoding",
+    ),
+    "forms that are no JSON": (TOP_K, forged("{"), "", "encoding"),
+    "forms as deep as can be": (TOP_K, forged("[" * 100_000), "", "encoding"),
+    "too many forms": (TOP_K, forged("[null,null]"), "", "encoding"),
+    "a form that is none": (TOP_K, forged("[7]"), "", "encoding"),
+    "a shape that is none": (TOP_K, forged(form(-1, 6)), "", "encoding"),
+    "a shape of fractions, encoded": (TOP_K, forged(form(4, 6.0)), "", "encoding"),
+    "a type that is none": (TOP_K, forged(form(4, 6).replace("F32", "F33")), "", "encoding"),
+    "a form of 4 GB": (TOP_K, forged(form(4, 1 << 28)), "", "size"),
+    "a form of 2^62": (TOP_K, forged(form(4, 1 << 62)), "", "encoding"),
+    "a form of another width": (TOP_K, forged(form(4, 7)), "prototypes", "shape"),
+    "a form of another type": (
+        TOP_K,
+        forged(form(4, 6).replace("F32", "F64")),
+        "prototypes",
+        "dtype",
+    ),
+    "a form of float8": (
+        TOP_K,
+        forged(form(4, 6).replace("F32", "F8_E4M3")),
+        "prototypes",
+        "dtype",
+    ),
+    "a form of more classes than there are": (
+        TOP_K,
+        forged(form(5, 6, classes=5)),
+        "classes",
+        "classes",
+    ),
+    "a form without what is wanted": (
+        TOP_K,
+        forged(
+            json.dumps([{"counts": ["I64", 4], "classes": ["I64", 4]}]),
+            **{"prototypes": None, "prototypes.indices": None},
+        ),
+        "prototypes",
+        "missing",
+    ),
+    "a scale that is NaN": (
+        INT8,
+        forged(**{"prototypes.scale": put(0, torch.nan)}),
+        "prototypes.scale",
+        "finite",
+    ),
+    "a scale that is infinite": (
+        INT8,
+        forged(**{"prototypes.scale": put(0, torch.inf)}),
+        "prototypes.scale",
+        "finite",
+    ),
+    "a scale below zero": (INT8, forged(**{"prototypes.scale": put(0, -1.0)}), "", "encoding"),
+    "a scale by which it becomes infinite": (
+        INT8,
+        forged(**{"prototypes.scale": put(0, 3e38)}),
+        "prototypes",
+        "finite",
+    ),
+    "a scale above the bound": (
+        INT8,
+        forged(**{"prototypes.scale": put(0, 1e30)}),
+        "prototypes",
+        "bound",
+    ),
+    "one scale for all": (INT8, forged(**{"prototypes.scale": lambda s: s[:1]}), "", "encoding"),
+    "numbers of 32 bits": (INT8, forged(prototypes=torch.Tensor.float), "", "encoding"),
+    "numbers of another shape": (INT8, forged(prototypes=lambda q: q.flatten()), "", "encoding"),
+    "a second form of 4 GB": (BOTH, second({"prototypes": ["F32", 4, 1 << 28]}), "", "size"),
+    "a second form with another k": (BOTH, second({"prototypes": ["F32", 4, 3]}), "", "encoding"),
+    "a second form of what nobody asked for": (BOTH, second({"x": ["F32", 1]}), "x", "names"),
+}
+"""{what is sent in place of an encoded upload: (options, how it is made, the key, the rule)}."""

@@ -62,13 +62,16 @@ GIVEN = {
 
 
 def make_plan(method, methods=None, wrappers=None, **options):
-    """A plan of a toy run: ``method`` is a name or a class, ``methods`` are others by name."""
+    """A plan of a toy run: ``method`` is a name or a class, ``methods`` are others by name.
+
+    Of ``wrappers`` by name None stands for one that is installed.
+    """
     extra = dict(PARTS)
     if isinstance(method, type):
         extra["method", "main"] = method
         method = "main"
     extra |= {("method", name): found for name, found in (methods or {}).items()}
-    extra |= {("wrapper", name): found for name, found in (wrappers or {}).items()}
+    extra |= {("wrapper", name): found for name, found in (wrappers or {}).items() if found}
     given = GIVEN | {"wrappers": list(wrappers or {})} | options | {"method": method}
     return Plan.make(given, extra)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import resource
+
 import protofl as pf
 import pytest
 import torch
-from hostile_uploads import HOSTILE, MORE, ROUND, TABLE, changed, federation, put
+from hostile_uploads import ENCODED, HOSTILE, MORE, ROUND, TABLE, changed, federation, put
 from protofl.files.tensors import read_tensors, write_tensors
 from protofl.gate.faults import RULES
 from protofl.hosts.host import Host
@@ -48,6 +50,44 @@ def test_a_hostile_upload_is_left_out(what):
     notes = [event.text for event in told if isinstance(event, events.Note)]
     (note,) = [text for text in notes if f"client {HOSTILE} sent" in text]
     assert key in note and f"({rule})" in note and f"round {ROUND}" in note
+
+
+def options_of_encoded(what):
+    options, change, *rest = ENCODED[what]
+    return OPTIONS | options, change, *rest
+
+
+@pytest.mark.parametrize("what", ENCODED)
+def test_a_hostile_encoded_upload_stops_the_run_by_name(what):
+    options, change, key, rule = options_of_encoded(what)
+    found = federation(change, **options)
+    found.round(0)
+    with pytest.raises(pf.RunFailure) as caught:
+        found.round(ROUND)
+    error = caught.value
+    assert f"client {HOSTILE} sent " in error.what and key in error.what
+    assert error.near in (f"{rule}: {RULES[rule]}", RULES[rule])
+    assert len(error.what) < 400 and error.what.isprintable()
+
+
+@pytest.mark.parametrize("what", ["a place twice", "a form of 4 GB", "a scale that is NaN"])
+def test_a_hostile_encoded_upload_is_left_out(what):
+    options, change, _, rule = options_of_encoded(what)
+    told = []
+    found = federation(change, on_bad_upload="skip", told=told.append, **options)
+    lines = [found.round(number)[0] for number in range(3)]
+    assert [line.get("skipped_uploads") for line in lines] == [None, [HOSTILE], None]
+    assert any(f"({rule})" in event.text for event in told if isinstance(event, events.Note))
+
+
+def test_a_form_of_much_costs_nothing():
+    """It is refused by its form, before memory is taken for what it claims."""
+    options, change, *_ = options_of_encoded("a form of 4 GB")
+    found = federation(change, on_bad_upload="skip", **options)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number in range(2):
+        found.round(number)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB
 
 
 def test_one_that_is_left_out_is_as_if_it_had_sent_nothing():

@@ -13,8 +13,10 @@ import pytest
 import torch
 from hostile_uploads import entry, raw
 from protofl.dry_step.step import dry_step
+from protofl.files.header import words_beside
 from protofl.gate.faults import RULES
 from protofl.testing import toy
+from protofl.transit.forms import KEY
 from protofl.wire.payload import Payload
 
 METHODS = {
@@ -29,6 +31,16 @@ METHODS = {
     "fedgh": {},
     "lg-fedavg": {},
 }
+ENCODED = {
+    "fedproto top-k": {"wrappers": ["top-k"], "options": {"top-k": {"count": 2}}},
+    "fedproto quantise": {"wrappers": ["quantise"]},
+    "fedgen top-k quantise": {
+        "wrappers": ["top-k", "quantise"],
+        "options": {"fedgen": {"epochs": 2}, "top-k": {"share": 0.3}},
+    },
+    "fml quantise": {"wrappers": ["quantise"], "options": {"quantise": {"to": "fp16"}}},
+}
+"""Methods whose uploads wrappers encode."""
 QUICK, LONG = 30, 500
 
 
@@ -37,15 +49,16 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("fuzz")
 
 
-def trained(method, folder):
+def trained(name, folder):
     """A federation after its dry step and a round, and the bytes of the round's uploads."""
     path = folder / "public.npz"
     if not path.exists():
         x = np.random.default_rng(0).standard_normal((12, toy.SIDE, toy.SIDE))
         np.savez(path, x_train=x.astype(np.float32), y_train=np.arange(12) % 4)
+    method = name.partition(" ")[0]
     options = {"public": f"npz:{path}"} if method in ("feddf", "fedpkd") else {}
     sets = {"options": {method: METHODS[method]}} if METHODS[method] else {}
-    plan = toy.make_plan(method, folder, **options, **sets)
+    plan = toy.make_plan(method, folder, **options, **ENCODED.get(name, sets))
     made = toy.Toy(plan)
     made.federation.learned = dry_step(plan)
     made.federation.start_trial(0)
@@ -79,7 +92,7 @@ def header(blob, draw):
     """One value of the header is another."""
     (length,) = struct.unpack_from("<Q", blob)
     values = json.loads(blob[8 : 8 + length])
-    values.pop("__metadata__", None)
+    about = values.pop("__metadata__", None)
     name = draw.choice(sorted(values))
     what = draw.choice(("dtype", "shape", "data_offsets", "name", "gone", "more", "whole"))
     odd = [
@@ -110,12 +123,35 @@ def header(blob, draw):
         values[name] = draw.choice(odd)
     else:
         values[name][what] = draw.choice([*odd, "I64", "BOOL", [0, 0], values[name]["shape"][::-1]])
-    return raw(values, blob[8 + length :])
+    return raw(values | ({"__metadata__": about} if about else {}), blob[8 + length :])
+
+
+def forms(blob, draw):
+    """One value of the forms is another, and what they are the forms of is sound."""
+    text = words_beside(blob, KEY)
+    if not text:
+        return tensors(blob, draw)
+    rows = json.loads(text)
+    row = draw.choice([row for row in rows if row] or [{}])
+    name = draw.choice([*row, "extra", "extra.indices"])
+    kinds = ("F32", "I64", "I8", "F8_E4M3", "BOOL", "X", 3)
+    size = draw.choice((0, 1, 2, 7, 100, 1 << 31, 1 << 62, -1, 1.5, None, "1"))
+    changes = [
+        lambda: row.pop(name, None),
+        lambda: row.update({name: [draw.choice(kinds), *row.get(name, [0, 1])[1:]]}),
+        lambda: row.update({name: [*row.get(name, ["F32"]), size]}),
+        lambda: row.update({name: [*row.get(name, ["F32", 1])[:-1], size]}),
+        lambda: row.update({name: draw.choice((None, [], {}, "F32", 7))}),
+        lambda: rows.append(draw.choice((None, row))),
+        lambda: rows.pop(),
+    ]
+    draw.choice(changes)()
+    return Payload.from_bytes(blob).to_bytes({KEY: json.dumps(rows)})
 
 
 def tensors(blob, draw):
     """One tensor is another, and the bytes are sound."""
-    payload = Payload.from_bytes(blob)
+    payload, text = Payload.from_bytes(blob), words_beside(blob, KEY)
     name = draw.choice(sorted(payload))
     value = payload[name]
     kinds = (torch.float64, torch.int64, torch.bool, torch.float16, torch.uint8, torch.int32)
@@ -139,10 +175,10 @@ def tensors(blob, draw):
         payload[draw.choice(("extra", "prototypes.classes", "public_index"))] = torch.zeros(
             3
         ).long()
-    return payload.to_bytes()
+    return payload.to_bytes({KEY: text} if text else None)
 
 
-MUTATIONS = (flip, cut, longer, garbage, header, header, tensors, tensors, tensors)
+MUTATIONS = (flip, cut, longer, garbage, header, header, tensors, tensors, tensors, forms)
 
 
 # --- what becomes of them -------------------------------------------------------------------------
@@ -174,12 +210,12 @@ def fuzz(method, folder, count):
     return admitted
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, *ENCODED])
 def test_mutated_uploads(method, folder):
     assert fuzz(method, folder, QUICK) < QUICK
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, *ENCODED])
 def test_many_mutated_uploads(method, folder):
     assert 0 < fuzz(method, folder, LONG) < LONG

@@ -57,7 +57,7 @@ KINDS = {
     ),
     "wrapper": _Kind(
         "WrapperContract",
-        "Uploads rounded to a few bits a number.",
+        "Uploads that are clipped, and cross with one byte a number.",
         "protofl run fedproto --models cnn4 --with {name} --rounds 3",
     ),
     "metric": _Kind(

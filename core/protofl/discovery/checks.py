@@ -7,7 +7,7 @@ import inspect
 import re
 from typing import Any
 
-from protofl.discovery.kinds import COMPOSED, Plugin, spec_hooks
+from protofl.discovery.kinds import Plugin, spec_hooks
 from protofl.errors import UsageError, place_of, unknown
 from protofl.hookspecs.version import HOOKSPEC_VERSION, WHAT_CHANGED, parse_version, serves
 
@@ -90,7 +90,7 @@ def _check_hook(kind: str, label: str, attribute: str, function: Any) -> None:  
         return
     if attribute not in specs:
         raise unknown(f"hook of {label}:", attribute, specs, f"rename it at {place}")
-    if kind not in COMPOSED and (marks["wrapper"] or marks["hookwrapper"]):
+    if attribute not in spec_hooks("method") and (marks["wrapper"] or marks["hookwrapper"]):
         raise UsageError(
             f"{label}: {attribute} is marked as a wrapper, and there is nothing that it wraps",
             f"it is defined at {place}",

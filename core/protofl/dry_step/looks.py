@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from protofl.hosts.jobs import Evaluate, Job, Train
@@ -62,10 +61,10 @@ class Looks:
                 self.training, self._round = {}, job.round
             self._now = self.training
 
-    def read(self, data: bytes, device: torch.device) -> Payload:
-        """A download from its bytes."""
+    def read(self, payload: Payload) -> Payload:
+        """A download as hooks are to see it."""
         self.reader = ""  # until a hook of this client is called
-        return Watched(Payload.from_bytes(data, device), self)
+        return Watched(payload, self)
 
     def missed(self, key: str) -> None:
         """A key is looked for in vain, in a download of this round or of the last."""

@@ -32,6 +32,11 @@ class Entry:
     dtype: str
     shape: tuple[int, ...]
 
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return math.prod(self.shape) * SIZES[self.dtype]
+
 
 def tensor_header(data: bytes) -> dict[str, Entry]:
     """What safetensors bytes say that they hold; no bytes hold nothing.
@@ -46,13 +51,7 @@ def tensor_header(data: bytes) -> dict[str, Entry]:
     (length,) = struct.unpack_from("<Q", data)
     if length > min(len(data) - 8, LONGEST):
         raise ValueError(f"the header claims {length} of {len(data)} bytes")
-    try:
-        # A name that stands twice may be read in two ways: it is refused.
-        values = json.loads(data[8 : 8 + length].decode(), object_pairs_hook=_once)
-    except RecursionError:
-        raise ValueError("the header is nested too deeply") from None
-    except ValueError as error:
-        raise ValueError(f"the header is no JSON: {_short(error)}") from None
+    values = strict_json(data[8 : 8 + length])
     if not isinstance(values, dict):
         raise ValueError("the header is no mapping")
     about = values.pop("__metadata__", {})
@@ -64,6 +63,28 @@ def tensor_header(data: bytes) -> dict[str, Entry]:
     if any(before[1] != after[0] for before, after in pairwise(edges)):
         raise ValueError("its tensors do not fill its bytes one behind the other")
     return {name: entry for name, (entry, _) in read.items()}
+
+
+def words_beside(data: bytes, key: str) -> str:
+    """What stands under a key of the metadata of bytes whose header `tensor_header` has passed."""
+    (length,) = struct.unpack_from("<Q", data)
+    about: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    return about.get(key, "")
+
+
+def strict_json(text: bytes) -> Any:  # noqa: ANN401 - JSON
+    """JSON of a stranger.
+
+    Raises:
+        ValueError: It is none, nested too deeply, or a name stands twice and may be read in two
+            ways.
+    """
+    try:
+        return json.loads(text.decode(), object_pairs_hook=_once)
+    except RecursionError:
+        raise ValueError("the header is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"the header is no JSON: {short(error)}") from None
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -78,17 +99,29 @@ def _entry(name: str, value: Any) -> tuple[Entry, tuple[int, int]]:  # noqa: ANN
     words = quoted(name)
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"{words} has no dtype, shape and data_offsets")
-    dtype, shape, place = value["dtype"], value["shape"], value["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in SIZES:
-        raise ValueError(f"{words} is of a type that is not known: {_short(dtype)}")
-    if not (_counts(shape) and _counts(place) and len(place) == 2):
-        raise ValueError(f"{words} has a shape or place that is none")
-    if math.prod(max(size, 1) for size in shape) * SIZES[dtype] > LARGEST:
-        raise ValueError(f"{words} claims the shape {_short(shape)}")
+    entry, place = checked_entry(name, value["dtype"], value["shape"]), value["data_offsets"]
+    if not (_counts(place) and len(place) == 2):
+        raise ValueError(f"{words} has a place that is none")
     start, end = place
-    if end - start != math.prod(shape) * SIZES[dtype]:
-        raise ValueError(f"{words} has {end - start} bytes for the shape {_short(shape)}")
-    return Entry(dtype, tuple(shape)), (start, end)
+    if end - start != entry.size:
+        raise ValueError(f"{words} has {end - start} bytes for the shape {short(value['shape'])}")
+    return entry, (start, end)
+
+
+def checked_entry(name: str, dtype: Any, shape: Any) -> Entry:  # noqa: ANN401 - JSON
+    """A tensor of a type and shape that a stranger has written.
+
+    Raises:
+        ValueError: They are none, or too large.
+    """
+    words = quoted(name)
+    if not isinstance(dtype, str) or dtype not in SIZES:
+        raise ValueError(f"{words} is of a type that is not known: {short(dtype)}")
+    if not _counts(shape):
+        raise ValueError(f"{words} has a shape that is none")
+    if math.prod(max(size, 1) for size in shape) * SIZES[dtype] > LARGEST:
+        raise ValueError(f"{words} claims the shape {short(shape)}")
+    return Entry(dtype, tuple(shape))
 
 
 def _counts(value: Any) -> bool:  # noqa: ANN401 - JSON
@@ -100,6 +133,7 @@ def quoted(name: str) -> str:
     return repr(name if len(name) <= 80 else name[:77] + "...")
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """A stranger's value as it can be shown: escaped, and not too long."""
     text = repr(str(value))[1:-1]
     return text if len(text) <= 80 else text[:77] + "..."

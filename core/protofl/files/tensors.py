@@ -19,7 +19,7 @@ from protofl.files.replacing import replacing
 Packed = tuple[dict[str, Tensor], Any]
 """Tensors, and a header that JSON can hold: what a file of tensors holds."""
 
-_NAMES = {
+TYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -31,6 +31,7 @@ _NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+"""The types that the format and torch's arithmetic know, by the format's names."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> None:  # noqa: ANN401
@@ -53,11 +54,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> Non
     entries: dict[str, Any] = {"__metadata__": about}
     end = 0
     for name, tensor in ordered:
-        if tensor.dtype not in _NAMES:
+        if tensor.dtype not in TYPES:
             raise RunFailure(f"{name} is of type {tensor.dtype}, which a checkpoint can't hold")
         start, end = end, end + tensor.numel() * tensor.element_size()
         entries[name] = {
-            "dtype": _NAMES[tensor.dtype],
+            "dtype": TYPES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }
@@ -86,9 +87,9 @@ def read_tensors(path: Path) -> Packed:
         raise RunFailure(f"the checkpoint file {path} can't be read: {error}") from error
 
 
-def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Tensors as the bytes of a safetensors file without a header."""
-    return safetensors.torch.save(apart(tensors))
+def tensor_bytes(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> bytes:
+    """Tensors as the bytes of a safetensors file, with words about them if there are any."""
+    return safetensors.torch.save(apart(tensors), dict(about) if about else None)
 
 
 def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -29,6 +29,10 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `kl_divergence`          of student and teacher: FedPKD Eq. 11 and 15, FedDF, FML, FedKD
 `entropy_reduction`      sharpened mean of probabilities: DS-FL
 `truncated_svd`          compressed updates: FedKD
+`largest_entries`        Top_k of Stich et al.; `with_entries` makes rows of them again
+`quantise_int8`          8 bits a number and a scale a row; `dequantise_int8` the way back
+`round_to_half`          16 bits a number; both also with stochastic rounding
+`index_type`             the smallest integer type for places
 `ensemble_loss`          of heads on generated features: FedGen
 `diversity_loss`         of generated features: FedGen
 `coordinate_median`      of a class over clients; `trimmed_mean`, `geometric_median`
@@ -42,12 +46,13 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `area_under_curve`       one class against the others, of `ranked_pairs`
 =======================  =====================================================================
 
-All but `simplex_etf`, `filter_by_prototype`, `truncated_svd`, `geometric_median` and what trains
-may be part of a client's loss: they don't look at a tensor's value from Python, so a step can be
-compiled, captured or mapped over clients. Only what trains writes to its arguments. Arguments are
-checked by shape and dtype, with a ``ValueError``; labels outside 0…C−1 are not looked for. Results
-have the arguments' promoted dtype; half precision is computed and returned in float32, except by
-`ema`, which keeps the dtype, and `truncated_svd`, which torch refuses it.
+All but `simplex_etf`, `filter_by_prototype`, `truncated_svd`, `with_entries`, `dequantise_int8`,
+`geometric_median` and what trains may be part of a client's loss: they don't look at a tensor's
+value from Python, so a step can be compiled, captured or mapped over clients. Only what trains
+writes to its arguments. Arguments are checked by shape and dtype, with a ``ValueError``; labels
+outside 0…C−1 are not looked for. Results have the arguments' promoted dtype; half precision is
+computed and returned in float32, except by `ema`, which keeps the dtype, and `truncated_svd`, which
+torch refuses it.
 """
 
 from __future__ import annotations
@@ -58,6 +63,14 @@ from protofl.functional.anchors import (
     anchor_calibration,
     anchor_contrast,
     anchor_terms,
+)
+from protofl.functional.coding import (
+    dequantise_int8,
+    index_type,
+    largest_entries,
+    quantise_int8,
+    round_to_half,
+    with_entries,
 )
 from protofl.functional.compression import truncated_svd
 from protofl.functional.distances import prototype_alignment, prototype_distance
@@ -125,6 +138,7 @@ __all__ = [
     "confusion_counts",
     "coordinate_median",
     "cosine_filter",
+    "dequantise_int8",
     "diversity_loss",
     "ema",
     "ensemble_logits",
@@ -132,7 +146,9 @@ __all__ = [
     "entropy_reduction",
     "filter_by_prototype",
     "geometric_median",
+    "index_type",
     "kl_divergence",
+    "largest_entries",
     "largest_margins",
     "macro_f1",
     "margin_contrastive_loss",
@@ -147,12 +163,15 @@ __all__ = [
     "pair_margin",
     "prototype_alignment",
     "prototype_distance",
+    "quantise_int8",
     "ranked_pairs",
     "recall_by_class",
+    "round_to_half",
     "simplex_etf",
     "train_prototypes",
     "train_prototypes_by_autograd",
     "trimmed_mean",
     "truncated_svd",
     "variance_weights",
+    "with_entries",
 ]

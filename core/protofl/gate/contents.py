@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
+from protofl.errors import RunFailure
 from protofl.files.header import Entry, tensor_header
 from protofl.gate.declared import Declared
+from protofl.gate.decoding import Decoder
 from protofl.gate.faults import Fault
 from protofl.gate.specs import Header, check_ranks, known_key
 from protofl.wire.payload import Payload
@@ -24,6 +28,7 @@ class Contents:
         public: Public samples; None where their number is not to be looked at (the dry step
             takes fewer).
         declared: What may be left out of the rules.
+        decoder: What takes off the encodings of wrappers.
         bound: The largest |x| of a floating-point tensor.
     """
 
@@ -32,14 +37,19 @@ class Contents:
         num_classes: int,
         public: int | None,
         declared: Declared,
+        decoder: Decoder,
         bound: float = math.inf,
     ) -> None:
         self._C, self._public, self._declared, self._bound = num_classes, public, declared, bound
+        self._decoder = decoder
 
     # --- by the header alone --------------------------------------------------------------------
 
-    def header(self, blob: bytes) -> Header:
+    def forms(self, blob: bytes) -> list[Header]:
         """What a payload says that it holds, so far as that needs no look at others.
+
+        Returns:
+            The header of the payload first, and, where it is encoded, of what it became.
 
         Raises:
             Fault: It is no payload, or can't be what it says.
@@ -48,9 +58,10 @@ class Contents:
             header = tensor_header(blob)
         except ValueError as error:
             raise Fault("", "format", f"{len(blob)} bytes that are no payload ({error})") from None
-        self._check_rows(header)
-        check_ranks(header)
-        return header
+        forms = self._decoder.forms(blob, header)
+        self._check_rows(forms[0])
+        check_ranks(forms[0])
+        return forms
 
     def _check_rows(self, header: Header) -> None:
         """Types and numbers of rows.
@@ -94,6 +105,23 @@ class Contents:
             raise Fault(name, "rows", f"with {rows} rows where {whose} {wanted}")
 
     # --- by the values --------------------------------------------------------------------------
+
+    def payload(
+        self, blob: bytes, forms: Sequence[Header], device: torch.device, **receiver: object
+    ) -> Payload:
+        """The tensors of a payload whose forms are known to be good.
+
+        Raises:
+            Fault: They can't be decoded.
+        """
+        try:
+            if len(forms) == 1:
+                return Payload.from_bytes(blob, device)
+            wire = Payload.from_bytes(blob)
+        except RunFailure as error:
+            raise Fault("", "format", error.what) from error
+        found = self._decoder.payload(wire, forms, **receiver)
+        return Payload({name: tensor.to(device) for name, tensor in sorted(found.items())})
 
     def check_values(self, payload: Payload, *, upload: bool) -> None:
         """Classes, numbers of samples, and that all numbers are finite.

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
 from protofl.errors import RunFailure
 from protofl.gate.contents import Contents
 from protofl.gate.declared import Declared
+from protofl.gate.decoding import Decoder
 from protofl.gate.faults import RULES, Fault
+from protofl.transit.codec import Codec
+from protofl.views.client import Client
 from protofl.views.run import RunInfo
 from protofl.wire.payload import Payload
 
-Read = Callable[[bytes, torch.device], Payload]
-"""Makes a download of its bytes."""
+Read = Callable[[Payload], Payload]
+"""Makes a download of its tensors, as hooks see it."""
 
 
 class DownloadGate:
@@ -23,33 +24,42 @@ class DownloadGate:
     Args:
         info: The run.
         declared: What the run's methods declare of downloads.
-        read: Makes a download of its bytes.
+        codec: What wrappers do to downloads on their way.
+        read: Makes a download of its tensors, as hooks see it.
         dry: Whether this is the dry step, which has fewer public samples.
     """
 
     def __init__(
-        self, info: RunInfo, declared: Declared, read: Read = Payload.from_bytes, *, dry: bool
+        self,
+        info: RunInfo,
+        declared: Declared,
+        codec: Codec,
+        read: Read = Payload,
+        *,
+        dry: bool,
     ) -> None:
         self._declared, self._read = declared, read
-        self._contents = Contents(info.num_classes, None if dry else info.public, declared)
+        public = None if dry else info.public
+        self._contents = Contents(info.num_classes, public, declared, Decoder(codec))
 
-    def __call__(self, blob: bytes, device: torch.device) -> Payload:
-        """A download from its bytes.
+    def __call__(self, blob: bytes, client: Client) -> Payload:
+        """A client's download from its bytes.
 
         Raises:
             RunFailure: It breaks a rule.
         """
         try:
-            return self._opened(blob, device)
+            return self._opened(blob, client)
         except Fault as fault:
             near = "" if fault.rule == "finite" else f"{fault.rule}: {RULES[fault.rule]}"
             who = f"it was made by {self._declared.sender}"
             raise RunFailure(f"it holds {fault.words}", near, who) from None
 
-    def _opened(self, blob: bytes, device: torch.device) -> Payload:
-        for name in self._contents.header(blob):
+    def _opened(self, blob: bytes, client: Client) -> Payload:
+        forms = self._contents.forms(blob)
+        for name in forms[0]:
             if self._declared.names is not None and not self._declared.covers(name):
                 raise Fault(name, "names", "which no downloads of its sender declare")
-        payload = self._read(blob, device)
+        payload = self._read(self._contents.payload(blob, forms, client.device, client=client))
         self._contents.check_values(payload, upload=False)
         return payload

@@ -12,7 +12,8 @@ from protofl.wire.payload import Payload
 
 RULES = {
     "format": "a payload is safetensors bytes without gaps, each name once",
-    "size": "a payload has at most as many bytes as --upload-limit allows",
+    "size": "a payload has at most as many bytes as --upload-limit allows, sent and decoded",
+    "encoding": "what wrappers encode can be decoded to what its form says",
     "names": "its keys are those of the dry step, or declared in the method's uploads or downloads",
     "missing": "it has the keys that the dry step's had and the others of the round have",
     "dtype": "each key has one type",

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from protofl.errors import RunFailure, part_of
+from protofl.errors import part_of
 from protofl.files.header import quoted
 from protofl.gate.contents import Contents
 from protofl.gate.declared import Declared
+from protofl.gate.decoding import Decoder
 from protofl.gate.faults import Fault
 from protofl.gate.specs import Header, Known, Spec, most_common
+from protofl.transit.codec import Codec
 from protofl.views.run import RunInfo
+from protofl.views.server import Server
 from protofl.wire.payload import Payload
 
 
@@ -33,6 +36,8 @@ class UploadGate:
         declared: What the run's methods declare of uploads.
         state: What has been learned, as `Known` keeps it; changed in place.
         limits: MiB of an upload, at most, and the largest |x|; 0 for any.
+        codec: What wrappers do to uploads on their way.
+        server: The server as hooks see it.
         dry: Whether this is the dry step, of which it learns.
     """
 
@@ -42,13 +47,22 @@ class UploadGate:
         declared: Declared,
         state: dict[str, Any],
         limits: tuple[float, float],
+        codec: Codec,
+        server: Server,
         *,
         dry: bool = False,
     ) -> None:
         self._info, self._declared, self._dry = info, declared, dry
         self._known, self._limit = Known(info, state), limits[0] * 2**20
         bound = math.inf if dry else limits[1] or math.inf  # no matter of how plugins go together
-        self._contents = Contents(info.num_classes, None if dry else info.public, declared, bound)
+        self._contents = Contents(
+            info.num_classes,
+            None if dry else info.public,
+            declared,
+            Decoder(codec, self._limit),
+            bound,
+        )
+        self._server = server
 
     def admit(
         self, blobs: Mapping[int, bytes], device: torch.device
@@ -60,13 +74,15 @@ class UploadGate:
             device: Where the tensors go.
         """
         headers: dict[int, Header] = {}
+        forms: dict[int, list[Header]] = {}
         uploads: dict[int, Payload] = {}
         faults: dict[int, Fault] = {}
         for client, blob in blobs.items():
             try:
                 if len(blob) > self._limit:
                     raise Fault("", "size", f"{len(blob):,} bytes")
-                headers[client] = self._contents.header(blob)
+                forms[client] = self._contents.forms(blob)
+                headers[client] = forms[client][0]
             except Fault as fault:
                 faults[client] = fault
         self._learn(headers)
@@ -75,7 +91,7 @@ class UploadGate:
             try:
                 if not self._dry:
                     self._check(self._architecture(client), header, sent, len(headers))
-                uploads[client] = self._open(client, blobs[client], device)
+                uploads[client] = self._open(client, blobs[client], forms[client], device)
             except Fault as fault:
                 faults[client] = fault
         return uploads, dict(sorted(faults.items()))
@@ -83,12 +99,12 @@ class UploadGate:
     def _architecture(self, client: int) -> str:
         return self._info.architecture_of(client).name
 
-    def _open(self, client: int, blob: bytes, device: torch.device) -> Payload:
+    def _open(
+        self, client: int, blob: bytes, forms: Sequence[Header], device: torch.device
+    ) -> Payload:
         """The tensors, when the header is known to be good."""
-        try:
-            payload = Payload.from_bytes(blob, device)
-        except RunFailure as error:
-            raise Fault("", "format", error.what) from error
+        receiver = {"server": self._server, "client_id": client}
+        payload = self._contents.payload(blob, forms, device, **receiver)
         payload.holder = f"the upload of client {client}"
         self._contents.check_values(payload, upload=True)
         return payload

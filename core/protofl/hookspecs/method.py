@@ -197,11 +197,17 @@ class MethodSpec:
 
 
 class WrapperSpec:
-    """A wrapper changes payloads on their way, around the hooks of whichever method runs.
+    """A wrapper changes payloads on their way, whichever method runs.
 
-    The hooks around payloads are pluggy wrappers (``@pf.hookimpl(wrapper=True)``, one ``yield``);
-    the others take what they change as an argument. All see the client or server bound to the
-    wrapper: its own config, state and generators.
+    The hooks around payloads are pluggy wrappers (``@pf.hookimpl(wrapper=True)``, one ``yield``):
+    they change what is sent. The others take what they change as an argument. Those that encode and
+    decode are two sides of one thing: what crosses in place of a payload, and what its receiver
+    makes of that. All see the client or server bound to the wrapper: its own config, state and
+    generators.
+
+    Of several wrappers first all change the payload, then all encode, both in the order of
+    ``--with``; decoding is in reverse. ``encodes`` declares what an encoding puts on the wire
+    beside the names that it is given: ``{"scale": "…"}`` for ``NAME.scale`` or ``scale`` alone.
 
     One that attacks says ``attack = True``: a run has it together with ``--malicious``, and it acts
     for the clients that are ``client.malicious`` alone.
@@ -214,6 +220,38 @@ class WrapperSpec:
     @hookspec(firstresult=True)
     def download_payload(self, server: Server, client_id: int) -> Payload:
         """Yield for the client's download and return what is sent in its place."""
+
+    @hookspec(firstresult=True)
+    def encode_upload(self, client: Client, payload: Payload) -> Payload:
+        """Return what crosses in place of an upload, and is counted; never an empty payload.
+
+        Called once an upload. What it keeps in ``client.state`` (error feedback) is part of the
+        client: it is there after ``--resume``, and undone where the upload counts for nothing.
+        """
+
+    @hookspec(firstresult=True)
+    def decode_upload(
+        self, server: Server, client_id: int, payload: Payload, form: Payload
+    ) -> Payload:
+        """Return what the server sees of what `encode_upload` made; writes nothing.
+
+        ``form`` has the names, types and shapes that are to come out, as tensors without content
+        (device ``meta``), checked against the run's rules and ``--upload-limit``. What else came is
+        a stranger's: raise any exception where it can't be what your ``encode_upload`` makes, and
+        the upload is refused as a bad one.
+        """
+
+    @hookspec(firstresult=True)
+    def encode_download(self, server: Server, client_id: int, payload: Payload) -> Payload:
+        """Return what crosses in place of a download, and is counted; writes nothing.
+
+        Called any number of times. Without the argument ``client_id`` it is called once for all
+        clients that get the same, as a server that encodes what it broadcasts.
+        """
+
+    @hookspec(firstresult=True)
+    def decode_download(self, client: Client, payload: Payload, form: Payload) -> Payload:
+        """Return what the client sees of what `encode_download` made; writes nothing."""
 
     @hookspec(firstresult=True)
     def train_labels(self, client: Client, labels: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from protofl.models.unset import unset_model
 from protofl.plan.plan import Plan
 from protofl.profile.clock import Clock
 from protofl.profile.spans import HostProfile
+from protofl.views.client import Client
 from protofl.views.records import ClientRecord
 from protofl.wire.payload import Payload
 
@@ -37,12 +38,13 @@ class Host:
 
     Args:
         plan: The run.
-        read: Makes a download of its bytes.
+        read: Makes a download of its tensors, as hooks see it.
     """
 
-    def __init__(self, plan: Plan, *, read: Read = Payload.from_bytes) -> None:
+    def __init__(self, plan: Plan, *, read: Read = Payload) -> None:
         declared = Declared.of("download_payload", "downloads", plan.composition.around)
-        self.plan, self._read = plan, DownloadGate(plan.info, declared, read, dry=plan.dry)
+        codec = plan.composition.download
+        self.plan, self._read = plan, DownloadGate(plan.info, declared, codec, read, dry=plan.dry)
         self.report: Callable[[str], None] = lambda line: None
         self._profile = HostProfile(plan.settings.profile and not plan.dry, plan.device)
         self._trainer = Trainer(plan, self._profile, self._read)
@@ -176,8 +178,10 @@ class Host:
     def _evaluate(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:
         with self._store.lent(job.client, trains=False) as record:
             clock.lap("setup")
-            with naming(f"download, client {job.client}, evaluation of round {job.round}"):
-                download = self._read(job.blob, self.plan.device)
+            place = f"download, client {job.client}, evaluation of round {job.round}"
+            with naming(place), record.same_download():
+                record.round = job.round
+                download = self._read(job.blob, Client(record, self.plan.composition.main))
             counts, found = score(self.plan, record, download, job.round, self._profile)
         clock.lap("evaluate")
         (correct, count), *train = counts

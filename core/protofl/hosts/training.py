@@ -15,7 +15,7 @@ import torch
 
 from protofl.data.batches import Samples, batch_bounds, training_batches
 from protofl.errors import ENDS, RunFailure, naming
-from protofl.gate.downloads import Read
+from protofl.gate.downloads import DownloadGate
 from protofl.hosts.jobs import Reply, Train, TrainReply
 from protofl.hosts.train_job import TrainJob
 from protofl.models.slots import parameter_groups
@@ -79,10 +79,10 @@ class Trainer:
     Args:
         plan: The run.
         profile: Takes where the time goes.
-        read: Makes a download of its bytes.
+        read: Makes a client's download of its bytes.
     """
 
-    def __init__(self, plan: Plan, profile: HostProfile, read: Read) -> None:
+    def __init__(self, plan: Plan, profile: HostProfile, read: DownloadGate) -> None:
         self._plan, self._profile, self._read = plan, profile, read
         self._phases = plan.composition.phases(plan.info)
         self._keeps_download = plan.composition.has_follow_up(plan.info)
@@ -101,7 +101,7 @@ class Trainer:
         record.round = asked.round
         if not asked.keep_received:
             with naming(f"download, {place}"):
-                record.received = self._read(asked.blob, plan.device)
+                record.received = self._read(asked.blob, client)
         clock.lap("payload")
         record.begin_work()
         with naming(f"receive, {place}"):
@@ -115,7 +115,8 @@ class Trainer:
             upload = self._profile.operators("upload")
             with upload, naming(f"upload_payload, {place}"), torch.no_grad():
                 payload = Payload(plan.composition.call("upload_payload", client=client))
-            reply.floats, reply.blob = payload.floats, payload.to_bytes()
+            with naming(f"encode_upload, {place}"), torch.no_grad():
+                reply.floats, reply.blob = plan.composition.upload.pack(payload, client=client)
         record.end_work(keep_received=self._keeps_download)
         clock.lap("payload", less=record.feature_seconds - spent)
         clock.seconds["prototypes"], record.feature_seconds = record.feature_seconds, 0.0

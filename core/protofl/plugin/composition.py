@@ -20,6 +20,7 @@ from protofl.options.declared import Config
 from protofl.plugin.baseline import Baseline
 from protofl.plugin.loss import Loss
 from protofl.plugin.members import Member, Term, bound_to
+from protofl.transit.codec import Codec, coding_of
 from protofl.transit.hooks import Around, Together
 from protofl.views.batch import Given
 from protofl.views.client import Client
@@ -86,6 +87,7 @@ class Composition:
                 "--set [NAME.]KEY=VALUE needs a NAME "
                 "that takes part: the method, a donor, a wrapper, or a kind",
             )
+        self.upload, self.download = (self._codec(name) for name in ("upload", "download"))
         self._callers = {hook: self._caller(hook) for hook in ROUND_HOOKS}
         self._writers = {hook: self._writers_of(hook) for hook in LIFECYCLE_HOOKS}
         self._watch: Watch = lambda method, hook, arguments: None
@@ -163,6 +165,11 @@ class Composition:
                 manager.register(Around(member.call))
         caller: pluggy.HookCaller = getattr(manager.hook, hook)
         return caller
+
+    def _codec(self, direction: str) -> Codec:
+        """What wrappers do to payloads of a direction between sender and receiver."""
+        wrappers = [m for m in self.members.values() if m.kind == "wrapper"]
+        return Codec(direction, (coding_of(direction, m.name, m.plugin, m.call) for m in wrappers))
 
     def watched(self, watch: Watch) -> Composition:
         """The same composition, of which every call of a hook is told beforehand."""

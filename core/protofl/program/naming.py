@@ -224,7 +224,8 @@ def kind_of(plugin: type) -> str:
         if hasattr(function, "protofl_impl")
     }
     wraps = any(options.get("wrapper") for options in marked.values())
-    wraps |= "train_labels" in marked or getattr(plugin, "attack", False)
+    wraps |= bool({*marked} & ({*spec_hooks("wrapper")} - {*spec_hooks("method")}))
+    wraps |= getattr(plugin, "attack", False)
     if wraps and {*marked} <= {*spec_hooks("wrapper")}:
         return "wrapper"
     kinds = [k for k in KINDS if k != "wrapper" and {*marked} & {*spec_hooks(k)}]

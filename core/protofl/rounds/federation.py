@@ -192,7 +192,7 @@ class Federation:
             tally.add_losses(reply)
         for client, fault in faults.items():
             if self.plan.settings.on_bad_upload == "stop":
-                raise refused_upload(client, number, fault)
+                raise refused_upload(client, number, fault) from fault
             self._stages.note(left_out(client, number, fault))
             tally.leave_out(client, "skipped")
         return uploads

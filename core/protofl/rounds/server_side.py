@@ -71,7 +71,10 @@ class ServerSide:
         record, settings = self.record, self._plan.settings
         declared = Declared.of("upload_payload", "uploads", self._plan.composition.around)
         limits = settings.upload_limit, settings.upload_bound
-        self.gate = UploadGate(record.info, declared, record.learned, limits, dry=record.dry)
+        codec, dry = self._plan.composition.upload, record.dry
+        self.gate = UploadGate(
+            record.info, declared, record.learned, limits, codec, self.view, dry=dry
+        )
 
     @property
     def view(self) -> Server:
@@ -99,16 +102,18 @@ class ServerSide:
             counted: Whether they count as traffic; those for an evaluation don't.
         """
         architectures = len(self._plan.info.architectures)
-        last, blob = Payload(), b""
+        codec, last, floats, blob = self._plan.composition.download, Payload(), 0, b""
         for client in sorted(clients, key=lambda client: client % architectures):
             start = time.perf_counter()
             payload = self._download(client)
             same = payload.keys() == last.keys() and all(payload[k] is last[k] for k in last)
-            if not same:
-                last, blob = payload, payload.to_bytes()
+            if not same or codec.each:
+                with self._within(f"encode_download, client {client}, round {self.record.round}"):
+                    floats, blob = codec.pack(payload, server=self.view, client_id=client)
+                last = payload
             if counted:
                 sent = tally.traffic[client]
-                sent["download_floats"] += payload.floats
+                sent["download_floats"] += floats
                 sent["download_bytes"] += len(blob)
             tally.spend({"payload": time.perf_counter() - start})
             yield client, blob

@@ -325,13 +325,18 @@ def same(a: Any, b: Any) -> bool:  # noqa: ANN401 - nested values
             isinstance(b, torch.Tensor)
             and a.dtype == b.dtype
             and a.shape == b.shape
-            and a.detach().numpy().tobytes() == b.detach().numpy().tobytes()
+            and torch.equal(_bits(a), _bits(b))
         )
     if isinstance(a, dict):
         return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     return bool(a == b) or (a != a and b != b)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """A tensor's memory; there is no NumPy for some types."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
 def fingerprint(toy: Toy) -> Any:  # noqa: ANN401 - a nested value

@@ -10,7 +10,8 @@ import torch
 from protofl.discovery.kinds import hooks_of, spec_hooks
 from protofl.dry_step.step import dry_step
 from protofl.testing import toy
-from protofl.testing.contract import Contract, expect, skip
+from protofl.testing.codings import CodingChecks
+from protofl.testing.contract import expect, skip
 from protofl.testing.methods import expect_finite
 from protofl.testing.toy_methods import Prototypes, Weights
 from protofl.views.client import Client
@@ -26,7 +27,7 @@ CARRIED = {"prototypes": Prototypes, "weights": Weights, "nothing": Silent}
 """Methods whose payloads are wrapped, by what they carry."""
 
 
-class WrapperContract(Contract):
+class WrapperContract(CodingChecks):
     """The checks of a wrapper, around methods that send prototypes, all weights, and nothing."""
 
     kind = "wrapper"

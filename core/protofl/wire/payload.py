@@ -124,9 +124,9 @@ class Payload(dict[str, Tensor]):
         fine = (torch.isfinite(bounds) & (bounds.abs() <= bound)).all(1).tolist()
         return next((key for key, good in zip(names, fine, strict=True) if not good), None)
 
-    def to_bytes(self) -> bytes:
-        """The bytes on the wire; an empty payload is 0 bytes."""
-        return tensor_bytes(self) if self else b""
+    def to_bytes(self, about: Mapping[str, str] | None = None) -> bytes:
+        """The bytes on the wire, with words about them; an empty payload is 0 bytes."""
+        return tensor_bytes(self, about) if self else b""
 
     @classmethod
     def from_bytes(cls, data: bytes, device: torch.device | str = "cpu") -> Payload:

@@ -13,6 +13,10 @@ FedPCL's prototypes have length 1, and s is to be read against that: ε is s·�
 and s = 0.05. On prototypes of any other length, as most methods send them, the same s says nothing
 about how much is hidden. FedKTL sends unit prototypes with ``unit=true``, which
 ``variant=official`` brings.
+
+**This is no differential privacy.** Nothing bounds how long a prototype is, so no s hides a
+client's influence; no ε is computed, and none adds up over the rounds. It is the noise of a table,
+to see what noise costs.
 """
 
 from __future__ import annotations
@@ -27,13 +31,19 @@ _VECTORS = ("prototypes", "latents", "global_prototypes")
 
 
 class GaussianNoise:
-    """Sends v·(1 − p) + N(0, s²) for prototypes, latents and images v (FedKTL, Table 10)."""
+    """Sends v·(1 − p) + N(0, s²) for prototypes and images v (FedKTL); no differential privacy.
+
+    The settings are those of FedKTL's Table 10, for prototypes of length 1. Lengths are not bounded
+    and no privacy budget is counted, so nothing is promised of what can be learned about a client.
+    """
 
     class Config(pf.Config):
         """Options, with the paper's symbols."""
 
         s: float = pf.Field(
-            0.05, ge=0, description="s of vectors, for ones of length 1: deviation of the noise"
+            0.05,
+            ge=0,
+            description="s of vectors, for ones of length 1: deviation of the noise",
         )
         p: float = pf.Field(
             0.2, ge=0, le=1, description="p of vectors: the share of v taken away; 1 leaves noise"

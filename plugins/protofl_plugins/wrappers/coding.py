@@ -1,0 +1,135 @@
+"""What wrappers that encode numbers have in common: which tensors, in which direction, by row."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import protofl as pf
+import torch
+from torch import Tensor
+
+
+class CodingConfig(pf.Config):
+    """Options of a wrapper that encodes tensors one by one."""
+
+    direction: Literal["up", "down", "both"] = pf.Field(
+        "up", description="encode uploads, downloads, or both"
+    )
+    only: str = pf.Field(
+        "",
+        description="keys to encode, with commas between them, PART/… for weights; all where empty",
+    )
+
+
+class Coded:
+    """A wrapper that encodes payloads in the directions that its options say.
+
+    Subclasses write `encoded` and `decoded`, which does the same whoever receives.
+    """
+
+    @staticmethod
+    def encoded(
+        payload: pf.Payload,
+        config: Any,  # noqa: ANN401 - the options of the subclass
+        generator: torch.Generator,
+        state: dict[str, Any] | None,
+    ) -> pf.Payload:
+        """What crosses in place of a payload.
+
+        Args:
+            payload: The payload.
+            config: The wrapper's options.
+            generator: For draws.
+            state: What the sender remembers of what it sent; None where it may not (a server).
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def decoded(payload: pf.Payload, form: pf.Payload, config: Any) -> pf.Payload:  # noqa: ANN401
+        """What `encoded` made, in its own form again.
+
+        Raises:
+            ValueError: It can't be what `encoded` makes of a payload of that form.
+        """
+        raise NotImplementedError
+
+    @pf.hookimpl
+    def encode_upload(self, client: pf.Client[CodingConfig], payload: pf.Payload) -> pf.Payload:
+        """As the options say."""
+        if client.config.direction == "down":
+            return payload
+        return self.encoded(payload, client.config, client.generator("up"), client.state)
+
+    @pf.hookimpl
+    def decode_upload(
+        self, server: pf.Server[CodingConfig], payload: pf.Payload, form: pf.Payload
+    ) -> pf.Payload:
+        """The way back."""
+        return (
+            payload
+            if server.config.direction == "down"
+            else self.decoded(payload, form, server.config)
+        )
+
+    @pf.hookimpl
+    def encode_download(self, server: pf.Server[CodingConfig], payload: pf.Payload) -> pf.Payload:
+        """As the options say, once for all clients that get the same."""
+        if server.config.direction == "up":
+            return payload
+        return self.encoded(payload, server.config, server.generator("down"), None)
+
+    @pf.hookimpl
+    def decode_download(
+        self, client: pf.Client[CodingConfig], payload: pf.Payload, form: pf.Payload
+    ) -> pf.Payload:
+        """The way back."""
+        return (
+            payload
+            if client.config.direction == "up"
+            else self.decoded(payload, form, client.config)
+        )
+
+
+def is_chosen(name: str, tensor: Tensor, config: CodingConfig) -> bool:
+    """Whether a tensor is one to encode.
+
+    Floating-point numbers in rows, or weights; never what counts or names something, nor buffers
+    (BatchNorm statistics, of which a variance that becomes 0 would divide).
+    """
+    if not tensor.is_floating_point() or tensor.numel() == 0 or tensor.dim() == 0:
+        return False
+    if "/buffer/" in name:
+        return False
+    part = f"{name.partition('/')[0]}/…" if "/" in name else name
+    wanted = {key.strip() for key in config.only.split(",") if key.strip()}
+    return not wanted or part in wanted or name in wanted
+
+
+def checked_names(payload: pf.Payload, form: pf.Payload, parts: set[str]) -> pf.Payload:
+    """The tensors of a form that came, where nothing came beside them but these parts.
+
+    Raises:
+        ValueError: Something else came too.
+    """
+    extra = payload.keys() - form.keys() - parts
+    if extra:
+        raise ValueError(f"{min(extra)!r} belongs to nothing that is encoded")
+    return pf.Payload({name: payload[name] for name in form})
+
+
+def put_beside(sent: pf.Payload, name: str, tensor: Tensor) -> None:
+    """Put what belongs to a tensor on the wire.
+
+    Raises:
+        UsageError: The payload has a key of that name.
+    """
+    if name in sent:
+        raise pf.UsageError(
+            f"the payload has {name!r} already", do="name in only= the keys to be encoded"
+        )
+    sent[name] = tensor
+
+
+def in_rows(tensor: Tensor, *, by_row: bool) -> Tensor:
+    """A tensor as [N, d]: its rows, or all of it as one."""
+    return tensor.flatten(1) if by_row and tensor.dim() > 1 else tensor.reshape(1, -1)

@@ -1,0 +1,112 @@
+"""Quantise: what is sent crosses with 16 or 8 bits a number.
+
+    fp16, bf16   v rounded to that type; what fp16 can't hold becomes ±65504
+    int8         s = max_j |v_j| / 127,   q_j = round(v_j / s),   seen: s·q_j
+
+q is Eq. 1 of Jacob et al., "Quantization and Training of Neural Networks for Efficient
+Integer-Arithmetic-Only Inference", CVPR 2018, with zero point 0; |v_j − s·q_j| ≤ s/2. On the wire:
+q under the tensor's own name, and s as ``NAME.scale`` in float32, one for each row (``per=row``: of
+a class, of a public sample, of an output of a layer) or for the tensor.
+
+``stochastic=true`` rounds up or down at random so that the mean is v: q_j = ⌊v_j/s + u_j⌋ with
+u ~ U[0, 1) (QSGD: Alistarh et al., NeurIPS 2017, section 3.1), and in 16 bits to one of the two
+neighbours (Gupta et al., "Deep Learning with Limited Numerical Precision", ICML 2015, section 3).
+The draws are the sender's: a client's own for uploads, one for all clients for downloads.
+
+Floats count what crosses as floats: q are none, so look at the bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import protofl as pf
+import torch
+from protofl import functional as F
+from torch import Tensor
+
+from protofl_plugins.wrappers.coding import (
+    Coded,
+    CodingConfig,
+    checked_names,
+    in_rows,
+    is_chosen,
+    put_beside,
+)
+
+_TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
+
+
+class Quantise(Coded):
+    """Sends 16 bits a number, or 8 with a scale for each row (Jacob et al., 2018)."""
+
+    requires_hookspec = "2.2"
+    encodes = {"scale": "s, the step between two neighbouring numbers of each row (int8)"}
+
+    class Config(CodingConfig):
+        """Options."""
+
+        direction: Literal["up", "down", "both"] = pf.Field(
+            "both", description="encode uploads, downloads, or both"
+        )
+        to: Literal["fp16", "bf16", "int8"] = pf.Field(
+            "int8",
+            description="the type that crosses: fp16 has 11 digits, bf16 8 and float32's range",
+        )
+        per: Literal["row", "tensor"] = pf.Field(
+            "row", description="what has a scale of its own (int8)"
+        )
+        stochastic: bool = pf.Field(
+            False, description="round at random, so that the mean is the number itself"
+        )
+
+    @staticmethod
+    def encoded(
+        payload: pf.Payload,
+        config: Config,
+        generator: torch.Generator,
+        state: dict[str, Any] | None,
+    ) -> pf.Payload:
+        """The q, and s."""
+        sent = pf.Payload(payload)
+        for name, tensor in payload.items():
+            if not _is_encoded(name, tensor, config):
+                continue
+            rows, uniform = _rows(tensor, config), None
+            if config.stochastic:
+                uniform = torch.rand(rows.shape, generator=generator).to(tensor.device)
+            if config.to == "int8":
+                q, scale = F.quantise_int8(rows, uniform)
+                put_beside(sent, f"{name}.scale", scale)
+            else:
+                q = F.round_to_half(rows, _TYPES[config.to], uniform)
+            sent[name] = q.reshape(tensor.shape)
+        return sent
+
+    @staticmethod
+    def decoded(payload: pf.Payload, form: pf.Payload, config: Config) -> pf.Payload:
+        """The numbers s·q."""
+        encoded = [name for name, whole in form.items() if _is_encoded(name, whole, config)]
+        scales = {f"{name}.scale" for name in encoded} if config.to == "int8" else set()
+        found = checked_names(payload, form, scales)
+        for name in encoded:
+            sent, whole = payload[name], form[name]
+            if sent.shape != whole.shape or sent.dtype != _TYPES[config.to]:
+                raise ValueError(f"{name!r} must be {list(whole.shape)} of {config.to}")
+            if config.to == "int8":
+                sent = F.dequantise_int8(_rows(sent, config), payload[f"{name}.scale"])
+            found[name] = sent.to(whole.dtype).reshape(whole.shape)
+        return found
+
+
+def _rows(tensor: Tensor, config: Quantise.Config) -> Tensor:
+    return in_rows(tensor, by_row=config.per == "row")
+
+
+def _is_encoded(name: str, tensor: Tensor, config: Quantise.Config) -> bool:
+    """Whether a tensor is sent so, as what has its form alone tells."""
+    if not is_chosen(name, tensor, config):
+        return False
+    scales = 4 * len(_rows(tensor, config)) if config.to == "int8" else 0
+    size = tensor.numel() * _TYPES[config.to].itemsize + scales
+    return size < tensor.numel() * tensor.element_size()

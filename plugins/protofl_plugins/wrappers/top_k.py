@@ -1,0 +1,150 @@
+"""Top-k: only the largest numbers of what is sent cross, with their places.
+
+Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017; the equations
+are those of Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018:
+
+    sent    Top_k(v)_j = v_j where |v_j| is among the k largest, else 0          (Def. 2.1)
+    with memory (``error_feedback``)
+    sent    g = Top_k(m + v)                                                     (Alg. 1, line 4)
+    memory  m ← m + v − g                                                        (Alg. 1, line 6)
+
+On the wire: the k numbers under the tensor's own name, and their places as ``NAME.indices`` in the
+smallest integer type. The receiver sees zeros elsewhere. A tensor that would not become smaller is
+sent whole.
+
+**Rows.** With ``per=row`` a tensor by class, or of public samples, keeps the k largest of *each
+row*, so that no class is without numbers; weights (``PART/…``) keep the k largest of *each tensor*.
+With ``per=tensor`` all are taken whole.
+
+**Memory** is the sender's, a client's, of uploads alone: of tensors by class a row for each class,
+so that it stays with its class where others come and go, and else one for each row of the tensor.
+It is meant for what adds up over the rounds, gradients and updates. Of what is sent anew each
+round, such as prototypes and weights, it sends what was left out before later, and larger.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import protofl as pf
+import torch
+from protofl import functional as F
+from torch import Tensor
+
+from protofl_plugins.wrappers.coding import (
+    Coded,
+    CodingConfig,
+    checked_names,
+    in_rows,
+    is_chosen,
+    put_beside,
+)
+
+
+class TopK(Coded):
+    """Sends the k largest numbers of each row, or tensor, and their places (Stich et al., 2018)."""
+
+    requires_hookspec = "2.2"
+    encodes = {"indices": "the places of the numbers that are sent, ascending in each row"}
+
+    class Config(CodingConfig):
+        """Options."""
+
+        share: float = pf.Field(
+            0.1, gt=0, le=1, description="k as a share of the numbers; 1 sends all, and no places"
+        )
+        count: int = pf.Field(0, ge=0, description="k itself; 0 for the share")
+        per: Literal["row", "tensor"] = pf.Field(
+            "row", description="k of each row of a tensor by class or public sample, or of it whole"
+        )
+        error_feedback: bool = pf.Field(
+            False, description="keep what was not sent, and add it to the next upload"
+        )
+
+    @staticmethod
+    def encoded(
+        payload: pf.Payload,
+        config: Config,
+        generator: torch.Generator,
+        state: dict[str, Any] | None,
+    ) -> pf.Payload:
+        """Top_k(v), or Top_k(m + v)."""
+        sent, memory = pf.Payload(payload), state if config.error_feedback else None
+        for name, tensor in payload.items():
+            k = _kept(name, tensor, config)
+            if not k:
+                continue
+            v = tensor if memory is None else tensor + _memory(memory, name, payload)
+            sent[name], places = F.largest_entries(_rows(name, v, config), k)
+            put_beside(sent, f"{name}.indices", places)
+            if memory is not None:
+                left = v - _dense(sent[name], places, v, name, config)
+                _remember(memory, name, payload, left)
+        return sent
+
+    @staticmethod
+    def decoded(payload: pf.Payload, form: pf.Payload, config: Config) -> pf.Payload:
+        """Zeros where nothing was sent."""
+        encoded = {name: k for name, whole in form.items() if (k := _kept(name, whole, config))}
+        found = checked_names(payload, form, {f"{name}.indices" for name in encoded})
+        for name, k in encoded.items():
+            entries, whole = payload[name], form[name]
+            rows = len(_rows(name, whole, config))
+            if entries.shape != (rows, k) or entries.dtype != whole.dtype:
+                raise ValueError(f"{name!r} must be {[rows, k]} of {whole.dtype}")
+            found[name] = _dense(entries, payload[f"{name}.indices"], whole, name, config)
+        return found
+
+
+def _rows(name: str, tensor: Tensor, config: TopK.Config) -> Tensor:
+    return in_rows(tensor, by_row=config.per == "row" and "/" not in name)
+
+
+def _kept(name: str, tensor: Tensor, config: TopK.Config) -> int:
+    """The k of a tensor, which its form alone says; 0 where it is sent whole."""
+    if not is_chosen(name, tensor, config):
+        return 0
+    length = _rows(name, tensor, config).shape[1]
+    k = min(config.count or max(1, round(config.share * length)), length)
+    size = tensor.element_size()
+    return k if k * (size + F.index_type(length).itemsize) < length * size else 0
+
+
+def _dense(
+    entries: Tensor, places: Tensor, whole: Tensor, name: str, config: TopK.Config
+) -> Tensor:
+    length = _rows(name, whole, config).shape[1]
+    return F.with_entries(entries, places, length).reshape(whole.shape)
+
+
+# --- what was not sent ----------------------------------------------------------------------------
+
+
+def _keys(name: str, payload: pf.Payload) -> Tensor:
+    """What tells rows of a tensor apart from round to round: whose they are, or their numbers."""
+    rows = len(payload[name])
+    names = ["public_index"] if name.startswith("public_") else [f"{name}.classes", "classes"]
+    whose = [payload[key] for key in names if key in payload and "/" not in name]
+    if whose and whose[0].shape == (rows,) and len({*whose[0].tolist()}) == rows:
+        return whose[0]
+    return torch.arange(rows, device=payload[name].device)
+
+
+def _memory(state: dict[str, Any], name: str, payload: pf.Payload) -> Tensor:
+    """The m of a tensor, of its shape; zero for rows of which nothing was left out yet."""
+    tensor, found = payload[name], torch.zeros_like(payload[name])
+    kept = state.get(name)
+    if kept is not None and kept["left"].shape[1:] == tensor.shape[1:]:
+        here, there = (_keys(name, payload).unsqueeze(1) == kept["keys"]).nonzero(as_tuple=True)
+        found[here] = kept["left"][there]
+    return found
+
+
+def _remember(state: dict[str, Any], name: str, payload: pf.Payload, left: Tensor) -> None:
+    """The new m, m + v − g; that of rows that are not sent this time stays."""
+    keys, kept = _keys(name, payload), state.get(name)
+    if kept is not None and kept["left"].shape[1:] == left.shape[1:]:
+        others = ~torch.isin(kept["keys"], keys)
+        keys = torch.cat([keys, kept["keys"][others]])
+        left = torch.cat([left, kept["left"][others]])
+    state[name] = {"keys": keys, "left": left}
