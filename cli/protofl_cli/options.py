@@ -41,7 +41,8 @@ DataDir = Annotated[
     typer.Option(
         "--data-dir",
         metavar="DIR",
-        help="Where decoded data are cached (default: ~/.cache/protofl)",
+        help="Where decoded data are cached (default: PROTOFL_DATA_DIR, otherwise "
+        "~/.cache/protofl)",
         show_default=False,
     ),
 ]

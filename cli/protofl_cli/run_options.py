@@ -169,6 +169,7 @@ DEFAULTS = {
     "feature_dim": "the group's, mostly 512",
     "public": "none, or what the method needs",
     "workers": "one per core",
+    "data_dir": "PROTOFL_DATA_DIR, otherwise ~/.cache/protofl",
 }
 """Defaults that depend on something, in words."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import protofl as pf
 import pytest
@@ -225,3 +226,105 @@ def test_a_file_with_a_key_that_is_none(tmp_path):
     error = error_of(pf.run, config=tmp_path / "r.toml")
     assert "r.toml" in error.what and "'modles'" in error.what
     assert "did you mean 'models'" in error.near
+
+
+# --- what a recipe needs --------------------------------------------------------------------------
+
+GUEST = 'method = "fedproto"\n[use]\ninference = "fedx"\n'
+
+
+@pytest.mark.parametrize(
+    ("needs", "requires", "words"),
+    [
+        ("", "", ["the recipe does not say who has it", "pip install protofl-fedx"]),
+        (
+            "",
+            "Requires-Dist: protofl\nRequires-Dist: fedx-of-a-friend>=2\n"
+            "Requires-Dist: other; extra == 'dev'\n",
+            ["cook requires fedx-of-a-friend>=2", "pip install fedx-of-a-friend>=2"],
+        ),
+        ('[needs]\nfedx = "friends-methods"\n', "", ["pip install friends-methods"]),
+    ],
+    ids=["nothing is said", "its distribution requires it", "it says so"],
+)
+def test_what_it_lacks_is_named_with_what_to_install(needs, requires, words, publish):
+    package = publish("cook", stew=GUEST + needs)
+    metadata = package.parent / "cook-1.2.dist-info/METADATA"
+    metadata.write_text(metadata.read_text() + requires)
+    error = error_of(with_recipe, {"method": "stew"})
+    wanted = "recipe 'stew' of cook 1.2 needs the method 'fedx', which is not installed"
+    assert error.what == wanted
+    assert all(text in f"{error.near} {error.do}" for text in words), (error.near, error.do)
+
+
+def test_what_the_user_replaces_is_not_needed(publish):
+    publish("cook", stew=GUEST)
+    assert with_recipe({"method": "stew", "use": {"inference": "local"}})["method"] == "fedproto"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ('method = "fedx"', "method", "fedx"),
+        ('method = "local"\nadd = ["local_loss=fedx.term"]', "method", "fedx"),
+        ('method = "local"\nadd = ["upload_payload=fedx"]', "method", "fedx"),
+        ('method = "local"\nwith = ["fog"]', "wrapper", "fog"),
+        ('method = "local"\nmodels = "zoo"', "model-group", "zoo"),
+        ('method = "local"\nselection = "odd:FILE"', "selection", "odd"),
+    ],
+)
+def test_every_kind_of_plugin_is_looked_for(text, kind, name, publish):
+    publish("cook", stew=text)
+    assert f"needs the {kind} {name!r}, which" in error_of(with_recipe, {"method": "stew"}).what
+
+
+def test_a_recipe_is_checked(publish, tmp_path):
+    """By its name or as a file: what is wrong fails its own row alone."""
+    from protofl.testing import run_checks
+    from protofl.testing.target import contract_for
+
+    def outcomes(text):
+        found = run_checks(contract_for(text))
+        return {f.check: f.outcome for f in found}, {f.check: f.why for f in found}
+
+    publish("cook", good="method = 'fedproto'\nlr = 0.1\n", stew=GUEST)
+    assert {*outcomes("good")[0].values()} == {"passed"}
+    found, why = outcomes("recipe/stew")
+    assert {check for check, outcome in found.items() if outcome == "failed"} == {
+        "what_it_names_is_installed"
+    }
+    assert "the method 'fedx'" in why["what_it_names_is_installed"]
+    path = tmp_path / "mine.toml"
+    path.write_text('method = "local"\nseed = 3\nlr = -1\n')
+    found, why = outcomes(str(path))
+    assert {check for check, outcome in found.items() if outcome == "failed"} == {
+        "it_is_no_run",
+        "the_dry_step",
+        "two_rounds",
+    }
+    assert "it sets seed" in why["it_is_no_run"] and "--lr -1" in why["the_dry_step"]
+
+
+def test_a_recipe_of_others_plugins_says_whose_they_are(publish):
+    from protofl.testing import run_checks
+    from protofl.testing.target import contract_for
+
+    publish("friends", group="methods", fedx="")
+    for needs, failed in (("", True), ('[needs]\nfedx = "friends"\n', False)):
+        name = "stew" if failed else "soup"
+        publish(f"cook{name}", **{name: f'method = "fedx"\n{needs}'})
+        found = {f.check: f for f in run_checks(contract_for(f"recipe/{name}"))}
+        finding = found["its_distribution_requires_theirs"]
+        assert (finding.outcome == "failed") is failed
+        assert not failed or "the method 'fedx' is of friends: write 'friends'" in finding.why
+
+
+def test_the_environment_says_where_data_are(monkeypatch, tmp_path):
+    from protofl.files.folders import default_data_dir
+    from runtime_toys import make_plan
+
+    monkeypatch.delenv("PROTOFL_DATA_DIR", raising=False)
+    assert default_data_dir() == Path("~/.cache/protofl")
+    monkeypatch.setenv("PROTOFL_DATA_DIR", str(tmp_path / "there"))
+    plan = make_plan("local", data_dir=None)
+    assert plan.settings.data_dir == tmp_path / "there" and [*(tmp_path / "there").iterdir()]

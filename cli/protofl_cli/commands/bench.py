@@ -145,8 +145,8 @@ def bench(
     options |= _plugin_options(set_ or [], {case.method for case in chosen})
     with render.waiting("loading"):
         from protofl.bench.measure import Request
+        from protofl.files.folders import default_data_dir
         from protofl.options.written import assignments
-        from protofl.plan.settings import DEFAULT_DATA_DIR
 
         request = Request(
             cases=chosen,
@@ -160,7 +160,7 @@ def bench(
             options=options,
             clients=clients,
             samples=samples,
-            data_dir=data_dir or DEFAULT_DATA_DIR,
+            data_dir=data_dir or default_data_dir(),
         )
     result = _followed(request, json_)
     _show(result)

@@ -27,7 +27,7 @@ def check(
             metavar="PLUGIN",
             help="[KIND/]NAME of an installed plugin, perhaps with its argument "
             "(model-group/torchvision:resnet18); MODULE:CLASS or FILE.py:CLASS of one that need "
-            "not be installed.",
+            "not be installed; FILE.toml of a recipe.",
         ),
     ],
     set_: Annotated[
@@ -81,10 +81,10 @@ def _load(
     name: str, given: dict[str, Any], data_dir: Path | None
 ) -> tuple[type[Contract], dict[str, str]]:
     """The contract, and whose plugin it holds."""
-    from protofl.plan.settings import DEFAULT_DATA_DIR
+    from protofl.files.folders import default_data_dir
     from protofl.testing.target import contract_for
 
-    folder = (data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
+    folder = (data_dir or default_data_dir()).expanduser().absolute()
     with render.waiting(f"loading {name}"):
         contract = contract_for(name, given, folder)
     found = contract()

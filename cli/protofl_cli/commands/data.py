@@ -95,9 +95,9 @@ def import_data(
 
 
 def _folder(given: Path | None) -> Path:
-    from protofl.plan.settings import DEFAULT_DATA_DIR
+    from protofl.files.folders import default_data_dir
 
-    return (given or DEFAULT_DATA_DIR).expanduser().absolute()
+    return (given or default_data_dir()).expanduser().absolute()
 
 
 def _known(registry: Registry) -> list[tuple[str, type | None, str]]:

@@ -43,8 +43,8 @@ def train(
     """Train a generator on the training part of a data set, for --set generator.weights=FILE."""
     from protofl.discovery.registry import Registry
     from protofl.errors import UsageError
+    from protofl.files.folders import default_data_dir
     from protofl.plan.inputs import load_data
-    from protofl.plan.settings import DEFAULT_DATA_DIR
     from protofl.plugin.choice import choose
 
     registry = Registry(block or ())
@@ -59,7 +59,7 @@ def train(
     data = choose(registry, "dataset", dataset, options["dataset"])
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{generator}-{Path(data.text).stem}")
     target = checked("--out", out or Path(f"{stem}.safetensors"), force=force)
-    folder = (data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
+    folder = (data_dir or default_data_dir()).expanduser().absolute()
     images = load_data(data, folder, lambda text: render.line(text, "dim"))
     if images.sample.kind != "image":
         raise UsageError(

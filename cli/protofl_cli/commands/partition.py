@@ -170,8 +170,9 @@ def _make(
     """The data and their split, by the steps of a run's plan."""
     from protofl.data.split import kept_split, make_split, number_of_clients
     from protofl.discovery.registry import Registry
+    from protofl.files.folders import default_data_dir
     from protofl.plan.inputs import load_data
-    from protofl.plan.settings import DEFAULT_DATA_DIR, Settings
+    from protofl.plan.settings import Settings
     from protofl.plugin.choice import choose
 
     registry = Registry(block)
@@ -180,7 +181,7 @@ def _make(
     usual |= getattr(chosen.plugin, "defaults", {})
     name = partition or usual["partition"]
     partitioner = choose(registry, "partitioner", name, options["partition"])
-    folder = (data_dir or DEFAULT_DATA_DIR).expanduser().absolute()
+    folder = (data_dir or default_data_dir()).expanduser().absolute()
     data = load_data(chosen, folder, lambda line: render.line(line, "dim"))
     count = number_of_clients(data, clients, usual["clients"])
     bound = functools.partial(partitioner.call, "partition")

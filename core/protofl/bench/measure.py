@@ -23,6 +23,7 @@ from protofl.bench.cases import Case
 from protofl.bench.compare import TOLERANCE, compare
 from protofl.data.dataset import Dataset
 from protofl.errors import HostFailure, ProtoflError, UsageError
+from protofl.files.folders import default_data_dir
 from protofl.files.numbers import finite
 from protofl.machine.cores import usable_cores
 from protofl.machine.interpreter import fresh_interpreter
@@ -67,7 +68,7 @@ class Request:
     options: dict[str, Any] = field(default_factory=dict)
     clients: int | None = None
     samples: int | None = None
-    data_dir: Path = Path("~/.cache/protofl")
+    data_dir: Path = field(default_factory=default_data_dir)
 
 
 def measure(request: Request, progress: Progress) -> dict[str, Any]:

@@ -18,10 +18,9 @@ from pydantic import (
 )
 
 from protofl.errors import UsageError, unknown
+from protofl.files.folders import default_data_dir
 from protofl.options.declared import refuse_truths
 from protofl.options.written import names_in, read_share
-
-DEFAULT_DATA_DIR = Path("~/.cache/protofl")
 
 Share = Annotated[float, BeforeValidator(read_share)]
 StopOrSkip = Literal["stop", "skip"]
@@ -132,7 +131,9 @@ class Settings(BaseModel):
         [], "metrics of the test samples' scores to record"
     )
     profile: bool = option(False, "time every stage; write profile/trace.json")
-    data_dir: Path = option(DEFAULT_DATA_DIR, "where decoded data are cached")
+    data_dir: Path = Field(
+        default_factory=default_data_dir, description="where decoded data are cached"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -57,7 +57,7 @@ def as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-RECORD_ONLY = {"plugins", "versions", "data", "layout", "files", "protofl", "description"}
+RECORD_ONLY = {"plugins", "versions", "data", "layout", "files", "protofl", "description", "needs"}
 """Entries of a run's config.json that record the run and are no options, and a recipe's text."""
 
 

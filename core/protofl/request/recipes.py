@@ -26,6 +26,7 @@ from protofl.options.written import merge_nested
 from protofl.plan.plan import Plan
 from protofl.plan.settings import Settings, check_names
 from protofl.plan.steps import parts_of
+from protofl.request.needs import check_needs, named_in
 from protofl.request.options import as_typed, merge_options, options_in, parse_options
 from protofl.toml import parse_toml
 
@@ -44,10 +45,12 @@ class Recipe:
 
     Attributes:
         values: Its options by the names of `protofl.plan.settings`.
+        needs: {plugin: the distribution that has it}, as far as the file says.
         text: The file.
     """
 
     values: ClassVar[dict[str, Any]] = {}
+    needs: ClassVar[dict[str, str]] = {}
     text: ClassVar[str] = ""
 
 
@@ -56,14 +59,27 @@ def load_recipe(plugin: Plugin) -> type[Recipe]:
     package = plugin.target.partition(":")[0]
     importlib.import_module(package)
     file = importlib.resources.files(package) / f"{plugin.name}.toml"
-    text = file.read_text(encoding="utf-8")
+    return recipe_of(file.read_text(encoding="utf-8"))
+
+
+def recipe_of(text: str) -> type[Recipe]:
+    """The recipe that a TOML file holds.
+
+    Raises:
+        UsageError: It names no method, or something that is no option.
+    """
     values = parse_toml(text)
+    needs = values.get("needs", {})
+    if not (isinstance(needs, dict) and all(isinstance(v, str) for v in needs.values())):
+        do = 'write [needs] and NAME = "DISTRIBUTION"'
+        raise UsageError("its needs are no table of plugins and distributions", do=do)
     options = parse_options(as_typed(options_in(values)))
     check_names(options, "option")
     if not options.get("method"):
         raise UsageError("it names no method")
     about = str(values.get("description") or describe(options))
-    return type("Recipe", (Recipe,), {"__doc__": about, "values": options, "text": text})
+    found = {"__doc__": about, "values": options, "needs": needs, "text": text}
+    return type("Recipe", (Recipe,), found)
 
 
 def with_recipe(options: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +102,9 @@ def with_recipe(options: dict[str, Any]) -> dict[str, Any]:
     plugin = registry.find("recipe", name)
     over = {key: value for key, value in options.items() if key != "method"}
     origin = {key: getattr(plugin, key) for key in ("name", "version", "distribution")}
-    return of_method(merge_options(recipe.values, over) | {"recipe": origin})
+    merged = of_method(merge_options(recipe.values, over) | {"recipe": origin})
+    check_needs(plugin, recipe.needs, named_in(recipe.values) & named_in(merged))
+    return merged
 
 
 def of_method(options: dict[str, Any]) -> dict[str, Any]:

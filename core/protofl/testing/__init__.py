@@ -22,6 +22,7 @@ from protofl.testing.image_generators import GeneratorContract
 from protofl.testing.methods import MethodContract
 from protofl.testing.metrics import MetricContract
 from protofl.testing.partitioners import PartitionerContract
+from protofl.testing.recipes import RecipeContract
 from protofl.testing.selections import SelectionContract
 from protofl.testing.worlds import WorldContract
 from protofl.testing.wrappers import WrapperContract
@@ -38,6 +39,7 @@ __all__ = [
     "MetricContract",
     "ModelGroupContract",
     "PartitionerContract",
+    "RecipeContract",
     "SelectionContract",
     "WorldContract",
     "WrapperContract",
@@ -61,6 +63,7 @@ CONTRACTS: dict[str, type[Contract]] = {
         WorldContract,
         EngineContract,
         BackendContract,
+        RecipeContract,
     )
 }
 """The contract of each kind."""

@@ -10,6 +10,7 @@ from protofl.discovery.kinds import KINDS
 from protofl.discovery.registry import Registry
 from protofl.errors import UsageError, unknown
 from protofl.program.naming import kind_of
+from protofl.request.recipes import recipe_of
 from protofl.sources.loading import load
 from protofl.testing import CONTRACTS
 from protofl.testing.contract import Contract
@@ -25,7 +26,8 @@ def contract_for(
     Args:
         text: ``NAME``, ``KIND/NAME`` or either with ``:ARGUMENT`` for an installed plugin (of
             several kinds that have the name, the first); ``MODULE:CLASS`` or ``FILE.py:CLASS``,
-            either behind ``KIND/``, for a class that need not be installed.
+            either behind ``KIND/``, for a class that need not be installed; ``FILE.toml`` for a
+            recipe that need not be.
         options: Options of the plugin, over its ``check_options``.
         data_dir: Where data sets and generators keep downloads.
 
@@ -35,7 +37,12 @@ def contract_for(
     kind, rest = _split_kind(text)
     left, colon, right = rest.partition(":")
     values: dict[str, Any] = {}
-    if colon and (left.endswith(".py") or _means_module(left, right)):
+    if left.endswith(".toml"):
+        kind, path = "recipe", Path(left).expanduser()
+        if not path.is_file():
+            raise UsageError(f"there is no file {left}", do="give the path of a recipe")
+        values |= {"plugin": recipe_of(path.read_text(encoding="utf-8")), "name": path.stem}
+    elif colon and (left.endswith(".py") or _means_module(left, right)):
         plugin = load(f"{left}:{right}")
         kind = kind or kind_of(plugin)
         values["plugin"] = plugin

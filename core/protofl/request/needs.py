@@ -1,0 +1,91 @@
+"""What a recipe needs installed: the plugins that it names, and where they come from."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from protofl.discovery.kinds import Plugin
+from protofl.discovery.registry import Registry
+from protofl.errors import UsageError
+from protofl.options.written import names_in
+from protofl.plan.settings import CHOOSING
+
+Named = set[tuple[str, str]]
+"""Plugins by kind and name."""
+
+
+def named_in(options: Mapping[str, Any]) -> Named:
+    """The plugins that options of a run name.
+
+    Args:
+        options: Options by the names of `protofl.plan.settings`.
+    """
+    methods = {str(options["method"]), *options.get("use", {}).values()}
+    for text in options.get("add", ()):
+        hook, sign, method = text.partition("=")
+        methods.add(method.partition(".")[0] if sign else hook.partition(".")[0])
+    found = {("method", name) for name in methods}
+    found |= {("wrapper", name) for name in options.get("wrappers", ())}
+    found |= {("metric", name) for name in names_in(options.get("metrics", []))}
+    for option, kind in CHOOSING.items():
+        name = str(options.get(option) or "").partition(":")[0]
+        found |= {(kind, name)} if name not in ("", "auto", "none") else set()
+    return found
+
+
+def missing(named: Named) -> list[tuple[str, str]]:
+    """Those that no installed distribution has."""
+    registry = Registry()
+    return sorted((k, n) for k, n in named if n not in {p.name for p in registry.plugins(k)})
+
+
+def lacking(distribution: str) -> list[str]:
+    """The requirements of a distribution that are not installed, as it writes them."""
+    found = []
+    try:
+        requirements = importlib.metadata.requires(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    for text in requirements:
+        wanted, _, marker = text.partition(";")
+        name = re.split(r"[\s<>=!~\[(]", wanted.strip())[0]
+        if "extra" not in marker and not _is_installed(name):
+            found.append(wanted.strip())
+    return found
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def check_needs(recipe: Plugin, needs: Mapping[str, str], named: Iterable[tuple[str, str]]) -> None:
+    """Whether the plugins that a recipe names are installed.
+
+    Args:
+        recipe: The recipe.
+        needs: {plugin: the distribution that has it}, as far as the recipe says.
+        named: The plugins.
+
+    Raises:
+        UsageError: One is not; it says what to install.
+    """
+    for kind, name in missing({*named}):
+        required = " ".join(lacking(recipe.distribution))
+        near = f"{recipe.distribution} requires {required}" if required else ""
+        install = needs.get(name) or required
+        if not install:
+            install = f"protofl-{name}"
+            near = f"the recipe does not say who has it; {install} is what it would be called"
+        raise UsageError(
+            f"recipe {recipe.name!r} of {recipe.distribution} {recipe.version} needs the {kind} "
+            f"{name!r}, which is not installed",
+            near,
+            f"install it: pip install {install!r}" if " " in install else f"pip install {install}",
+        )

@@ -1,0 +1,106 @@
+"""What every recipe promises."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from protofl.dry_step.step import dry_step
+from protofl.errors import Refused
+from protofl.plan.plan import Plan
+from protofl.plan.settings import CHOOSING
+from protofl.request.needs import missing, named_in
+from protofl.request.recipes import RUN_OR_MACHINE
+from protofl.testing import toy
+from protofl.testing.contract import Contract, expect, skip
+from protofl.testing.methods import MIXED, WITH_NORM, expect_finite
+
+REPLACED = ("models", "dataset", "subset", "partition", "clients", "generator", "feature_dim")
+"""Options in whose place the checks have their own."""
+
+
+class RecipeContract(Contract):
+    """The checks of a recipe: of its file, and of its composition on a toy."""
+
+    kind = "recipe"
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """Its options, by the names of a run's."""
+        values: dict[str, Any] = self.cls.values
+        return values
+
+    def plan(self) -> Plan:
+        """A toy run of it, on toy models and data in place of its own."""
+        self._expect_all()
+        given = {k: v for k, v in self.values.items() if k not in REPLACED}
+        own = {k: v for k, v in given.pop("options", {}).items() if k not in CHOOSING}
+        method = given.pop("method")
+        for name in {name for kind, name in named_in(self.values) if kind == "method"}:
+            quick = getattr(self.registry.load("method", name), "check_options", {})
+            own[name] = {**quick, **own.get(name, {})}
+        given["options"] = {name: values for name, values in own.items() if values}
+        if getattr(self.registry.load("method", method), "needs_public", False):
+            given["public"] = self._public()
+        refused: Refused | None = None
+        for models in (MIXED, WITH_NORM):
+            try:
+                return toy.make_plan(method, self.folder, models=models, **given)
+            except Refused as error:
+                refused = error
+        assert refused is not None
+        raise refused
+
+    def _expect_all(self) -> None:
+        if missing(named_in(self.values)):
+            skip("not reached: a plugin that it names is not installed")
+
+    def _public(self) -> str:
+        x = np.random.default_rng(0).standard_normal((12, toy.SIDE, toy.SIDE)).astype(np.float32)
+        np.savez(self.folder / "public.npz", x_train=x, y_train=np.arange(12) % 4)
+        return f"npz:{self.folder / 'public.npz'}"
+
+    def test_what_it_names_is_installed(self) -> None:
+        """The plugins that it names are installed."""
+        lacks = [f"{kind} {name!r}" for kind, name in missing(named_in(self.values))]
+        expect(not lacks, f"nobody here has the {', the '.join(lacks)}")
+
+    def test_its_distribution_requires_theirs(self) -> None:
+        """Its distribution requires those of the plugins that it names, or its needs name them."""
+        self._expect_all()
+        own = self.registry.find("recipe", self.label).distribution
+        try:
+            required = {_bare(text) for text in importlib.metadata.requires(own) or []}
+        except importlib.metadata.PackageNotFoundError:
+            required = set()
+        known = required | {_bare(text) for text in self.cls.needs.values()} | {_bare(own)}
+        for kind, name in sorted(named_in(self.values)):
+            theirs = self.registry.find(kind, name).distribution
+            expect(
+                _bare(theirs) in known | {"protofl", "this-program"},
+                f"the {kind} {name!r} is of {theirs}: write {theirs!r} into the dependencies, or "
+                f'into the recipe\'s [needs]: {name} = "{theirs}"',
+            )
+
+    def test_it_is_no_run(self) -> None:
+        """It leaves out what belongs to one run or one machine."""
+        extra = sorted(self.values.keys() & RUN_OR_MACHINE)
+        expect(not extra, f"it sets {', '.join(extra)}: leave that to who runs it")
+
+    def test_the_dry_step(self) -> None:
+        """Its options are possible, and it passes the dry step."""
+        dry_step(self.plan())
+
+    def test_two_rounds(self) -> None:
+        """Two rounds of it have finite losses and figures."""
+        expect_finite(toy.Toy(self.plan()).rounds(2))
+
+
+def _bare(requirement: str) -> str:
+    """A requirement's distribution, as names are compared."""
+    name = re.split(r"[\s<>=!~;\[(]", requirement.strip())[0]
+    return re.sub(r"[-_.]+", "-", name).lower()
