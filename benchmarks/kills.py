@@ -218,19 +218,19 @@ def started(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def befall(run: subprocess.Popen[bytes], place: Place, chain: Chain, draw: random.Random) -> None:
     """Kill the run, or one of its workers, at a random moment."""
+    further = draw.choice((0, 1, 1, 1, 2, 3))
+    if not further:
+        time.sleep(draw.uniform(0, 6))  # while it starts, and before its first round is saved
     saved = rounds_of(place.out)
-    if draw.random() < 0.1:
-        time.sleep(draw.uniform(0, 2))  # while it starts
-    else:
-        while run.poll() is None and not begun(place.out, saved):
-            time.sleep(0.005)
-        time.sleep(draw.uniform(0, 0.08 * place.rounds))
+    while run.poll() is None and further and rounds_of(place.out) < saved + further:
+        time.sleep(0.002)
+    time.sleep(draw.uniform(0, 0.4))
     workers = processes(parent=run.pid) if place.backend == "process" else []
     if workers and draw.random() < 0.7:
         kill(draw.choice(workers), signal.SIGKILL, "a worker", place, chain)
         if draw.random() < 0.3:
             return  # it is replaced
-        time.sleep(draw.uniform(0, 3))  # the run makes it good again
+        time.sleep(draw.uniform(0, 3))  # while the run makes it good again
     if run.poll() is None:
         kill(run.pid, draw.choice(MAIN), "the run", place, chain)
 
@@ -242,11 +242,6 @@ def kill(process: int, by: signal.Signals, whom: str, place: Place, chain: Chain
         chain.kills[f"{whom} by {by.name}"] += 1
         chain.rounds.append(rounds_of(place.out) - 1)
         chain.early += not (place.out / "config.json").exists()
-
-
-def begun(out: Path, saved: int) -> bool:
-    """Whether a run has got to work: it has its folder, or a further round."""
-    return (out / "config.json").exists() and (saved == 0 or rounds_of(out) > saved)
 
 
 def rounds_of(out: Path) -> int:

@@ -180,6 +180,9 @@ def _terminated(number: int, frame: object) -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    render.utf8_or_marks()
-    signal.signal(signal.SIGTERM, _terminated)
-    app()
+    try:
+        render.utf8_or_marks()
+        signal.signal(signal.SIGTERM, _terminated)
+        app()
+    except KeyboardInterrupt as stop:  # while the commands are put together
+        sys.exit(interrupted(stop))

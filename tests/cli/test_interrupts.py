@@ -6,7 +6,7 @@ import builtins
 import signal
 
 import pytest
-from protofl_cli import start
+from protofl_cli import app, start
 from protofl_cli.interrupts import Terminated, put_off
 
 
@@ -46,3 +46,16 @@ def test_interrupted_while_the_command_line_is_imported(monkeypatch, capsys):
         start.main()
     assert caught.value.code == 130
     assert capsys.readouterr().err == "error: interrupted\n"
+
+
+def test_interrupted_while_the_commands_are_put_together(monkeypatch, capsys):
+    def interrupts():
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(app, "app", interrupts)
+    with pytest.raises(SystemExit) as caught:
+        app.main()
+    signal.signal(signal.SIGTERM, before)
+    assert caught.value.code == 130
+    assert "interrupted" in capsys.readouterr().err
