@@ -10,6 +10,7 @@ from protofl.dry_step.step import dry_step
 from protofl.files.header import words_beside
 from protofl.hosts.host import Host
 from protofl.hosts.jobs import Train
+from protofl.participation.taking_part import Participation
 from protofl.rounds.federation import Federation
 from protofl.transit.forms import KEY
 from protofl.wire.payload import Payload
@@ -86,13 +87,22 @@ class HostileHost(Host):
 
 
 def federation(
-    change, method="fedproto", *, dry=True, who=HOSTILE, when=ROUND, told=None, **options
+    change,
+    method="fedproto",
+    *,
+    dry=True,
+    who=HOSTILE,
+    when=ROUND,
+    told=None,
+    recorded=None,
+    **options,
 ):
     """A federation with a hostile client, ready for its first round."""
     plan = make_plan(method, **options)
     learned = dry_step(plan) if dry else {}
     host = HostileHost(plan, change, who, when)
-    found = Federation(plan, host, told or (lambda event: None))
+    who_takes_part = Participation(plan, recorded)
+    found = Federation(plan, host, told or (lambda event: None), participation=who_takes_part)
     found.learned = learned
     found.start_trial(0)
     return found

@@ -155,6 +155,43 @@ def test_what_was_learned_survives_a_resumed_run(tmp_path):
         again.round(ROUND)
 
 
+def resumed(change, options, folder):
+    """Behind a checkpoint of round 0: what was tried before the first round is read from it."""
+    first = federation(changed(), when=99, **options)
+    first.round(0)
+    write_tensors(folder / "server", *pack_server(first.server))
+    again = federation(change, dry=False, **options)
+    unpack_server(again.server, read_tensors(folder / "server"))
+    again._server_side.open_gate()
+    return again
+
+
+def without_dry_step(change, options, folder):
+    """Behind a first round in which all were honest."""
+    found = federation(change, dry=False, **options)
+    found.round(0)
+    return found
+
+
+def replayed(change, options, folder):
+    """With participants that are given: of an honest run without its last client."""
+    recorded = {(0, number): [0, 1, 2] for number in range(2)}
+    found = federation(change, dry=False, recorded=recorded, **options)
+    found.round(0)
+    return found
+
+
+@pytest.mark.parametrize("begin", [resumed, without_dry_step, replayed])
+@pytest.mark.parametrize("what", [*TABLE, *MORE])
+def test_where_no_dry_step_ran_the_rules_are_the_same(tmp_path, what, begin):
+    change, key, rule = (TABLE | MORE)[what]
+    found = begin(change, options_of(what), tmp_path)
+    with pytest.raises(pf.RunFailure, match=f"client {HOSTILE} sent ") as caught:
+        found.round(ROUND)
+    assert key in caught.value.what
+    assert caught.value.near in (f"{rule}: {RULES[rule]}", RULES[rule])
+
+
 class Late:
     """Sends a key from the third round on."""
 

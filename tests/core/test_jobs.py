@@ -51,7 +51,7 @@ def test_a_reply_is_the_same_on_the_other_side(reply):
 
 
 def test_a_reply_is_no_job():
-    with pytest.raises(TypeError, match="Drop is no Reply"):
+    with pytest.raises(pf.RunFailure, match=r"what came is no Reply: .*Drop"):
         pf.Reply.from_header(Drop(1).header())
 
 
@@ -61,3 +61,11 @@ def test_a_host_says_what_it_can_t_do():
 
     with pytest.raises(TypeError, match="Dance"):
         pf.Host(make_plan("local")).handle(Dance())
+
+
+@pytest.mark.parametrize(
+    "header", [{}, {"kind": "Bomb"}, {"kind": "Reply", "more": 1}, {"kind": ["Reply"]}, [], None]
+)
+def test_what_is_no_message(header):
+    with pytest.raises(pf.RunFailure, match="what came is no Reply"):
+        pf.Reply.from_header(header)

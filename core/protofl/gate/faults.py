@@ -22,6 +22,8 @@ RULES = {
     "rows": "a tensor by class has a row for each of its classes, one of public samples for each",
     "counts": "numbers of samples are from 1 to 2^40",
     "finite": "its training diverged",
+    "figures": "samples and floats are from 0 to 2^40, those predicted rightly no more than "
+    "there are, seconds from 0 to 10^9, and sums are numbers by the run's loss terms",
     "bound": "no number is larger than --upload-bound allows",
 }
 """{rule: what it asks for}, in words for the line below an error."""
@@ -63,16 +65,23 @@ def left_out(client: int, round: int, fault: Fault) -> str:
     return f"client {client} sent {fault.words} in round {round} ({fault.rule}): it is left out"
 
 
-def expect_finite(update: Mapping[str, Tensor], maker: str) -> None:
+def expect_finite(
+    update: Mapping[str, Tensor],
+    maker: str,
+    near: str = "all uploads of the round were finite",
+    do: str = "lower the learning rate of the server's training, or --lr",
+) -> None:
     """NaN of the server is found where it comes up, and not in the clients that it is sent to.
+
+    Args:
+        update: What a hook of the server gave.
+        maker: The hook and whose it is.
+        near: What it had to work with.
+        do: What to do about it.
 
     Raises:
         RunFailure: What a hook of the server returned is not finite; it names the hook.
     """
     bad = Payload(update).nonfinite()
     if bad is not None:
-        raise RunFailure(
-            f"{maker} made {bad!r} with NaN or infinity",
-            "all uploads of the round were finite",
-            "lower the learning rate of the server's training, or --lr",
-        )
+        raise RunFailure(f"{maker} made {bad!r} with NaN or infinity", near, do)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from protofl.errors import RunFailure
+
 M = TypeVar("M", bound="Message")
 
 
@@ -35,12 +37,19 @@ class Message:
 
     @classmethod
     def from_header(cls: type[M], header: dict[str, Any], blob: bytes = b"") -> M:
-        """The message that `header` described, with its blob."""
-        values = {name: value for name, value in header.items() if name != "kind"}
-        found = Message.kinds[header["kind"]](**values, blob=blob)
-        if not isinstance(found, cls):
-            raise TypeError(f"{header['kind']} is no {cls.__name__}")
-        return found
+        """The message that `header` described, with its blob.
+
+        Raises:
+            RunFailure: It described none of this kind.
+        """
+        try:
+            values = {name: value for name, value in header.items() if name != "kind"}
+            found = Message.kinds[header["kind"]](**values, blob=blob)
+            if isinstance(found, cls):
+                return found
+        except (AttributeError, KeyError, TypeError):
+            pass
+        raise RunFailure(f"what came is no {cls.__name__}: {str(header)[:200]!r}")
 
 
 # --- jobs -----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from protofl.folder.run_folder import RunFolder
 from protofl.gate.faults import left_out, refused_upload
+from protofl.gate.replies import diverged
 from protofl.hosts import jobs
 from protofl.machine.cores import compute_threads
 from protofl.metrics.figures import figures_of
@@ -172,7 +173,8 @@ class Federation:
         came = [client for client in clients if client in replies and client not in tally.absent]
         with self._spans.span("uploads", "server"):
             uploads = self._uploads({c: replies[c] for c in came}, number, tally)
-        gone = [client for client in clients if client in replies and client not in uploads]
+        lied = [client for client, reason in tally.absent.items() if reason == "skipped"]
+        gone = sorted({*replies, *lied} - uploads.keys())
         if gone:
             self._replies("undo", [jobs.Undo(client) for client in gone], jobs.Reply, tally)
         self._who.hear({client: replies[client] for client in uploads})
@@ -190,6 +192,8 @@ class Federation:
             reply, sent = replies[client], tally.traffic[client]
             sent["upload_bytes"], sent["upload_floats"] = len(reply.blob), reply.floats
             tally.add_losses(reply)
+            for term in diverged(reply.sums):
+                self._stages.note(f"client {client}: its {term} loss is NaN or infinite")
         for client, fault in faults.items():
             if self.plan.settings.on_bad_upload == "stop":
                 raise refused_upload(client, number, fault) from fault
@@ -277,10 +281,10 @@ class Federation:
         with self._stages.ordered(stage, work) as ordered:
             for job, reply in self.pool.run(ordered):
                 assert isinstance(job, jobs.ClientJob), f"{job} concerns no client"
-                self._stages.done(stage, job.client, reply, tally)
-                if isinstance(reply, jobs.Absent) and getattr(job, "may_fail", False):
-                    tally.leave_out(job.client, reply.reason)
-                    continue
-                assert isinstance(reply, kind), f"{job} was answered by {type(reply).__name__}"
-                replies[job.client] = reply
+                found = self._stages.sound(job, reply, kind)
+                self._stages.done(stage, job.client, found, tally)
+                if isinstance(found, jobs.Absent):
+                    tally.leave_out(job.client, found.reason)
+                else:
+                    replies[job.client] = found
         return replies

@@ -52,7 +52,9 @@ class ServerSide:
         stream = global_stream(self.record.seed, "setup-server")
         with threads, stream, self._within("setup_server"):
             started = plan.composition.lifecycle("setup_server", server=self.view)
-        for knowledge in started.values():
+        for owner, knowledge in started.items():
+            near, do = "nothing has been sent yet", "look at its set-up, and at its options"
+            expect_finite(knowledge or {}, f"setup_server of {owner}", near, do)
             # The main method comes first, and what it starts with stays: a donor's server_train
             # does not replace the knowledge before it has run.
             own = self.record.knowledge.keys()

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
-from protofl.hosts.jobs import ClientJob, Pool, Reply
+from protofl.gate.faults import Fault, left_out
+from protofl.gate.replies import check_reply, printable, refused_reply
+from protofl.hosts.jobs import Absent, ClientJob, Pool, Reply, Train
 from protofl.plan.plan import Plan
 from protofl.profile.timeline import Timeline
 from protofl.rounds import events
-from protofl.rounds.tally import Tally
+from protofl.rounds.tally import STAGES, Tally
+
+R = TypeVar("R", bound=Reply)
 
 
 class Stages:
@@ -29,6 +34,7 @@ class Stages:
         self, plan: Plan, pool: Pool, progress: events.Progress, timeline: Timeline
     ) -> None:
         self._plan, self._progress, self._timeline = plan, progress, timeline
+        self._labels = {term.label for term in plan.composition.terms}
         self._noted: set[str] = set()
         self._told = ""
         self.trial = 0
@@ -48,13 +54,28 @@ class Stages:
                 job.sample = job.client in sampled
             yield found
 
+    def sound(self, job: ClientJob, reply: Reply, kind: type[R]) -> R | Absent:
+        """A reply that can be what it says; else it stops the run, or its client is left out."""
+        gone = isinstance(reply, Absent) and getattr(job, "may_fail", False)
+        wanted: type[Reply] = Absent if gone else kind
+        try:
+            check_reply(reply.header(), wanted.__name__, STAGES, self._labels)
+        except Fault as fault:
+            skip = self._plan.settings.on_bad_upload == "skip"
+            if skip and isinstance(job, Train) and job.when == "before_upload":
+                words = left_out(job.client, job.round, fault)
+                return Absent(reason="skipped", notes=[words])
+            raise refused_reply(str(job), fault) from None
+        assert isinstance(reply, (Absent, kind))
+        return reply
+
     def done(self, stage: str, client: int, reply: Reply, tally: Tally) -> None:
         """Book and tell what a client's job took."""
         if reply.profile:
             self._timeline.take(client, reply.profile, reply.seconds)
         tally.spend(reply.seconds)
         for note in getattr(reply, "notes", ()):
-            self.note(note)
+            self.note(printable(note))
         if stage == self._told:
             self._progress(events.ClientDone(stage, client))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from protofl import functional
+from protofl.errors import naming
 from protofl.files.numbers import finite, short
 from protofl.hosts.jobs import EvaluateReply, TrainReply
 from protofl.wire.payload import Payload
@@ -76,7 +77,8 @@ class Tally:
         if reply.train is not None:
             self.train_scores[client] = reply.train
         if reply.blob:
-            self.counts[client] = Payload.from_bytes(reply.blob)
+            with naming(f"metrics of client {client}"):
+                self.counts[client] = Payload.from_bytes(reply.blob)
 
     def add_metrics(self, figures: Mapping[str, dict[str, Any]]) -> None:
         """Take in figures of metrics, of clients or of the server."""

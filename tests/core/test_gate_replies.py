@@ -1,0 +1,196 @@
+"""What hosts say beside payloads: numbers that can't be are refused, and name the client."""
+
+from __future__ import annotations
+
+import protofl as pf
+import pytest
+import torch
+from hostile_uploads import HOSTILE, ROUND
+from protofl.gate.faults import RULES
+from protofl.gate.replies import printable
+from protofl.hosts.host import Host
+from protofl.hosts.jobs import Absent, Evaluate, Save, Train
+from protofl.participation.taking_part import Participation
+from protofl.rounds import events
+from protofl.rounds.federation import Federation
+from runtime_toys import make_plan, without_times
+
+
+class LyingHost(Host):
+    """Says something else of one client in one round."""
+
+    def __init__(self, plan, kind, lies, when="before_upload"):
+        super().__init__(plan)
+        self._kind, self._lies, self._when = kind, lies, when
+
+    def run(self, jobs):
+        for job, reply in super().run(jobs):
+            mine = isinstance(job, self._kind) and job.client == HOSTILE
+            mine = mine and getattr(job, "round", ROUND) == ROUND
+            if mine and getattr(job, "when", self._when) == self._when:
+                if "kind" in self._lies:
+                    reply = self._lies["kind"]
+                for name, value in self._lies.items():
+                    setattr(reply, name, value) if name != "kind" else None
+            yield job, reply
+
+
+def federation(kind, lies, method="fedproto", when="before_upload", told=None, **options):
+    plan = make_plan(method, **options)
+    found = Federation(plan, LyingHost(plan, kind, lies, when), told or (lambda event: None))
+    found.start_trial(0)
+    return found
+
+
+HUGE = 1 << 62
+TRAINED = {
+    "negative samples": ({"samples": -3}, "'samples' as -3"),
+    "2^62 samples": ({"samples": HUGE}, f"'samples' as {HUGE}"),
+    "samples that are a fraction": ({"samples": 1.5}, "'samples' as 1.5"),
+    "samples that are NaN": ({"samples": torch.nan}, "'samples' as nan"),
+    "samples that are true": ({"samples": True}, "'samples' as True"),
+    "2^62 floats": ({"floats": HUGE}, f"'floats' as {HUGE}"),
+    "seconds that are NaN": ({"seconds": {"train": torch.nan}}, "'seconds' as nan of train"),
+    "negative seconds": ({"seconds": {"train": -1.0}}, "'seconds' as -1.0 of train"),
+    "endless seconds": ({"seconds": {"train": torch.inf}}, "'seconds' as inf of train"),
+    "2^62 seconds": ({"seconds": {"train": HUGE}}, "'seconds' as 46"),
+    "seconds of what is no stage": ({"seconds": {"coffee": 1.0}}, "of a stage 'coffee'"),
+    "seconds that are a list": ({"seconds": [1.0]}, r"'seconds' as \[1.0\]"),
+    "sums that are words": ({"sums": {"ce": "low"}}, "'sums' as 'low' of ce"),
+    "sums that are none": ({"sums": None}, "'sums' as None"),
+    "a loss that the run has not": ({"sums": {"mine": 1.0}}, "'sums' of a loss term 'mine'"),
+    "a very long loss": ({"sums": {"x" * 9999: 1.0}}, "'sums' of a loss term 'xxx"),
+    "notes that are a number": ({"notes": 3}, "'notes' that are no lines"),
+    "notes of numbers": ({"notes": [3]}, "'notes' that are no lines"),
+    "a profile that is a list": ({"profile": [1]}, "'profile' that is no text"),
+    "another kind of reply": ({"kind": pf.Reply()}, "a reply Reply, which is no TrainReply"),
+    "that it is absent": ({"kind": Absent()}, "a reply Absent, which is no TrainReply"),
+}
+
+
+@pytest.mark.parametrize("what", TRAINED)
+def test_what_a_host_says_of_training_stops_the_run_by_name(what):
+    lies, words = TRAINED[what]
+    found = federation(Train, lies)
+    found.round(0)
+    with pytest.raises(pf.RunFailure, match=words) as caught:
+        found.round(ROUND)
+    assert f"train of client {HOSTILE} in round {ROUND}: its host answered" in caught.value.what
+    assert caught.value.near == f"figures: {RULES['figures']}"
+    assert len(caught.value.what) < 300
+
+
+@pytest.mark.parametrize("what", TRAINED)
+def test_or_the_client_is_left_out(what):
+    """As if it had not trained: the round is that of the others."""
+    lies, _ = TRAINED[what]
+    told = []
+    given = {"on_bad_upload": "skip", "eval_clients": "participants"}
+    found = federation(Train, lies, told=told.append, **given)
+    lines = [found.round(number)[0] for number in range(3)]
+    assert [line.get("absent") for line in lines] == [None, {str(HOSTILE): "skipped"}, None]
+    notes = [event.text for event in told if isinstance(event, events.Note)]
+    (note,) = [text for text in notes if f"client {HOSTILE} sent" in text]
+    assert "(figures)" in note and f"round {ROUND}" in note
+    answered = {(0, ROUND): lines[ROUND]["answered"]}
+    plan = make_plan("fedproto", eval_clients="participants")
+    replay = Federation(plan, Host(plan), participation=Participation(plan, answered))
+    replay.start_trial(0)
+    for number, line in enumerate(lines):
+        for key in ("absent", "skipped_uploads"):
+            line.pop(key, None)
+        assert without_times([line]) == without_times([replay.round(number)[0]])
+
+
+EVALUATED = {
+    "more right than there are": ({"correct": 9, "count": 8}, "'correct' as 9 of 8 test samples"),
+    "negative": ({"correct": -1}, r"'correct' of test samples as \(-1, \d+\)"),
+    "2^62 samples": ({"count": HUGE}, "'correct' of test samples"),
+    "a fraction": ({"correct": 0.5}, "'correct' of test samples"),
+    "NaN": ({"count": torch.nan}, "'correct' of test samples"),
+    "of training samples": ({"train": [5, 3]}, "'correct' as 5 of 3 train samples"),
+    "three of them": ({"train": [1, 2, 3]}, "'correct' of train samples"),
+    "seconds that are NaN": ({"seconds": {"evaluate": torch.nan}}, "'seconds' as nan"),
+    "another kind of reply": ({"kind": pf.Reply()}, "a reply Reply, which is no EvaluateReply"),
+    "that it is absent": ({"kind": Absent()}, "a reply Absent, which is no EvaluateReply"),
+    "metrics that are garbage": ({"blob": b"\x07" * 100}, "no payload"),
+}
+
+
+@pytest.mark.parametrize("what", EVALUATED)
+@pytest.mark.parametrize("skip", [False, True])
+def test_what_a_host_says_of_an_evaluation_stops_the_run(what, skip):
+    lies, words = EVALUATED[what]
+    options = {"on_bad_upload": "skip", "on_lost_client": "skip"} if skip else {}
+    found = federation(Evaluate, lies, **options)
+    found.round(0)
+    with pytest.raises(pf.RunFailure, match=words) as caught:
+        found.round(ROUND)
+    assert f"client {HOSTILE}" in caught.value.what
+
+
+def test_behind_the_upload_and_at_checkpoints_it_stops_the_run_too(tmp_path):
+    found = federation(
+        Train, {"samples": -1}, "ds-fl", "after_server", public=10, on_bad_upload="skip"
+    )
+    found.round(0)
+    with pytest.raises(pf.RunFailure, match=r"client 2 in round 1.*'samples' as -1"):
+        found.round(ROUND)
+    found = federation(Save, {"seconds": {"checkpoint": -1}})
+    with pytest.raises(pf.RunFailure, match=r"save of client 2: .*'seconds' as -1"):
+        found.save_clients([HOSTILE], {HOSTILE: str(tmp_path / "client")})
+
+
+@pytest.mark.parametrize("reason", ["deadline", "left", "failed", "bored", 7])
+def test_why_a_client_is_absent(reason):
+    found = federation(Train, {"kind": Absent(reason=reason)}, on_lost_client="skip")
+    found.round(0)
+    if reason in ("bored", 7):
+        with pytest.raises(pf.RunFailure, match="'reason' as "):
+            found.round(ROUND)
+    else:
+        assert found.round(ROUND)[0]["absent"] == {"2": reason}
+
+
+def test_a_loss_that_is_no_number_is_named_and_nothing_else():
+    """It is what diverging training comes to; the upload is looked at by itself."""
+    told = []
+    found = federation(Train, {"sums": {"ce": torch.nan}}, told=told.append)
+    found.round(0)
+    assert found.round(ROUND)[0]["train_loss"] is None
+    notes = [event.text for event in told if isinstance(event, events.Note)]
+    assert notes == ["client 2: its ce loss is NaN or infinite"]
+
+
+def test_a_line_of_a_host_can_be_shown():
+    told = []
+    found = federation(Train, {"notes": ["\x1b[31mred\n" + "x" * 5000]}, told=told.append)
+    for number in range(2):
+        found.round(number)
+    (note,) = [event.text for event in told if isinstance(event, events.Note)]
+    assert note.startswith(r"\x1b[31mred\nxxx") and len(note) < 1100 and note.isprintable()
+    assert printable("Grüße, 你好 — 3 %") == "Grüße, 你好 — 3 %"
+
+
+class StartsBadly:
+    """Its server starts with NaN."""
+
+    downloads = {"y": "a number"}
+
+    @pf.hookimpl
+    def setup_server(self, server):
+        return {"y": torch.tensor(torch.nan)}
+
+    @pf.hookimpl
+    def download_payload(self, server):
+        return server.knowledge.select("y")
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        return pf.Payload()
+
+
+def test_nan_of_a_set_up_names_it():
+    with pytest.raises(pf.RunFailure, match="setup_server of main made 'y' with NaN") as caught:
+        federation(Train, {}, StartsBadly)
+    assert "client" not in str(caught.value)
