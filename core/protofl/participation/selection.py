@@ -69,7 +69,7 @@ class Selection:
                 count=min(count, len(clients)),
                 clients=clients,
                 sizes=self._sizes,
-                losses=_fixed(self._losses.copy()),
+                losses=_fixed(self._losses),
                 generator=numpy_stream(self._seed, "participants", round),
             )
             return _checked(found, clients)
@@ -95,7 +95,8 @@ def _checked(found: Any, clients: np.ndarray) -> list[int]:  # noqa: ANN401 - it
     if len(np.unique(chosen)) < len(chosen):
         twice = next(int(c) for c in chosen if (chosen == c).sum() > 1)
         raise RunFailure(f"it returns client {twice} twice", do="return each client once")
-    strange = np.setdiff1d(chosen, clients)
+    places = np.searchsorted(clients, chosen).clip(max=max(len(clients) - 1, 0))
+    strange = chosen[clients[places] != chosen] if len(clients) else chosen
     if len(strange):
         raise RunFailure(
             f"it returns client {strange[0]}, who can't be asked",

@@ -1,0 +1,111 @@
+"""Accuracy against rounds and against virtual time: methods that send prototypes, and models.
+
+    python benchmarks/virtual_time.py --out runs/virtual-time --chart docs/images/virtual-time.png
+
+Every method trains the same clients on the same split of digits and in the same world, three trials
+each. A run that is in the folder already is resumed, so the chart can be drawn again at no cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any
+
+import protofl as pf
+
+METHODS = {"fedproto": "#0b7a75", "fedtgp": "#d1495b", "fml": "#edae49", "fedavg": "#30638e"}
+"""What is compared, and its colour."""
+
+OPTIONS: dict[str, Any] = {
+    "models": "cnn4",
+    "dataset": "digits",
+    "subset": 900,
+    "clients": 8,
+    "local_epochs": 1,
+    "world": "tiers",
+}
+REACHED = 0.7
+"""The accuracy for which times are printed."""
+
+
+def main() -> None:
+    """Train, print, draw."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/virtual-time"))
+    parser.add_argument("--chart", type=Path, default=None)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--trials", type=int, default=3)
+    given = parser.parse_args()
+    curves = {}
+    for method in METHODS:
+        out = given.out / method
+        if (out / "config.json").exists():
+            result = pf.run(out=out, resume=True)
+        else:
+            more = {"rounds": given.rounds, "trials": given.trials, "backend": "local"}
+            result = pf.run(method, out=out, **OPTIONS, **more)
+        curves[method] = mean_curve(result.record)
+        tell(method, curves[method], result.record)
+    if given.chart is not None:
+        draw(curves, given.chart)
+
+
+def mean_curve(record: list[dict[str, Any]]) -> list[tuple[float, float]]:
+    """Virtual seconds and accuracy after each round, means over trials."""
+    rounds: dict[int, list[dict[str, Any]]] = {}
+    for row in record:
+        rounds.setdefault(row["round"], []).append(row)
+    return [
+        (
+            statistics.mean(row["virtual"]["elapsed"] for row in rows),
+            statistics.mean(row["test_accuracy"] for row in rows),
+        )
+        for _, rows in sorted(rounds.items())
+    ]
+
+
+def tell(method: str, curve: list[tuple[float, float]], record: list[dict[str, Any]]) -> None:
+    """A line: the bytes, the seconds of a round, and when an accuracy is reached."""
+    usual = [row for row in record if row["round"] > 0]
+    clients = usual[0]["participants"]
+    up, down = (statistics.mean(r[f"{way}load_bytes"] for r in usual) for way in ("up", "down"))
+    seconds = statistics.mean(row["virtual"]["seconds"] for row in usual)
+    at = next((n for n, (_, accuracy) in enumerate(curve) if accuracy >= REACHED), None)
+    when = "never" if at is None else f"after {at + 1} rounds, {curve[at][0]:.3g} virtual s"
+    print(
+        f"{method}: a client sends {up / clients / 1e3:,.1f} kB a round and gets "
+        f"{down / clients / 1e3:,.1f}, {seconds:.3g} s a round, "
+        f"best {max(a for _, a in curve):.1%}, final {curve[-1][1]:.1%}, {REACHED:.0%} {when}",
+        flush=True,
+    )
+
+
+def draw(curves: dict[str, list[tuple[float, float]]], path: Path) -> None:
+    """Two panels with one axis of accuracy: rounds, and virtual seconds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True)
+    for method, curve in curves.items():
+        style = {"color": METHODS[method], "marker": "o", "markersize": 3, "label": method}
+        accuracy = [100 * share for _, share in curve]
+        left.plot(range(1, len(curve) + 1), accuracy, **style)
+        right.plot([seconds for seconds, _ in curve], accuracy, **style)
+    left.set_xlabel("rounds")
+    left.set_ylabel("test accuracy, %")
+    right.set_xlabel("virtual seconds")
+    right.set_xscale("log")
+    right.legend(frameon=False, loc="lower right")
+    for axes in (left, right):
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+
+
+if __name__ == "__main__":
+    main()
