@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import protofl as pf
 import pytest
-from protofl.hosts.jobs import Train
+from protofl.hosts.jobs import Absent, Train
 from protofl.participation.clock import Clock, end_of_round
 from protofl.participation.taking_part import Participation
 from protofl.plan.plan import Plan
@@ -290,6 +290,27 @@ def test_refused_uploads_and_the_clock_together():
     (row,), _ = rounds_of(plan)
     assert row["absent"]["1"] == "skipped" and row["absent"]["7"] == "deadline"
     assert row["skipped_uploads"] == [1]
+
+
+def test_a_client_whose_worker_ends_is_no_part_of_virtual_time():
+    """It is lost by this machine, not in the world: nobody waits for it."""
+
+    class Losing(pf.Host):
+        def handle(self, job):
+            if isinstance(job, Train) and job.client == 7:
+                return Absent(reason="failed")
+            return super().handle(job)
+
+    given = {"participation": 1.0, "on_lost_client": "skip", "deadline": 50.0, "rounds": 2}
+    plan = plan_of("fedproto", **given)
+    rows, _ = rounds_of(plan, Losing(plan))
+    whole, _ = rounds_of(plan_of("fedproto", **given))
+    for row, other in zip(rows, whole, strict=True):
+        assert row["absent"] == {"7": "failed"} and "absent" not in other
+        clients = row["virtual"]["clients"]
+        assert {*clients} == {*map(str, range(7))} < {*other["virtual"]["clients"]}
+        assert row["virtual"]["seconds"] == pytest.approx(max(map(sum, clients.values())), rel=1e-5)
+        assert row["virtual"]["seconds"] < other["virtual"]["seconds"]
 
 
 # --- waiting --------------------------------------------------------------------------------------
