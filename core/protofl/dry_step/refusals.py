@@ -9,7 +9,7 @@ from protofl.discovery.registry import Registry
 from protofl.errors import Lacking, ProtoflError, Refused, UsageError, part_of
 from protofl.hookspecs.method import MERGED_HOOKS
 from protofl.plan.plan import Plan
-from protofl.plugin.members import Term
+from protofl.plugin.terms import Term
 from protofl.transit.merging import SHARED
 from protofl.wire.payload import Payload
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
+from functools import partial
 from typing import Any
 
 import pluggy
@@ -19,7 +20,8 @@ from protofl.hookspecs.method import LIFECYCLE_HOOKS, MERGED_HOOKS, ROUND_HOOKS,
 from protofl.options.declared import Config
 from protofl.plugin.baseline import Baseline
 from protofl.plugin.loss import Loss
-from protofl.plugin.members import Member, Term, bound_to
+from protofl.plugin.members import Member, bound_to
+from protofl.plugin.terms import Term, chosen_terms
 from protofl.transit.codec import Codec, coding_of
 from protofl.transit.hooks import Around, Together
 from protofl.views.batch import Given
@@ -75,7 +77,13 @@ class Composition:
         for text in add or []:
             if "=" in text:
                 self._add_provider(*text.split("=", 1))
-        self.terms = self._choose_terms([t for t in add or [] if "=" not in t], drop or [])
+        self.terms = chosen_terms(
+            method,
+            self.providers["local_loss"],
+            partial(self._join, "method"),
+            [text for text in add or [] if "=" not in text],
+            drop or [],
+        )
         for name in wrappers or []:
             self._join("wrapper", name)
         unused = [name for name in options if name not in self.members]
@@ -94,12 +102,13 @@ class Composition:
 
     # --- putting it together ------------------------------------------------------------------
 
-    def _join(self, kind: str, name: str) -> None:
+    def _join(self, kind: str, name: str) -> Member:
         if name not in self.members:
             options = dict(self._options.get(name, {}))
             self.members[name] = Member(self._registry, kind, name, options)
         elif self.members[name].kind != kind:
             raise UsageError(f"{name!r} can't be both a method and a wrapper of one run")
+        return self.members[name]
 
     def _add_provider(self, hook: str, method: str) -> None:
         """``--add HOOK=METHOD``."""
@@ -110,34 +119,6 @@ class Composition:
         if method in self.makers(hook):
             raise UsageError(f"--add {hook}={method}: {method} provides it already")
         self.beside.setdefault(hook, []).append(method)
-
-    def _choose_terms(self, add: list[str], drop: list[str]) -> list[Term]:
-        def term(method: str, name: str) -> Term:
-            return Term(method, name, name if method == self.main else f"{method}.{name}")
-
-        source = self.providers["local_loss"]
-        terms = [term(source, name) for name in self.members[source].terms]
-        for text in add:
-            method, _, name = text.partition(".")
-            if not name:
-                raise UsageError(f"--add local_loss={text}: no term", do="write METHOD.TERM")
-            self._join("method", method)
-            declared = self.members[method].terms
-            if name not in declared:
-                raise unknown(f"loss term of {method}", name, declared)
-            if any((t.method, t.name) == (method, name) for t in terms):
-                raise UsageError(f"--add local_loss={text}: the composition holds it already")
-            terms.append(term(method, name))
-        for text in drop:
-            found = [t for t in terms if text in (t.label, f"{t.method}.{t.name}")]
-            if not found:
-                raise unknown(
-                    "loss term", text, [t.label for t in terms], "--drop takes a term that is there"
-                )
-            terms.remove(found[0])
-        if not terms:
-            raise UsageError("no loss term is left", do="drop fewer terms")
-        return terms
 
     def _sides(self, method: str) -> set[str]:
         """Where a method provides something: ``client``, ``server``."""
@@ -271,14 +252,8 @@ class Composition:
         return {name: member.config for name, member in self.members.items()}
 
     def terms_of(self, phase: Phase) -> list[Term]:
-        """The terms that a phase trains; a donor knows no phases, so its are for private data."""
-
-        def trains(term: Term) -> bool:
-            if term.method != self.main:
-                return phase.data == "private"
-            return not phase.terms or term.name in phase.terms
-
-        return [term for term in self.terms if trains(term)]
+        """The terms that a phase trains."""
+        return [term for term in self.terms if term.is_trained(phase)]
 
     def loss(self, client: Client, given: Mapping[str, Given], phase: Phase) -> Loss:
         """The frozen local loss of one client.

@@ -1,10 +1,9 @@
-"""Who takes part in a run: the main method, donors and wrappers, and their loss terms."""
+"""Who takes part in a run: the main method, donors and wrappers, with what each declares."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from protofl.discovery.registry import Registry
@@ -17,15 +16,6 @@ from protofl.views.client import Client
 from protofl.views.run import RunInfo
 
 _VIEWS = ("client", "server")
-
-
-@dataclass(frozen=True)
-class Term:
-    """A loss term of the run: METHOD.TERM, and the name under which it is recorded."""
-
-    method: str
-    name: str
-    label: str
 
 
 class Member(Choice):
