@@ -66,7 +66,7 @@ def summarise(
     first = trials[0]
     keys = ["best_test_accuracy", "final_test_accuracy", "majority_accuracy"]
     others = [f"{which}_{whose}_accuracy" for whose in WHOSE for which in ("best", "final")]
-    keys += [key for key in others if key in first]
+    keys += [key for key in others if all(key in trial for trial in trials)]
     keys += [k for k in ("virtual_seconds",) if k in first]
     keys += [k for k in _final_figures(rows) if all(trial.get(k) is not None for trial in trials)]
     mean = {k: sum(t[k] for t in trials) / len(trials) for k in keys}

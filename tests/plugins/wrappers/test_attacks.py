@@ -419,3 +419,28 @@ def test_the_summary_and_the_record(tmp_path, few):
     assert result.summary["mean"]["final_honest_accuracy"] == pytest.approx(
         statistics.fmean(finals)
     )
+
+
+@pytest.mark.slow
+def test_attacks_are_the_same_in_other_processes(tmp_path, few):
+    """What `stale` and `label-flip` keep lives in hosts, what `alie` agrees on does not."""
+    rows = []
+    for backend in ("local", "process"):
+        result = pf.run(
+            "fedproto",
+            models="cnn4",
+            dataset=few,
+            clients=5,
+            rounds=4,
+            malicious=0.4,
+            set={"stale.k": 2, "alie.z": 1},
+            use={"server_aggregate": "multi-krum"},
+            backend=backend,
+            workers=2,
+            out=tmp_path / backend,
+            **{"with": ["label-flip", "stale", "alie"]},
+        )
+        rows.append(
+            [(r["loss_terms"], r["honest_accuracy"], r["malicious"]) for r in result.record]
+        )
+    assert rows[0] == rows[1]
