@@ -64,6 +64,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "eval_every",
         "eval_clients",
         "checkpoint_every",
+        "keep",
         "on_bad_upload",
         "upload_limit",
         "upload_bound",
@@ -102,6 +103,7 @@ METAVAR = {
     "backend": "NAME",
     "data_dir": "DIR",
     "checkpoint_every": "N|off",
+    "keep": "best|last|current",
     "on_bad_upload": "stop|skip",
     "on_lost_client": "stop|skip",
     "participants_from": "RUN",
@@ -134,6 +136,7 @@ CHOICES = (
     "on_lost_client",
     "client_store",
     "eval_clients",
+    "keep",
 )
 """Options whose values are listed."""
 

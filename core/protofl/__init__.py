@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from protofl.dispatch.dispatcher import Dispatcher
     from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
     from protofl.folder.result import Result
+    from protofl.folder.weights import Weights, read_weights
     from protofl.hookspecs.markers import hookimpl
     from protofl.hookspecs.version import HOOKSPEC_VERSION
     from protofl.hosts.host import Host
@@ -120,6 +121,8 @@ _HOME = {
     # running
     "run": "protofl.program.run",
     "Session": "protofl.program.session",
+    "read_weights": "protofl.folder.weights",
+    "Weights": "protofl.folder.weights",
     "Result": "protofl.folder.result",
     "events": "protofl.rounds.events",
     "random_stream": "protofl.randomness",
@@ -171,6 +174,7 @@ __all__ = [
     "Uploads",
     "UsageError",
     "VariantConfig",
+    "Weights",
     "__version__",
     "average_weights",
     "class_rows",
@@ -187,6 +191,7 @@ __all__ = [
     "per_step",
     "random_stream",
     "read_npz",
+    "read_weights",
     "run",
     "stack_rows",
 ]

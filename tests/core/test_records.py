@@ -80,7 +80,7 @@ def test_the_files_of_a_run(tmp_path):
 
 def test_the_checkpoint_holds_no_more_than_two_manifests_name(tmp_path):
     out = tmp_path / "run"
-    train("fedsa", out, rounds=3, participation=0.5)
+    train("fedsa", out, rounds=3, participation=0.5, keep="current")
     named = {"manifest.json", "before.json"}
     for file, number in (("manifest.json", 2), ("before.json", 1)):
         manifest = read(out / "checkpoint" / file)

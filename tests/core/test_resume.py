@@ -16,7 +16,7 @@ import numpy as np
 import protofl as pf
 import pytest
 import torch
-from protofl.files import manifest
+from protofl.files import generation
 from protofl.folder import run_folder
 from runtime_toys import DATA, GIVEN, install, train, without_times
 from torch import nn
@@ -150,7 +150,7 @@ def killing(monkeypatch, place, number, late):
 
 PLACES = {
     "os.replace": (os, "replace"),
-    "manifest": (manifest, "write_json"),
+    "manifest": (generation, "write_json"),
     "save_server": (run_folder, "write_tensors"),
     "add": (run_folder.RunFolder, "add"),
     "unlink": (Path, "unlink"),
@@ -202,7 +202,7 @@ def test_a_kill_at_the_beginning_of_a_round(tmp_path, whole, at):
     assert not (out / "summary.json").exists()
     resumed = train(Remembering, out, resume=True)
     same(whole, resumed)
-    assert set(resumed.client_accuracies) == ({0, 1} if at[0] == 0 else {1})
+    assert resumed.client_accuracies == whole.client_accuracies
 
 
 def test_a_disk_that_is_full_loses_no_round(tmp_path, monkeypatch, whole):
@@ -261,12 +261,10 @@ def test_a_finished_run_is_not_trained_again(tmp_path, every):
 @pytest.mark.parametrize(
     ("options", "flag"),
     [
-        ({"rounds": 5}, "--rounds"),
         ({"seed": 1}, "--seed"),
         ({"lr": 0.2}, "--lr"),
         ({"models": "cnn4"}, "--models"),
         ({"server_threads": 2}, "--server-threads"),
-        ({"trials": 3}, "--trials"),
         ({"drop": ["ce"]}, "--drop"),
         ({"method": "fedavg"}, "--method"),
     ],

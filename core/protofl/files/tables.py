@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +79,13 @@ def write_table(path: Path, values: Mapping[str, Any], flag: str, comment: str =
         raise UsageError(f"{flag} {path} can't be written: {error}") from None
 
 
-def unchanged_table(file: Path, first: Path | None) -> dict[str, Any]:
+def unchanged_table(file: Path, first: Path | None, free: Collection[str] = ()) -> dict[str, Any]:
     """A table of JSON, if it still is what a copy of it says that it was.
 
     Args:
         file: The file.
         first: The copy; None where there is none yet.
+        free: Keys whose values are those of the copy, whatever the file has.
 
     Raises:
         Damaged: One of them is, or they differ; the error names what does.
@@ -94,7 +95,9 @@ def unchanged_table(file: Path, first: Path | None) -> dict[str, Any]:
         keep += f" ({first} is a copy of {file})"
     try:
         values = read_json(file)
-        changed = differences(read_json(first), values) if first else {}
+        copy = read_json(first) if first else values
+        values |= {key: copy[key] for key in free}
+        changed = differences(copy, values)
     except Damaged as problem:
         problem.do = keep
         raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ class Result:
     Attributes:
         record: The lines of ``metrics.jsonl``, one dict a round.
         summary: What ``summary.json`` holds.
-        client_accuracies: The last evaluation's accuracy of every client, by trial; for trials
-            that were finished before a resume it is missing.
+        client_accuracies: The last evaluation's accuracy of every client, by trial; of more than
+            1,000 clients it is missing for trials that were finished before a resume.
         folder: The run folder.
         profile: With ``profile=True`` where the time of this session's rounds went (what
             ``profile/summary.json`` holds; docs/profiling.md).
@@ -27,6 +27,31 @@ class Result:
     client_accuracies: dict[int, dict[int, float]]
     folder: Path
     profile: dict[str, Any] | None = None
+
+
+def is_best(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a round is the best of its trial so far: the first with its accuracy.
+
+    Args:
+        row: The round's line of ``metrics.jsonl``.
+        rows: The lines before.
+    """
+    own, accuracy = row["trial"], row["test_accuracy"]
+    before = [r["test_accuracy"] for r in rows if r["trial"] == own]
+    return accuracy is not None and all(other is None or other < accuracy for other in before)
+
+
+def recorded_accuracies(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[int, float]]:
+    """The accuracy of every client in the last evaluation, by trial, where the record has it.
+
+    Args:
+        rows: The lines of ``metrics.jsonl``.
+    """
+    return {
+        row["trial"]: {int(client): found for client, found in row["client_accuracies"].items()}
+        for row in rows
+        if "client_accuracies" in row
+    }
 
 
 WHOSE = ("server", "honest")

@@ -34,6 +34,9 @@ CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 OWN = (CONFIG, METRICS, SUMMARY, "partition.json", "checkpoint/", "parked/", "profile/")
 """What a run writes into its folder."""
 
+EXTENDED = ("rounds", "trials")
+"""Options of which a run that goes on may have more."""
+
 
 @dataclass
 class Commit:
@@ -63,9 +66,12 @@ class RunFolder:
     path: Path
     commit: Commit | None = None
     finished: bool = False
+    whole: bool = False
+    """Whether the files of a finished run are needed too, as it is to go on."""
 
     def __post_init__(self) -> None:
         """Name what lies in the folder."""
+        self._behind = ""
         self._checkpoint = self.path / "checkpoint"
         self._manifest, self._record = Manifest(self._checkpoint), Record(self.path / METRICS)
 
@@ -113,16 +119,21 @@ class RunFolder:
         self._manifest.commit(begun, {}, journal="begin.jsonl")
 
     @classmethod
-    def reopen(cls, path: Path) -> RunFolder:
+    def reopen(cls, path: Path, *, whole: bool = False, back: bool = False) -> RunFolder:
         """Open a run's folder at its last committed round that is not damaged; changes nothing.
+
+        Args:
+            path: The folder.
+            whole: Whether a finished run is to go on.
+            back: Whether the commit before the last shall count.
 
         Raises:
             Damaged: Something is in the way of going on.
         """
-        folder = cls(path.expanduser().absolute())
+        folder = cls(path.expanduser().absolute(), whole=whole)
         try:
             check_plain(folder.path, OWN)
-            folder._manifest.read(folder._read_rows)
+            folder._manifest.read(folder._read_rows, back=back)
             if not folder._manifest.values and not folder._record.is_empty:
                 raise Damaged(f"{folder._checkpoint / 'manifest.json'} is missing")
         except Damaged as problem:
@@ -135,7 +146,7 @@ class RunFolder:
     def _read_rows(self, values: Mapping[str, Any]) -> bool:
         """The rows that a commit counts; whether its other files are needed."""
         self._record.read(values.get("record"))
-        self.finished = bool(values.get("finished"))
+        self.finished = bool(values.get("finished")) and not self.whole
         return not self.finished
 
     def config(self) -> dict[str, Any]:
@@ -145,7 +156,8 @@ class RunFolder:
             Damaged: It says nothing, or not what it said when the run began.
         """
         file, began = self.path / CONFIG, self._manifest.values.get("config")
-        values = unchanged_table(file, self._checkpoint / began if began else None)
+        free = EXTENDED if self._manifest.values.get("extended") else ()
+        values = unchanged_table(file, self._checkpoint / began if began else None, free)
         data, options = values.get("data"), values.get("options")
         if not (isinstance(data, dict) and "digest" in data and isinstance(options, dict)):
             raise Damaged(f"{file} doesn't say what the run was", do="start a new one")
@@ -160,7 +172,22 @@ class RunFolder:
         self._record.cut()
         if not self._manifest.values:  # it was killed while `create` was at work
             self._begin(self.config())
-        return self._manifest.damage
+        if self._manifest.values.get(
+            "extended"
+        ):  # it may have been killed before it had written it
+            write_json(self.path / CONFIG, self.config())
+        return "; ".join(filter(None, [self._manifest.damage, *self._manifest.lost]))
+
+    def extend(self, config: Mapping[str, Any]) -> None:
+        """From now on the run is to have other numbers of rounds and trials.
+
+        Args:
+            config: What the run is, for ``config.json``.
+        """
+        name = f"config-{config['trials']}x{config['rounds']}.json"
+        write_json(self._checkpoint / name, config)
+        self._manifest.restate({"config": name, "extended": True, "finished": False})
+        write_json(self.path / CONFIG, config)
 
     def add(self, row: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl, with the time."""
@@ -187,6 +214,9 @@ class RunFolder:
         server: Packed,
         holders: Iterable[int],
         paths: Mapping[int, str],
+        *,
+        keep: bool = False,
+        best: bool = False,
     ) -> None:
         """Make a round count: server file, metrics line, manifest; then clear away the old.
 
@@ -196,8 +226,15 @@ class RunFolder:
             holders: Clients that hold the download of the round's end.
             paths: {client: its file} of those that have trained since the last commit; they have
                 been written already.
+            keep: Whether the last round of the trial before is kept.
+            best: Whether this round is kept as its trial's best.
         """
         trial, round = row["trial"], row["round"]
+        other = self.commit if self.commit is not None and self.commit.trial != trial else None
+        before = self._manifest.values
+        if self._behind:
+            other = Commit(before["trial"], before["round"], "", {}, [], "")
+        last = {f"last-t{other.trial}": _kept(other.trial, other.round)} if other and keep else {}
         file = f"server-t{trial}-r{round}.safetensors"
         write_tensors(self._checkpoint / file, *server)
         self.add(row)
@@ -208,19 +245,36 @@ class RunFolder:
                 "server": file,
                 "holders": sorted(holders),
                 "record": self._record.length,
-                **{key: name for key, name in self._manifest.values.items() if key == "config"},
+                **{key: before[key] for key in ("config", "extended") if key in before},
             },
             {client: Path(path).name for client, path in paths.items()},
             journal=f"clients-t{trial}-r{round}.jsonl",
-            anew=self.commit is not None and self.commit.trial != trial,
+            anew=other is not None and not self._behind,
+            behind=self._behind,
+            keep={f"best-t{trial}": _kept(trial, round)} if best else {},
+            keep_before=last,
         )
+        self._behind = ""
         self._take_commit()
 
     def _take_commit(self) -> None:
         values = self._manifest.values
         if "server" in values:
-            said = {key: values[key] for key in ("trial", "round", "server", "holders", "journal")}
-            self.commit = Commit(clients=self._manifest.numbered, **said)
+            self.commit = _commit_of(values, self._manifest.numbered)
+
+    def has_last(self, trial: int) -> bool:
+        """Whether the last round of a trial that is over is kept, so that it can go on."""
+        return self._manifest.kept(f"last-t{trial}") is not None
+
+    def take_up(self, trial: int) -> None:
+        """Go on with a trial; its last round is the committed one from now on."""
+        if self.commit is not None and self.commit.trial == trial:
+            return
+        self._behind = f"last-t{trial}"
+        found = self._manifest.kept(self._behind)
+        assert found is not None
+        clients = {client: name for client, (name, _) in found.numbered.items()}
+        self.commit = _commit_of(found.values, clients)
 
     def committed_clients(self) -> dict[int, str]:
         """{client: its file} of the committed round."""
@@ -231,6 +285,16 @@ class RunFolder:
         """What the server was in the committed round."""
         assert self.commit is not None
         return read_tensors(self._checkpoint / self.commit.server)
+
+
+def _commit_of(values: Mapping[str, Any], clients: dict[int, str]) -> Commit:
+    said = {key: values[key] for key in ("trial", "round", "server", "holders", "journal")}
+    return Commit(clients=clients, **said)
+
+
+def _kept(trial: int, round: int) -> str:
+    """The manifest of a round that is kept."""
+    return f"kept-t{trial}-r{round}.json"
 
 
 def fresh_folder(*words: str) -> Path:

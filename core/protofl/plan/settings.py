@@ -107,6 +107,9 @@ class Settings(BaseModel):
     )
     eval_every: int = option(1, "rounds between evaluations", ge=1)
     eval_clients: Literal["all", "participants"] = option("all", "the clients that are evaluated")
+    keep: Literal["best", "last", "current"] = option(
+        "best", "rounds of each trial whose weights stay: the best and the last, the last, none"
+    )
     checkpoint_every: int = option(1, "rounds between checkpoints; 0 for never", ge=0)
     on_bad_upload: StopOrSkip = option(
         "stop", "what becomes of an upload that is not as it should be"
@@ -173,7 +176,7 @@ CHOOSING = {
 
 FREE = set(
     "backend workers client_store profile job_limit measure metrics on_lost_client "
-    "min_clients classes".split()
+    "min_clients classes keep".split()
 )
 """Options that may differ on resume: results don't depend on them."""
 

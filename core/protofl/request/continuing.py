@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
+from protofl.folder.run_folder import EXTENDED
 from protofl.options.written import check_again, merge_nested, names_in
 from protofl.plan.settings import FREE, UNRECORDED
 from protofl.request.options import merge_options, options_in
@@ -18,7 +19,7 @@ def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
         UsageError: An option is given that differs from the run's.
     """
     values = options_in(recorded)
-    may_differ = FREE - (UNRECORDED & values.keys()) | {"options"}
+    may_differ = FREE - (UNRECORDED & values.keys()) | {"options", *EXTENDED}
     for key, value in given.items():
         if key in may_differ or key not in values:
             continue
@@ -37,6 +38,7 @@ def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
     check_again(values["options"], options, FREE | was | now)
     values["options"] = {k: v for k, v in values["options"].items() if k not in was - now}
     free = {k: v for k, v in given.items() if k in FREE and (k in may_differ or k not in values)}
+    free |= {key: given[key] for key in EXTENDED if given.get(key) is not None}
     return merge_options(values, free) | {"options": merge_nested(values["options"], options)}
 
 

@@ -31,8 +31,8 @@ from protofl.request.options import as_typed, merge_options, options_in, parse_o
 from protofl.toml import parse_toml
 
 RUN_OR_MACHINE = set(
-    "recipe block seed trials hold_split eval_every eval_clients checkpoint_every on_bad_upload "
-    "upload_limit upload_bound "
+    "recipe block seed trials hold_split eval_every eval_clients checkpoint_every keep "
+    "on_bad_upload upload_limit upload_bound "
     "on_lost_client min_clients participants_from "
     "dry_step measure metrics profile data_dir device deterministic engine backend workers "
     "client_store server_threads job_limit".split()

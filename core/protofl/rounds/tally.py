@@ -15,6 +15,9 @@ from protofl.wire.payload import Payload
 
 STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "checkpoint", "total")
 
+MOST = 1000
+"""Clients whose accuracies are in a line of the record, at most."""
+
 TRAFFIC = ("upload_floats", "upload_bytes", "download_floats", "download_bytes")
 
 
@@ -102,6 +105,7 @@ class Tally:
             **{name: sum(sent[name] for sent in self.traffic.values()) for name in TRAFFIC},
             "participants": self.participants,
             "evaluated": len(self.scores),
+            **self._clients_line(),
             **self._absent_line(),
             **self._honest_line(),
             "extra": dict(extra),
@@ -109,6 +113,11 @@ class Tally:
             **({"measures": measures} if measures else {}),
             "seconds": {stage: short(self.seconds[stage]) for stage in STAGES},
         }
+
+    def _clients_line(self) -> dict[str, Any]:
+        """The accuracy of each client, of no more than `MOST`."""
+        found = {str(client): accuracy for client, accuracy in self.accuracy.items()}
+        return {"client_accuracies": found} if 0 < len(found) <= MOST else {}
 
     def _absent_line(self) -> dict[str, Any]:
         """Who answered and who did not, where this is not as drawn."""

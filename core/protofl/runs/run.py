@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -16,8 +17,8 @@ from protofl.dry_step.step import dry_step
 from protofl.files.lock import alone
 from protofl.files.numbers import short
 from protofl.files.replacing import gone_afterwards, told_of_disk, write_json
-from protofl.folder.result import Result, summarise
-from protofl.folder.run_folder import RunFolder, check_free, check_run, fresh_folder
+from protofl.folder.result import Result, is_best, recorded_accuracies, summarise
+from protofl.folder.run_folder import EXTENDED, RunFolder, check_free, check_run, fresh_folder
 from protofl.hosts.jobs import Pool
 from protofl.machine.cores import deterministic_kernels
 from protofl.machine.idle import Idle
@@ -25,6 +26,7 @@ from protofl.participation.taking_part import Participation, check_participation
 from protofl.plan.plan import Plan
 from protofl.profile.timeline import Timeline
 from protofl.request.continuing import continued
+from protofl.request.further import asks_for_more, with_more
 from protofl.request.recipes import typed_in, write_recipe
 from protofl.request.request import Request
 from protofl.rounds import events
@@ -70,6 +72,7 @@ def _start(request: Request, progress: Progress, idle: Idle | None, until: ExitS
     check_participation(plan)
     if recorded:
         check_same_data(recorded, plan)
+        folder = with_more(folder, recorded, plan)
         _take_up(folder, recorded, plan, progress)
     else:
         folder = RunFolder(out or default_folder(plan))
@@ -94,6 +97,8 @@ def _take_up(folder: RunFolder, recorded: dict[str, Any], plan: Plan, progress: 
     if damage := folder.settle():
         row = f"round {folder.commit.round}" if folder.commit else "the beginning"
         lines.append(f"{damage}; the run goes on from {row}, which is whole")
+    if asks_for_more(recorded, plan):
+        folder.extend({**recorded, **{key: getattr(plan.settings, key) for key in EXTENDED}})
     for line in lines:
         progress(events.Note(line))
 
@@ -135,7 +140,8 @@ class _Life:
                     federation.flops = count_flops(plan)
                 for trial, first in self._remaining():
                     with spans.span("waiting for hosts, and set-up", "start"):
-                        if self.folder.commit and self.folder.commit.trial == trial:
+                        if first:
+                            self.folder.take_up(trial)
                             federation.resume(self.folder)
                         else:
                             federation.start_trial(trial)
@@ -148,8 +154,7 @@ class _Life:
     def _before_the_first_round(self) -> dict[str, Any]:
         """The dry step, and the folder behind it, while the hosts are still starting."""
         plan, spans, learned = self.plan, self.timeline.spans, dict[str, Any]()
-        commit = self.folder.commit
-        begins = commit is None or commit.trial + 1 < plan.settings.trials
+        begins = any(first == 0 for _, first in self._remaining())
         if plan.settings.dry_step and begins:
             self.progress(events.DryStepStarted())
             with spans.span("dry step", "start"):
@@ -182,11 +187,10 @@ class _Life:
 
     def _remaining(self) -> Iterator[tuple[int, int]]:
         """Trials that are not finished, with the round at which each begins."""
-        commit, rounds = self.folder.commit, self.plan.settings.rounds
-        done = 0 if commit is None else commit.trial * rounds + commit.round + 1
-        started, first = divmod(done, rounds)
-        for trial in range(started, self.plan.settings.trials):
-            yield trial, first if trial == started else 0
+        done = Counter(row["trial"] for row in self.folder.rows)
+        for trial in range(self.plan.settings.trials):
+            if done[trial] < self.plan.settings.rounds:
+                yield trial, done[trial]
 
     def _trial(self, federation: Federation, first: int) -> None:
         settings = self.plan.settings
@@ -197,15 +201,18 @@ class _Life:
                 self.progress(events.RoundStarted(federation.trial, number))
                 row, clients = federation.round(number)
                 trained |= {*clients}
-                every = settings.checkpoint_every
-                if every and ((number + 1) % every == 0 or last):
-                    self._commit(federation, row, trained)
+                every, best = settings.checkpoint_every, settings.keep == "best"
+                best = best and is_best(row, self.folder.rows)
+                if every and ((number + 1) % every == 0 or last or best):
+                    self._commit(federation, row, trained, best=best)
                     trained = set()
                 else:
                     self.folder.add(row)
                 self.progress(events.RoundDone(self.folder.rows[-1]))
 
-    def _commit(self, federation: Federation, row: dict[str, Any], trained: set[int]) -> None:
+    def _commit(
+        self, federation: Federation, row: dict[str, Any], trained: set[int], *, best: bool
+    ) -> None:
         """Make a round count, with all clients that trained since the last one that does."""
         paths = self.folder.client_paths(sorted(trained), federation.trial, row["round"])
         seconds = federation.save_clients(sorted(trained), paths)
@@ -213,7 +220,8 @@ class _Life:
             row["seconds"][stage] = short(row["seconds"][stage] + seconds)
         with self.timeline.spans.span("commit", "server"):
             server = pack_server(federation.server)
-            self.folder.commit_round(row, server, federation.holders, paths)
+            keep = self.plan.settings.keep != "current"
+            self.folder.commit_round(row, server, federation.holders, paths, keep=keep, best=best)
 
     def conclude(self) -> Result:
         """Write the summary."""
@@ -226,7 +234,8 @@ class _Life:
         summary = summarise(self.folder.rows, plan.majority_accuracy, about)
         self.folder.finish(summary)
         found = self.timeline.summary() if self.timeline.on else None
-        result = Result(self.folder.rows, summary, self.accuracies, self.folder.path, found)
+        accuracies = recorded_accuracies(self.folder.rows) | self.accuracies
+        result = Result(self.folder.rows, summary, accuracies, self.folder.path, found)
         self.progress(events.Finished(result, self.plan))
         return result
 

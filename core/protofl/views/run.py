@@ -79,6 +79,7 @@ class RunInfo:
         auxiliary_architecture: The small one that clients share beside their own (FML, FedKD).
         malicious: The share of clients that is malicious.
         others: Gives the architectures of any installed group, by its name.
+        asked: What hooks have asked for of what a run may later have more of: ``rounds``.
     """
 
     group: str
@@ -97,6 +98,7 @@ class RunInfo:
     auxiliary_architecture: str = ""
     malicious: float = 0.0
     others: Callable[[str], Sequence[Architecture]] = field(default=lambda group: (), repr=False)
+    asked: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @property
     def homogeneous(self) -> bool:

@@ -92,7 +92,8 @@ class Sizes(Generic[ConfigT]):
 
     @property
     def rounds(self) -> int:
-        """Rounds of the run."""
+        """Rounds of the run; what depends on them can't be continued with more."""
+        self._info.asked.add("rounds")
         return self._info.rounds
 
 

@@ -1,0 +1,287 @@
+"""Runs that go on with more rounds or trials, and the rounds whose weights stay."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import protofl as pf
+import pytest
+from protofl.files import manifest
+from protofl.folder.run_folder import RunFolder
+from runtime_toys import DATA, install, train, without_times
+from test_resume import Killed, Remembering, interrupted
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch):
+    install(monkeypatch)
+
+
+def more(folder, **options):
+    return pf.run(
+        out=folder, resume=True, data_dir=DATA, backend="local", progress=False, **options
+    )
+
+
+def rows_of(result):
+    """The record, by trial and round."""
+    rows = without_times(result.record)
+    return sorted(rows, key=lambda row: (row["trial"], row["round"]))
+
+
+def weights_of(result):
+    """The bytes of all that counts in the last commit, and of what is kept."""
+    folder = RunFolder.reopen(result.folder, whole=True)
+    found = {}
+    generations = {"now": folder._manifest._now} | {
+        name: folder._manifest.kept(name)
+        for name in (f"{which}-t{trial}" for which in ("best", "last") for trial in range(9))
+    }
+    for name, generation in generations.items():
+        if generation is not None:
+            clients = {c: file for c, (file, _) in generation.numbered.items()}
+            files = {"server": generation.values["server"], **clients}
+            found[name] = {
+                who: (result.folder / "checkpoint" / file).read_bytes()
+                for who, file in files.items()
+            }
+    return found
+
+
+def config_of(result):
+    return json.loads((result.folder / "config.json").read_text())
+
+
+def same(one, two):
+    assert rows_of(one) == rows_of(two)
+    assert one.summary == two.summary
+    assert one.client_accuracies == two.client_accuracies
+    assert config_of(one) == config_of(two)
+    left, right = weights_of(one), weights_of(two)
+    assert left.keys() == right.keys()
+    assert left == right, "weights differ"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"eval_every": 2},
+        {"eval_every": 3},  # round 4 of the short run was evaluated as its last alone
+        {"eval_every": 4, "checkpoint_every": 3},
+        {"checkpoint_every": 3},
+        {"participation": 0.5},
+        {"keep": "last"},
+    ],
+    ids=str,
+)
+def test_a_finished_run_goes_on(tmp_path, options):
+    at_once = train(Remembering, tmp_path / "once", rounds=7, **options)
+    train(Remembering, tmp_path / "run", rounds=4, **options)
+    same(more(tmp_path / "run", rounds=7), at_once)
+    assert more(tmp_path / "run").record  # it is finished
+
+
+def test_an_interrupted_run_goes_on_with_more(tmp_path):
+    at_once = train(Remembering, tmp_path / "once", rounds=6)
+    interrupted(Remembering, tmp_path / "run", at=(0, 2), rounds=4)
+    same(more(tmp_path / "run", rounds=6), at_once)
+
+
+def test_it_may_be_asked_for_less_than_it_was_begun_with(tmp_path):
+    for every, at in ((1, 3), (2, 3)):
+        out = tmp_path / f"every{every}"
+        at_once = train(Remembering, out / "once", rounds=3, eval_every=every)
+        interrupted(Remembering, out / "run", at=(0, at), rounds=9, eval_every=every)
+        same(more(out / "run", rounds=3), at_once)
+
+
+def test_more_trials(tmp_path):
+    at_once = train(Remembering, tmp_path / "once", rounds=2, trials=3)
+    train(Remembering, tmp_path / "run", rounds=2)
+    same(more(tmp_path / "run", trials=3), at_once)
+
+
+def test_more_rounds_of_several_trials(tmp_path):
+    at_once = train(Remembering, tmp_path / "once", rounds=4, trials=3)
+    train(Remembering, tmp_path / "run", rounds=2, trials=2)
+    same(more(tmp_path / "run", rounds=4, trials=3), at_once)
+    order = [(row["trial"], row["round"]) for row in more(tmp_path / "run").record]
+    assert order[:6] == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3)]
+
+
+@pytest.mark.parametrize("at", [(0, 2), (0, 3), (1, 2), (1, 3), (2, 0)])
+def test_what_goes_on_may_be_interrupted(tmp_path, at):
+    at_once = train(Remembering, tmp_path / "once", rounds=4, trials=3)
+    train(Remembering, tmp_path / "run", rounds=2, trials=2)
+
+    def stop(event):
+        if event == pf.events.RoundStarted(*at):
+            raise Killed
+
+    with pytest.raises(Killed):
+        pf.run(out=tmp_path / "run", resume=True, rounds=4, trials=3, progress=stop, data_dir=DATA)
+    same(more(tmp_path / "run"), at_once)
+
+
+def test_it_may_be_killed_while_it_begins_to_go_on(tmp_path, monkeypatch):
+    at_once = train(Remembering, tmp_path / "once", rounds=4)
+    train(Remembering, tmp_path / "run", rounds=2)
+    write, restate = manifest.Generation.write, RunFolder.extend
+
+    def killed_behind(self, config):
+        def stop(*args):
+            write(*args)
+            raise Killed
+
+        monkeypatch.setattr(manifest.Generation, "write", stop)
+        restate(self, config)
+
+    monkeypatch.setattr(RunFolder, "extend", killed_behind)
+    with pytest.raises(Killed):
+        more(tmp_path / "run", rounds=4)
+    monkeypatch.undo()
+    install(monkeypatch)
+    assert config_of(at_once)["rounds"] == 4
+    same(more(tmp_path / "run"), at_once)
+
+
+class Counts(Remembering):
+    """Depends on how many rounds there are to be."""
+
+    @pf.hookimpl
+    def before_training(self, client):
+        return {"drift": 1 / client.rounds}
+
+    @pf.hookimpl
+    def after_training(self, client):
+        client.state["drift"] = 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "words"),
+    [
+        ({}, {"rounds": 2}, "--rounds 2: the run has 3 already"),
+        ({"trials": 2}, {"trials": 1}, "--trials 1: the run has begun 2 already"),
+        ({"checkpoint_every": 0}, {"rounds": 5}, "the run has no checkpoint to go on from"),
+        ({"trials": 2, "keep": "current"}, {"rounds": 5}, "trial 0 was not kept"),
+        ({"trials": 2, "eval_every": 2}, {"rounds": 5}, "trial 0 was evaluated in its last round"),
+        ({"lr_schedule": "cosine"}, {"rounds": 5}, "the learning rate falls over the 3 rounds"),
+        ({}, {"rounds": 5, "lr": 0.5}, "--lr 0.5 differs from the run's 0.1"),
+    ],
+)
+def test_what_is_refused(tmp_path, options, asked, words):
+    train(Remembering, tmp_path / "run", rounds=3, **options)
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    with pytest.raises(pf.UsageError) as caught:
+        more(tmp_path / "run", **asked)
+    assert words in str(caught.value)
+    after = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    assert {p.name: b for p, b in after.items()} == {p.name: b for p, b in before.items()}
+
+
+def test_a_method_that_depends_on_the_number_of_rounds(tmp_path):
+    train(Counts, tmp_path / "run", rounds=2)
+    with pytest.raises(pf.UsageError, match="depends on the number of rounds"):
+        more(tmp_path / "run", rounds=3)
+    at_once = train(Counts, tmp_path / "once", rounds=2, trials=2)
+    same(more(tmp_path / "run", trials=2), at_once)
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+def scored(row):
+    return row["test_accuracy"]
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_the_weights_of_the_best_round(tmp_path, every):
+    """They are those that a run has that ends with it."""
+    options = {"rounds": 6, "trials": 2, "lr": 0.5, "checkpoint_every": every}
+    whole = train(Remembering, tmp_path / "whole", **options)
+    for trial in range(2):
+        best = whole.summary["trials"][trial]["best_round"]
+        short = train(Remembering, tmp_path / f"{trial}", rounds=best + 1, lr=0.5, seed=trial)
+        assert weights_of(whole)[f"best-t{trial}"] == weights_of(short)["now"]
+    long = train(Remembering, tmp_path / "long", rounds=6, lr=0.5)
+    assert weights_of(whole)["last-t0"] == weights_of(long)["now"]
+
+
+@pytest.mark.parametrize(("keep", "names"), [("last", {"now", "last-t0"}), ("current", {"now"})])
+def test_less_may_be_kept(tmp_path, keep, names):
+    found = train(Remembering, tmp_path / "run", rounds=3, trials=2, keep=keep)
+    assert weights_of(found).keys() == names
+
+
+def test_only_what_is_kept_lies_there(tmp_path):
+    """What the last commit, the one before and the kept ones name, and nothing else."""
+    found = train(Remembering, tmp_path / "run", rounds=5, trials=2, participation=0.5)
+    folder = found.folder / "checkpoint"
+    named = {"manifest.json", "before.json"}
+    for name in [*named, *(p.name for p in folder.glob("kept-*.json"))]:
+        values = json.loads((folder / name).read_text())
+        named |= values["checks"].keys()
+        for line in (folder / values["journal"]).read_text().splitlines():
+            named |= {name for name, *_ in json.loads(line).values()}
+    assert {p.name for p in folder.iterdir()} <= named
+    kept = {p.name for p in folder.glob("kept-*.json")}
+    now = json.loads((folder / "manifest.json").read_text())
+    before = json.loads((folder / "before.json").read_text())
+    assert kept == {n for n in (*now["checks"], *before["checks"]) if n.startswith("kept-")}
+
+
+def test_damage_to_what_is_kept_is_told_and_the_run_goes_on(tmp_path):
+    at_once = train(Remembering, tmp_path / "once", rounds=4)
+    train(Remembering, tmp_path / "run", rounds=2, trials=1)
+    folder = tmp_path / "run/checkpoint"
+    (kept,) = folder.glob("kept-t0-*.json")
+    kept.write_text("{}")
+    notes = []
+    found = pf.run(
+        out=tmp_path / "run",
+        resume=True,
+        rounds=4,
+        data_dir=DATA,
+        progress=lambda e: notes.append(str(e)),
+    )
+    assert any("best-t0 is not kept any more" in note for note in notes)
+    assert rows_of(found) == rows_of(at_once)
+
+
+def test_every_client_s_accuracy_is_in_the_record(tmp_path):
+    found = train(Remembering, tmp_path / "run", rounds=3, eval_every=2)
+    first, second, last = found.record
+    assert "client_accuracies" not in first
+    for row in (second, last):
+        each = row["client_accuracies"]
+        assert list(each) == ["0", "1", "2", "3"]
+        assert sum(each.values()) / 4 == pytest.approx(row["client_test_accuracy"])
+    assert {str(c): a for c, a in found.client_accuracies[0].items()} == last["client_accuracies"]
+    again = more(tmp_path / "run")
+    assert again.client_accuracies == found.client_accuracies
+    part = train(
+        Remembering, tmp_path / "part", rounds=2, participation=0.5, eval_clients="participants"
+    )
+    assert all(len(row["client_accuracies"]) == 2 for row in part.record)
+    shutil.rmtree(tmp_path / "part")
+
+
+def test_kept_weights_are_read(tmp_path):
+    found = train(Remembering, tmp_path / "run", rounds=4, trials=2, lr=0.5)
+    for trial in range(2):
+        best = pf.read_weights(found.folder, "best", trial)
+        assert (best.trial, best.round) == (trial, found.summary["trials"][trial]["best_round"])
+        assert pf.read_weights(found.folder, "last", trial).round == 3
+    short = train(Remembering, tmp_path / "short", rounds=best.round + 1, lr=0.5, seed=1)
+    same_round = pf.read_weights(short.folder, "last")
+    assert best.clients.keys() == same_round.clients.keys() == {0, 1, 2, 3}
+    for client, tensors in best.clients.items():
+        assert any(name.startswith("model/") for name in tensors)
+        for name, tensor in tensors.items():
+            assert tensor.equal(same_round.clients[client][name])
+    assert best.server["knowledge/drift"].equal(same_round.server["knowledge/drift"])
+    with pytest.raises(pf.UsageError, match="has not kept best-t5") as caught:
+        pf.read_weights(found.folder, "best", 5)
+    assert "it has kept: best-t0, best-t1, last-t0, last-t1" in str(caught.value)
