@@ -188,7 +188,15 @@ def in_words(error: BaseException) -> str:
     """What a hook raised."""
     if isinstance(error, SystemExit):
         return f"it called sys.exit({'' if error.code is None else repr(error.code)})"
-    return str(error) if isinstance(error, Overtime) else f"{type(error).__name__}: {error}"
+    if isinstance(error, Overtime):
+        return str(error)
+    text = str(error)
+    short = text if len(text) <= LONGEST else text[: LONGEST - 2].rstrip() + " …"
+    return f"{type(error).__name__}: {short}"
+
+
+LONGEST = 400
+"""Characters of an error that is not ours: torch lists all that it might have done instead."""
 
 
 def last_place(error: BaseException) -> str:
@@ -197,6 +205,25 @@ def last_place(error: BaseException) -> str:
         return f"{Path(error.filename).name}:{error.lineno}"
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(last.filename).name}:{last.lineno}"
+
+
+def own_place(error: BaseException) -> str:
+    """``FILE:LINE`` of the last line of a plugin's own that led to an error; empty for none."""
+    trace, found = error.__traceback__, ""
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+        module = str(frame.f_globals.get("__name__", ""))
+        ours = module.startswith("protofl_plugins.engines")  # they call losses
+        if (
+            not ours
+            and module.partition(".")[0] not in _LIBRARIES
+            and not frame.f_code.co_filename.startswith("<")
+        ):
+            found = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return found
+
+
+_LIBRARIES = {"protofl", "torch", "torchvision", "numpy", "scipy", "sklearn", "pluggy", "pydantic"}
 
 
 def place_of(function: Any) -> str:  # noqa: ANN401 - a function or a descriptor of one
@@ -220,7 +247,10 @@ class naming:
                 error.what = f"{self._place}: {error.what}"
                 error.place = error.place or self._place
         elif isinstance(error, (Exception, *ENDS)):
+            place, do = own_place(error), "--debug shows where"
+            if place:
+                do = f"it was raised at {place}; --debug shows the way there"
             kind = Late if isinstance(error, Overtime) else RunFailure
-            failure = kind(f"{self._place}: {in_words(error)}", do="--debug shows where")
+            failure = kind(f"{self._place}: {in_words(error)}", do=do)
             failure.place = self._place
             raise failure from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from protofl.hookspecs.version import WHAT_CHANGED
+from protofl.hookspecs.version import HOOKSPEC_VERSION, WHAT_CHANGED
 
 GOOD = """
 import protofl as pf
@@ -66,7 +66,8 @@ def test_json(cli):
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert (found["plugin"], found["distribution"]) == ("partitioner/iid", "protofl")
-    assert (found["passed"], found["failed"], found["skipped"]) == (12, 0, 0)
+    counts = [found[word] for word in ("passed", "failed", "not_reached", "skipped")]
+    assert counts == [12, 0, 0, 0]
     assert len(found["checks"]) == 12
     assert all(
         check.keys() == {"check", "words", "outcome", "why", "seconds"} for check in found["checks"]
@@ -143,7 +144,7 @@ def test_what_can_t_be_checked(cli, tmp_path, words, said):
             "broken",
             [
                 "method/broken of toys 1.5 needs version 2.99 of the hooks",
-                "protofl 0.1.0 has version 2.1",
+                f"protofl 0.1.0 has version {HOOKSPEC_VERSION}",
                 "update protofl (pip install -U protofl), or install an older toys",
             ],
         ),
@@ -152,7 +153,7 @@ def test_what_can_t_be_checked(cli, tmp_path, words, said):
             "broken",
             [
                 "method/broken of toys 1.5 needs version 1.0 of the hooks",
-                "protofl 0.1.0 has version 2.1",
+                f"protofl 0.1.0 has version {HOOKSPEC_VERSION}",
                 "update toys: it was written for an older protofl",
                 *WHAT_CHANGED[2],
             ],
@@ -191,3 +192,29 @@ def test_broken_plugins(cli, strangers, source, name, lines):
     assert status[name, "toys"] == word + lines[0]
     assert status["fedproto", "protofl"] == "ok"
     assert cli("show", "fedproto").exit_code == 0
+
+
+ONE_MISTAKE = """
+import protofl as pf
+
+class Rows:
+    "Sends an array."
+    uploads = {"prototypes": "means", "classes": "whose"}
+    @pf.hookimpl
+    def upload_payload(self, client):
+        found = client.class_prototypes().select("prototypes")
+        return {**found, "prototypes": found["prototypes"].numpy()}
+"""
+
+
+def test_one_cause_is_one_row(cli, tmp_path):
+    (tmp_path / "rows.py").write_text(ONE_MISTAKE)
+    result = cli("check", "rows.py:Rows", "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert found["failed"] == 1 and found["not_reached"] > 10
+    (failed,) = (check for check in found["checks"] if check["outcome"] == "failed")
+    assert "'prototypes' as a numpy.ndarray" in failed["why"]
+    assert "torch.as_tensor" in failed["why"]
+    result = cli("check", "rows.py:Rows")
+    assert "1 failed, 17 not reached" in result.stdout

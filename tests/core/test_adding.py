@@ -171,7 +171,7 @@ def test_one_that_returns_nothing_is_named():
             return None
 
     plan = make_plan("fedproto", {"nothing": Nothing}, add=["upload_payload=nothing"])
-    with pytest.raises(pf.RunFailure, match="upload_payload of nothing: it returned nothing"):
+    with pytest.raises(pf.RunFailure, match=r"nothing\.upload_payload returned nothing"):
         lines_of(plan)
 
 

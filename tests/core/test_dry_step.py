@@ -43,7 +43,7 @@ class Prototypes:
     @pf.hookimpl
     def upload_payload(self, client):
         client.state["rounds"] = client.state.get("rounds", 0) + 1
-        return client.class_prototypes()
+        return client.class_prototypes().select("prototypes")
 
     @pf.hookimpl
     def server_aggregate(self, server, uploads):

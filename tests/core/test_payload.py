@@ -159,15 +159,14 @@ def test_a_missing_key_says_what_is_there():
 def test_what_is_looked_for_in_vain_is_noted_where_it_is_watched():
     looks = Looks()
     payload = Watched(Payload(prototypes=rows(1), classes=t(1), head=rows(0)), looks)
-    looks("fedproto", "receive", {"client": None})
+    looks.reader = "fedproto.receive"
     before = payload.to_bytes()
     assert "prototypes" in payload
     assert payload.under("head") == {}
     assert "x" not in payload
     assert "y" not in payload.keys()  # reading the keys asks for nothing
     assert payload.get("z") is None
-    looks("fedproto", "inference", {"client": None})
-    assert looks.reader == "fedproto.inference"
+    looks.reader = "fedproto.inference"
     assert "x" not in payload
     with pytest.raises(MissingKey):
         payload["w"]

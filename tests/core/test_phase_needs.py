@@ -41,12 +41,14 @@ class Pixels:
         return [pf.Architecture("pixels", build, channels_last=False)]
 
 
+SEEN: list = []
+
+
 class Digest:
     """Trains on the public samples that the server names, then on private ones."""
 
     needs_public = True
     terms = {"ce": "private", "digest": "public"}
-    seen: list = []
 
     @pf.hookimpl
     def phases(self):
@@ -63,7 +65,7 @@ class Digest:
 
     @pf.hookimpl
     def local_loss(self, client, batch, output, given):
-        Digest.seen.append((given["round"], batch.phase, len(batch.y), batch.x, batch.index))
+        SEEN.append((given["round"], batch.phase, len(batch.y), batch.x, batch.index))
         if batch.phase == "digest":
             return {
                 "digest": (output.logits - given["received"]["public_logits"][batch.index]).mean()
@@ -129,7 +131,7 @@ def federation(tmp_path):
             "data_dir": tmp_path,
         }
         plan = pf.Plan.make(given | options, EXTRA)
-        Digest.seen = []
+        SEEN.clear()
         if dry:
             dry_step(plan)
         federation = Federation(plan, Here(plan))
@@ -145,8 +147,8 @@ def test_a_phase_waits_for_what_it_needs(federation):
     assert list(first["loss_terms"]) == ["ce"]
     second, _ = run.round(1)
     assert list(second["loss_terms"]) == ["ce", "digest"]
-    assert [s[1] for s in Digest.seen if s[0] == 0].count("digest") == 0
-    phases = [s[1] for s in Digest.seen if s[0] == 1]
+    assert [s[1] for s in SEEN if s[0] == 0].count("digest") == 0
+    phases = [s[1] for s in SEEN if s[0] == 1]
     # A client digests before it trains on private data: 5 rows in batches of 4 are one of 5.
     assert phases[:3] == ["digest", "digest", "private"]
 
@@ -156,7 +158,7 @@ def test_a_phase_trains_on_the_rows_that_were_received(federation):
     run.round(0)
     run.round(1)
     public = run.server.public
-    digests = [s for s in Digest.seen if s[1] == "digest"]
+    digests = [s for s in SEEN if s[1] == "digest"]
     assert len(digests) == 4  # two clients, two epochs
     for _, _, labels, x, index in digests:
         assert labels == 0
@@ -170,7 +172,7 @@ def test_without_the_rows_a_phase_trains_on_all(federation):
     del run.server.knowledge["public_index"]
     run.server.knowledge["public_logits"] = torch.zeros(PUBLIC, 4)
     run.round(1)
-    rows = torch.cat([s[4] for s in Digest.seen if s[1] == "digest"])
+    rows = torch.cat([s[4] for s in SEEN if s[1] == "digest"])
     assert rows.bincount().tolist() == [4] * PUBLIC
 
 
@@ -179,12 +181,12 @@ def test_a_phase_without_a_term_is_left_out(federation):
     run.round(0)
     line, _ = run.round(1)
     assert list(line["loss_terms"]) == ["ce"]
-    assert {s[1] for s in Digest.seen} == {"private"}
+    assert {s[1] for s in SEEN} == {"private"}
     run = federation(drop=["ce"], dry=True)
     run.round(0)
     line, _ = run.round(1)
     assert list(line["loss_terms"]) == ["digest"]
-    assert {s[1] for s in Digest.seen} == {"digest"}
+    assert {s[1] for s in SEEN} == {"digest"}
 
 
 def test_terms_of_a_donor_are_for_private_data(federation):
@@ -202,9 +204,9 @@ def test_the_dry_step_sees_one_batch_of_public_samples(federation):
     from protofl.dry_step.step import dry_step
 
     run = federation()
-    Digest.seen = []
+    SEEN.clear()
     dry_step(run.plan)
-    digests = [sorted(s[4].tolist()) for s in Digest.seen if s[1] == "digest"]
+    digests = [sorted(s[4].tolist()) for s in SEEN if s[1] == "digest"]
     # Of the first four public samples KEPT names 3 and 2; there is one epoch, and two clients.
     assert digests == [[0, 1], [0, 1]]
 

@@ -44,7 +44,7 @@ def check(
         typer.Option(
             "--json",
             help="Print an object with plugin, target, distribution, version, passed, failed, "
-            "skipped and the list checks.",
+            "not_reached, skipped and the list checks.",
         ),
     ] = False,
     data_dir: DataDir = None,
@@ -52,7 +52,8 @@ def check(
 ) -> None:
     """Check a plugin: what every plugin of its kind promises, tried on a toy.
 
-    Prints what was checked, what passed, what failed and why. Exit code 0 when nothing failed, 1
+    Prints what was checked, what passed, what failed and why; what could not be tried because
+    another check fails is "not reached" and points to it. Exit code 0 when nothing failed, 1
     when something did, 2 when the plugin can't be loaded. The same checks for your own tests are
     in protofl.testing.
     """
@@ -63,12 +64,14 @@ def check(
     with contextlib.redirect_stdout(sys.stderr):
         contract, owner = _load(name, given, data_dir)
         findings = _run(contract)
-    counts = {w: sum(f.outcome == w for f in findings) for w in ("passed", "failed", "skipped")}
+    words = ("passed", "failed", "not reached", "skipped")
+    counts = {w: sum(f.outcome == w for f in findings) for w in words}
     if json:
         from json import dumps
 
         checks = [finding.to_json() for finding in findings]
-        render.plain([dumps({**owner, **counts, "checks": checks}, indent=1, ensure_ascii=False)])
+        numbers = {word.replace(" ", "_"): count for word, count in counts.items()}
+        render.plain([dumps({**owner, **numbers, "checks": checks}, indent=1, ensure_ascii=False)])
     else:
         _print(owner, findings, counts)
     if debug:

@@ -7,6 +7,7 @@ import inspect
 import re
 from typing import Any
 
+from protofl.discovery.declarations import check_declared
 from protofl.discovery.kinds import Plugin, spec_hooks
 from protofl.errors import UsageError, place_of, unknown
 from protofl.hookspecs.version import HOOKSPEC_VERSION, WHAT_CHANGED, parse_version, serves
@@ -66,6 +67,7 @@ def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it
     config = getattr(plugin, "Config", Config)
     if not (isinstance(config, type) and issubclass(config, Config)):
         raise UsageError(f"{label}: its Config is no protofl.Config", do="derive it: pf.Config")
+    check_declared(label, plugin)
     specs = spec_hooks(kind)
     for hook in specs:
         if hasattr(plugin, hook) and not inspect.isroutine(getattr(plugin, hook)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
@@ -69,7 +68,3 @@ class Looks:
     def missed(self, key: str) -> None:
         """A key is looked for in vain, in a download of this round or of the last."""
         self._now.setdefault(key, self.reader)
-
-    def __call__(self, method: str, hook: str, arguments: Mapping[str, Any]) -> None:
-        """A method's hook is about to be called."""
-        self.reader = f"{method}.{hook}" if "client" in arguments else ""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 
 from protofl.discovery.kinds import hooks_of
 from protofl.discovery.registry import Registry
+from protofl.dry_step.hints import hint
+from protofl.dry_step.sending import FoundLater, is_by_class
 from protofl.errors import Lacking, ProtoflError, Refused, UsageError, part_of
 from protofl.hookspecs.method import MERGED_HOOKS
 from protofl.plan.plan import Plan
@@ -22,14 +25,16 @@ def without_term(term: Term, missed: Mapping[str, str], plan: Plan) -> UsageErro
         missed: {key: ``METHOD.HOOK`` that looked for it in a download in vain}.
         plan: The run.
     """
-    what = f"the loss term {term.label!r} did not come into being in two rounds"
+    whose = f"the loss term {term.label!r} of {term.method}.local_loss"
+    what = f"{whose} did not come into being in two rounds"
     drop = f"drop it: --drop local_loss.{term.label}"
     # What its own method looked for, or a phase that needs it.
     own = [key for key, reader in missed.items() if reader.partition(".")[0] in ("", term.method)]
     keys = sorted(own or missed)
     if not keys:
         near = "its method looked for nothing in the download that is not there"
-        return UsageError(what, near, drop)
+        advice = f"return it, or leave it out of the terms of {term.method}; for a run"
+        return UsageError(what, near, f"{advice} {drop}")
     near = f"its method looked in the download for: {', '.join(map(repr, keys))}"
     do = "; ".join(_senders(key, "download_payload", plan, term.method) for key in keys)
     return Refused(what, near, do, lacks="key", name=keys[0])
@@ -57,7 +62,8 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: s
         up: The last upload.
         reader: The client's hook that was called last, ``METHOD.HOOK``; empty for another's.
     """
-    what, composition = f"the dry step failed: {error.what}", plan.composition
+    what = error.args[0] if isinstance(error, FoundLater) else error.what
+    what, composition = f"the dry step failed: {what}", plan.composition
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, Lacking):
         cause = cause.__cause__
@@ -68,7 +74,13 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: s
     sent = Payload.from_bytes(up if on_server else down)
     came = f"{sender} of {' and '.join(composition.makers(sender))} sends: {_shapes(sent)}"
     if cause is None:
-        return UsageError(what, error.near or came, error.do)
+        near = error.near or came
+        raw = error.__cause__
+        if raw is not None and not isinstance(raw, ProtoflError):
+            plugins = [member.plugin for member in composition.members.values()]
+            found = hint(raw, hook, _round_of(error.place), plugins)
+            return UsageError(what, near, "\n".join(filter(None, (found, error.do))))
+        return UsageError(what, near, error.do)
     known = {"lacks": cause.lacks, "name": part_of(cause.key)}
     if cause.lacks in ("module", "name"):
         return Refused(what, error.near, error.do, **known)
@@ -77,11 +89,25 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: s
         # Of several methods the one that was called is named by the place.
         method, read_by = error.place.partition(" of ")[2] or composition.providers[hook], hook
     near = f"{read_by} of {method} reads it; {came}" if method else came
-    if cause.lacks == "shape" and method:
+    makers = composition.makers(sender)
+    declared = {name for maker in makers for name in _declared(maker, sender, plan.registry)}
+    rows = [key for key in sent if is_by_class(key)]
+    if cause.key == "classes" and rows:
+        what += f", from {sender} of {' and '.join(makers)}"
+        do = f"return pf.class_rows(known, {rows[0]}=table) there: rows, and whose they are"
+    elif not on_server and _round_of(error.place) == 0 and cause.key in declared:
+        do = f"round 0 brings nothing: ask before reading it, if {cause.key!r} in client.received"
+    elif cause.lacks == "shape" and method:
         do = f"take it from the method that reads it: --use {sender}={method}"
     else:
         do = _senders(cause.key, sender, plan, method)
     return Refused(what, near, do, **known)
+
+
+def _round_of(place: str) -> int:
+    """The round of a place as `naming` writes it; -1 for none."""
+    last = place.rpartition("round ")[2]
+    return int(last) if last.isdigit() else -1
 
 
 def _shapes(sent: Payload) -> str:
@@ -109,7 +135,9 @@ def _senders(key: str, hook: str, plan: Plan, reader: str) -> str:
     found = [f"{', '.join(names)} ({way} {hook}=METHOD)" for way, names in ways.items() if names]
     words = f"{key!r} is sent by {hook} of: {', or of: '.join(found)}"
     if not found:
-        words = f"no other installed method sends {key!r} in {hook}"
+        near = get_close_matches(key, {part_of(name) for name in sent}, n=1, cutoff=0.8)
+        words = f"did you mean {near[0]!r}? " if near else ""
+        words += f"no other installed method sends {key!r} in {hook}"
     if reader not in (composition.main, *ways["--use"]) and reader in (*makers, *ways["--add"]):
         have = hooks_of("method", composition.members[reader].plugin)
         lacking = [h for h in MERGED_HOOKS if h in have and reader not in composition.makers(h)]

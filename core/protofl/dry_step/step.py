@@ -6,6 +6,7 @@ a key that a hook reads and nobody sends, shapes that do not fit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from protofl.dry_step.looks import Looks
 from protofl.dry_step.refusals import explained, without_key, without_term
+from protofl.dry_step.watching import Watching
 from protofl.errors import ProtoflError
 from protofl.hosts.host import Host
 from protofl.hosts.jobs import Evaluate, Job, Reply, Train
@@ -23,13 +25,15 @@ from protofl.rounds.federation import Federation
 class _DryHost(Host):
     """A host of which what crosses last is kept, and what its clients look for in it."""
 
-    def __init__(self, plan: Plan, looks: Looks) -> None:
+    def __init__(self, plan: Plan, looks: Looks, watching: Watching) -> None:
         super().__init__(plan, read=looks.read)
-        self._looks = looks
+        self._looks, self._watching = looks, watching
         self.down, self.up = b"", b""
 
     def handle(self, job: Job) -> Reply:
         self._looks.begin(job)
+        if isinstance(job, Train) and job.client == 0 and job.when == "before_upload":
+            self._watching.begin_round()
         if isinstance(job, Evaluate) or (isinstance(job, Train) and not job.keep_received):
             self.down = job.blob
         reply = super().handle(job)
@@ -38,21 +42,28 @@ class _DryHost(Host):
         return reply
 
 
-def dry_step(plan: Plan) -> dict[str, Any]:
+def dry_step(plan: Plan, note: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
     """Run two rounds of two clients with one batch each; leave no trace.
+
+    Args:
+        plan: The run.
+        note: Takes lines about what is allowed and hurts.
 
     Returns:
         What clients send, as the gate of uploads keeps it.
 
     Raises:
         Refused: A term or key is missing in the second round, or a tensor has the wrong shape.
-        UsageError: A hook failed.
+        UsageError: A hook failed, or does what no hook may do.
     """
     looks = Looks()
-    watched = replace(plan, composition=plan.composition.watched(looks))
-    host = _DryHost(for_dry_rounds(watched, min(2, plan.info.num_clients)), looks)
+    watching = Watching(plan, looks)
+    watched = replace(plan, composition=plan.composition.watched(watching))
+    host = _DryHost(for_dry_rounds(watched, min(2, plan.info.num_clients)), looks, watching)
     try:
-        line, learned = two_dry_rounds(host)
+        with watching.chance.noticed():
+            line, learned = two_dry_rounds(host)
+        watching.conclude()
     except ProtoflError as error:
         raise explained(error, plan, host.down, host.up, looks.reader) from error
     missing = [term for term in plan.composition.terms if term.label not in line["loss_terms"]]
@@ -60,6 +71,8 @@ def dry_step(plan: Plan) -> dict[str, Any]:
         raise without_term(missing[0], looks.training, plan)
     if looks.evaluation:
         raise without_key(looks.evaluation, plan)
+    for words in watching.notes.values():
+        note(words)
     return learned
 
 

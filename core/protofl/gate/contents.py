@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -59,9 +59,17 @@ class Contents:
         except ValueError as error:
             raise Fault("", "format", f"{len(blob)} bytes that are no payload ({error})") from None
         forms = self._decoder.forms(blob, header)
-        self._check_rows(forms[0])
-        check_ranks(forms[0])
+        self.check_header(forms[0])
         return forms
+
+    def check_header(self, header: Header) -> None:
+        """What a payload says that it holds can be, as far as that needs no look at others.
+
+        Raises:
+            Fault: It can't.
+        """
+        self._check_rows(header)
+        check_ranks(header)
 
     def _check_rows(self, header: Header) -> None:
         """Types and numbers of rows.
@@ -129,6 +137,15 @@ class Contents:
         Raises:
             Fault: One is none.
         """
+        self.check_classes(payload, upload=upload)
+        self.check_finite(payload)
+
+    def check_classes(self, payload: Mapping[str, Tensor], *, upload: bool) -> None:
+        """Classes and numbers of samples.
+
+        Raises:
+            Fault: One is none.
+        """
         for name, tensor in payload.items():
             if _names_classes(name):
                 several = self._declared.is_exempt(name, "several")
@@ -137,6 +154,13 @@ class Contents:
                 _check_range(name, tensor, self._public, "public sample", several=False)
             elif upload and name in ("samples", "counts") and not tensor.is_floating_point():
                 _check_counts(name, tensor)
+
+    def check_finite(self, payload: Payload) -> None:
+        """That all numbers are finite, and within the bound.
+
+        Raises:
+            Fault: One is not.
+        """
         bad = payload.nonfinite(self._bound)
         if bad is None:
             return

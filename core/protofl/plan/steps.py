@@ -19,7 +19,7 @@ from protofl.models.architecture import Architecture
 from protofl.optim.given import OWNERS, training_options
 from protofl.options.declared import check_consent
 from protofl.plan.inputs import architectures_of
-from protofl.plan.settings import CHOOSING, Settings, build
+from protofl.plan.settings import CHOOSING, Settings, build, check_names
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.composition import Composition
 from protofl.views.run import RunInfo
@@ -64,7 +64,9 @@ def with_defaults(
     width = getattr(choices["model-group"].plugin, "feature_dim", None)
     defaults: dict[str, Any] = {} if width is None else {"feature_dim": width}
     defaults |= getattr(choices["dataset"].plugin, "defaults", {})
-    defaults |= composition.members[composition.main].call("run_defaults") or {}
+    asked = composition.members[composition.main].call("run_defaults") or {}
+    check_names(asked, f"option in run_defaults of {composition.main}:")
+    defaults |= asked
     return build({**defaults, **given})
 
 

@@ -7,7 +7,7 @@ for every batch, so it is frozen to plain callables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from functools import partial
 from typing import Any
@@ -16,12 +16,14 @@ import pluggy
 
 from protofl.discovery.registry import Registry
 from protofl.errors import RunFailure, UsageError, unknown
+from protofl.gate.returned import expect_returned
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, MERGED_HOOKS, ROUND_HOOKS, MethodSpec
 from protofl.options.declared import Config
 from protofl.plugin.baseline import Baseline
 from protofl.plugin.loss import Loss
 from protofl.plugin.members import Member, bound_to
 from protofl.plugin.terms import Term, chosen_terms
+from protofl.plugin.watch import Watch
 from protofl.transit.codec import Codec, coding_of
 from protofl.transit.hooks import Around, Together
 from protofl.views.batch import Given
@@ -29,9 +31,6 @@ from protofl.views.client import Client
 from protofl.views.run import Phase, RunInfo
 
 BASELINE = "baseline"
-
-Watch = Callable[[str, str, Mapping[str, Any]], None]
-"""Is told of a call: the method, the hook, and its arguments."""
 
 
 class Composition:
@@ -98,7 +97,7 @@ class Composition:
         self.upload, self.download = (self._codec(name) for name in ("upload", "download"))
         self._callers = {hook: self._caller(hook) for hook in ROUND_HOOKS}
         self._writers = {hook: self._writers_of(hook) for hook in LIFECYCLE_HOOKS}
-        self._watch: Watch = lambda method, hook, arguments: None
+        self._watch = Watch()
 
     # --- putting it together ------------------------------------------------------------------
 
@@ -153,7 +152,7 @@ class Composition:
         return Codec(direction, (coding_of(direction, m.name, m.plugin, m.call) for m in wrappers))
 
     def watched(self, watch: Watch) -> Composition:
-        """The same composition, of which every call of a hook is told beforehand."""
+        """The same composition, whose hooks are called by a watch."""
         twin = copy(self)
         twin._watch = watch
         return twin
@@ -173,17 +172,17 @@ class Composition:
         """Call one of the six hooks; its result is what its one provider returns.
 
         Raises:
-            RunFailure: The provider returned None.
+            RunFailure: The provider returned nothing, or what the hook may not return.
         """
         owner = self.providers[hook]
-        self._watch(owner, hook, arguments)
-        result = self._callers[hook](**bound_to(owner, arguments))
-        if result is None:
-            raise RunFailure(
-                f"{self.provider(hook)}.{hook} returned nothing",
-                do="return an empty pf.Payload() or {} where there is nothing to send or change",
-            )
-        return result
+        given = bound_to(owner, arguments)
+
+        def do() -> Any:  # noqa: ANN401
+            found = self._callers[hook](**given)
+            expect_returned(hook, " and ".join(self.makers(hook)), found, given)
+            return found
+
+        return self._watch.call(owner, hook, given, do)
 
     def around(self, hook: str) -> tuple[list[tuple[str, type]], list[tuple[str, type]]]:
         """Who makes a payload, by name and class: the hook's providers, and who else has a part.
@@ -219,8 +218,9 @@ class Composition:
         """Call a lifecycle hook of every method on its side; {method: what it returned}."""
         results = {}
         for member in self._writers[hook]:
-            self._watch(member.name, hook, arguments)
-            results[member.name] = member.call(hook, **arguments)
+            given = bound_to(member.name, arguments)
+            do = partial(member.call, hook, **given)
+            results[member.name] = self._watch.call(member.name, hook, given, do)
         return results
 
     def has(self, hook: str) -> bool:
@@ -267,5 +267,6 @@ class Composition:
         trained = self.terms_of(phase)
         for method in dict.fromkeys(term.method for term in trained):
             labels = {t.name: t.label for t in trained if t.method == method}
-            sources.append(self.members[method].loss(client, labels, given.get(method)))
+            source = self.members[method].loss(client, labels, given.get(method))
+            sources.append(self._watch.loss(source))
         return Loss(sources)

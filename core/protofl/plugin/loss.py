@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from protofl.errors import RunFailure
+from protofl.gate.returned import expect_terms
 from protofl.models.architecture import SplitModel
 from protofl.views.batch import Batch, Given, Output, PerStep
 from protofl.views.client import Learner
@@ -30,7 +31,7 @@ class LossSource:
     """
 
     method: str
-    function: Callable[..., Mapping[str, Tensor] | None]
+    function: Callable[..., Mapping[str, Tensor]]
     arguments: tuple[str, ...]
     learner: Learner
     labels: Mapping[str, str]
@@ -80,8 +81,7 @@ class Loss:
         """The terms of one batch, with what each method's loss is given.
 
         Raises:
-            RunFailure: A hook returned nothing or a term that it does not declare, or there is
-                no term at all.
+            RunFailure: A hook returned what are no terms of its method, or there is no term at all.
         """
         terms: dict[str, Tensor] = {}
         for source in self._sources:
@@ -92,15 +92,7 @@ class Loss:
                 "given": given[source.method],
             }
             found = source.function(*[seen[a] for a in source.arguments])
-            if found is None:
-                raise RunFailure(f"{source.method}.local_loss returned nothing")
-            if not found.keys() <= source.declared:
-                extra = sorted(found.keys() - source.declared)[0]
-                raise RunFailure(
-                    f"{source.method}.local_loss returned the undeclared term {extra!r}",
-                    f"declared: {', '.join(sorted(source.declared))}",
-                    "add it to the method's terms",
-                )
+            expect_terms(source.method, found, source.declared)
             for name, value in found.items():
                 if name in source.labels:
                     terms[source.labels[name]] = value

@@ -8,6 +8,7 @@ from typing import Any
 
 from protofl.discovery.registry import Registry
 from protofl.errors import UsageError
+from protofl.gate.returned import expect_returned
 from protofl.options.declared import Config, parse_config
 from protofl.plugin.baseline import Baseline
 from protofl.plugin.choice import Choice
@@ -28,7 +29,10 @@ class Member(Choice):
 
     def call(self, hook: str, **given: Any) -> Any:  # noqa: ANN401 - as the hook says
         """Call a hook; the client or the server that it is given is bound to this plugin."""
-        return super().call(hook, **bound_to(self.name, given))
+        found = super().call(hook, **bound_to(self.name, given))
+        if self.kind == "method":
+            expect_returned(hook, self.name, found, given)
+        return found
 
     @property
     def terms(self) -> dict[str, str]:

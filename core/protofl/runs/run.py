@@ -151,6 +151,9 @@ class _Life:
             if (self.folder.path / "config.json").exists():
                 self.timeline.write(self.folder.path / "profile")
 
+    def _note(self, line: str) -> None:
+        self.progress(events.Note(line))
+
     def _before_the_first_round(self) -> dict[str, Any]:
         """The dry step, and the folder behind it, while the hosts are still starting."""
         plan, spans, learned = self.plan, self.timeline.spans, dict[str, Any]()
@@ -158,10 +161,10 @@ class _Life:
         if plan.settings.dry_step and begins:
             self.progress(events.DryStepStarted())
             with spans.span("dry step", "start"):
-                learned = dry_step(plan)
+                learned = dry_step(plan, self._note)
         if path := self.request.save_recipe:
             write_recipe(path, typed_in(plan, self.request.options))
-            self.progress(events.Note(f"the recipe of this run is in {path}"))
+            self._note(f"the recipe of this run is in {path}")
         with spans.span("costs", "start"):
             for architecture in plan.info.architectures:
                 plan.cost(architecture)  # kept for the rounds
@@ -175,7 +178,7 @@ class _Life:
         few = int((plan.split(0).train_sizes < LEAST).sum())
         if few:
             line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
-            self.progress(events.Note(line))
+            self._note(line)
         return learned
 
     def write_partition(self) -> None:

@@ -8,6 +8,7 @@ understands too.
 from __future__ import annotations
 
 import inspect
+import re
 import shutil
 import tempfile
 import time
@@ -25,7 +26,7 @@ import torch
 from protofl.discovery.checks import check_class
 from protofl.discovery.kinds import spec_hooks
 from protofl.discovery.registry import Registry
-from protofl.errors import ProtoflError, UsageError, last_place
+from protofl.errors import ProtoflError, UsageError, last_place, own_place
 from protofl.options.declared import Config, VariantConfig, parse_config
 from protofl.plugin.choice import Choice, choose
 from protofl.program.naming import installed_name, plain_name
@@ -46,6 +47,10 @@ def skip(why: str) -> None:
     raise SkipTest(why)
 
 
+class NotReached(SkipTest):
+    """A check can't be tried, as another one fails; pytest leaves it out."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """What one check found.
@@ -53,8 +58,9 @@ class Finding:
     Attributes:
         check: The check's name, without ``test_``.
         words: What it looks at, in a sentence.
-        outcome: ``passed``, ``failed`` or ``skipped``.
-        why: What was broken, why it was left out, or a remark.
+        outcome: ``passed``, ``failed``, ``skipped``, or ``not reached`` where another check has
+            failed by the same cause.
+        why: What was broken, why it was left out, which other check fails, or a remark.
         seconds: How long it took.
         trace: The traceback of a failure.
     """
@@ -246,29 +252,44 @@ def run_checks(
         contract: A contract whose ``plugin`` is set.
         report: Called with what each check looks at, before it starts.
     """
-    findings = []
+    findings, causes = [], dict[str, str]()
     for name, words in checks_of(contract).items():
         report(words)
-        findings.append(_run_check(contract, name, words))
+        findings.append(_run_check(contract, name, words, causes))
     return findings
 
 
-def _run_check(contract: type[Contract], name: str, words: str) -> Finding:
+def _run_check(contract: type[Contract], name: str, words: str, causes: dict[str, str]) -> Finding:
+    """Run a check; ``causes`` are those of failures, with the check that failed first."""
     start, found = time.perf_counter(), contract()
     outcome, why, trace = "passed", "", ""
     found.setup_method()
     try:
         getattr(found, name)()
         why = "; ".join(dict.fromkeys(found.remarks))
+    except NotReached as reason:
+        outcome, why = "not reached", str(reason)
     except SkipTest as reason:
         outcome, why = "skipped", str(reason)
     except Exception as error:
+        first = causes.setdefault(_cause(error), words)
         outcome, why, trace = "failed", _reason(error), traceback.format_exc()
+        if first != words:
+            outcome, why = "not reached", f"it fails as this does: {first}"
     finally:
         found.teardown_method()
     return Finding(
         name.removeprefix("test_"), words, outcome, why, time.perf_counter() - start, trace
     )
+
+
+def _cause(error: BaseException) -> str:
+    """What errors of one cause have in common, whichever client or round they are of."""
+    while isinstance(error, ProtoflError) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, (ProtoflError, AssertionError)):
+        return re.sub(r"\d+", "N", str(error).partition("\n")[0])
+    return f"{type(error).__name__}, {own_place(error) or last_place(error)}"
 
 
 def _reason(error: Exception) -> str:

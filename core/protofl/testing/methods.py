@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +17,6 @@ from protofl.options.declared import Config, VariantConfig
 from protofl.plan.plan import Plan
 from protofl.testing import toy
 from protofl.testing.contract import expect, skip
-from protofl.testing.donors import Donated
 from protofl.testing.equality import (
     EXACT,
     RESIDUAL,
@@ -27,6 +25,7 @@ from protofl.testing.equality import (
     double_precision,
     ragged_images,
 )
+from protofl.testing.sound import Sound
 from protofl.views.batch import Batch, Output
 from protofl.views.client import Client
 from protofl.views.run import Phase
@@ -41,7 +40,7 @@ LONELY = [[8, 0, 0, 0, 0], [3, 4, 2, 0, 0], [0, 5, 0, 6, 0], [4, 4, 4, 0, 0]]
 Line = Mapping[str, Any]
 
 
-class MethodContract(Donated):
+class MethodContract(Sound):
     """The checks of a method, each on a toy federation of four clients.
 
     Attributes:
@@ -73,7 +72,7 @@ class MethodContract(Donated):
         """
         given = {"use": self.taken, **self.run, **options, "block": self.block}
         if getattr(self.cls, "needs_public", False):
-            given.setdefault("public", self._public())
+            given.setdefault("public", self.public())
         given["options"] = {self.label: {**self.chosen, **(set or {})}, **(parts or {})}
         given["options"] = {name: values for name, values in given["options"].items() if values}
         refused: Refused | None = None
@@ -88,15 +87,13 @@ class MethodContract(Donated):
                 refused = refused or error
         raise refused or AssertionError("there is no group to try")
 
-    def _public(self) -> str:
-        path = self.folder / "public.npz"
-        shape = (12, toy.SIDE, toy.SIDE)
-        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-        np.savez(path, x_train=x, y_train=np.arange(12) % 4)
-        return f"npz:{path}"
-
     def fed(self, *, trial: int = 0, backwards: bool = False, **options: Any) -> toy.Toy:  # noqa: ANN401
-        """A toy federation of the method; ``options`` as `plan` takes them."""
+        """A toy federation of the method; ``options`` as `plan` takes them.
+
+        Raises:
+            NotReached: The method doesn't pass the dry step, so that no run of it begins.
+        """
+        self.expect_reached()
         return toy.Toy(self.plan(**options), trial=trial, backwards=backwards)
 
     # --- declarations ---------------------------------------------------------------------------
@@ -342,7 +339,7 @@ class MethodContract(Donated):
             expect(math.isclose(whole, parts, rel_tol=1e-6), f"train_loss {whole}, terms {parts}")
 
     def test_the_dry_step_leaves_no_trace(self) -> None:
-        """It passes the dry step, which leaves no trace."""
+        """The dry step leaves no trace."""
         clean, after = self.fed(), self.fed()
         clean.rounds(2)
         generator = torch.get_rng_state()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-from protofl.errors import RunFailure, naming
+from protofl.errors import naming
 from protofl.hookspecs.markers import hookimpl
 from protofl.transit.merging import merged
 from protofl.views.client import Client
@@ -48,9 +48,6 @@ class Together:
         for method, call in self._calls.items():
             with naming(f"{hook} of {method}"):
                 parts[method] = call(hook, **arguments)
-                if parts[method] is None:
-                    do = "return an empty pf.Payload() or {} where there is nothing to send"
-                    raise RunFailure("it returned nothing", do=do)
         return merged(parts)
 
     @hookimpl

@@ -50,7 +50,7 @@ class Learner(Sizes[ConfigT]):
 
         def __getattr__(self, name: str) -> NoReturn:
             if name.startswith("_") or not hasattr(Client, name):
-                raise AttributeError(f"a client has no {name!r}")
+                raise AttributeError(f"a client has no {name!r}", name=name, obj=self)
             raise RunFailure(
                 f"{self._owner}.local_loss reads client.{name}",
                 "it sees the batch, the output, the client's model, options and sizes, and what "

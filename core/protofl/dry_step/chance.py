@@ -1,0 +1,189 @@
+"""Chance that a run can't repeat: draws from generators that nobody seeded for the hook."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from protofl.errors import UsageError
+
+SEEDED = (
+    *("setup_server", "setup_client", "before_training", "local_loss", "after_batch"),
+    *("after_training", "server_aggregate", "server_train"),
+)
+"""Hooks for which torch's global generators are seeded by seed, purpose, round and client."""
+
+_SOURCES = {
+    "Python's random": "client.generator(purpose) or server.generator(purpose) with torch, or "
+    "random.Random(seed) of a number drawn from it",
+    "NumPy's global generator": "client.generator(purpose) or server.generator(purpose) with "
+    "torch; where NumPy or scikit-learn has to draw, give it a number drawn from that one as seed",
+    "a NumPy generator without a seed": "give it as seed a number drawn from "
+    "client.generator(purpose) or server.generator(purpose)",
+    "torch's global generator": "draw with generator=client.generator(purpose), on the server "
+    "server.generator(purpose)",
+}
+"""Where a hook may draw what a second run draws otherwise, and what to do instead."""
+
+
+class Chance:
+    """Whether hooks draw from generators of the process.
+
+    A draw counts where a hook makes it whenever it is called, at least twice: another thread of
+    the process may draw in between.
+    """
+
+    def __init__(self) -> None:
+        self._called: Counter[str] = Counter()
+        self._drawn: Counter[tuple[str, str]] = Counter()
+        self._unseeded = 0
+
+    @contextmanager
+    def noticed(self) -> Iterator[None]:
+        """Notice NumPy generators that are made without a seed, inside the block."""
+        home: Any = np.random.bit_generator
+        plain = getattr(home, "randbits", None)
+        if plain is None:  # another NumPy asks the system in another way
+            yield
+            return
+
+        def counted(bits: int) -> int:
+            self._unseeded += 1
+            return int(plain(bits))
+
+        home.randbits = counted
+        try:
+            yield
+        finally:
+            home.randbits = plain
+
+    def watched(self, who: str, hook: str, do: Callable[[], Any]) -> Any:  # noqa: ANN401
+        """Carry out a hook's call, and note what it has drawn."""
+        before = self._states(hook)
+        found = do()
+        self._called[who] += 1
+        after = self._states(hook)
+        for source in _SOURCES:
+            if not _equal(before[source], after[source]):
+                self._drawn[who, source] += 1
+        return found
+
+    def _states(self, hook: str) -> dict[str, Any]:
+        seeded = hook in SEEDED
+        return {
+            "Python's random": random.getstate(),
+            "NumPy's global generator": np.random.get_state(legacy=False)["state"],
+            "a NumPy generator without a seed": self._unseeded,
+            "torch's global generator": None if seeded else _torch_states(),
+        }
+
+    def conclude(self) -> None:
+        """All hooks have been called.
+
+        Raises:
+            UsageError: One of them draws what a second run would draw otherwise.
+        """
+        for (who, source), count in self._drawn.items():
+            if count >= min(2, self._called[who]):
+                raise UsageError(
+                    f"{who} draws from {source}, or seeds it",
+                    "a run depends on its configuration and seed alone, and could not be repeated",
+                    _SOURCES[source],
+                )
+
+
+def _torch_states() -> list[torch.Tensor]:
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states += torch.cuda.get_rng_state_all()
+    return states
+
+
+def _equal(before: Any, after: Any) -> bool:  # noqa: ANN401 - states of generators
+    if isinstance(before, dict):
+        return before["pos"] == after["pos"] and np.array_equal(before["key"], after["key"])
+    if isinstance(before, list):
+        return all(map(torch.equal, before, after))
+    return bool(before == after)
+
+
+# --- inside a loss --------------------------------------------------------------------------------
+
+NUMBERS = {
+    *("item", "tolist", "numpy", "__array__"),
+    *("__bool__", "__int__", "__float__", "__index__"),
+}
+"""What makes numbers of tensors."""
+
+DRAWS = {
+    *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"),
+    *("normal", "bernoulli", "multinomial", "poisson", "binomial", "gumbel_softmax"),
+    *("normal_", "uniform_", "random_", "bernoulli_", "exponential_", "cauchy_", "log_normal_"),
+    *("geometric_", "dropout", "dropout_", "alpha_dropout", "feature_alpha_dropout"),
+    *("dropout1d", "dropout2d", "dropout3d", "rrelu", "rrelu_"),
+}
+"""What draws random numbers."""
+
+_TORCH = str(Path(torch.__file__).parent)
+_CALLS = {
+    function.__code__
+    for name in ("__call__", "_wrapped_call_impl", "_call_impl")
+    if (function := getattr(nn.Module, name, None)) is not None
+}
+
+
+class Inside(TorchFunctionMode):
+    """Notices numbers taken out of tensors and random draws, but for those of modules (dropout).
+
+    Attributes:
+        found: {``number`` or ``draw``: the function, and where it was called}.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, str] = {}
+
+    def __torch_function__(
+        self,
+        func: Any,  # noqa: ANN401 - torch's
+        types: Any,  # noqa: ANN401
+        args: Any = (),  # noqa: ANN401
+        kwargs: Any = None,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        """Look at a call of torch, and carry it out."""
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        if name in NUMBERS:
+            self._note("number", func)
+        elif name in DRAWS and kwargs.get("generator") is None and kwargs.get("training", True):
+            self._note("draw", func)
+        return func(*args, **kwargs)
+
+    def _note(self, kind: str, func: Any) -> None:  # noqa: ANN401
+        if kind in self.found:
+            return
+        place, frame = "", sys._getframe(2)
+        walked: FrameType | None = frame
+        while walked is not None and walked.f_code is not Inside.entered.__code__:
+            if walked.f_code in _CALLS:
+                return
+            file = walked.f_code.co_filename
+            if not place and not file.startswith(_TORCH):
+                place = f"{Path(file).name}:{walked.f_lineno}"
+            walked = walked.f_back
+        self.found[kind] = f"{resolve_name(func) or func.__name__}, {place}"
+
+    def entered(self, do: Callable[[], Any]) -> Any:  # noqa: ANN401
+        """Carry out a loss, and look at what it calls."""
+        with self:
+            return do()

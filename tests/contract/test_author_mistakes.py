@@ -1,0 +1,50 @@
+"""Every mistake of the table is found before training, in words that say what to do."""
+
+from __future__ import annotations
+
+import protofl as pf
+import pytest
+from author_mistakes import PAGE, everything, page
+from protofl.dry_step.step import dry_step
+from protofl.testing import toy
+from protofl.testing.toy_methods import Prototypes
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return everything(tmp_path_factory.mktemp("mistakes"))
+
+
+def test_each_names_the_hook_and_what_to_do(found):
+    for mistake, told in found:
+        label = f"{mistake.hook}, {mistake.words}: {told}"
+        if told.error is None:
+            assert len(told.notes) == 1 and mistake.hook in told.notes[0], label
+            continue
+        assert isinstance(told.error, pf.UsageError), label
+        assert mistake.hook in told.error.what, label
+        assert told.error.near and told.error.do, label
+        assert len(str(told.error)) < 900, label
+
+
+def test_the_page_has_their_words(found):
+    written = PAGE.read_text(encoding="utf-8")
+    assert written == page(found), "write it anew: python tests/contract/author_mistakes.py"
+
+
+def test_what_hurts_and_is_allowed_is_a_note(found):
+    notes = {m.words for m, told in found if told.error is None}
+    assert notes == {
+        "float64",
+        "a weight made with `.item()`",
+        "a draw",
+        "no declaration",
+        "`upload_paylod`, misspelt",
+    }
+
+
+def test_the_sound_method_passes_without_a_word(tmp_path):
+    notes = []
+    plan = toy.make_plan("mine", tmp_path, extra={("method", "mine"): Prototypes})
+    dry_step(plan, notes.append)
+    assert notes == []
