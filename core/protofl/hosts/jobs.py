@@ -206,7 +206,8 @@ class Absent(Reply):
     """What a pool answers for a client that does not: it is as if it had not trained.
 
     Attributes:
-        reason: ``deadline``, ``failed`` or ``left``; what the run itself leaves out is ``skipped``.
+        reason: ``failed``, or a word of the pool's own. What the run itself leaves out is
+            ``skipped``, and in virtual time ``deadline``, ``late`` or ``left``.
         notes: Lines for the user.
     """
 

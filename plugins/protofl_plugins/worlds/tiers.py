@@ -5,9 +5,9 @@ tier    in training download  upload    latency  where the figures are from
 ======  ==========  ========  ========  =======  ==================================================
 phone   10 GFLOP/s  6 Mbit/s  2 Mbit/s  50 ms    Wang et al., "A Field Guide to Federated
                                                  Optimization" (arXiv 2107.06917), whose cost model
-                                                 estimates 0.75 MB/s down and 0.25 MB/s up of
-                                                 phones in production, seven times slower than a
-                                                 machine of its developers
+                                                 estimates 0.75 MB/s down and 0.25 MB/s up for
+                                                 phones in production, and computing about seven
+                                                 times slower than a developer's machine
 laptop  70 GFLOP/s  100       20        20 ms    seven phones; the benchmark for broadband of the
                                                  US's FCC since March 2024
 server  4 TFLOP/s   1000      1000      2 ms     half the peak of an NVIDIA T4 (8.1 TFLOP/s in
