@@ -484,3 +484,13 @@ def test_jobs_carry_what_is_encoded():
     opened(plan, pool).round(0)
     job, reply = pool.trained[0]
     assert isinstance(job, Train) and type(reply).from_header(reply.header(), reply.blob) == reply
+
+
+def test_what_was_sent_is_told_by_its_form():
+    """Errors of the dry step tell what a method sends, and not what wrappers make of it."""
+    for wrappers in ({}, {"top-k": None, "quantise": None}):
+        plan = make_plan("feddistill", wrappers=wrappers, use={"server_aggregate": "fedproto"})
+        with pytest.raises(pf.UsageError) as caught:
+            dry_step(plan)
+        assert "upload_payload of feddistill sends: " in caught.value.near
+        assert "class_logits [4, 4]" in caught.value.near and "indices" not in caught.value.near

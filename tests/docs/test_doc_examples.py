@@ -15,6 +15,8 @@ import torch
 from doc_pages import DOCS, ROOT, blocks_of, commands_of
 from protofl.discovery.kinds import KINDS, hooks_of
 from protofl.discovery.registry import Registry
+from protofl.testing import WrapperContract
+from protofl.testing.contract import run_checks
 from protofl_cli.app import app
 from slowness import quick
 from typer.testing import CliRunner
@@ -77,7 +79,7 @@ def test_there_is_a_guide_for_each_kind():
 
 @pytest.mark.parametrize("kind", GUIDES)
 def test_a_guide_can_be_followed(kind, package, type_in, tmp_path):
-    (plugin,) = package(kind)
+    plugin, *_ = package(kind)
     assert plugin.kind == kind
     loaded = Registry().load(kind, plugin.name)
     assert hooks_of(kind, loaded) and loaded.__doc__
@@ -90,7 +92,7 @@ def test_a_guide_can_be_followed(kind, package, type_in, tmp_path):
 
 
 def loaded_from(package, kind):
-    (plugin,) = package(kind)
+    plugin, *_ = package(kind)
     return Registry().load(kind, plugin.name)
 
 
@@ -141,6 +143,14 @@ def test_the_guides_wrapper_bounds_rows(package):
     sent = end.value.value
     assert torch.allclose(sent["prototypes"], torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
     assert set(sent) == {"prototypes", "counts"} and P[0, 0] == 3
+
+
+def test_the_guides_encoding_keeps_what_a_wrapper_promises(package):
+    package("wrapper")
+    signs = Registry().load("wrapper", "signs")
+    found = run_checks(type("Chosen", (WrapperContract,), {"plugin": signs}))
+    assert not [finding for finding in found if finding.outcome == "failed"]
+    assert not any(finding.why for finding in found if finding.check == "it_does_something")
 
 
 @pytest.mark.parametrize("optimizer", quick(["sgd", "adam"], "adam"))

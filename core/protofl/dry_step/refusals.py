@@ -13,8 +13,8 @@ from protofl.errors import Lacking, ProtoflError, Refused, UsageError, part_of
 from protofl.hookspecs.method import MERGED_HOOKS
 from protofl.plan.plan import Plan
 from protofl.plugin.terms import Term
+from protofl.transit.forms import Form, claimed
 from protofl.transit.merging import SHARED
-from protofl.wire.payload import Payload
 
 
 def without_term(term: Term, missed: Mapping[str, str], plan: Plan) -> UsageError:
@@ -71,7 +71,7 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: s
     hook = "server_aggregate" if hook == "receive_uploads" else hook  # what its donor was asked for
     on_server = hook.startswith("server_")
     sender = "upload_payload" if on_server else "download_payload"
-    sent = Payload.from_bytes(up if on_server else down)
+    sent = claimed(up if on_server else down)
     came = f"{sender} of {' and '.join(composition.makers(sender))} sends: {_shapes(sent)}"
     if cause is None:
         near = error.near or came
@@ -110,11 +110,10 @@ def _round_of(place: str) -> int:
     return int(last) if last.isdigit() else -1
 
 
-def _shapes(sent: Payload) -> str:
+def _shapes(sent: Form) -> str:
     """What a payload holds, with the shapes of what is no part of many tensors."""
     words: Iterable[str] = (
-        part_of(key) if "/" in key else f"{key} {list(tensor.shape)}"
-        for key, tensor in sent.items()
+        part_of(key) if "/" in key else f"{key} {list(entry.shape)}" for key, entry in sent.items()
     )
     return ", ".join(dict.fromkeys(words)) or "nothing"
 

@@ -196,7 +196,7 @@ class Federation:
                 self._stages.note(f"client {client}: its {term} loss is NaN or infinite")
         for client, fault in faults.items():
             if self.plan.settings.on_bad_upload == "stop":
-                raise refused_upload(client, number, fault) from fault
+                raise refused_upload(client, number, fault)
             self._stages.note(left_out(client, number, fault))
             tally.leave_out(client, "skipped")
         return uploads

@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from protofl.errors import RunFailure
-from protofl.files.header import Entry, checked_entry, quoted, short, strict_json
+from protofl.files.header import (
+    Entry,
+    checked_entry,
+    quoted,
+    short,
+    strict_json,
+    tensor_header,
+    words_beside,
+)
 from protofl.files.tensors import TYPES
 from protofl.wire.payload import Payload
 
@@ -63,6 +71,13 @@ def write_forms(forms: Sequence[Form]) -> str:
         for form, became in pairwise(forms)
     ]
     return json.dumps(rows, separators=(",", ":"))
+
+
+def claimed(blob: bytes) -> Form:
+    """The form of the payload that bytes of our own stand for, encoded or not."""
+    wire = tensor_header(blob)
+    text = words_beside(blob, KEY) if blob else ""
+    return read_forms(text, len(json.loads(text)), wire)[0] if text else wire
 
 
 def read_forms(text: str, count: int, wire: Form) -> list[Form]:

@@ -25,7 +25,7 @@ import torch
 from protofl import functional as F
 from torch import Tensor
 
-from protofl_plugins.wrappers.coding import (
+from protofl_plugins.coding import (
     Coded,
     CodingConfig,
     checked_names,

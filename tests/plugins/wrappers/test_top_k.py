@@ -133,11 +133,11 @@ def test_only_some_keys(made):
         "model/w": torch.rand(9, 9),
         "head/w": torch.rand(9, 9),
     }
-    for only, encoded in (
+    for keys, encoded in (
         ("prototypes", {"prototypes"}),
-        ("head/…, prototypes", {"head/w", "prototypes"}),
+        ("head/*, prototypes", {"head/w", "prototypes"}),
     ):
-        wire, _ = send(made(only=only), tensors)
+        wire, _ = send(made(keys=keys), tensors)
         assert {
             name.removesuffix(".indices") for name in wire if name.endswith("indices")
         } == encoded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import protofl as pf
@@ -15,9 +16,10 @@ class CodingConfig(pf.Config):
     direction: Literal["up", "down", "both"] = pf.Field(
         "up", description="encode uploads, downloads, or both"
     )
-    only: str = pf.Field(
-        "",
-        description="keys to encode, with commas between them, PART/… for weights; all where empty",
+    keys: str = pf.Field(
+        "*",
+        description="keys of the payload to encode, with * and ? and commas between "
+        "(head/*,prototypes); of these the floating-point tensors that are no buffers",
     )
 
 
@@ -100,9 +102,7 @@ def is_chosen(name: str, tensor: Tensor, config: CodingConfig) -> bool:
         return False
     if "/buffer/" in name:
         return False
-    part = f"{name.partition('/')[0]}/…" if "/" in name else name
-    wanted = {key.strip() for key in config.only.split(",") if key.strip()}
-    return not wanted or part in wanted or name in wanted
+    return any(fnmatchcase(name, pattern.strip()) for pattern in config.keys.split(","))
 
 
 def checked_names(payload: pf.Payload, form: pf.Payload, parts: set[str]) -> pf.Payload:
@@ -125,7 +125,7 @@ def put_beside(sent: pf.Payload, name: str, tensor: Tensor) -> None:
     """
     if name in sent:
         raise pf.UsageError(
-            f"the payload has {name!r} already", do="name in only= the keys to be encoded"
+            f"the payload has {name!r} already", do="say in keys= what is to be encoded"
         )
     sent[name] = tensor
 

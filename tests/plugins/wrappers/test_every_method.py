@@ -1,0 +1,51 @@
+"""Every method's payloads can be encoded, up and down: the wrappers know none of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from protofl.discovery.registry import Registry
+from protofl.dry_step.step import dry_step
+from protofl.testing import toy
+
+METHODS = [
+    plugin.name
+    for plugin in Registry().plugins("method")
+    if plugin.distribution == "protofl"
+    and not getattr(Registry().load("method", plugin.name), "donates", False)
+]
+OPTIONS = {
+    "top-k": {"direction": "both", "share": 0.5, "error_feedback": True},
+    "quantise": {"stochastic": True},
+}
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory):
+    path = tmp_path_factory.mktemp("public") / "public.npz"
+    x = np.random.default_rng(0).standard_normal((12, toy.SIDE, toy.SIDE))
+    np.savez(path, x_train=x.astype(np.float32), y_train=np.arange(12) % 4)
+    return path
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_runs_with_encoded_payloads(method, public):
+    models = toy.group(toy.NORM) if method in ("fedavg", "fedprox") else None
+    sizes = {}
+    for wrappers in ([], ["top-k", "quantise"]):
+        plan = toy.make_plan(
+            method,
+            public.parent,
+            models=models,
+            public=f"npz:{public}",
+            wrappers=wrappers,
+            options=OPTIONS if wrappers else {},
+        )
+        if wrappers:
+            dry_step(plan)
+        made = toy.Toy(plan)
+        made.rounds(2)
+        sizes[bool(wrappers)] = sum(
+            toy.count_floats(blob) for blob in made.pool.uploads(1).values()
+        )
+    assert sizes[True] < sizes[False] or sizes[False] == 0
