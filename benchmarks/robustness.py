@@ -80,6 +80,7 @@ def one(method: str, defence: str, attack: str, beta: float, seed: int, folder: 
         out=out,
         set=options,
         use={"server_aggregate": defence} if defence else {},
+        progress=False,
         **{"with": [attack or "scaling"]},
         **FEDERATION,
     )

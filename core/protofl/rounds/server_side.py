@@ -122,20 +122,17 @@ class ServerSide:
 
     def learn(self, uploads: Mapping[int, Payload]) -> dict[str, Any]:
         """The server aggregates, then trains; figures on request of what it learned from."""
-        record = self.record
+        record, composition, view = self.record, self._plan.composition, self.view
         with global_stream(record.seed, "server", record.round):
             with self._within(f"receive_uploads, round {record.round}"):
-                uploads = self._plan.composition.pass_on(
-                    "receive_uploads", "uploads", uploads, server=self.view
-                )
+                uploads = composition.pass_on("receive_uploads", "uploads", uploads, server=view)
             if not uploads:
                 return {}
             for hook in ("server_aggregate", "server_train"):
                 place = self._within(f"{hook}, round {record.round}")
                 with self._spans.span(hook, "server"), place:
-                    update = self._plan.composition.call(hook, server=self.view, uploads=uploads)
-                    makers = " and ".join(self._plan.composition.makers(hook))
-                    expect_finite(update, f"{hook} of {makers}")
+                    update = composition.call(hook, server=view, uploads=uploads)
+                    expect_finite(update, f"{hook} of {' and '.join(composition.makers(hook))}")
                 record.knowledge.merge(update)
         return measured(self._plan, self._trial, record.knowledge, uploads)
 
