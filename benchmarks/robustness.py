@@ -16,6 +16,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +115,10 @@ def run(path: Path, seeds: list[int]) -> None:
 
 
 def table(path: Path) -> None:
-    """The tables, mean over seeds in percent."""
+    """The tables, mean over the seeds of which all cells are there, in percent."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
+    ran = Counter(row["cell"][4] for row in rows)
+    rows = [row for row in rows if ran[row["cell"][4]] == len(cells())]
     values: dict[tuple[Any, ...], dict[str, list[float]]] = {}
     for row in rows:
         found = values.setdefault(tuple(row["cell"][:4]), {"honest": [], "all": [], "worst": []})
