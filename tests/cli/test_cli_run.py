@@ -376,3 +376,66 @@ def test_as_a_stranger_types_it(subprocess_of, data_dir, tmp_path):
     assert "dry step" in output and "best accuracy" in output
     assert errors == ""
     assert (tmp_path / "r" / "checkpoint" / "manifest.json").exists()
+
+
+MINE = '''
+import protofl as pf
+
+
+class Mine:
+    """Sends prototypes, and nothing comes back."""
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        return client.class_prototypes()
+'''
+
+
+def test_a_class_of_a_file_runs(cli, tiny, tmp_path):
+    (tmp_path / "my_own.py").write_text(MINE)
+    result = cli("run", "my_own.py:Mine", *tiny, "--out", "run")
+    assert result.exit_code == 0, result.output
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert config["method"] == "mine"
+    assert config["classes"] == {"method/mine": f"{tmp_path / 'my_own.py'}:Mine"}
+    rows = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    assert json.loads(rows[0])["upload_floats"] > 0
+    wrong = cli("run", "my_own.py:Mime", *tiny)
+    assert wrong.exit_code == 2 and "did you mean 'Mine'" in wrong.output
+    further = cli(
+        "run", "local", "--class", "my_own.py:Mine", "--use", "upload_payload=mine", *tiny
+    )
+    assert further.exit_code == 0, further.output
+
+
+@pytest.mark.slow
+def test_a_class_of_a_file_runs_in_workers(cli, tiny, tmp_path):
+    (tmp_path / "my_own.py").write_text(MINE)
+    words = ["my_own.py:Mine", *tiny]
+    assert cli("run", *words, "--out", "here").exit_code == 0
+    words[words.index("local")] = "process"
+    there = cli("run", *words, "--workers", "2", "--out", "there")
+    assert there.exit_code == 0, there.output
+    weights = [
+        {p.name: p.read_bytes() for p in (tmp_path / out / "checkpoint").glob("*.safetensors")}
+        for out in ("here", "there")
+    ]
+    assert weights[0] and weights[0] == weights[1]
+
+
+def test_a_finished_run_goes_on(cli, tiny, tmp_path):
+    assert cli("run", "fedproto", *tiny, "--out", "run").exit_code == 0
+    result = cli("run", "--resume", "--out", "run", "--rounds", "3")
+    assert result.exit_code == 0, result.output
+    assert "Continuing behind 2 finished rounds" in result.output
+    assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 3
+    fewer = cli("run", "--resume", "--out", "run", "--rounds", "1")
+    assert fewer.exit_code == 2 and "--rounds 1: the run has 3 already" in fewer.output
+
+
+def test_a_schedule_of_the_method_s_own_can_t_go_on(cli, tiny):
+    """FedKD's energy rises over the rounds of the run."""
+    assert cli("run", "fedkd", *tiny, "--out", "run").exit_code == 0
+    result = cli("run", "--resume", "--out", "run", "--rounds", "3")
+    assert result.exit_code == 2
+    assert "fedkd depends on the number of rounds" in " ".join(result.output.split())
