@@ -106,7 +106,7 @@ class Generation:
 
     def write(self, file: Path) -> None:
         """Write the manifest."""
-        checks = {name: check.values for name, check in self.files.items()}
+        checks = {name: check.values for name, check in sorted(self.files.items())}
         values = {**self.values, "checks": checks}
         write_json(file, {**values, "crc32": _crc(values)})
 
