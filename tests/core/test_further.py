@@ -285,3 +285,13 @@ def test_kept_weights_are_read(tmp_path):
     with pytest.raises(pf.UsageError, match="has not kept best-t5") as caught:
         pf.read_weights(found.folder, "best", 5)
     assert "it has kept: best-t0, best-t1, last-t0, last-t1" in str(caught.value)
+
+
+def test_a_manifest_is_the_same_bytes_whatever_the_order_of_its_files(tmp_path):
+    """Folders of two runs are compared; sets have another order in every process."""
+    checks = {name: manifest.Check(number) for number, name in enumerate("abc")}
+    values = {"server": "a", "config": "b", "journal": "c"}
+    backwards = dict(reversed(checks.items()))
+    for name, files in (("one", checks), ("two", backwards)):
+        manifest.Generation(values, files).write(tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
