@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-import protofl
+import site_api
+from protofl.discovery.kinds import KINDS, spec_hooks, spec_of
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
-from protofl.discovery.kinds import KINDS, hooks_of, spec_hooks, spec_of
-from protofl.discovery.registry import Registry
+from protofl_cli.hook_texts import WHEN, example, returns, signature, writers
 from site_text import code, first_line, prose, table
 
-WIDTH = 88
 WHERE = {"run": "before", "server": "server", "client": "client"}
 PROVIDERS = {True: "one", False: "any"}
 
 
 def hook_reference(kind: str) -> str:
-    """All hooks of a kind: a table, then each with its signature and what it must return."""
+    """All hooks of a kind: a table, then each with its signature, when it is called, an example."""
     spec, hooks = spec_of(kind), list(spec_hooks(kind))
     group = KINDS[kind].group
     link = partial(linked, kind, hooks)
@@ -28,13 +25,18 @@ def hook_reference(kind: str) -> str:
     for hook in hooks:
         function = getattr(spec, hook)
         parts += [
-            f"### `{hook}` {{ #{anchor(kind, hook)} }}",
-            f"```python\n{signature(function)}\n```",
+            f'<a id="{anchor(kind, hook)}"></a>\n\n### `{hook}`',
+            f"```py\n{signature(function)}\n```",
             prose(inspect.getdoc(function) or "", link),
+            f"**Called** {WHEN[kind][hook]}. **Returns** {code(returns(function))}.",
         ]
-        examples = _written_by(kind, hook)
-        if examples:
-            parts.append(f"Written by: {examples}.\n{{ .written }}")
+        owner, lines = example(kind, hook)
+        if lines:
+            whose = f" of {_called(kind, owner)}" if owner else ""
+            parts.append(f"An example{whose}:\n\n```py\n{lines}\n```")
+        names = ", ".join(_called(kind, name) for name in writers(kind, hook))
+        if names and kind in ("method", "wrapper", "generator", "engine"):  # of others all write it
+            parts.append(f"Written by: {names}.")
     return "\n\n".join(parts)
 
 
@@ -48,24 +50,11 @@ def linked(kind: str, hooks: list[str], name: str) -> str:
     bare = name.removesuffix("()").removeprefix("protofl.").removeprefix("pf.")
     if bare in hooks:
         return f"[`{name}`](#{anchor(kind, bare)})"
-    if bare.partition(".")[0] in protofl.__all__ and not bare.startswith("functional"):
-        return f"[`{name}`][protofl.{bare}]"
-    return code(name)
+    return site_api.linked(name)
 
 
-def signature(function: Callable[..., Any]) -> str:
-    """The line that defines a function, over several lines where it is long."""
-    whole = inspect.signature(function)
-    words = [
-        p.name if p.annotation is p.empty else f"{p.name}: {p.annotation}"
-        for p in whole.parameters.values()
-    ]
-    end = f") -> {whole.return_annotation}: ..."
-    line = f"def {function.__name__}({', '.join(words)}{end}"
-    if len(line) <= WIDTH:
-        return line
-    inside = "".join(f"    {word},\n" for word in words)
-    return f"def {function.__name__}(\n{inside}{end}"
+def _called(kind: str, name: str) -> str:
+    return f"[{name}](../methods/{name}.md)" if kind == "method" else code(name)
 
 
 def _method_hooks(hooks: list[str]) -> str:
@@ -82,19 +71,3 @@ def _method_hooks(hooks: list[str]) -> str:
         for hook in hooks
     ]
     return table(("hook", "where", "providers", "what"), rows)
-
-
-def _written_by(kind: str, hook: str) -> str:
-    """The plugins of this distribution that write a hook: examples to read."""
-    registry = Registry()
-    if kind not in ("method", "wrapper", "generator", "engine"):
-        return ""  # all of them write it
-    found = [
-        plugin.name
-        for plugin in registry.plugins(kind)
-        if plugin.distribution == "protofl"
-        and hook in hooks_of(kind, registry.load(kind, plugin.name))
-    ]
-    if kind == "method":
-        return ", ".join(f"[{name}](../methods/{name}.md)" for name in found)
-    return ", ".join(map(code, found))

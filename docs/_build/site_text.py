@@ -6,7 +6,8 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Example")
+SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Example", "Examples")
+EXAMPLES = ("Example", "Examples")
 CODE = re.compile(r"``([^`]+)``|`([^`]+)`")
 
 
@@ -40,16 +41,23 @@ def prose(docstring: str, link: Callable[[str], str] = code) -> str:
     """
     found: list[str] = []
     section = ""
-    for line in docstring.splitlines():
+    for line in [*docstring.splitlines(), ""]:
+        inside = line.startswith("    ") or (section and not line)
+        if section in EXAMPLES and not line.startswith("    "):
+            found.append("```\n")
+            section = ""
         if line.rstrip(":") in SECTIONS and line.endswith(":"):
             section = line.rstrip(":")
             found += ["", f"**{'Arguments' if section == 'Args' else section}**", ""]
-        elif not section or not line.startswith("    "):
+            found += ["```py"] if section in EXAMPLES else []
+        elif not section or not inside:
             section = ""
             found.append(line)
-        elif section in ("Args", "Attributes", "Raises") and line[4] != " ":
+        elif section in ("Args", "Attributes", "Raises") and line[4:5] not in ("", " "):
             name, _, meaning = line.strip().partition(": ")
             found.append(f"- `{name}`: {meaning}")
         else:
-            found.append(line[4:] if section in ("Returns", "Yields") else line[2:])
-    return CODE.sub(lambda m: link(m[1] or m[2]), "\n".join(found))
+            found.append(line[4:] if section in ("Returns", "Yields", *EXAMPLES) else line[2:])
+    parts = re.split(r"(^```py$.*?^```$)", "\n".join(found), flags=re.MULTILINE | re.DOTALL)
+    parts[::2] = [CODE.sub(lambda m: link(m[1] or m[2]), part) for part in parts[::2]]
+    return re.sub(r"\n{3,}", "\n\n", "".join(parts)).strip()

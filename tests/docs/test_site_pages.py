@@ -92,7 +92,10 @@ def test_all_kinds_are_looked_at():
 )
 def test_every_hook_has_its_exact_signature(kind, hook, page):
     text = section(page("reference/hooks.md"), f"## {HEADINGS[kind]}")
-    found = section(text, f"### `{hook.name}` {{ #{kind}-{hook.name} }}")
+    assert f'<a id="{kind}-{hook.name}"></a>' in text
+    found = section(text, f"### `{hook.name}`")
+    assert "**Called** " in found and f"**Returns** `{ast.unparse(hook.returns)}`" in found
+    assert "An example" in found
     line = f"def {hook.name}({ast.unparse(hook.args)}) -> {ast.unparse(hook.returns)}: ..."
     assert plain(line) in plain(found)
     first = ast.get_docstring(hook).splitlines()[0]
@@ -201,17 +204,87 @@ def test_what_a_method_sends_is_in_the_vocabulary(name, page):
 # --- the Python pages -------------------------------------------------------------------------
 
 
+ANCHOR = re.compile(r'^<a id="protofl\.([\w.]+)"></a>$', re.MULTILINE)
+PYTHON = (DOCS / "reference/python.md").read_text(encoding="utf-8")
+
+
 def test_every_public_name_is_on_its_page():
-    text = (DOCS / "reference/python.md").read_text(encoding="utf-8")
-    found = re.findall(r"^::: protofl\.(\w+)$", text, re.MULTILINE)
-    found += re.findall(r"\{ #protofl\.(\w+) \}", text)
+    public, met = PYTHON.split("\n## Types that one meets\n")
+    met, errors = met.split("\n## Errors\n")
+    found = ANCHOR.findall(public + errors)
     assert sorted(found) == sorted(set(protofl.__all__) - {"functional", "__version__"})
+    assert not {*ANCHOR.findall(met)} & {*found}
 
 
 def test_every_functional_name_is_on_its_page():
     text = (DOCS / "reference/functional.md").read_text(encoding="utf-8")
-    found = re.findall(r"^::: protofl\.functional\.(\w+)$", text, re.MULTILINE)
+    found = [name.removeprefix("functional.") for name in ANCHOR.findall(text)]
     assert sorted(found) == sorted(functional.__all__)
+
+
+THEIRS = set(
+    "Any Callable Container Exception Hashable Iterable Iterator Mapping NoReturn None Sequence "
+    "AbstractContextManager Path Module Optimizer Parameter Tensor Generator Literal".split()
+)
+"""Types of Python, of torch and of NumPy."""
+
+
+def types_in(page):
+    """The names of types in the signatures of a page."""
+    found = set()
+    for block in re.findall(r"^```py\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        if block.startswith("def "):
+            function = ast.parse(block).body[0]
+            notes = [a.annotation for a in ast.walk(function.args) if isinstance(a, ast.arg)]
+            for note in filter(None, [*notes, function.returns]):
+                found |= {*re.findall(r"\b[A-Z]\w+", ast.unparse(note))}
+    for kind in re.findall(r"^- `\w+` \(`([^`]+)`\): ", page, re.MULTILINE):
+        found |= {*re.findall(r"\b[A-Z]\w+", kind)}
+    return found
+
+
+@pytest.mark.parametrize("name", ["hooks", "python", "functional"])
+def test_every_type_of_a_signature_is_documented(name):
+    text = (DOCS / f"reference/{name}.md").read_text(encoding="utf-8")
+    found = types_in(text)
+    assert len(found) > 2
+    assert found - THEIRS - {*ANCHOR.findall(PYTHON)} == set()
+
+
+def test_a_type_that_is_not_documented_is_noticed():
+    page = "```py\ndef f(x: Mapping[str, Odd], *, y: int = 3) -> Odder | None: ...\n```\n"
+    assert types_in(page) - THEIRS == {"Odd", "Odder"}
+
+
+@pytest.mark.parametrize("name", ["hooks", "python", "functional"])
+def test_what_is_kept_in_the_repository_is_what_the_code_says(name):
+    text = (DOCS / f"reference/{name}.md").read_text(encoding="utf-8")
+    assert len(site_hooks.KEPT.findall(text)) >= 10
+    now = site_hooks.kept(text)
+    assert text == now, "write it anew: python docs/_build/site_hooks.py"
+
+
+def test_a_kept_part_that_is_old_is_written_anew():
+    old = "# A\n\n<!-- kept: api protofl.hookimpl -->\n\nold\n\n<!-- end -->\n\nafter\n"
+    now = site_hooks.kept(old)
+    assert "old" not in now and "### `hookimpl`" in now and now.endswith("<!-- end -->\n\nafter\n")
+    assert site_hooks.kept(now) == now
+
+
+# --- links within the pages -------------------------------------------------------------------
+
+
+def test_links_to_the_references_lead_somewhere(page):
+    """Those with an anchor; mkdocs looks at the others."""
+    for path in DOCS.rglob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        assert "][protofl" not in text, path
+        for link in re.findall(r"\]\(([^)\s]*#(?:protofl\.|\w+-\w+_)[^)\s]*)\)", text):
+            place, _, anchor = link.partition("#")
+            target = (path.parent / place).resolve() if place else path
+            if target.suffix == ".md" and target.parent.name == "reference":
+                there = page(target.relative_to(DOCS).as_posix())
+                assert f'<a id="{anchor}"></a>' in there, (path.name, link)
 
 
 # --- the site ---------------------------------------------------------------------------------
@@ -229,4 +302,6 @@ def test_every_generated_part_is_known():
         text = path.read_text(encoding="utf-8")
         marks = site_hooks.MARK.findall(text)
         assert len(marks) == text.count("<!-- generated:"), path
+        marks += (found := [m[1:] for m in site_hooks.KEPT.findall(text)])
+        assert len(found) == text.count("<!-- kept:") == text.count("<!-- end -->"), path
         assert all(name in site_hooks.PARTS for name, _ in marks), path

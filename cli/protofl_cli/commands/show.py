@@ -26,7 +26,8 @@ def show(
         typer.Argument(
             metavar="[KIND/]NAME",
             help="A plugin; where several kinds have the name, the method. A model group may have "
-            "its argument: torchvision:resnet18.",
+            "its argument: torchvision:resnet18. Or a hook, hook/NAME: its signature, when it is "
+            "called, what it returns, an example.",
         ),
     ],
     classes: Annotated[
@@ -42,6 +43,11 @@ def show(
     """
     from protofl.discovery.registry import Registry
 
+    if name.startswith("hook/"):
+        with render.waiting("reading the plugins"), contextlib.redirect_stdout(sys.stderr):
+            from protofl_cli.hook_pages import show_hook
+        show_hook(name.removeprefix("hook/"))
+        return
     registry = Registry(block or ())
     text, colon, argument = name.partition(":")
     kind, short, others = resolve(registry, text)
@@ -81,7 +87,7 @@ def resolve(registry: Registry, text: str) -> tuple[str, str, list[str]]:
     kind, slash, short = text.partition("/")
     if slash:
         if kind not in KINDS:
-            raise unknown("kind", kind, KINDS, "see: protofl list-plugins")
+            raise unknown("kind", kind, [*KINDS, "hook"], "see: protofl list-plugins")
         return kind, short, []
     plugins = registry.plugins()
     kinds = list(dict.fromkeys(p.kind for p in plugins if p.name == text))

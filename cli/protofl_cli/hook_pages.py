@@ -1,0 +1,51 @@
+"""``protofl show hook/NAME``: what each kind of plugin may write under a hook's name."""
+
+from __future__ import annotations
+
+import inspect
+
+from protofl_cli import render
+from protofl_cli.hook_texts import WHEN, example, returns, signature, writers
+
+
+def show_hook(name: str) -> None:
+    """Print a hook: its signature, when it is called, what it returns, an example.
+
+    Args:
+        name: ``HOOK``, of every kind that has one of this name, or ``KIND.HOOK``.
+
+    Raises:
+        UsageError: There is no such hook.
+    """
+    from protofl.discovery.kinds import spec_hooks, spec_of
+    from protofl.errors import unknown
+
+    kind, dot, hook = name.rpartition(".")
+    kinds = [k for k in WHEN if hook in spec_hooks(k) and kind in ("", k)]
+    if not kinds:
+        known = {f"{k}.{h}" if dot else h for k in WHEN for h in spec_hooks(k)}
+        raise unknown("hook", name, known, "see: docs/reference/hooks.md, or protofl show METHOD")
+    for number, each in enumerate(kinds):
+        function = getattr(spec_of(each), hook)
+        if number:
+            render.text()
+        render.heading(f"hook/{hook}", f"of a {each} · @pf.hookimpl above it")
+        render.text()
+        for row in signature(function).splitlines():
+            render.line(f"    {row}")
+        render.text()
+        rows = [("called", WHEN[each][hook]), ("returns", returns(function))]
+        render.pairs(rows)
+        render.text()
+        for paragraph in (inspect.getdoc(function) or "").splitlines():
+            render.line(paragraph.replace("``", "`"))
+        owner, code = example(each, hook)
+        if code:
+            render.text()
+            render.text(f"Example, of {owner}:" if owner else "Example:")
+            for row in code.splitlines():
+                render.line(f"    {row}")
+        names = ", ".join(writers(each, hook))
+        if names:
+            render.text()
+            render.text(f"Written by: {names}", "dim")

@@ -1,0 +1,92 @@
+"""The Python reference, from signatures and docstrings."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from functools import cached_property, partial
+from types import FunctionType, ModuleType
+from typing import Any
+
+import protofl
+from protofl_cli.hook_texts import signature
+from site_text import code, prose
+
+PAGE = "python.md"
+
+
+def api(path: str) -> str:
+    """All about one public name: ``protofl.NAME``, or a place ``protofl.ROOM.MODULE.NAME``."""
+    name = path.rpartition(".")[2]
+    found = named(path)
+    head = [f'<a id="protofl.{name}"></a>', "", f"### `{name}`", "", ""]
+    if path.count(".") > 1 and not path.startswith("protofl.functional."):
+        head += [f"In `{path.rpartition('.')[0]}`; one meets it, and needs no import.", ""]
+    elif path.startswith("protofl.functional."):
+        head[0] = f'<a id="{path}"></a>'
+    return "\n".join(head) + about(name, found)
+
+
+def named(path: str) -> Any:  # noqa: ANN401 - it may be anything
+    """What a dotted path names."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def about(name: str, found: Any) -> str:  # noqa: ANN401 - it may be anything
+    """The body of a name's section."""
+    if isinstance(found, ModuleType):
+        parts = [documented(found)]
+        for inner, value in vars(found).items():
+            own = isinstance(value, type) and value.__module__ == found.__name__
+            if own and not inner.startswith("_"):
+                parts.append(f"**`{name}.{inner}`** {documented(value)}")
+        return "\n\n".join(parts)
+    if isinstance(found, type):
+        return "\n\n".join([*constructor(name, found), documented(found), *members(found)])
+    return f"```py\n{signature(found, name)}\n```\n\n{documented(found)}"
+
+
+def constructor(name: str, found: type) -> list[str]:
+    """How an object is made, where its class says so itself."""
+    made = vars(found).get("__init__")
+    told = "Args:" in (inspect.getdoc(found) or "")  # others are made by the runtime
+    if not (told and isinstance(made, FunctionType)):
+        return []
+    line = signature(made, name, bound=True).removeprefix("def ")
+    return [f"```py\n{line.replace(' -> None: ...', '')}\n```"]
+
+
+def members(found: type) -> list[str]:
+    """What a class has: attributes in a list, then each method."""
+    ours = [c for c in found.__mro__ if c.__module__.partition(".")[0] == "protofl"]
+    all_: dict[str, Any] = {}
+    for each in ours:
+        all_ = all_ | {n: v for n, v in vars(each).items() if n[0] != "_" and n not in all_}
+    attributes, methods = [], []
+    for name, value in all_.items():
+        inner = getattr(value, "func", None) if isinstance(value, cached_property) else None
+        read = getattr(value, "fget", inner)
+        if read is not None and read.__doc__:
+            kind = inspect.signature(read).return_annotation
+            words = " ".join(documented(read).split())
+            attributes.append(f"- {code(name)} ({code(str(kind))}): {words}")
+        function = getattr(value, "__func__", value)
+        if isinstance(function, FunctionType) and function.__doc__:
+            bound = not isinstance(value, staticmethod)
+            line = signature(function, name, bound=bound)
+            methods.append(f"```py\n{line}\n```\n\n{documented(function)}")
+    return (["\n".join(attributes)] if attributes else []) + methods
+
+
+def documented(found: object) -> str:
+    """A docstring as Markdown, its names as links to their sections."""
+    return prose(inspect.getdoc(found) or "", partial(linked, page=""))
+
+
+def linked(name: str, page: str = PAGE) -> str:
+    """A name in code, with a link where it is a public one."""
+    bare = name.removesuffix("()").removeprefix("protofl.").removeprefix("pf.").partition(".")[0]
+    if bare in protofl.__all__ and bare != "functional":
+        return f"[`{name}`]({page}#protofl.{bare})"
+    return code(name)
