@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--trials", type=int, default=2)
     given = parser.parse_args()
-    curves = {}
+    curves, guess = {}, 0.0
     for method in METHODS:
         out = given.out / method
         if (out / "config.json").exists():
@@ -49,8 +49,11 @@ def main() -> None:
         record = [row for row in result.record if row["trial"] < given.trials]
         curves[method] = mean_curve(record)
         tell(method, curves[method], record)
+        found = [t["majority_accuracy"] for t in result.summary["trials"][: given.trials]]
+        guess = statistics.mean(found)
+    print(f"guessing each client's commonest class: {guess:.1%}")
     if given.chart is not None:
-        draw(curves, given.chart)
+        draw(curves, guess, given.chart)
 
 
 def mean_curve(record: list[dict[str, Any]]) -> list[tuple[float, float]]:
@@ -83,12 +86,12 @@ def tell(method: str, curve: list[tuple[float, float]], record: list[dict[str, A
     )
 
 
-def draw(curves: dict[str, list[tuple[float, float]]], path: Path) -> None:
+def draw(curves: dict[str, list[tuple[float, float]]], guess: float, path: Path) -> None:
     """Two panels with one axis of accuracy: rounds, and virtual seconds."""
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True)
     for method, curve in curves.items():
@@ -100,10 +103,13 @@ def draw(curves: dict[str, list[tuple[float, float]]], path: Path) -> None:
     left.set_ylabel("test accuracy, %")
     right.set_xlabel("virtual seconds")
     right.set_xscale("log")
-    right.legend(frameon=False, loc="lower right")
+    right.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    left.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     for axes in (left, right):
+        axes.axhline(100 * guess, color="grey", linestyle=":", label="majority guess")
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
+    left.legend(frameon=False, loc="lower right")
     figure.tight_layout()
     figure.savefig(path, dpi=130)
 
