@@ -389,6 +389,15 @@ def test_virtual_time_goes_on_to_the_bit(tmp_path, toys, every, at):
     assert known[0] == known[1]
 
 
+def test_a_finished_run_goes_on_in_virtual_time(tmp_path, toys):
+    options = OPTIONS | {"world": "tiers", "selection": "loss", "over_select": 0.3}
+    whole = train("fedproto", tmp_path / "whole", **options)
+    train("fedproto", tmp_path / "run", **options | {"rounds": 2})
+    again = train("fedproto", tmp_path / "run", resume=True, rounds=4)
+    assert without_times(again.record) == without_times(whole.record)
+    assert again.summary["virtual_seconds"] == whole.summary["virtual_seconds"]
+
+
 @pytest.mark.slow
 def test_virtual_time_is_the_same_in_other_processes(tmp_path, toys):
     given = {"models": "cnn4", "dataset": "digits", "subset": 200, "feature_dim": 16, "rounds": 3}
