@@ -62,7 +62,7 @@ class Commands(TyperGroup):
 
 def _report(problem: Exception, *, debug: bool) -> int:
     """Say what is wrong; returns the exit code."""
-    from protofl.errors import ProtoflError
+    from protofl.errors import ProtoflError, memory_ran_out
 
     if isinstance(problem, _ClickException):
         render.error(*_usage(problem))
@@ -75,10 +75,8 @@ def _report(problem: Exception, *, debug: bool) -> int:
     if isinstance(problem, OSError) and problem.filename is not None:
         render.error(f"{problem.filename}: {problem.strerror}")
         return 1
-    if _out_of_memory(problem):
-        render.error(
-            "memory ran out", str(problem), "fewer clients, workers or features take less; or a GPU"
-        )
+    if said := memory_ran_out(problem):
+        render.error(said, do="fewer clients, workers or features take less; or a GPU")
         return 1
     render.error(
         f"internal error: {type(problem).__name__}: {problem}",
@@ -86,13 +84,6 @@ def _report(problem: Exception, *, debug: bool) -> int:
         + ("" if debug else "; run again with --debug to see where"),
     )
     return 1
-
-
-def _out_of_memory(problem: Exception) -> bool:
-    """Whether Python, or torch on the CPU or on a GPU, found no memory."""
-    words = ("can't allocate memory", "out of memory", "not enough memory")
-    torch_s = isinstance(problem, RuntimeError) and any(w in str(problem).lower() for w in words)
-    return isinstance(problem, MemoryError) or torch_s
 
 
 def _usage(problem: Any) -> tuple[str, str, str]:  # noqa: ANN401 - a class of Typer or Click

@@ -199,6 +199,36 @@ LONGEST = 400
 """Characters of an error that is not ours: torch lists all that it might have done instead."""
 
 
+def memory_ran_out(error: BaseException) -> str:
+    """What Python, or torch on the CPU or on a GPU, said where it found no memory; else nothing."""
+    words = ("can't allocate memory", "out of memory", "not enough memory", "unable to allocate")
+    said = str(error).strip().partition("\n")[0][:200]
+    torch_s = isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    if isinstance(error, ProtoflError) or not (isinstance(error, MemoryError) or torch_s):
+        return ""
+    return f"memory ran out ({said or type(error).__name__})"
+
+
+LESS_MEMORY = (
+    "a smaller --batch-size, smaller --models, fewer --workers or --client-store disk take less; "
+    "--debug shows where"
+)
+
+
+class told_of_memory:
+    """Say of memory that ran out in whose work it did, where no hook is named."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and (said := memory_ran_out(error)):
+            raise RunFailure(f"{self._doing}: {said}", do=LESS_MEMORY) from error
+
+
 def last_place(error: BaseException) -> str:
     """``FILE:LINE`` where an error came up."""
     if isinstance(error, SyntaxError) and error.filename:
@@ -251,6 +281,8 @@ class naming:
             if place:
                 do = f"it was raised at {place}; --debug shows the way there"
             kind = Late if isinstance(error, Overtime) else RunFailure
-            failure = kind(f"{self._place}: {in_words(error)}", do=do)
+            said = memory_ran_out(error)
+            do = LESS_MEMORY if said else do
+            failure = kind(f"{self._place}: {said or in_words(error)}", do=do)
             failure.place = self._place
             raise failure from error

@@ -11,6 +11,7 @@ import time
 
 import protofl as pf
 import pytest
+import torch
 from protofl.errors import Late, Overtime
 from protofl.machine.overtime import at_most
 from torch.nn.functional import cross_entropy
@@ -151,6 +152,40 @@ def test_a_hook_that_never_returns_where_clients_train_together(fails):
     """The engine tries again by itself what an error ended."""
     said = fails(method("local_loss", hangs), engine="vmapped", job_limit=0.5)
     assert "no end after " in said and "local_loss, client" in said
+
+
+def no_memory():
+    raise MemoryError
+
+
+def no_memory_of_torch():
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nMore of it")
+
+
+def no_memory_on_the_cpu():
+    torch.empty(1 << 60)
+
+
+@pytest.mark.parametrize("hook", PLACES)
+@pytest.mark.parametrize("what", [no_memory, no_memory_of_torch, no_memory_on_the_cpu])
+def test_memory_that_runs_out_names_client_and_hook_and_what_to_do(fails, hook, what):
+    said = fails(method(hook, what))
+    assert said.startswith(f"{PLACES[hook]}: memory ran out (")
+    assert "--batch-size" in said and "--client-store disk" in said
+
+
+@pytest.mark.parametrize("job", ["train", "evaluate"])
+def test_memory_that_runs_out_beside_hooks_names_the_job(fails, monkeypatch, job):
+    def full(host, asked, *given):
+        if (asked.client, asked.round) == (1, 1):
+            raise MemoryError
+        return whole(host, asked, *given)
+
+    name = {"train": "_training", "evaluate": "_evaluate"}[job]
+    whole = getattr(pf.Host, name)
+    monkeypatch.setattr(pf.Host, name, full)
+    said = fails("local", backend="local")
+    assert said.startswith(f"{job} of client 1 in round 1: memory ran out (MemoryError)\n")
 
 
 def test_a_plugin_that_ends_the_program_before_a_run(tmp_path):

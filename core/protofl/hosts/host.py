@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from protofl.errors import Late, naming
+from protofl.errors import Late, naming, told_of_memory
 from protofl.files.replacing import told_of_disk
 from protofl.gate.declared import Declared
 from protofl.gate.downloads import DownloadGate, Read
@@ -65,7 +65,8 @@ class Host:
         """
         start = time.perf_counter_ns()
         self._profile.sample = isinstance(job, work.ClientJob) and job.sample
-        with self._computing(), at_most(self.plan.settings.job_limit, str(job), go_on(job)):
+        limit, doing = self.plan.settings.job_limit, str(job)
+        with self._computing(doing), at_most(limit, doing, go_on(job)):
             reply = self._do(job)
         if self._profile.spans.on and isinstance(job, work.ClientJob):
             name = self.plan.info.architecture_of(job.client).name
@@ -97,8 +98,9 @@ class Host:
         names = [self.plan.info.architecture_of(job.client).name for job in train]
         for places in chunks(engine, names):
             chosen = [train[place] for place in places]
-            limit, words = self.plan.settings.job_limit * len(chosen), map(str, chosen)
-            with self._computing(), at_most(limit, " and ".join(words), go_on(chosen[0])):
+            limit = self.plan.settings.job_limit * len(chosen)
+            doing = " and ".join(map(str, chosen))
+            with self._computing(doing), at_most(limit, doing, go_on(chosen[0])):
                 replies = carry_out(engine, [self._training(job) for job in chosen])
             yield from zip(chosen, replies, strict=True)
 
@@ -131,10 +133,10 @@ class Host:
         return self._store.clients
 
     @contextmanager
-    def _computing(self) -> Iterator[None]:
+    def _computing(self, doing: str) -> Iterator[None]:
         """How clients compute: with one thread, as rounding depends on their number."""
         deterministic = deterministic_kernels(self.plan.settings.deterministic)
-        with compute_threads(1), deterministic, told_of_disk():
+        with compute_threads(1), deterministic, told_of_disk(), told_of_memory(doing):
             yield
 
     # --- operations -----------------------------------------------------------------------------
