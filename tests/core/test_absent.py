@@ -125,6 +125,15 @@ def test_thirty_of_a_hundred_absent_equal_their_replay(tmp_path, toys, data):
     same(found, train(Well, tmp_path / "again", participants_from=found.folder, **given))
 
 
+def test_no_figure_has_the_absent(tmp_path, toys):
+    """Flops and accuracy of training samples, which are recorded on request, either."""
+    given = OPTIONS | {"rounds": 2, "measure": "flops,train-accuracy"}
+    given |= {"eval_clients": "participants"}
+    found = train(Thirty, tmp_path / "run", **SKIP, **given)
+    assert [row["participants"] for row in found.record] == [7, 7]
+    same(found, train(Well, tmp_path / "again", participants_from=found.folder, **given))
+
+
 @pytest.mark.parametrize("options", [{"client_store": "disk"}, {"checkpoint_every": 2}])
 def test_wherever_and_whenever_clients_are_kept(tmp_path, toys, ten, options):
     found = train(Thirty, tmp_path / "run", **SKIP, **OPTIONS | options)

@@ -39,6 +39,7 @@ class FakeHost:
 
     def do(self, job):
         client = getattr(job, "client", None)
+        assert self not in self.world.closed, "a host that was closed is asked"
         self.world.log.append((self.number, job.op, client))
         if self.world.ends(self, job):
             self.ended = True

@@ -231,6 +231,18 @@ def test_another_thread_can_not_be_interrupted():
     assert ended.is_set()
 
 
+def test_what_goes_on_all_the_same_is_interrupted_again():
+    """An engine, say, that repeats in another way what failed."""
+    start = time.monotonic()
+    with pytest.raises(Late, match="it: no end"):
+        with at_most(0.05, "it"):
+            try:
+                time.sleep(10)
+            except Overtime:
+                time.sleep(10)
+    assert time.monotonic() - start < 8
+
+
 def test_what_no_hook_names_is_named_by_its_job():
     with pytest.raises(Late, match=r"train of client 3: no end after 0\.05 s") as caught:
         with at_most(0.05, "train of client 3"):
