@@ -358,6 +358,19 @@ def test_workers_die_with_their_parent(tmp_path, data, by, count):
     assert gone(workers)
 
 
+def test_a_worker_whose_run_is_gone_ends_without_a_word():
+    """It was killed while the worker did a job, whose answer reaches nobody."""
+    command, environment = pf.fresh_interpreter("protofl_plugins.backends.worker")
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    worker = subprocess.Popen(command, env=environment, **pipes)
+    worker.stdout.close()
+    wire.send(worker.stdin, {"begin": True}, b"no plan")
+    assert worker.wait(timeout=60) == 0
+    assert worker.stderr.read() == b""
+    worker.stdin.close()
+    worker.stderr.close()
+
+
 @pytest.mark.slow
 def test_from_standard_input_without_a_main_guard(run, tmp_path, data):
     options = {"backend": "process", "workers": 1, "rounds": 1}
