@@ -178,6 +178,8 @@ PYTHON = [
     "README.md",
     "docs/start.md",
     "docs/python.md",
+    "docs/analysing.md",
+    "docs/checkpoint.md",
     *(f"docs/reference/{name}.md" for name in REFERENCE),
 ]
 
