@@ -189,7 +189,10 @@ def test_python_on_other_pages_runs(page, data_dir, few, monkeypatch):
     run, runs, few_clients = pf.run, [], {"clients": 2, "rounds": 2, "batch_size": 64}
     always = {**few_clients, "feature_dim": 16, "backend": "local", "data_dir": data_dir}
 
-    def small(method, *, models, **options):
+    def small(method=None, *, models="htcnn8", **options):
+        if options.get("resume"):
+            runs.append((method, models))
+            return run(**options)
         own = models if "dataset" in options else "htcnn8"
         found = run(method, models=own, **{"dataset": few, **options, **always})
         runs.append((method, models))
