@@ -159,7 +159,8 @@ def test_evaluating_participants(tmp_path):
     some = train("fedsa", tmp_path / "participants", eval_clients="participants", **options)
     assert [row["evaluated"] for row in everyone.record] == [0, 0, 4, 0, 4]
     assert [row["evaluated"] for row in some.record] == [0, 0, 2, 0, 2]
-    accuracy = {"test_accuracy", "client_test_accuracy", "test_accuracy_std", "evaluated"}
+    accuracy = {"test_accuracy", "client_test_accuracy", "test_accuracy_std", "client_accuracies"}
+    accuracy |= {"evaluated"}
     rest = [
         [{k: v for k, v in row.items() if k not in accuracy} for row in without_times(run.record)]
         for run in (everyone, some)
