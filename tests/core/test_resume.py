@@ -416,3 +416,14 @@ def test_groups_of_clients_are_those_of_the_backend(tmp_path, monkeypatch):
         with pytest.raises(pf.UsageError, match="differs from the run's"):
             pf.run(out=tmp_path / "vmapped", resume=True, **options)
         pf.run(out=tmp_path / "eager", resume=True, **options)
+
+
+@pytest.mark.parametrize("method", ["fedkd", "fedgen", "fedtgp"])
+def test_the_server_s_file_is_the_same_to_the_byte(tmp_path, method):
+    """Its keys, too, are in the order in which a run writes them that nothing befell."""
+    options = {"rounds": 3, "dry_step": False, "feature_dim": 6}
+    calm = train(method, tmp_path / "calm", **options)
+    interrupted(method, tmp_path / "run", (0, 2), **options)
+    resumed = train(None, tmp_path / "run", resume=True)
+    name = "checkpoint/server-t0-r2.safetensors"
+    assert (resumed.folder / name).read_bytes() == (calm.folder / name).read_bytes()
