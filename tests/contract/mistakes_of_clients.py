@@ -24,6 +24,9 @@ UPLOADS = {
     "rows by class, {0: row, …}": lambda sent, client: dict(enumerate(sent["prototypes"])),
     "a dict in the payload": lambda sent, client: {"prototypes": dict(enumerate(sent.values()))},
     "a module": lambda sent, client: {"prototypes": client.module("head")},
+    "of a selection what was not selected": lambda sent, client: {
+        "prototypes": sent.select("prototype")["prototypes"]
+    },
     "nothing (no return)": lambda sent, client: None,
     "a sparse tensor": lambda sent, client: {**sent, "prototypes": sent["prototypes"].to_sparse()},
     "complex numbers": lambda sent, client: {

@@ -13,6 +13,8 @@ from protofl.wire.payload import Payload
 class Watched(Payload):
     """A download that notes what is looked for in vain."""
 
+    holder = "the download"
+
     def __init__(self, tensors: Mapping[str, Tensor], looks: Looks) -> None:
         super().__init__(tensors)
         self._looks = looks

@@ -81,6 +81,10 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: s
             found = hint(raw, hook, _round_of(error.place), plugins)
             return UsageError(what, near, "\n".join(filter(None, (found, error.do))))
         return UsageError(what, near, error.do)
+    if cause.lacks == "key" and cause.what.endswith(f"{Payload.holder} has no {cause.key!r}"):
+        return UsageError(
+            what, error.near, "it is one that the hook made itself: look at its names"
+        )
     known = {"lacks": cause.lacks, "name": part_of(cause.key)}
     if cause.lacks in ("module", "name"):
         return Refused(what, error.near, error.do, **known)
