@@ -15,6 +15,7 @@ from protofl.plan.plan import Plan
 from protofl.plugin.terms import Term
 from protofl.transit.forms import Form, claimed
 from protofl.transit.merging import SHARED
+from protofl.wire.payload import Payload
 
 
 def without_term(term: Term, missed: Mapping[str, str], plan: Plan) -> UsageError:
