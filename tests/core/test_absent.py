@@ -318,6 +318,15 @@ def test_what_is_undone_is_remembered_by_the_dispatcher(tmp_path, store, journal
     same_clients(tmp_path, found, rows, make_plan(Well, **options))
 
 
+def test_a_client_that_ends_three_hosts_ends_the_run_where_nothing_else_was_said():
+    plan = make_plan("fedproto")
+    pool = pf.Dispatcher(lambda number: Handle(plan, number, {(2, 0, "before_upload")}), 1)
+    federation = Federation(plan, pool)
+    federation.start_trial(0)
+    with pytest.raises(pf.HostFailure, match="train of client 2 in round 0"):
+        federation.round(0)
+
+
 def test_hosts_that_end_behind_the_upload_end_the_run():
     """What a client sent is part of the round by then."""
     plan = make_plan("ds-fl", public=10, on_lost_client="skip")

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import resource
 
 import protofl as pf
 import pytest
 import torch
-from hostile_uploads import ENCODED, HOSTILE, MORE, ROUND, TABLE, changed, federation, put
+from hostile_uploads import (
+    ENCODED,
+    HOSTILE,
+    MORE,
+    ROUND,
+    TABLE,
+    changed,
+    entry,
+    federation,
+    put,
+    raw,
+)
+from protofl.files.header import Entry, tensor_header
 from protofl.files.tensors import read_tensors, write_tensors
-from protofl.gate.faults import RULES
+from protofl.gate.faults import RULES, Fault
+from protofl.gate.specs import check_ranks
 from protofl.hosts.host import Host
 from protofl.hosts.jobs import Evaluate, StartTrial, Train
 from protofl.rounds import events
@@ -392,3 +406,35 @@ def test_a_gate_changes_no_number():
     lines = [without_times([f.round(n)[0] for n in range(2)]) for f in (plain, strict)]
     assert lines[0] == lines[1]
     assert isinstance(plain.server.knowledge, Payload)
+
+
+# --- rules of the header, which what reads the tensors would find later, or in other words --------
+
+
+def two(first, second, places, data):
+    """A payload of two tensors of a byte or so, whose names and places are chosen."""
+    found = [json.dumps(entry("U8", [end - start], start, end)) for start, end in places]
+    return raw(f'{{"{first}":{found[0]},"{second}":{found[1]}}}', data)
+
+
+@pytest.mark.parametrize(
+    ("blob", "words"),
+    [
+        (two("a", "a", [(0, 1), (1, 2)], b"00"), "a name stands twice"),
+        (two("a", "b", [(0, 1), (2, 3)], b"000"), "one behind the other"),
+        (two("a", "b", [(0, 1), (0, 1)], b"0"), "one behind the other"),
+        (two("a", "b", [(0, 1), (1, 2)], b"000"), "one behind the other"),
+        (b"\xff" * 7 + b"\0" + b"{}", "the header claims"),
+    ],
+)
+def test_a_header_is_refused_before_any_tensor_is_made(blob, words):
+    with pytest.raises(ValueError, match=words):
+        tensor_header(blob)
+
+
+def test_factors_of_one_tensor_have_one_rank():
+    part = "auxiliary_update/head.weight"
+    header = {f"{part}/u": Entry("F32", (4, 2)), f"{part}/s": Entry("F32", (2,))}
+    check_ranks({**header, f"{part}/vh": Entry("F32", (2, 6))})
+    with pytest.raises(Fault, match="with rank 3, and other factors with another"):
+        check_ranks({**header, f"{part}/vh": Entry("F32", (3, 6))})
