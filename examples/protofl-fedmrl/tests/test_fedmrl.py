@@ -16,9 +16,9 @@ class TestFedMRL(MethodContract):
 
 
 def federation(folder, *, d_1=3, **options):
-    given = {"fedmrl": {"d_1": d_1, **options}}
-    extra = {("method", "fedmrl"): FedMRL}
-    return toy.Toy(toy.make_plan("fedmrl", folder, extra=extra, options=given))
+    given = {"own": {"d_1": d_1, **options}}
+    extra = {("method", "own"): FedMRL}  # beside the installed one
+    return toy.Toy(toy.make_plan("own", folder, extra=extra, options=given))
 
 
 def test_the_loss_is_the_equation_s(tmp_path):

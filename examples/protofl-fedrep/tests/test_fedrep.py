@@ -12,15 +12,15 @@ class TestFedRep(MethodContract):
 
 
 def federation(folder, **options):
-    extra = {("method", "fedrep"): FedRep}
-    plan = toy.make_plan("fedrep", folder, models=toy.group(toy.NORM), extra=extra, **options)
+    extra = {("method", "own"): FedRep}  # beside the installed one
+    plan = toy.make_plan("own", folder, models=toy.group(toy.NORM), extra=extra, **options)
     return toy.Toy(plan)
 
 
 def test_each_phase_moves_its_part(tmp_path):
     """By the loop that anybody would write: the head on fixed features, then the rest."""
     one = {"tau": 1, "body_epochs": 1}
-    found = federation(tmp_path, batch_size=1000, options={"fedrep": one}, lr=0.1)
+    found = federation(tmp_path, batch_size=1000, options={"own": one}, lr=0.1)
     plan = found.plan
     model = plan.initial_model(0, 0)
     model.extractor.load_state_dict(plan.info.build("norm", 0).extractor.state_dict())

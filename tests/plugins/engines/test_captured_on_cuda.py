@@ -32,3 +32,24 @@ def test_random_steps_draw_the_same_again(tmp_path):
     first, again = (run(tmp_path, [DROPOUT], "captured", streams=2) for _ in range(2))
     assert not first.notes
     assert toyfed.same(first.tensors(), again.tensors())
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_rates_that_fall_reach_a_recorded_step(optimizer, tmp_path):
+    plans = [
+        make_plan(
+            "fedproto",
+            tmp_path,
+            [toyfed.CNN, RESIDUAL],
+            engine=engine,
+            device="cuda",
+            lr_schedule="exponential",
+            optimizer=optimizer,
+            weight_decay=0.1,
+        )
+        for engine in ("eager", "captured")
+    ]
+    with double_precision():
+        wanted, found = (Run(plan, rounds=3) for plan in plans)
+    assert not found.notes
+    assert_equal_runs(found, wanted, 1e-7)
