@@ -514,3 +514,19 @@ def test_the_files_of_a_resumed_run_are_those_of_the_whole_one(tmp_path, method)
     for name in files_of(whole):
         if not name.endswith(timed):
             assert (cut / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("change", [{"round": 1}, {"round": 3}, {"trial": 1}, {"holders": [0]}])
+def test_a_manifest_that_was_edited_does_not_count(tmp_path, folders, change):
+    """What no file of the commit covers: it has a checksum of its own, and the one before counts."""
+    out = tmp_path / "run"
+    shutil.copytree(folders.cut, out)
+    file = out / "checkpoint" / "manifest.json"
+    values = json.loads(file.read_text())
+    assert values | change != values
+    file.write_text(json.dumps(values | change))
+    notes = []
+    told = lambda event: notes.append(getattr(event, "text", ""))  # noqa: E731
+    result = train(None, out, resume=True, progress=told)
+    assert "manifest.json is damaged" in " ".join(notes)
+    assert without_times(result.record) == without_times(folders.whole.record)
