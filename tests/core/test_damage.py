@@ -518,7 +518,7 @@ def test_the_files_of_a_resumed_run_are_those_of_the_whole_one(tmp_path, method)
 
 @pytest.mark.parametrize("change", [{"round": 1}, {"round": 3}, {"trial": 1}, {"holders": [0]}])
 def test_a_manifest_that_was_edited_does_not_count(tmp_path, folders, change):
-    """What no file of the commit covers: it has a checksum of its own, and the one before counts."""
+    """Where no file of the commit shows it: it has a checksum of its own; the one before counts."""
     out = tmp_path / "run"
     shutil.copytree(folders.cut, out)
     file = out / "checkpoint" / "manifest.json"
