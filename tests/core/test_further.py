@@ -111,7 +111,14 @@ def test_more_rounds_of_several_trials(tmp_path):
     assert order[:6] == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3)]
 
 
-@pytest.mark.parametrize("at", [(0, 2), (0, 3), (1, 2), (1, 3), (2, 0)])
+@pytest.mark.parametrize(
+    "at",
+    [
+        (0, 3),
+        (1, 2),
+        *(pytest.param(at, marks=pytest.mark.slow) for at in ((0, 2), (1, 3), (2, 0))),
+    ],
+)
 def test_what_goes_on_may_be_interrupted(tmp_path, at):
     at_once = train(Remembering, tmp_path / "once", rounds=4, trials=3)
     train(Remembering, tmp_path / "run", rounds=2, trials=2)

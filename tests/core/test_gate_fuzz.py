@@ -200,7 +200,7 @@ def fuzz(method, folder, count):
         if faults:
             continue
         admitted += 1
-        server.record = deepcopy(record)
+        server.record = deepcopy(record, {id(record.info): record.info})
         try:
             server.learn(uploads)
         except pf.RunFailure as error:  # of numbers that are merely large

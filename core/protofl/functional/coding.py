@@ -15,7 +15,14 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def index_type(length: int) -> torch.dtype:
-    """The smallest integer type that holds 0…length−1, of those that torch computes with."""
+    """The smallest integer type that holds 0…length−1, of those that torch computes with.
+
+    Args:
+        length: How many numbers there are.
+
+    Returns:
+        uint8, int16, int32 or int64.
+    """
     sizes = {torch.uint8: 1 << 8, torch.int16: 1 << 15, torch.int32: 1 << 31}
     return next((dtype for dtype, end in sizes.items() if length <= end), torch.int64)
 

@@ -26,6 +26,7 @@ def quick(tmp_path):
         "partition": "iid",
         "feature_dim": 8,
         "data_dir": tmp_path / "data",
+        "backend": "local",
         "progress": False,
         "seed": 3,
     }

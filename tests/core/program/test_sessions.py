@@ -67,7 +67,7 @@ class Fails:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 def test_workers_stay_and_change_nothing(table, quick, tmp_path, same, run):
     alone = [run(m, f"alone-{m}", backend="local") for m in ("fedproto", "fedtgp")]
-    with pf.Session(dataset=table, backend="process", workers=2, **quick) as session:
+    with pf.Session(dataset=table, workers=2, **{**quick, "backend": "process"}) as session:
         one = session.run("fedproto", out=tmp_path / "one")
         first = children()
         assert len(first) == 2
