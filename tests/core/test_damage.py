@@ -72,9 +72,9 @@ def state(folder):
 
 def resumed(folders, out):
     """How a damaged folder ends: ``same``, or what the refusal says."""
-    before = state(out)
+    before, notes = state(out), []
     try:
-        result = train(None, out, resume=True)
+        result = train(None, out, resume=True, progress=notes.append)
     except pf.UsageError as error:
         assert state(out) == before
         assert error.do
@@ -85,7 +85,10 @@ def resumed(folders, out):
     on_disk = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert on_disk == result.record
     assert json.loads((out / "summary.json").read_text()) == result.summary
-    if not any(p.name == "summary.json" for p in before):  # what a finished run needs no more
+    told = [str(note) for note in notes if "is not kept any more" in str(note)]
+    if told:  # weights of the best round are lost, and no others
+        assert all("best-t0" in note for note in told)
+    elif not any(p.name == "summary.json" for p in before):  # what a finished run needs no more
         assert files_of(out) == files_of(folders.finished)
     return "same"
 

@@ -70,7 +70,9 @@ class ProtoflLoop:
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         backend = plan.choices["backend"]
-        self._pool: Pool = backend.call("open_pool", plan=plan, workers=plan.settings.workers)
+        self._pool: Pool = backend.call(
+            "open_pool", plan=plan, workers=plan.settings.workers, idle=None
+        )
         self._folder, self._clients = folder, range(plan.info.num_clients)
         self._federation = Federation(plan, self._pool)
         self._federation.start_trial(0)

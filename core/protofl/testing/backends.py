@@ -59,7 +59,7 @@ class BackendContract(Contract):
         """The backend's pool."""
         choice = self.choice()
         try:
-            pool: Pool | None = choice.call("open_pool", plan=plan, workers=workers)
+            pool: Pool | None = choice.call("open_pool", plan=plan, workers=workers, idle=None)
         except UsageError as error:
             skip(f"it can't be opened here: {refusal(error)}")
             raise
