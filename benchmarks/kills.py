@@ -75,9 +75,15 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     found = given.folder / "chains.jsonl"
     if not given.report:
-        methods = given.methods or sorted(plugin.name for plugin in Registry().plugins("method"))
+        methods = given.methods or runnable(Registry())
         run_all(given, methods, found)
     report([Chain(**{**c, "kills": Counter(c["kills"])}) for c in read(found)])
+
+
+def runnable(registry: Registry) -> list[str]:
+    """The methods that run by themselves; those that are there for others alone do not."""
+    names = sorted(plugin.name for plugin in registry.plugins("method"))
+    return [name for name in names if not getattr(registry.load("method", name), "donates", ())]
 
 
 def run_all(given: argparse.Namespace, methods: list[str], found: Path) -> None:
