@@ -86,8 +86,11 @@ def resumed(folders, out):
     assert on_disk == result.record
     assert json.loads((out / "summary.json").read_text()) == result.summary
     told = [str(note) for note in notes if "is not kept any more" in str(note)]
-    if told:  # weights of the best round are lost, and no others
+    if told:  # weights of the best round, the second, are lost, and no other file
         assert all("best-t0" in note for note in told)
+        lost = {*files_of(folders.finished)} - {*files_of(out)}
+        assert {*files_of(out)} <= {*files_of(folders.finished)}
+        assert all("best-t0" in name or "-t0-r1." in name for name in lost)
     elif not any(p.name == "summary.json" for p in before):  # what a finished run needs no more
         assert files_of(out) == files_of(folders.finished)
     return "same"
