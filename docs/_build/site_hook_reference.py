@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from functools import partial
+from pathlib import Path
 
 import site_api
 from protofl.discovery.kinds import KINDS, spec_hooks, spec_of
@@ -54,7 +55,8 @@ def linked(kind: str, hooks: list[str], name: str) -> str:
 
 
 def _called(kind: str, name: str) -> str:
-    return f"[{name}](../methods/{name}.md)" if kind == "method" else code(name)
+    page = Path(__file__).parents[1] / "methods" / f"{name}.md"  # defences have none of their own
+    return f"[{name}](../methods/{name}.md)" if kind == "method" and page.exists() else code(name)
 
 
 def _method_hooks(hooks: list[str]) -> str:

@@ -34,6 +34,7 @@ class Choice:
         self.config, self.argument = config, argument
         self.instance = plugin()
         self.hooks = hooks_of(kind, plugin)
+        self._arguments: dict[str, tuple[str, ...]] = {}
 
     @property
     def text(self) -> str:
@@ -44,7 +45,9 @@ class Choice:
         """A hook that it implements, with those arguments that it names, the options among them."""
         function = getattr(self.instance, hook)
         given["config"] = self.config
-        names = inspect.signature(function).parameters
+        names = self._arguments.get(hook)
+        if names is None:  # some hooks are called at every step, and a look takes longer than they
+            names = self._arguments[hook] = (*inspect.signature(function).parameters,)
         return partial(function, **{name: given[name] for name in names})
 
     def call(self, hook: str, **given: Any) -> Any:  # noqa: ANN401 - as the hook says
