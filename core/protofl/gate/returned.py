@@ -90,6 +90,10 @@ def expect_terms(owner: str, found: Any, declared: Collection[str]) -> None:  # 
     Raises:
         RunFailure: It has not.
     """
+    if isinstance(found, Mapping) and all(
+        name in declared and _is_scalar(term) for name, term in found.items()
+    ):
+        return  # this is asked at every step; what is said of mistakes is put together below
     who = f"{owner}.local_loss"
     near = "terms have names, so that they can be dropped, added and logged"
     do = f"return {{{', '.join(f'{name!r}: …' for name in sorted(declared))}}}"
@@ -104,7 +108,7 @@ def expect_terms(owner: str, found: Any, declared: Collection[str]) -> None:  # 
                 f"declared: {_list(declared)}",
                 "add it to the method's terms",
             )
-        if isinstance(term, Tensor) and term.dim() == 0 and term.is_floating_point():
+        if _is_scalar(term):
             continue
         near = "a term is a scalar tensor of floating-point numbers, as it comes from the model"
         if not isinstance(term, Tensor):
@@ -114,6 +118,10 @@ def expect_terms(owner: str, found: Any, declared: Collection[str]) -> None:  # 
         else:
             do = "compute it of the model's output, with a gradient; counts go to end_round"
         raise RunFailure(f"{who} returned the term {name!r} as {described(term)}", near, do)
+
+
+def _is_scalar(term: object) -> bool:
+    return isinstance(term, Tensor) and term.dim() == 0 and term.is_floating_point()
 
 
 def described(value: Any) -> str:  # noqa: ANN401 - it may be anything
