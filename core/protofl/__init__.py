@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from protofl.program.run import run
     from protofl.program.session import Session
     from protofl.randomness import numpy_stream, random_stream
+    from protofl.recorded.run import Run, load_run
     from protofl.rounds import events
     from protofl.views.batch import Batch, Given, Output, Terms, per_step
     from protofl.views.client import Client, Learner
@@ -121,6 +122,8 @@ _HOME = {
     # running
     "run": "protofl.program.run",
     "Session": "protofl.program.session",
+    "load_run": "protofl.recorded.run",
+    "Run": "protofl.recorded.run",
     "read_weights": "protofl.folder.weights",
     "Weights": "protofl.folder.weights",
     "Result": "protofl.folder.result",
@@ -163,6 +166,7 @@ __all__ = [
     "ProtoflError",
     "Reply",
     "Result",
+    "Run",
     "RunFailure",
     "RunInfo",
     "SampleSpec",
@@ -185,6 +189,7 @@ __all__ = [
     "fresh_interpreter",
     "functional",
     "hookimpl",
+    "load_run",
     "load_weights",
     "numpy_stream",
     "pack_weights",

@@ -351,7 +351,7 @@ def test_runs_that_cannot_be_replayed(tmp_path, toys):
         assert "--participants-from" in caught.value.what
         assert not (tmp_path / "new").exists()
 
-    refused("No such file", tmp_path)
+    refused(r"is no run folder \(it has no config.json\)", tmp_path)
     refused("has 4 clients, and this one 3", clients=3)
     refused("has no round 2 of trial 0", rounds=3)
     refused("has no round 0 of trial 1", trials=2)
@@ -359,6 +359,6 @@ def test_runs_that_cannot_be_replayed(tmp_path, toys):
     for damaged in ({"answered": [0, 9]}, {"answered": "x"}, {"participants": 9}):
         row = json.loads(lines[0]) | damaged
         (run.folder / "metrics.jsonl").write_text("\n".join([json.dumps(row), lines[1]]))
-        refused("is damaged")
+        refused("metrics.jsonl doesn't say who took part")
     (run.folder / "metrics.jsonl").write_text("\n".join(["[", lines[1]]))
-    refused("is damaged")
+    refused("metrics.jsonl, line 1, is damaged")

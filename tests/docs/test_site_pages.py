@@ -223,10 +223,11 @@ def test_every_functional_name_is_on_its_page():
 
 
 THEIRS = set(
-    "Any Callable Container Exception Hashable Iterable Iterator Mapping NoReturn None Sequence "
+    "Any Callable Collection Container DataFrame Exception Hashable Iterable Iterator "
+    "Mapping NoReturn None Sequence "
     "AbstractContextManager Path Module Optimizer Parameter Tensor Generator Literal".split()
 )
-"""Types of Python, of torch and of NumPy."""
+"""Types of Python, of torch, of NumPy and of pandas."""
 
 
 def types_in(page):

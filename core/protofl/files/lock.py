@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -60,7 +61,7 @@ def alone(folder: Path, flag: str) -> Iterator[None]:
         while True:
             mode = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
             descriptor = os.open(file, mode, 0o644)
-            taken = _lock(descriptor)
+            taken = _lock(descriptor) or _lock_again(descriptor)
             if not taken or _names(file, descriptor):
                 break
             os.close(descriptor)
@@ -83,6 +84,33 @@ def alone(folder: Path, flag: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_held(lock: Path) -> bool:
+    """Whether a process has a folder, as far as its lock can be seen from here.
+
+    It can't on Windows, nor on file systems without locks: then nobody has.
+
+    Args:
+        lock: The file by which a process has it (`alone`).
+    """
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return False
+    try:
+        return not _lock(descriptor, shared=True)
+    finally:
+        os.close(descriptor)
+
+
+def _lock_again(descriptor: int) -> bool:
+    """Lock a file that is locked: one that looks whether it is (`is_held`) has it for no time."""
+    for _ in range(5):
+        time.sleep(0.01)
+        if _lock(descriptor):
+            return True
+    return False
+
+
 def _names(file: Path, descriptor: int) -> bool:
     """Whether a name still is that of an open file; who had its lock before may have removed it."""
     try:
@@ -91,14 +119,15 @@ def _names(file: Path, descriptor: int) -> bool:
         return False
 
 
-def _lock(descriptor: int, *, wait: bool = False) -> bool:
+def _lock(descriptor: int, *, wait: bool = False, shared: bool = False) -> bool:
     """Lock an open file; whether nobody else has it."""
     try:
         import fcntl
     except ImportError:  # Windows
         return True
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(descriptor, how | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:

@@ -28,10 +28,9 @@ from protofl.files.manifest import Manifest
 from protofl.files.replacing import unused, write_json
 from protofl.files.tables import unchanged_table
 from protofl.files.tensors import Packed, read_tensors, write_tensors
+from protofl.folder.reading import CONFIG, METRICS, PARTITION, SUMMARY
 
-CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
-
-OWN = (CONFIG, METRICS, SUMMARY, "partition.json", "checkpoint/", "parked/", "profile/")
+OWN = (CONFIG, METRICS, SUMMARY, PARTITION, "checkpoint/", "parked/", "profile/")
 """What a run writes into its folder."""
 
 EXTENDED = ("rounds", "trials")

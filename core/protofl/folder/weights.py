@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,20 @@ class Weights:
     clients: dict[int, dict[str, Tensor]]
 
 
-def read_weights(run: str | Path, which: str = "best", trial: int = 0) -> Weights:
+def read_weights(
+    run: str | Path,
+    which: str = "best",
+    trial: int = 0,
+    *,
+    clients: Collection[int] | None = None,
+) -> Weights:
     """Read the weights of a round that a run has kept (``--keep``).
 
     Args:
         run: The run folder.
         which: ``best``, the trial's best round, or ``last``.
         trial: The trial.
+        clients: The clients whose weights are wanted; all by default.
 
     Raises:
         UsageError: The run has not kept them.
@@ -62,12 +70,13 @@ def read_weights(run: str | Path, which: str = "best", trial: int = 0) -> Weight
             f"it has kept: {', '.join(sorted(kept)) or 'nothing'}",
             "see --keep",
         )
-    found.require(folder)
+    wanted = {c: e for c, e in found.numbered.items() if clients is None or c in clients}
+    replace(found, numbered=wanted).require(folder)
     return Weights(
         found.values["trial"],
         found.values["round"],
         _tensors(folder / found.values["server"]),
-        {c: _tensors(folder / name) for c, (name, _) in sorted(found.numbered.items())},
+        {c: _tensors(folder / name) for c, (name, _) in sorted(wanted.items())},
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from protofl.errors import UsageError
+from protofl.folder.reading import METRICS, Reading
 from protofl.plan.plan import Plan
 from protofl.randomness import numpy_stream
 
@@ -41,27 +41,31 @@ def recorded_clients(plan: Plan) -> Recorded:
         return {}
     where = f"--participants-from {folder}"
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        found = {(row["trial"], row["round"]): row for row in map(json.loads, lines)}
-        if config["clients"] != clients:
-            raise UsageError(
-                f"{where}: that run has {config['clients']} clients, and this one {clients}",
-                do=f"take --clients {config['clients']}, or leave --participants-from out",
-            )
-        trials, rounds = range(plan.settings.trials), range(plan.settings.rounds)
-        lacking = next((at for t in trials for r in rounds if (at := (t, r)) not in found), None)
-        if lacking is not None:
-            raise UsageError(
-                f"{where}: its record has no round {lacking[1]} of trial {lacking[0]}",
-                do="take fewer --rounds, or a run that has them",
-            )
+        run = Reading.of(folder)
+        config, found = run.config, {(row["trial"], row["round"]): row for row in run.rows}
+    except UsageError as problem:
+        raise UsageError(
+            f"--participants-from: {problem.what}", problem.near, "give the folder of a run"
+        ) from None
+    if config["clients"] != clients:
+        raise UsageError(
+            f"{where}: that run has {config['clients']} clients, and this one {clients}",
+            do=f"take --clients {config['clients']}, or leave --participants-from out",
+        )
+    trials, rounds = range(plan.settings.trials), range(plan.settings.rounds)
+    lacking = next((at for t in trials for r in rounds if (at := (t, r)) not in found), None)
+    if lacking is not None:
+        raise UsageError(
+            f"{where}: its record has no round {lacking[1]} of trial {lacking[0]}",
+            do="take fewer --rounds, or a run that has them",
+        )
+    try:
         return {at: _answered(row, config) for at, row in found.items()}
-    except OSError as error:
-        problem = f"{error.filename}: {error.strerror}"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        problem = "its config.json or metrics.jsonl is damaged"
-    raise UsageError(f"{where}: {problem}", do="give the folder of a run") from None
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(
+            f"{where}: {run.path / METRICS} doesn't say who took part",
+            do="give the folder of a run",
+        ) from None
 
 
 def _answered(row: Mapping[str, Any], config: Mapping[str, Any]) -> list[int]:

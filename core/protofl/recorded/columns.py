@@ -1,0 +1,47 @@
+"""The lines of a record as columns: an array for each figure, a row for each line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Columns of a record.
+
+    Args:
+        rows: The lines of ``metrics.jsonl``.
+
+    Returns:
+        {figure: [lines]}; what stands in a table has the names of both with a dot between them
+        (``seconds.train``, ``client_accuracies.3``). Columns of numbers are int64 where every line
+        has one and all are whole, else float64 with NaN where a line has none; columns of truths
+        that every line has are bool; everything else (texts, lists) is an object, None where a
+        line has none.
+    """
+    flat = [dict(_flat(row)) for row in rows]
+    names = dict.fromkeys(name for row in flat for name in row)
+    return {name: _column([row.get(name) for row in flat]) for name in names}
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _column(values: list[Any]) -> np.ndarray:
+    kinds = {type(value) for value in values}
+    if kinds == {bool}:
+        return np.array(values)
+    if kinds == {int}:
+        return np.array(values, dtype=np.int64)
+    if kinds <= {int, float, type(None)}:
+        return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column

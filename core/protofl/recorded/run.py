@@ -1,0 +1,257 @@
+"""A run that has been made, or is being made, as an object: `load_run`."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from protofl.errors import UsageError
+from protofl.folder.reading import PARTITION, Reading
+from protofl.folder.result import recorded_accuracies
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from torch import Tensor
+
+    from protofl.models.architecture import SplitModel
+    from protofl.plan.plan import Plan
+    from protofl.plan.settings import Settings
+    from protofl.recorded.split import RecordedSplit
+
+
+def load_run(folder: str | Path) -> Run:
+    """Open the folder of a run: one that is finished, was interrupted, or goes on.
+
+    Nothing but the configuration is read before it is asked for, and nothing is changed. What is
+    asked for twice is read once: load the run again to see what has been written since.
+
+    Args:
+        folder: The run's folder.
+
+    Raises:
+        UsageError: It is no run folder, or its ``config.json`` is damaged.
+
+    Examples:
+        >>> run = pf.load_run("runs/first")  # doctest: +SKIP
+        >>> run.columns["test_accuracy"]  # doctest: +SKIP
+        >>> run.model(client=0, which="best")  # doctest: +SKIP
+    """
+    reading = Reading.of(folder)
+    reading.config  # noqa: B018 - a folder that tells of no run is refused here
+    return Run(reading)
+
+
+class Run:
+    """What is recorded of a run.
+
+    Attributes:
+        folder: Its folder.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self.folder = reading.path
+
+    def __repr__(self) -> str:
+        done, asked = self.rounds_done, self.config["rounds"] * self.config["trials"]
+        about = f"{self.name}, {self.config['models']}, {self.config['dataset']}"
+        return f"<Run {self.folder}: {about}, {done} of {asked} rounds>"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What ``config.json`` holds: every option resolved, the plugins, versions and data."""
+        return self._reading.config
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The options of the run (`protofl.plan.settings`).
+
+        Raises:
+            UsageError: Another version of protofl recorded options that this one doesn't know.
+        """
+        from protofl.plan.settings import build
+
+        return build(self._options)
+
+    @property
+    def name(self) -> str:
+        """The run's method, or the recipe that it was made by."""
+        name: str = self.config.get("recipe", {}).get("name") or self.config["method"]
+        return name
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The lines of ``metrics.jsonl``, in the order in which they were made (docs/results.md).
+
+        Raises:
+            UsageError: One that is not the last is damaged; it names file and line.
+        """
+        return self._reading.rows
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """The record as columns, lines ordered by trial and round.
+
+        {figure: [lines]}: what stands in a table has the names of both with a dot between them
+        (``seconds.train``, ``loss_terms.ce``, ``client_accuracies.3``). A figure that a line lacks
+        is NaN there, in columns that hold no numbers None.
+        """
+        from protofl.recorded.columns import columns_of
+
+        return columns_of(sorted(self.rows, key=lambda row: (row["trial"], row["round"])))
+
+    def frame(self) -> pd.DataFrame:
+        """The columns as a pandas frame.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError:
+            raise UsageError(
+                "a frame needs pandas, which is not installed",
+                "Run.columns has the same as NumPy arrays",
+                "pip install 'protofl[pandas]'",
+            ) from None
+        return pd.DataFrame(self.columns)
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """What ``summary.json`` holds; None of a run that isn't finished."""
+        return self._reading.summary
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has done all rounds of all trials."""
+        return self._reading.finished
+
+    @property
+    def state(self) -> str:
+        """``finished``, ``going on`` (a process is at work on it) or ``unfinished``."""
+        return self._reading.state
+
+    @property
+    def trials(self) -> list[int]:
+        """The trials of which there are rounds."""
+        return sorted({row["trial"] for row in self.rows})
+
+    @property
+    def rounds_done(self) -> int:
+        """Rounds that are done, of all trials together."""
+        return len(self.rows)
+
+    def rows_of(self, trial: int = 0, *, evaluated: bool = False) -> list[dict[str, Any]]:
+        """The lines of a trial by rounds.
+
+        Args:
+            trial: The trial.
+            evaluated: Whether to leave out rounds that were not (``--eval-every``).
+        """
+        own = [row for row in self.rows if row["trial"] == trial]
+        own = [row for row in own if not evaluated or row["test_accuracy"] is not None]
+        return sorted(own, key=lambda row: row["round"])
+
+    @property
+    def accuracies(self) -> dict[int, dict[int, float]]:
+        """{trial: {client: accuracy}} of the last evaluation; empty of more than 1,000 clients."""
+        return recorded_accuracies(sorted(self.rows, key=lambda row: row["round"]))
+
+    # --- what the data and the weights are needed for --------------------------------------------
+
+    def split(self, trial: int = 0) -> RecordedSplit:
+        """Which samples each client had: counts by class, and the rows of the data where it is.
+
+        Args:
+            trial: The trial.
+
+        Raises:
+            UsageError: The run has no such trial, or was not begun.
+        """
+        from protofl.recorded.split import RecordedSplit
+
+        file, record = self.folder / PARTITION, self._reading.partition
+        if record is None:
+            raise UsageError(f"{file} is missing: the run has not come so far")
+        held = 0 if self.config.get("hold_split") else trial
+        return RecordedSplit.of(file, record, held, lambda: self.plan.split(held))
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What the options resolve to here, on the CPU: data, split, models before training.
+
+        Raises:
+            UsageError: Data or plugins are not there any more, or the data are others.
+        """
+        from protofl.plan.plan import Plan
+
+        given = {key: value for key, value in self._options.items() if key not in _MACHINE}
+        own = {key: v for key, v in self._options["options"].items() if key not in _MACHINE}
+        given |= {"device": "cpu", "options": own}
+        plan = Plan.make(given, report=lambda line: None)
+        recorded = self.config.get("data", {}).get("digest")
+        if recorded and recorded != plan.data.digest:
+            raise UsageError(
+                f"the data of {self.config['dataset']} are not those of {self.folder}",
+                do="restore the data",
+            )
+        return plan
+
+    def model(
+        self, client: int, which: Literal["last", "best"] = "last", trial: int = 0
+    ) -> SplitModel:
+        """A client's model with the weights that it had at the end of a round, in eval mode.
+
+        Args:
+            client: The client.
+            which: The trial's ``last`` round or its ``best`` one, as far as ``--keep`` kept them.
+            trial: The trial.
+
+        Raises:
+            UsageError: The run has not kept the round, there is no such client, or its data or
+                plugins are not there.
+        """
+        from protofl.folder.weights import read_weights
+        from protofl.wire.weights import load_weights
+
+        if not 0 <= client < self.config["clients"]:
+            raise UsageError(
+                f"{self.folder} has no client {client}",
+                f"clients are 0 to {self.config['clients'] - 1}",
+            )
+        kept = read_weights(self.folder, which, trial, clients=[client])
+        model = self.plan.initial_model(client, trial)
+        if client in kept.clients:  # others are what their seed made them
+            load_weights(model, kept.clients[client], "model")
+        return model.eval()
+
+    def knowledge(
+        self, which: Literal["last", "best"] = "last", trial: int = 0
+    ) -> dict[str, Tensor]:
+        """What the server knew at the end of a round, by the names of docs/reference/wire.md.
+
+        Args:
+            which: The trial's ``last`` round or its ``best`` one, as far as ``--keep`` kept them.
+            trial: The trial.
+
+        Raises:
+            UsageError: The run has not kept the round.
+        """
+        from protofl.folder.weights import read_weights
+
+        server = read_weights(self.folder, which, trial, clients=()).server
+        start = "knowledge/"
+        return {k.removeprefix(start): t for k, t in server.items() if k.startswith(start)}
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """The options among what ``config.json`` holds."""
+        from protofl.request.options import options_in
+
+        return options_in(self.config)
+
+
+_MACHINE = ("engine", "backend", "profile", "participants_from")
+"""Options without which data, split and models are the same; others machines may lack them."""

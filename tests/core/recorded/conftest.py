@@ -1,0 +1,28 @@
+"""Runs that the tests of this folder read: made once, and copied by whoever changes one."""
+
+from __future__ import annotations
+
+import pytest
+from runtime_toys import install, train
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    install(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """Three rounds of two trials of fedproto, every second one evaluated."""
+    with pytest.MonkeyPatch.context() as patch:
+        install(patch)
+        found = train(
+            "fedproto",
+            tmp_path_factory.mktemp("made") / "run",
+            rounds=3,
+            trials=2,
+            eval_every=2,
+            metrics="macro-f1",
+            progress=False,
+        )
+    return found

@@ -1,0 +1,170 @@
+"""The reader of a run's folder: whole, going on, cut at any byte, damaged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+
+import protofl as pf
+import pytest
+from protofl.files.lock import LOCK, alone, is_held
+from protofl.folder.reading import Reading, read_rows, runs_below
+from runtime_toys import train
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    return shutil.copytree(made.folder, tmp_path / "copy")
+
+
+def test_a_finished_run_is_read_as_it_was_written(made):
+    found = Reading.of(made.folder)
+    assert found.rows == made.record
+    assert found.summary == made.summary
+    assert found.config["method"] == "fedproto"
+    assert len(found.partition["train_counts"]) == found.config["clients"]
+    assert found.state == "finished"
+
+
+def test_a_record_cut_at_any_byte_has_its_whole_lines(made, tmp_path):
+    """An independent count: the ends of lines before the cut."""
+    whole = (made.folder / "metrics.jsonl").read_bytes()
+    ends = {n for n, byte in enumerate(whole) if byte == ord("\n")}
+    file = tmp_path / "metrics.jsonl"
+    for length in [*range(0, len(whole), 37), *ends, *(end + 1 for end in ends)]:
+        file.write_bytes(whole[:length])
+        # A line counts from its last brace on: no shorter part of it is JSON.
+        assert len(read_rows(file)) == sum(end <= length for end in ends), length
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"{", "it is no JSON"),
+        (b"\x00\x00\x00", "it is no JSON"),
+        (b"[1]", "no trial and round"),
+        (b'{"round": 1}', "no trial and round"),
+        (b'{"trial": 0, "round": "1"}', "is no number"),
+    ],
+)
+def test_a_damaged_line_is_named(copy, line, said):
+    file = copy / "metrics.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([lines[0], line + b"\n", *lines[2:]]))
+    with pytest.raises(pf.UsageError, match=rf"metrics\.jsonl, line 2, is damaged: .*{said}"):
+        read_rows(file)
+    with pytest.raises(pf.UsageError, match="line 2"):
+        repr(pf.load_run(copy))
+
+
+@pytest.mark.parametrize("name", ["config.json", "partition.json", "summary.json"])
+@pytest.mark.parametrize("text", ["{", "[1]", "null"])
+def test_a_damaged_table_is_named(copy, name, text):
+    (copy / name).write_text(text)
+    with pytest.raises(pf.UsageError, match=rf"{name} is damaged"):
+        getattr(Reading.of(copy), name.removesuffix(".json"))
+
+
+def test_a_configuration_of_no_run_is_refused(copy):
+    (copy / "config.json").write_text(json.dumps({"method": "fedproto", "rounds": "many"}))
+    with pytest.raises(pf.UsageError, match=r"config\.json .*rounds is many"):
+        pf.load_run(copy)
+
+
+def test_what_is_no_run_is_said_with_the_runs_that_are_near(made, tmp_path):
+    with pytest.raises(pf.UsageError, match="no run folder") as caught:
+        pf.load_run(made.folder.parent)
+    assert caught.value.near == "runs in it: run"
+    with pytest.raises(pf.UsageError, match="no such folder"):
+        pf.load_run(tmp_path / "nowhere")
+    with pytest.raises(pf.UsageError, match="it is a file"):
+        pf.load_run(made.folder / "config.json")
+
+
+def test_a_copy_without_checkpoints_is_finished_where_it_has_a_summary(copy):
+    shutil.rmtree(copy / "checkpoint")
+    assert Reading.of(copy).finished
+    (copy / "summary.json").write_text("")  # what a full disk leaves
+    assert not Reading.of(copy).finished
+    assert Reading.of(copy).summary is None
+
+
+def test_a_folder_is_readable_while_a_run_writes_it(tmp_path, toys):
+    """A second thread reads as fast as it can, from before the folder is there to its end."""
+    folder, over = tmp_path / "run", threading.Event()
+    seen, failed = [], []
+
+    def follow():
+        while not over.is_set():
+            try:
+                found = Reading.of(folder)
+                seen.append((found.state, len(found.rows), found.partition is None))
+            except pf.UsageError as error:
+                if "is no run folder" not in error.what:
+                    failed.append(error)
+                    raise
+
+    reader = threading.Thread(target=follow)
+    reader.start()
+    try:
+        train("fedproto", folder, rounds=8, dry_step=False, progress=False)
+    finally:
+        over.set()
+        reader.join()
+    assert not failed
+    states = [state for state, _, _ in seen]
+    counts = [count for _, count, _ in seen]
+    assert states[0] == "going on" and counts == sorted(counts)
+    assert len({*counts}) > 3 and "unfinished" not in states[:-1]
+    assert Reading.of(folder).state == "finished"
+
+
+def test_an_interrupted_run_is_unfinished(tmp_path, toys):
+    class Killed(BaseException):
+        pass
+
+    def kill(event):
+        if isinstance(event, pf.events.RoundStarted) and event.round == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train("fedproto", tmp_path / "run", rounds=4, progress=kill)
+    run = pf.load_run(tmp_path / "run")
+    assert run.state == "unfinished" and run.summary is None and len(run.rows) == 2
+
+
+def test_who_has_a_folder_is_seen_and_not_disturbed(tmp_path):
+    assert not is_held(tmp_path / LOCK)
+    looking, over = threading.Event(), threading.Event()
+
+    def look():
+        while not over.is_set():
+            is_held(tmp_path / LOCK)
+            looking.set()
+
+    others = threading.Thread(target=look)
+    others.start()
+    looking.wait()
+    try:
+        for _ in range(100):  # none of them is refused because somebody looks
+            with alone(tmp_path, "--out"):
+                assert is_held(tmp_path / LOCK)
+        with alone(tmp_path, "--out"), pytest.raises(pf.UsageError, match="another process"):
+            alone(tmp_path, "--out").__enter__()
+    finally:
+        over.set()
+        others.join()
+
+
+def test_runs_below_a_folder(made, tmp_path):
+    for place in ("b", "a/2", "a/1", ".hidden/3"):
+        (tmp_path / place).mkdir(parents=True)
+        shutil.copy(made.folder / "config.json", tmp_path / place)
+    (tmp_path / "a/1/checkpoint").mkdir()
+    shutil.copy(made.folder / "config.json", tmp_path / "a/1/checkpoint")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "circle").symlink_to(tmp_path)
+    (tmp_path / "linked").symlink_to(made.folder)
+    found = [path.relative_to(tmp_path).as_posix() for path in runs_below(tmp_path)]
+    assert found == ["a/1", "a/2", "b", "linked"]
