@@ -257,6 +257,8 @@ class Screen:
         words[-1] += " (best)," if better else ","
         if row.get("honest_accuracy") is not None:
             words.append(f"the honest {row['honest_accuracy']:.1%},")
+        if gone := row.get("absent"):
+            words.append(f"{len(gone)} absent,")
         loss = "not finite" if row["train_loss"] is None else f"{row['train_loss']:.3f}"
         words.append(f"loss {loss}, {clock(self._spent[-1], exact=True)}")
         left = self._time_left(1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import statistics
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -252,9 +253,20 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
     if "virtual" in record[-1]:
         lasted = statistics.mean(r["virtual"]["seconds"] for r in record)
         rows.append(("virtual seconds a round", f"{lasted:.4g}"))
+    reasons = Counter(why for row in record for why in row.get("absent", {}).values())
+    if reasons:
+        each = ", ".join(f"{why} {count:,}" for why, count in reasons.most_common())
+        rows.append(
+            ("absent in all", f"{reasons.total():,} of {_all_asked(record):,} asked: {each}")
+        )
     # Hosts work side by side, so what they spend together may exceed the round.
     rows.append(("by stage", ", ".join(parts) + (" (all hosts)" if parts else "")))
     return rows
+
+
+def _all_asked(record: list[dict[str, Any]]) -> int:
+    """Clients that were asked, over all rounds."""
+    return sum(row["participants"] + len(row.get("absent", {})) for row in record)
 
 
 def _bytes(size: float) -> str:

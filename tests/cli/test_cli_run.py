@@ -58,6 +58,19 @@ def test_data_that_are_no_images(cli, data_dir, tmp_path, models, dataset, words
     assert summary["final_test_accuracy"] > summary["majority_accuracy"] + 0.05  # it has learned
 
 
+def test_the_absent_are_counted(cli, data_dir, tmp_path):
+    where = ("--backend", "local", "--data-dir", data_dir, "--out", "r")
+    words = ("--models", "mlp", "--dataset", "wine", "--clients", 12, "--rounds", 2)
+    result = cli("run", "fedproto", *words, "--world", "tiers", "--deadline", "0.095", *where)
+    assert result.exit_code == 0, result.output
+    counts = [len(row["absent"]) for row in rows_of(tmp_path / "r")]
+    assert min(counts) > 0
+    for number, count in enumerate(counts, 1):
+        (line,) = [x for x in result.output.splitlines() if x.startswith(f"round {number}/2")]
+        assert f" {count} absent," in line
+    assert f"{sum(counts)} of 24 asked: deadline {sum(counts)}" in result.output
+
+
 def test_models_for_other_data_are_refused(cli, data_dir):
     result = cli(
         "run", "fedproto", "--models", "htfe8", "--dataset", "wine", "--data-dir", data_dir

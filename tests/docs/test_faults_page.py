@@ -34,6 +34,7 @@ def hostile(monkeypatch):
 def test_the_tables_have_all_that_is_tried(hostile):
     payloads, gate = hostile
     assert [*rows("uploads")] == [*payloads.TABLE, *payloads.MORE]
+    assert [*rows("encoded")] == [*payloads.ENCODED]
     assert [*rows("downloads")] == [*gate.DOWNLOADS]
 
 
@@ -44,6 +45,19 @@ def test_what_is_said_of_an_upload(hostile, what):
     rule, said = rows("uploads")[what]
     assert rule == wanted
     found = payloads.federation(change, **gate.options_of(what))
+    found.round(0)
+    with pytest.raises(pf.RunFailure) as caught:
+        found.round(1)
+    assert caught.value.what == f"client 2 sent {said} in round 1"
+
+
+@pytest.mark.parametrize("what", rows("encoded"))
+def test_what_is_said_of_an_encoded_upload(hostile, what):
+    payloads, gate = hostile
+    options, change, _, wanted = gate.options_of_encoded(what)
+    rule, said = rows("encoded")[what]
+    assert rule == wanted
+    found = payloads.federation(change, **options)
     found.round(0)
     with pytest.raises(pf.RunFailure) as caught:
         found.round(1)
