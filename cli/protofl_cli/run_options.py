@@ -73,6 +73,11 @@ PANELS: dict[str, tuple[str, ...]] = {
         "dry_step",
         "measure",
         "metrics",
+        "observe",
+        "observe_every",
+        "observe_samples",
+        "observe_limit",
+        "record_uploads",
         "profile",
     ),
 }
@@ -114,6 +119,8 @@ METAVAR = {
     "eval_clients": "all|participants",
     "measure": "NAME[,NAME…]",
     "metrics": "NAME[,NAME…]",
+    "observe": "NAME[,NAME…]",
+    "observe_limit": "MB",
 }
 
 REPEATABLE = {
@@ -162,6 +169,7 @@ DEFAULTS = {
     "weight_decay": "the optimiser's own, mostly 0",
     "measure": "none",
     "metrics": "none",
+    "observe": "none",
     "participants_from": "as --selection says",
     "world": "none: no virtual time",
     "deadline": "none",

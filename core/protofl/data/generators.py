@@ -120,7 +120,7 @@ class ImageSource:
             return torch.zeros(len(latents), channels, height, width, device=self._device)
         x = self._open().images(latents).float().clamp(-1, 1)
         x = to_channels(to_size(x, height, width), channels)
-        low, high = self._range()
+        low, high = self.bounds
         return (x + 1) * ((high - low) / 2) + low
 
     def _open(self) -> Generator:
@@ -131,7 +131,8 @@ class ImageSource:
                 raise UsageError(f"generator/{self.name} opens no generator")
         return self._opened
 
-    def _range(self) -> tuple[float, float]:
+    @property
+    def bounds(self) -> tuple[float, float]:
         """What −1 and 1 become: stored bytes are normalised to −1…1, floats used as they are."""
         if self._bounds is None:
             x = self._data.x

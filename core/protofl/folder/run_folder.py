@@ -30,7 +30,8 @@ from protofl.files.tables import unchanged_table
 from protofl.files.tensors import Packed, read_tensors, write_tensors
 from protofl.folder.reading import CONFIG, METRICS, PARTITION, SUMMARY
 
-OWN = (CONFIG, METRICS, SUMMARY, PARTITION, "checkpoint/", "parked/", "profile/")
+FOLDERS = ("checkpoint/", "parked/", "profile/", "observed/", "uploads/")
+OWN = (CONFIG, METRICS, SUMMARY, PARTITION, *FOLDERS)
 """What a run writes into its folder."""
 
 EXTENDED = ("rounds", "trials")

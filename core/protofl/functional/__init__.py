@@ -14,6 +14,9 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 `class_margins`          of each class the distance to the nearest other: FedTGP Fig. 1;
                          `largest_margins` the largest of the clients'
 `mean_margin`            average margin: FedSA Eq. 6
+`intra_class_distances`  of rows to the mean of their class; `inter_class_distances` between them
+`distances_by_client`    of each client's prototypes to the global ones
+`client_similarity`      Pearson, Spearman or linear CKA between clients' prototypes
 `margin_contrastive_…`   ``rows`` and their mean, ``loss``: FedTGP Eq. 10, FedSA Eq. 7
 `margin_penalty`         what both add to the distances
 `anchor_alignment`       FedSA Eq. 5; `anchor_contrast` Eq. 7, `anchor_terms` both at once
@@ -47,12 +50,12 @@ in 0…C−1; ``known`` says which rows of ``prototypes`` are there, and the oth
 =======================  =====================================================================
 
 All but `simplex_etf`, `filter_by_prototype`, `truncated_svd`, `with_entries`, `dequantise_int8`,
-`geometric_median` and what trains may be part of a client's loss: they don't look at a tensor's
-value from Python, so a step can be compiled, captured or mapped over clients. Only what trains
-writes to its arguments. Arguments are checked by shape and dtype, with a ``ValueError``; labels
-outside 0…C−1 are not looked for. Results have the arguments' promoted dtype; half precision is
-computed and returned in float32, except by `ema`, which keeps the dtype, and `truncated_svd`, which
-torch refuses it.
+`geometric_median`, `client_similarity` and what trains may be part of a client's loss: they don't
+look at a tensor's value from Python, so a step can be compiled, captured or mapped over clients.
+Only what trains writes to its arguments. Arguments are checked by shape and dtype, with a
+``ValueError``; labels outside 0…C−1 are not looked for. Results have the arguments' promoted dtype;
+half precision is computed and returned in float32, except by `ema`, which keeps the dtype, and
+`truncated_svd`, which torch refuses it.
 """
 
 from __future__ import annotations
@@ -115,6 +118,12 @@ from protofl.functional.scores import (
     ranked_pairs,
     recall_by_class,
 )
+from protofl.functional.similarity import client_similarity
+from protofl.functional.spreads import (
+    distances_by_client,
+    inter_class_distances,
+    intra_class_distances,
+)
 from protofl.functional.trainable import train_prototypes, train_prototypes_by_autograd
 
 __all__ = [
@@ -135,10 +144,12 @@ __all__ = [
     "centroid_distance",
     "class_margins",
     "class_means",
+    "client_similarity",
     "confusion_counts",
     "coordinate_median",
     "cosine_filter",
     "dequantise_int8",
+    "distances_by_client",
     "diversity_loss",
     "ema",
     "ensemble_logits",
@@ -147,6 +158,8 @@ __all__ = [
     "filter_by_prototype",
     "geometric_median",
     "index_type",
+    "inter_class_distances",
+    "intra_class_distances",
     "kl_divergence",
     "largest_entries",
     "largest_margins",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 
 from protofl.errors import naming
+from protofl.hosts.jobs import Evaluate
 from protofl.machine.cores import autocast
 from protofl.metrics.figures import of_client
+from protofl.observing.features import test_features
 from protofl.plan.plan import Plan
 from protofl.profile.spans import HostProfile
 from protofl.views.client import Client
@@ -15,7 +17,7 @@ from protofl.wire.payload import Payload
 
 
 def score(
-    plan: Plan, record: ClientRecord, download: Payload, round: int, profile: HostProfile
+    plan: Plan, record: ClientRecord, download: Payload, job: Evaluate, profile: HostProfile
 ) -> tuple[list[tuple[int, int]], Payload]:
     """How many samples a client predicts rightly, and of how many; it stays what it was.
 
@@ -23,22 +25,22 @@ def score(
         plan: The run.
         record: The client.
         download: What it would download next.
-        round: The round after which it is scored.
+        job: Says after which round it is scored, and how many features are wanted.
         profile: Takes the operators, where they are sampled.
 
     Returns:
         Of its test samples and, where they are measured, of its training samples; and what the test
-        samples' scores count in the run's metrics.
+        samples' scores count in the run's metrics, with the features.
     """
     scored = [record.test]
     if "train-accuracy" in plan.settings.measure:
         scored.append(record.train)
     composition, client = plan.composition, Client(record, plan.composition.main)
-    place = f"client {record.id}, evaluation of round {round}"
+    place = f"client {record.id}, evaluation of round {job.round}"
     measured, kept, found = plan.metrics or composition.has("score_client"), [], Payload()
     writes = composition.has("receive") or composition.has("score_client")
     with record.unchanged() if writes else record.same_download():
-        record.received, record.round = download, round
+        record.received, record.round = download, job.round
         with naming(f"receive, {place}"):
             composition.lifecycle("receive", client=client)
         record.set_mode(False)
@@ -55,6 +57,9 @@ def score(
         if kept:
             with torch.no_grad(), naming(place):
                 found = of_client(plan.metrics, composition, client, torch.cat(kept), record.test.y)
+        if job.observe:
+            with naming(f"features, {place}"):
+                found |= test_features(plan, record, job.observe)
     record.forget_scratch()
     counts = [(right, len(each)) for right, each in zip(correct.tolist(), scored, strict=True)]
     return counts, found

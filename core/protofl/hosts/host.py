@@ -184,7 +184,7 @@ class Host:
             with naming(place), record.same_download():
                 record.round = job.round
                 download = self._read(job.blob, Client(record, self.plan.composition.main))
-            counts, found = score(self.plan, record, download, job.round, self._profile)
+            counts, found = score(self.plan, record, download, job, self._profile)
         clock.lap("evaluate")
         (correct, count), *train = counts
         return work.EvaluateReply(

@@ -138,10 +138,17 @@ class Undo(ClientJob):
     op = "undo"
 
 
+@dataclass
 class Evaluate(RoundJob):
-    """Score a client on its test samples, changing nothing; answered by `EvaluateReply`."""
+    """Score a client on its test samples, changing nothing; answered by `EvaluateReply`.
+
+    Attributes:
+        observe: Test samples whose features are wanted too, at most.
+    """
 
     op = "evaluate"
+
+    observe: int = 0
 
 
 @dataclass
@@ -219,7 +226,7 @@ class Absent(Reply):
 class EvaluateReply(Reply):
     """How many of a client's test samples were predicted rightly, and how many there are.
 
-    The blob is what their scores count in the run's metrics.
+    The blob is what their scores count in the run's metrics, and features that are wanted.
 
     Attributes:
         correct: Test samples predicted rightly.

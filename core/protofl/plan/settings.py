@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -133,6 +133,15 @@ class Settings(BaseModel):
     metrics: Annotated[list[str], BeforeValidator(names_in)] = option(
         [], "metrics of the test samples' scores to record"
     )
+    observe: list[str] = option(
+        [], "what to keep of rounds: prototypes, features of test samples, images"
+    )
+    observe_every: int = option(1, "rounds between those that are observed; the last is", ge=1)
+    observe_samples: int = option(
+        50, "test samples of a client whose features are observed", ge=1, le=1_000_000
+    )
+    observe_limit: float = option(1000, "MB that what is observed may take", gt=0)
+    record_uploads: bool = option(False, "keep every round's uploads, for protofl replay")
     profile: bool = option(False, "time every stage; write profile/trace.json")
     data_dir: Path = Field(
         default_factory=default_data_dir, description="where decoded data are cached"
@@ -147,11 +156,12 @@ class Settings(BaseModel):
     @field_validator("measure", mode="before")
     @classmethod
     def _known_figures(cls, value: list[str] | str) -> list[str]:
-        names = names_in(value)
-        for name in names:
-            if name not in MEASURES:
-                raise unknown("figure of --measure", name, MEASURES)
-        return [name for name in MEASURES if name in names]
+        return _in_order(names_in(value), MEASURES, "figure of --measure")
+
+    @field_validator("observe", mode="before")
+    @classmethod
+    def _known_sights(cls, value: list[str] | str) -> list[str]:
+        return _in_order(names_in(value), SIGHTS, "word of --observe")
 
     @property
     def held_out(self) -> int:
@@ -161,6 +171,9 @@ class Settings(BaseModel):
 
 MEASURES = ("train-accuracy", "margins", "public-logits", "flops")
 """Figures that a run records where it is asked to, see docs/results.md."""
+
+SIGHTS = ("prototypes", "features", "images")
+"""What a run keeps of rounds where it is asked to, see docs/observing.md."""
 
 CHOOSING = {
     "dataset": "dataset",
@@ -176,7 +189,8 @@ CHOOSING = {
 
 FREE = set(
     "backend workers client_store profile job_limit measure metrics on_lost_client "
-    "min_clients classes keep".split()
+    "min_clients classes keep observe observe_every observe_samples observe_limit "
+    "record_uploads".split()
 )
 """Options that may differ on resume: results don't depend on them."""
 
@@ -186,6 +200,14 @@ UNRECORDED = {"backend", "workers", "profile", "job_limit"}
 It holds backend and profile where the engine trains groups of clients: which those are depends on
 them, and so do the last bits, so that they may not differ on resume either.
 """
+
+
+def _in_order(names: Sequence[str], known: Sequence[str], noun: str) -> list[str]:
+    """Names as they are listed; a `UsageError` for one that is not among them."""
+    for name in names:
+        if name not in known:
+            raise unknown(noun, name, known)
+    return [name for name in known if name in names]
 
 
 def check_names(values: Iterable[str], noun: str, others: Iterable[str] = ()) -> None:

@@ -15,6 +15,7 @@ from protofl.hosts import jobs
 from protofl.machine.cores import compute_threads
 from protofl.metrics.figures import figures_of
 from protofl.models.cost import ClientFlops, flops_of_round
+from protofl.observing.observer import Nobody
 from protofl.participation.taking_part import Participation
 from protofl.plan.plan import Plan
 from protofl.profile.timeline import NOT_PROFILED, Timeline
@@ -49,6 +50,7 @@ class Federation:
         client_accuracy: {client: its accuracy} in the last round.
         flops: What clients of each architecture compute, where rounds are to tell of it.
         learned: What the dry step has shown of uploads; empty where there was none.
+        observer: Keeps what the run is asked to observe.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Federation:
         self.client_accuracy: dict[int, float] = {}
         self.flops: Sequence[ClientFlops] = ()
         self.learned: Mapping[str, Any] = {}
+        self.observer = Nobody()
         self._server_side: ServerSide
 
     @property
@@ -145,6 +148,7 @@ class Federation:
         tally.participants, tally.answered = len(clients), clients if unusual else None
         # 4. The server aggregates, then trains.
         self.train_server(uploads, tally)
+        self.observer.see(number, uploads, self.server.knowledge)
         # 5. Phases that follow the server's step, with this round's download.
         if self.plan.composition.has_follow_up(self.plan.info):
             self._follow_up(clients, number, tally)
@@ -158,6 +162,7 @@ class Federation:
             extra = self._server_side.end_round(tally)
         if self.flops:
             tally.measures["flops"] = flops_of_round(self.flops, tally.trained)
+        self.observer.keep(self.trial, number)
         tally.seconds["total"] = time.perf_counter() - start
         self.client_accuracy = tally.accuracy
         rate = {"lr": self.server.lr} if self.plan.scheduled else {}
@@ -257,13 +262,14 @@ class Federation:
         held, last = 0, b""
         for client, blob in self._server_side.downloads(clients, tally, counted=False):
             held += len(blob) if blob is not last else 0
-            work.append(jobs.Evaluate(client, number, blob=blob))
+            work.append(jobs.Evaluate(client, number, self.observer.samples(number), blob=blob))
             last = blob
             # Where every client gets other bytes, those of all clients are never held at once.
             if held > AHEAD or len(work) + len(tally.scores) == len(clients):
                 replies = self._replies("evaluate", work, jobs.EvaluateReply, tally)
                 for scored, reply in replies.items():
                     tally.add_score(scored, reply)
+                    self.observer.take_features(scored, tally.counts.get(scored, Payload()))
                 work, held = [], 0
 
     def save_clients(self, clients: Iterable[int], paths: Mapping[int, str]) -> float:

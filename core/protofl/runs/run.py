@@ -22,6 +22,8 @@ from protofl.folder.run_folder import EXTENDED, RunFolder, check_free, check_run
 from protofl.hosts.jobs import Pool
 from protofl.machine.cores import deterministic_kernels
 from protofl.machine.idle import Idle
+from protofl.observing.observer import observer_of
+from protofl.observing.wanted import announce, check_observing
 from protofl.participation.taking_part import Participation, check_participation
 from protofl.plan.plan import Plan
 from protofl.profile.timeline import Timeline
@@ -70,6 +72,7 @@ def _start(request: Request, progress: Progress, idle: Idle | None, until: ExitS
     plan.split(0)  # data that can't be split this way are found before there is a folder
     check_measures(plan)
     check_participation(plan)
+    check_observing(plan)
     if recorded:
         check_same_data(recorded, plan)
         folder = with_more(folder, recorded, plan)
@@ -136,6 +139,9 @@ class _Life:
                     participation=participation,
                 )
                 federation.learned = learned
+                federation.observer = observer_of(
+                    plan, self.folder.path, self.folder.rows, self._note
+                )
                 if "flops" in plan.settings.measure:
                     federation.flops = count_flops(plan)
                 for trial, first in self._remaining():
@@ -162,6 +168,7 @@ class _Life:
             self.progress(events.DryStepStarted())
             with spans.span("dry step", "start"):
                 learned = dry_step(plan, self._note)
+        announce(plan, learned, self._note)
         if path := self.request.save_recipe:
             write_recipe(path, typed_in(plan, self.request.options))
             self._note(f"the recipe of this run is in {path}")

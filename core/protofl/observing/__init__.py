@@ -1,0 +1,1 @@
+"""What a run observes on request: prototypes, test features, generated images, and uploads."""

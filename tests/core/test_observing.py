@@ -1,0 +1,351 @@
+"""What a run observes: it is what was there, it is kept through kills, and nothing else changes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import protofl as pf
+import pytest
+import torch
+from protofl.files import series
+from protofl.observing.observed import Observed
+from protofl.observing.wanted import Expected, announce, check_observing
+from protofl.testing import toy as toyfed
+from runtime_toys import GIVEN, install, make_plan, train, without_times
+
+ROUNDS = 4
+OPTIONS = {"rounds": ROUNDS, "participation": 0.75, "partition": "dirichlet"}
+OBSERVE = {"observe": "prototypes,features", "observe_samples": 4, "record_uploads": True}
+
+
+class Killed(BaseException):
+    """Stands for a signal that ends the process at once."""
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    install(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        install(monkeypatch)
+        folder = tmp_path_factory.mktemp("observing")
+        plain = train("fedproto", folder / "plain", **OPTIONS)
+        return plain, train("fedproto", folder / "whole", **OPTIONS, **OBSERVE)
+
+
+@pytest.fixture(scope="module")
+def plain(runs):
+    return runs[0]
+
+
+@pytest.fixture(scope="module")
+def whole(runs):
+    return runs[1]
+
+
+@pytest.fixture(scope="module")
+def watched():
+    """The same run without folder, of which every job and reply is kept; the server by round."""
+    toy = toyfed.Toy(make_plan("fedproto", **OPTIONS))
+    known = []
+    for _ in range(ROUNDS):
+        toy.rounds(1)
+        known.append(pf.Payload(toy.server.knowledge))
+    return toy, known
+
+
+def files_of(folder, *names):
+    """{path: bytes} of what lies in folders of a run."""
+    paths = [p for name in names for p in (folder / name).rglob("*") if p.is_file()]
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in paths}
+
+
+# --- nothing else changes -------------------------------------------------------------------------
+
+
+def test_on_and_off_are_one_run(plain, whole):
+    assert without_times(whole.record) == without_times(plain.record)
+    weights = [
+        {name: data for name, data in files_of(run.folder, "checkpoint").items() if "-t0-" in name}
+        for run in (plain, whole)
+    ]
+    assert {n: d for n, d in weights[0].items() if n.endswith(".safetensors")} == {
+        n: d for n, d in weights[1].items() if n.endswith(".safetensors")
+    }
+    assert not (plain.folder / "observed").exists()
+    assert not (plain.folder / "uploads").exists()
+
+
+@pytest.mark.slow
+def test_every_host_observes_the_same(toys, whole, tmp_path):
+    given = {**OPTIONS, **OBSERVE, "backend": "process", "workers": 2}
+    other = train("fedproto", tmp_path / "run", **given)
+    names = ("observed", "uploads")
+    assert files_of(other.folder, *names) == files_of(whole.folder, *names)
+
+
+# --- it is what was there -------------------------------------------------------------------------
+
+
+def test_prototypes(whole, watched):
+    toy, known = watched
+    found = Observed(whole.folder)
+    assert found.rounds() == [*range(ROUNDS)]
+    for round in range(ROUNDS):
+        seen = found.prototypes(round)
+        blobs = toy.pool.uploads(round)
+        assert seen.who == sorted(blobs)
+        dense, there = seen.table()
+        for place, client in enumerate(seen.who):
+            sent = pf.Payload.from_bytes(blobs[client])
+            assert there[place].nonzero()[0].tolist() == sent["classes"].tolist()
+            assert np.array_equal(dense[place][there[place]], sent["prototypes"].numpy())
+            assert seen.architecture_of(client) == f"dense{(8, 5)[client % 2]}"
+        rows, classes = seen.server["prototypes"]
+        assert np.array_equal(rows, known[round]["prototypes"].numpy())
+        assert np.array_equal(classes, known[round]["classes"].numpy())
+
+
+def test_features(whole):
+    """Of drawn test samples, the same in every round, by the model that was scored."""
+    found = Observed(whole.folder)
+    kept = pf.read_weights(whole.folder, "last")
+    plan = make_plan("fedproto", **OPTIONS)
+    seen = found.features()
+    for client in range(4):
+        model = plan.initial_model(client, 0).eval()
+        if client in kept.clients:
+            pf.load_weights(model, kept.clients[client], "model")
+        own = seen.clients == client
+        test = plan.samples(plan.split(0).test(client), channels_last=False)
+        assert own.sum() == min(4, len(test))
+        with torch.no_grad():
+            every = model.features(test.inputs()).numpy()
+        for row, label in zip(seen.rows[own], seen.labels[own], strict=True):
+            like = np.isclose(every, row, atol=1e-6).all(1)
+            assert like.any()
+            assert (test.y.numpy()[like] == label).any()
+    first = found.features(0)
+    assert np.array_equal(first.labels, seen.labels)
+    assert not np.array_equal(first.rows, seen.rows)
+
+
+def test_images(tmp_path):
+    """What clients are sent, as a picture file has it: 0 and 255 are the data's least and most."""
+    images = toyfed.make_images(toyfed.MIXED)
+    y = images.y.numpy()
+    np.savez(tmp_path / "toy.npz", x_train=images.x.permute(0, 2, 3, 1).numpy(), y_train=y)
+    given = {"models": "cnn4", "dataset": f"npz:{tmp_path / 'toy.npz'}", "clients": 2}
+    given |= {"partition": "iid", "data_dir": tmp_path, "backend": "local", "dry_step": False}
+    fast = {"E_S": 1, "hidden": 8}
+    out = tmp_path / "run"
+    pf.run("fedktl", **given, rounds=1, feature_dim=8, set=fast, observe="images", out=out)
+    seen = Observed(out).images()
+    sent = pf.read_weights(out, "last").server["knowledge/images"]
+    assert seen.images.dtype == np.uint8
+    low, high = images.x.min().item(), images.x.max().item()
+    there = seen.images * ((high - low) / 255) + low
+    assert np.abs(there - sent.numpy()).max() <= (high - low) / 510 + 1e-4
+    assert seen.classes.tolist() == sorted({*y.tolist()})
+    assert Observed(out).kinds() == ["images"]
+
+
+@pytest.mark.parametrize(
+    ("every", "evaluated", "rounds", "featured"),
+    [(2, 1, [1, 3, 4], [1, 3, 4]), (3, 2, [2, 4], [4]), (9, 1, [4], [4])],
+)
+def test_some_rounds(toys, tmp_path, every, evaluated, rounds, featured):
+    given = {"rounds": 5, "observe_every": every, "eval_every": evaluated, "dry_step": False}
+    out = train("fedproto", tmp_path / "run", observe="prototypes,features", **given).folder
+    found = Observed(out)
+    assert found.rounds() == rounds
+    assert [r for r in rounds if "features" in found.kinds(r)] == featured
+
+
+# --- kills, resumes, damage -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("place", ["write_tensors", "append_line"])
+def test_a_kill_while_a_round_is_kept(toys, whole, tmp_path, monkeypatch, place, late):
+    original, calls = getattr(series, place), []
+
+    def call(*arguments):
+        calls.append(arguments)
+        if len(calls) == 4 and not late:
+            raise Killed
+        found = original(*arguments)
+        if len(calls) == 4:
+            raise Killed
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(series, place, call)
+        with pytest.raises(Killed):
+            train("fedproto", tmp_path / "run", **OPTIONS, **OBSERVE)
+    assert Observed(tmp_path / "run").rounds()[:1] == [0]  # readable as it was left
+    train("fedproto", tmp_path / "run", resume=True)
+    names = ("observed", "uploads")
+    assert files_of(tmp_path / "run", *names) == files_of(whole.folder, *names)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_rounds_that_are_done_again(toys, whole, tmp_path, every):
+    """What was observed of rounds behind the last commit is not kept twice."""
+
+    def stop(event):
+        if event == pf.events.RoundStarted(0, 2):
+            raise Killed
+
+    given = OPTIONS | OBSERVE | {"checkpoint_every": every, "keep": "last"}
+    with pytest.raises(Killed):
+        train("fedproto", tmp_path / "run", progress=stop, **given)
+    journal = tmp_path / "run/observed/journal.jsonl"
+    journal.write_text(journal.read_text() + '{"trial": 0, "rou')  # a line half written
+    (tmp_path / "run/observed/t0-r9.safetensors.part").write_bytes(b"half")
+    train("fedproto", tmp_path / "run", resume=True)
+    names = ("observed", "uploads")
+    assert files_of(tmp_path / "run", *names) == files_of(whole.folder, *names)
+
+
+def test_a_run_that_goes_on_with_more_rounds(toys, whole, tmp_path):
+    train("fedproto", tmp_path / "run", **OPTIONS | {"rounds": 2}, **OBSERVE)
+    train("fedproto", tmp_path / "run", resume=True, rounds=ROUNDS)
+    names = ("observed", "uploads")
+    assert files_of(tmp_path / "run", *names) == files_of(whole.folder, *names)
+
+
+def test_damage_is_told(toys, whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole.folder, run)
+    file = run / "observed/t0-r1.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(pf.UsageError, match=r"t0-r1\.safetensors is damaged"):
+        Observed(run).prototypes(1)
+    assert len(Observed(run).prototypes(2).rows)
+    lines = []
+
+    def note(event):
+        lines.extend([event.text] if isinstance(event, pf.events.Note) else [])
+
+    train("fedproto", run, resume=True, rounds=ROUNDS + 1, progress=note)
+    assert any("t0-r1.safetensors is damaged" in line for line in lines)
+    assert Observed(run).rounds() == [0, 2, 3, 4]
+
+
+def test_a_line_that_is_damaged(whole, tmp_path):
+    shutil.copytree(whole.folder / "observed", tmp_path / "observed")
+    journal = tmp_path / "observed/journal.jsonl"
+    first, *others = journal.read_text().splitlines()
+    journal.write_text("\n".join([first, others[0][:-9], *others[1:]]) + "\n")
+    with pytest.raises(pf.UsageError, match=r"journal\.jsonl, line 2, is damaged"):
+        Observed(tmp_path).rounds()
+
+
+@pytest.mark.parametrize("name", ["../config.json", "/etc/passwd"])
+def test_a_name_that_leads_elsewhere(whole, tmp_path, name):
+    shutil.copytree(whole.folder / "observed", tmp_path / "observed")
+    journal = tmp_path / "observed/journal.jsonl"
+    values = json.loads(journal.read_text().splitlines()[0]) | {"file": name}
+    journal.write_text(json.dumps(values) + "\n")
+    with pytest.raises(pf.UsageError, match="line 1"):
+        Observed(tmp_path).rounds()
+
+
+# --- how much -------------------------------------------------------------------------------------
+
+
+def sizes_of(folder):
+    """Bytes of observations and uploads."""
+    names = ("observed", "uploads")
+    files = files_of(folder, *names)
+    return [sum(len(d) for f, d in files.items() if f.startswith(name)) for name in names]
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedsa", "fedavg"])
+def test_what_it_takes_is_said_in_advance(toys, tmp_path, method):
+    lines = []
+
+    def note(event):
+        lines.extend([event.text] if isinstance(event, pf.events.Note) else [])
+
+    what = "prototypes,features" if method != "fedavg" else "features"
+    given = {"rounds": 3, "feature_dim": 400, "observe": what, "record_uploads": True}
+    given |= {"models": "toy1"} if method == "fedavg" else {}
+    found = train(method, tmp_path / "run", progress=note, **given)
+    (line,) = (line for line in lines if "what is observed will take" in line)
+    number, unit, *_ = line.partition("about ")[2].split()
+    said = float(number) * {"kB": 1e3, "MB": 1e6}[unit]
+    assert said == pytest.approx(sum(sizes_of(found.folder)), rel=0.12, abs=4000)
+
+
+def test_more_than_is_allowed_is_refused(toys, tmp_path):
+    given = {"rounds": 3000, "observe": "prototypes,features", "observe_limit": 1}
+    with pytest.raises(pf.UsageError) as caught:
+        train("fedproto", tmp_path / "run", **given)
+    assert "and --observe-limit is 1 MB" in caught.value.what
+    assert "prototypes " in caught.value.what
+    number = int(caught.value.do.partition("--observe-limit ")[2].partition(")")[0])
+    assert not (tmp_path / "run").exists()
+    enough = GIVEN | given | {"method": "fedproto", "observe_limit": number}
+    announce(pf.Plan.make(enough), {}, lambda line: None)
+
+
+def test_uploads_that_nobody_has_seen(toys, tmp_path):
+    """Without a dry step their size is not known: the limit holds while the run goes on."""
+    lines = []
+
+    def note(event):
+        lines.extend([event.text] if isinstance(event, pf.events.Note) else [])
+
+    given = {"rounds": 5, "record_uploads": True, "observe_limit": 0.004, "dry_step": False}
+    train("fedproto", tmp_path / "run", progress=note, **given)
+    assert any("not known without the dry step; 0.004 MB at most" in line for line in lines)
+    kept = series.Series(tmp_path / "run/uploads")
+    assert 0 < len(kept.entries) < 5
+    assert kept.size <= 4000
+    (line,) = (line for line in lines if "nothing more is observed" in line)
+    assert f"is reached in round {len(kept.entries)} of trial 0" in line
+
+
+def test_nothing_is_expected_where_nothing_is_asked_for():
+    assert Expected(make_plan("fedproto"), {}).by_what == {}
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "observe", "what"),
+    [
+        ("local", "prototypes", "clients of local don't send prototypes"),
+        ("fedproto", "images", "the server of fedproto makes no images"),
+    ],
+)
+def test_what_a_run_cannot_show(method, observe, what):
+    with pytest.raises(pf.UsageError, match=what):
+        check_observing(make_plan(method, observe=observe))
+    check_observing(make_plan(method, observe="features"))
+
+
+def test_an_unknown_word():
+    with pytest.raises(pf.UsageError) as caught:
+        make_plan("fedproto", observe="prototype")
+    assert "unknown word of --observe 'prototype'" in caught.value.what
+    assert "prototypes" in caught.value.near
+
+
+def test_what_was_not_observed(plain, whole):
+    with pytest.raises(pf.UsageError, match="observed nothing of trial 0"):
+        Observed(plain.folder).prototypes()
+    with pytest.raises(pf.UsageError, match="no images in round 3") as caught:
+        Observed(whole.folder).images()
+    assert caught.value.near == "it has observed: prototypes, features"
+    with pytest.raises(pf.UsageError, match="no round 7 of trial 0") as caught:
+        Observed(whole.folder).features(7)
+    assert "0, 1, 2, 3" in caught.value.near
