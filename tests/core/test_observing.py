@@ -349,3 +349,10 @@ def test_what_was_not_observed(plain, whole):
     with pytest.raises(pf.UsageError, match="no round 7 of trial 0") as caught:
         Observed(whole.folder).features(7)
     assert "0, 1, 2, 3" in caught.value.near
+
+
+def test_a_run_as_an_object_has_it(whole):
+    assert pf.load_run(whole.folder).observed.prototypes(0).who == [
+        *Observed(whole.folder).prototypes(0).who
+    ]
+    assert not pf.load_run(whole.folder.parent / "plain").observed

@@ -180,6 +180,7 @@ PYTHON = [
     "docs/python.md",
     "docs/analysing.md",
     "docs/checkpoint.md",
+    "docs/observing.md",
     *(f"docs/reference/{name}.md" for name in REFERENCE),
 ]
 

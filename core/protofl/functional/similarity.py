@@ -12,7 +12,9 @@ from protofl.functional._checks import check_floating, check_shape
 Similarity = Literal["pearson", "spearman", "cka"]
 
 
-def client_similarity(prototypes: Tensor, known: Tensor, kind: Similarity = "pearson") -> Tensor:
+def client_similarity(
+    prototypes: Tensor, known: Tensor, kind: Literal["pearson", "spearman", "cka"] = "pearson"
+) -> Tensor:
     """How alike the prototypes of each pair of clients are, over the classes that both have.
 
     ``pearson`` and ``spearman`` correlate all numbers of the shared rows, as they are or their

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from protofl import functional
 from protofl.errors import UsageError
 from protofl.functional.similarity import Similarity
 from protofl.observing.observed import Features, Observed, Prototypes
-
-Array: TypeAlias = NDArray[Any]
 
 FEWEST = 4
 """Points that a t-SNE needs."""
@@ -36,8 +32,8 @@ class ByClass:
     """
 
     rounds: list[int]
-    server: Array
-    clients: Array
+    server: np.ndarray
+    clients: np.ndarray
 
 
 def margins(observed: Observed, trial: int = 0) -> ByClass:
@@ -67,7 +63,7 @@ def inter_class(observed: Observed, trial: int = 0) -> ByClass:
     return _by_class(observed, trial, functional.inter_class_distances, of_clients)
 
 
-def intra_class(observed: Observed, trial: int = 0) -> tuple[list[int], Array]:
+def intra_class(observed: Observed, trial: int = 0) -> tuple[list[int], np.ndarray]:
     """Mean distance of the clients' prototypes of a class to their mean.
 
     Args:
@@ -85,7 +81,9 @@ def intra_class(observed: Observed, trial: int = 0) -> tuple[list[int], Array]:
     return rounds, np.stack(found)
 
 
-def drift(observed: Observed, trial: int = 0, name: str = "prototypes") -> tuple[list[int], Array]:
+def drift(
+    observed: Observed, trial: int = 0, name: str = "prototypes"
+) -> tuple[list[int], np.ndarray]:
     """How far the server's prototypes or anchors have moved since the observed round before.
 
     Args:
@@ -107,7 +105,7 @@ def drift(observed: Observed, trial: int = 0, name: str = "prototypes") -> tuple
     return rounds[1:], moved
 
 
-def alignment(observed: Observed, trial: int = 0) -> tuple[list[int], dict[str, Array]]:
+def alignment(observed: Observed, trial: int = 0) -> tuple[list[int], dict[str, np.ndarray]]:
     """Mean distance of the clients' prototypes to the server's, by architecture.
 
     Args:
@@ -133,7 +131,7 @@ def alignment(observed: Observed, trial: int = 0) -> tuple[list[int], dict[str, 
     return rounds, {name: np.array([f.get(name, np.nan) for f in found]) for name in names}
 
 
-def distances_to_server(seen: Prototypes) -> Array:
+def distances_to_server(seen: Prototypes) -> np.ndarray:
     """Mean distance of each client's prototypes to the server's [M], in the order of `who`."""
     P, known = map(torch.from_numpy, seen.table())
     centres, there = map(torch.from_numpy, seen.server_table())
@@ -142,7 +140,7 @@ def distances_to_server(seen: Prototypes) -> Array:
     return functional.distances_by_client(P, known, centres, there).numpy()
 
 
-def similarity(seen: Prototypes, kind: Similarity = "pearson") -> tuple[list[int], Array]:
+def similarity(seen: Prototypes, kind: Similarity = "pearson") -> tuple[list[int], np.ndarray]:
     """How alike the clients' prototypes are.
 
     Args:
@@ -159,7 +157,7 @@ def similarity(seen: Prototypes, kind: Similarity = "pearson") -> tuple[list[int
     return [seen.who[place] for place in order], found[np.ix_(order, order)]
 
 
-def spread_of_features(seen: Features) -> tuple[Array, Array]:
+def spread_of_features(seen: Features) -> tuple[np.ndarray, np.ndarray]:
     """How far test features of each class lie from their mean, and these means from each other.
 
     Over all clients' features together, as FedTGP's Fig. 6 shows them.
@@ -176,7 +174,7 @@ def spread_of_features(seen: Features) -> tuple[Array, Array]:
     return intra.numpy(), functional.inter_class_distances(means, counts > 0).numpy()
 
 
-def in_the_plane(rows: Array, seed: int = 0, perplexity: float = 30.0) -> Array:
+def in_the_plane(rows: np.ndarray, seed: int = 0, perplexity: float = 30.0) -> np.ndarray:
     """Points of a t-SNE (van der Maaten and Hinton, JMLR 2008), begun with the principal axes.
 
     The same rows, seed and version of scikit-learn give the same points on one machine. Distances

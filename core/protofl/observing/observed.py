@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from protofl.errors import UsageError
 from protofl.files.series import Series
@@ -16,8 +15,6 @@ from protofl.observing.places import OBSERVED
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Array: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -53,17 +50,17 @@ class Prototypes(Round):
             and of FedSA ``global_prototypes`` too.
     """
 
-    rows: Array
-    classes: Array
-    clients: Array
-    server: dict[str, tuple[Array, Array]] = field(default_factory=dict)
+    rows: np.ndarray
+    classes: np.ndarray
+    clients: np.ndarray
+    server: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     @property
     def who(self) -> list[int]:
         """The clients that sent any, ascending."""
         return sorted({*self.clients.tolist()})
 
-    def table(self) -> tuple[Array, Array]:
+    def table(self) -> tuple[np.ndarray, np.ndarray]:
         """The clients' prototypes with a row for every class, in the order of `who`.
 
         Returns:
@@ -76,7 +73,7 @@ class Prototypes(Round):
         dense[at], known[at] = self.rows, True
         return dense, known
 
-    def server_table(self, name: str = "prototypes") -> tuple[Array, Array]:
+    def server_table(self, name: str = "prototypes") -> tuple[np.ndarray, np.ndarray]:
         """The server's with a row for every class: [C, K], and which it knows [C].
 
         Args:
@@ -102,9 +99,9 @@ class Features(Round):
         clients: The client of each [n].
     """
 
-    rows: Array
-    labels: Array
-    clients: Array
+    rows: np.ndarray
+    labels: np.ndarray
+    clients: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -116,8 +113,8 @@ class Images(Round):
         classes: The class of each [n].
     """
 
-    images: Array
-    classes: Array
+    images: np.ndarray
+    classes: np.ndarray
 
 
 class Observed:
@@ -127,7 +124,7 @@ class Observed:
         run: The run's folder.
 
     Examples:
-        >>> found = pf.Observed("runs/first")  # doctest: +SKIP
+        >>> found = pf.load_run("runs/first").observed  # doctest: +SKIP
         >>> found.prototypes(round=-1).rows.shape  # doctest: +SKIP
     """
 
@@ -240,7 +237,7 @@ class Observed:
         return number, self._last[1]
 
 
-def _array(tensor: Tensor) -> Array:
+def _array(tensor: Tensor) -> np.ndarray:
     """A copy as NumPy holds it; bfloat16, which it doesn't know, as float32."""
     wide = tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor
     return np.array(wide.numpy())

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from protofl.models.architecture import SplitModel
+    from protofl.observing.observed import Observed
     from protofl.plan.plan import Plan
     from protofl.plan.settings import Settings
     from protofl.recorded.split import RecordedSplit
@@ -244,6 +245,13 @@ class Run:
         server = read_weights(self.folder, which, trial, clients=()).server
         start = "knowledge/"
         return {k.removeprefix(start): t for k, t in server.items() if k.startswith(start)}
+
+    @property
+    def observed(self) -> Observed:
+        """What the run has observed (``--observe``): prototypes, features and images by round."""
+        from protofl.observing.observed import Observed
+
+        return Observed(self.folder)
 
     @property
     def _options(self) -> dict[str, Any]:
