@@ -20,6 +20,7 @@ from protofl_cli.commands import (
     matrix,
     new_plugin,
     partition,
+    plot,
     run,
     show,
 )
@@ -147,6 +148,7 @@ app.command("run")(with_options(run.run))
 app.command("bench")(bench.bench)
 app.command("list-plugins")(list_plugins.list_plugins)
 app.command("show")(show.show)
+app.command("plot")(plot.plot)
 app.command("matrix")(matrix.matrix)
 app.command("check")(check.check)
 app.command("new-plugin")(new_plugin.new_plugin)

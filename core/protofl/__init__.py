@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 from protofl.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from protofl import functional
+    from protofl import functional, plots
     from protofl.data.arrays import dataset_from_arrays
     from protofl.data.cache import files_key
     from protofl.data.dataset import Dataset
@@ -131,13 +131,15 @@ _HOME = {
     "random_stream": "protofl.randomness",
     "numpy_stream": "protofl.randomness",
     "functional": "protofl.functional",
+    # looking at runs
+    "plots": "protofl.plots",
     # errors
     "ProtoflError": "protofl.errors",
     "UsageError": "protofl.errors",
     "RunFailure": "protofl.errors",
 }
 
-_MODULES = ("functional", "events")
+_MODULES = ("functional", "events", "plots")
 """Names that are modules themselves."""
 
 __all__ = [
@@ -194,6 +196,7 @@ __all__ = [
     "numpy_stream",
     "pack_weights",
     "per_step",
+    "plots",
     "random_stream",
     "read_npz",
     "read_weights",

@@ -20,11 +20,12 @@ def api(path: str) -> str:
     name = path.rpartition(".")[2]
     found = named(path)
     head = [f'<a id="protofl.{name}"></a>', "", f"### `{name}`", "", ""]
-    if path.count(".") > 1 and not path.startswith("protofl.functional."):
+    apart = path.startswith(("protofl.functional.", "protofl.plots."))  # on pages of their own
+    if path.count(".") > 1 and not apart:
         head += [f"In `{path.rpartition('.')[0]}`; one meets it, and needs no import.", ""]
-    elif path.startswith("protofl.functional."):
+    elif apart:
         head[0] = f'<a id="{path}"></a>'
-    return "\n".join(head) + about(name, found)
+    return "\n".join(head) + about(name, found, PAGE if "plots" in path else "")
 
 
 def named(path: str) -> Any:  # noqa: ANN401 - it may be anything
@@ -33,8 +34,8 @@ def named(path: str) -> Any:  # noqa: ANN401 - it may be anything
     return getattr(importlib.import_module(module), name)
 
 
-def about(name: str, found: Any) -> str:  # noqa: ANN401 - it may be anything
-    """The body of a name's section."""
+def about(name: str, found: Any, page: str = "") -> str:  # noqa: ANN401 - it may be anything
+    """The body of a name's section; names of the Python page lie on the page that is given."""
     if isinstance(found, ModuleType):
         parts = [documented(found)]
         for inner, value in vars(found).items():
@@ -43,8 +44,8 @@ def about(name: str, found: Any) -> str:  # noqa: ANN401 - it may be anything
                 parts.append(f"**`{name}.{inner}`** {documented(value)}")
         return "\n\n".join(parts)
     if isinstance(found, type):
-        return "\n\n".join([*constructor(name, found), documented(found), *members(found)])
-    return f"```py\n{signature(found, name)}\n```\n\n{documented(found)}"
+        return "\n\n".join([*constructor(name, found), documented(found, page), *members(found)])
+    return f"```py\n{signature(found, name)}\n```\n\n{documented(found, page)}"
 
 
 def constructor(name: str, found: type) -> list[str]:
@@ -79,14 +80,14 @@ def members(found: type) -> list[str]:
     return (["\n".join(attributes)] if attributes else []) + methods
 
 
-def documented(found: object) -> str:
+def documented(found: object, page: str = "") -> str:
     """A docstring as Markdown, its names as links to their sections."""
-    return prose(inspect.getdoc(found) or "", partial(linked, page=""))
+    return prose(inspect.getdoc(found) or "", partial(linked, page=page))
 
 
 def linked(name: str, page: str = PAGE) -> str:
     """A name in code, with a link where it is a public one."""
     bare = name.removesuffix("()").removeprefix("protofl.").removeprefix("pf.").partition(".")[0]
-    if bare in protofl.__all__ and bare != "functional":
+    if bare in protofl.__all__ and bare not in ("functional", "plots"):
         return f"[`{name}`]({page}#protofl.{bare})"
     return code(name)

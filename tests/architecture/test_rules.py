@@ -148,7 +148,8 @@ def test_the_public_names():
             continue
         assert inspect.getdoc(value), name
         module = importlib.import_module(protofl._HOME[name])
-        assert value is (module if name in ("functional", "events") else getattr(module, name))
+        whole = name in ("functional", "events", "plots")
+        assert value is (module if whole else getattr(module, name))
     with pytest.raises(AttributeError, match="no_such_name"):
         protofl.no_such_name  # noqa: B018
 
@@ -166,6 +167,7 @@ def test_type_checkers_see_the_same_names():
         for alias in node.names
     }
     homes = dict(protofl._HOME) | {"functional": "protofl", "events": "protofl.rounds"}
+    homes |= {"plots": "protofl"}
     assert seen == homes
 
 

@@ -173,12 +173,13 @@ def test_the_guides_backend_gives_the_same_numbers(package, type_in, tmp_path):
     assert figures(tmp_path / "multi") == figures(tmp_path / "local")
 
 
-REFERENCE = ("python", "functional", "wire")
+REFERENCE = ("python", "functional", "plots", "wire")
 PYTHON = [
     "README.md",
     "docs/start.md",
     "docs/python.md",
     "docs/analysing.md",
+    "docs/comparing.md",
     "docs/checkpoint.md",
     "docs/observing.md",
     *(f"docs/reference/{name}.md" for name in REFERENCE),

@@ -10,7 +10,7 @@ import protofl
 import pytest
 import site_commands
 import site_hooks
-from protofl import functional
+from protofl import functional, plots
 from protofl.discovery.kinds import KINDS, spec_hooks
 from protofl.discovery.registry import Registry
 from protofl.options.declared import Config, option_names
@@ -212,7 +212,7 @@ def test_every_public_name_is_on_its_page():
     public, met = PYTHON.split("\n## Types that one meets\n")
     met, errors = met.split("\n## Errors\n")
     found = ANCHOR.findall(public + errors)
-    assert sorted(found) == sorted(set(protofl.__all__) - {"functional", "__version__"})
+    assert sorted(found) == sorted(set(protofl.__all__) - {"functional", "plots", "__version__"})
     assert not {*ANCHOR.findall(met)} & {*found}
 
 
@@ -222,9 +222,15 @@ def test_every_functional_name_is_on_its_page():
     assert sorted(found) == sorted(functional.__all__)
 
 
+def test_every_name_of_plots_is_on_its_page():
+    text = (DOCS / "reference/plots.md").read_text(encoding="utf-8")
+    found = [name.removeprefix("plots.") for name in ANCHOR.findall(text)]
+    assert sorted(found) == sorted(plots.__all__)
+
+
 THEIRS = set(
-    "Any Callable Collection Container DataFrame Exception Hashable Iterable Iterator "
-    "Mapping NoReturn None Sequence "
+    "Any Callable Collection Container DataFrame Exception Figure Hashable Iterable Iterator "
+    "Mapping NDArray NoReturn None Sequence "
     "AbstractContextManager Path Module Optimizer Parameter Tensor Generator Literal".split()
 )
 """Types of Python, of torch, of NumPy and of pandas."""
@@ -244,12 +250,13 @@ def types_in(page):
     return found
 
 
-@pytest.mark.parametrize("name", ["hooks", "python", "functional"])
+@pytest.mark.parametrize("name", ["hooks", "python", "functional", "plots"])
 def test_every_type_of_a_signature_is_documented(name):
     text = (DOCS / f"reference/{name}.md").read_text(encoding="utf-8")
     found = types_in(text)
     assert len(found) > 2
-    assert found - THEIRS - {*ANCHOR.findall(PYTHON)} == set()
+    own = {anchor.rpartition(".")[2] for anchor in ANCHOR.findall(text)}
+    assert found - THEIRS - {*ANCHOR.findall(PYTHON)} - own == set()
 
 
 def test_a_type_that_is_not_documented_is_noticed():
@@ -257,7 +264,7 @@ def test_a_type_that_is_not_documented_is_noticed():
     assert types_in(page) - THEIRS == {"Odd", "Odder"}
 
 
-@pytest.mark.parametrize("name", ["hooks", "python", "functional"])
+@pytest.mark.parametrize("name", ["hooks", "python", "functional", "plots"])
 def test_what_is_kept_in_the_repository_is_what_the_code_says(name):
     text = (DOCS / f"reference/{name}.md").read_text(encoding="utf-8")
     assert len(site_hooks.KEPT.findall(text)) >= 10

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import Tensor
 
 INK, FAINT, BUBBLE = "#2b2b2b", "#e6e6ea", "#2f6db3"
 
@@ -16,7 +20,20 @@ INK, FAINT, BUBBLE = "#2b2b2b", "#e6e6ea", "#2f6db3"
 def draw_split(
     counts: npt.NDArray[np.int64] | Tensor, classes: list[str], title: str, path: str | Path
 ) -> None:
-    """Draw the number of samples of every class (y) at every client (x) as a PNG.
+    """Write `split_figure` as a PNG.
+
+    Args:
+        counts: Samples [M, C] of each client and class.
+        classes: Names of the C classes.
+        title: The picture's heading.
+        path: The PNG file to write.
+    """
+    figure = split_figure(counts, classes, title)
+    figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def split_figure(counts: npt.NDArray[np.int64] | Tensor, classes: list[str], title: str) -> Figure:
+    """Draw the number of samples of every class (y) at every client (x).
 
     A bubble's area is proportional to the number of samples, as in FedTGP's Figures 7-9; the
     largest just fits its cell, and the smallest are kept large enough to be seen.
@@ -25,7 +42,6 @@ def draw_split(
         counts: Samples [M, C] of each client and class.
         classes: Names of the C classes.
         title: The picture's heading.
-        path: The PNG file to write.
     """
     from matplotlib.figure import Figure  # the figure alone: pyplot's global state is not touched
 
@@ -101,7 +117,7 @@ def draw_split(
         key.scatter(0.27, y, s=area, c=BUBBLE, linewidths=0)
         key.text(0.56, y, f"{number:,}", fontsize=9, color=INK, va="center_baseline")
         y += tall / 2 + 0.08
-    figure.savefig(path, format="png", metadata={"Software": None})
+    return figure
 
 
 def _every(step: float, needed: float) -> int:

@@ -41,3 +41,12 @@ class RecallByClass(Confusion):
     def value(self, counts: Tensor) -> Tensor:
         """The share of each class's samples that is predicted rightly, [C]."""
         return F.recall_by_class(counts)
+
+
+class ConfusionMatrix(Confusion):
+    """Samples of each class (row) that are predicted as each class (column)."""
+
+    @pf.hookimpl
+    def value(self, counts: Tensor) -> Tensor:
+        """The counts themselves, [C, C]."""
+        return counts

@@ -1,0 +1,256 @@
+"""``protofl plot``: a picture of runs, for a paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from protofl_cli import render
+from protofl_cli.options import Debug
+from protofl_cli.overwriting import Force, checked
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from protofl.comparing.groups import Group
+    from protofl.recorded.run import Run
+
+KINDS = {
+    "curve": "a figure over rounds, MB, seconds or FLOPs, with bands over trials",
+    "bars": "a figure of each method with its deviation over trials",
+    "clients": "the accuracy of each client: sorted, boxes or points",
+    "traffic": "bytes sent and received in a round",
+    "time": "seconds of a round by stage",
+    "confusion": "which class is taken for which (of a run with --metrics confusion)",
+    "split": "samples of each class at each client",
+}
+"""What can be drawn."""
+
+TAKES = {
+    "curve": ("y", "x", "band", "log_x", "target"),
+    "bars": ("figure",),
+    "clients": ("as_", "at"),
+    "confusion": ("trial",),
+    "split": ("trial",),
+}
+"""The options of a kind that others don't have."""
+
+ONE = ("confusion", "split")
+"""Kinds that show one run."""
+
+
+def plot(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=", ".join(KINDS))],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of runs.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="A .pdf, .png or .svg file (default: KIND.png)"),
+    ] = None,
+    y: Annotated[
+        str | None,
+        typer.Option(
+            "--y",
+            metavar="FIGURE",
+            help="curve: accuracy (the default), loss, worst, macro-f1, …, or as it stands in the "
+            "record: loss_terms.align",
+        ),
+    ] = None,
+    x: Annotated[
+        str | None,
+        typer.Option(
+            "--x",
+            metavar="WHAT",
+            help="curve: rounds (the default), mb, upload-mb, seconds, flops or virtual",
+        ),
+    ] = None,
+    log_x: Annotated[
+        bool | None, typer.Option("--log-x", help="curve: a logarithmic x axis.")
+    ] = None,
+    band: Annotated[
+        str | None,
+        typer.Option(
+            "--band", metavar="WHAT", help="curve: std (the default), range, trials or none"
+        ),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option("--target", metavar="SHARE", help="curve: a line at an accuracy, 0.8"),
+    ] = None,
+    figure: Annotated[
+        str | None,
+        typer.Option(
+            "--figure",
+            metavar="FIGURE",
+            help="bars: final (the default), best, validation, worst, macro-f1, …",
+        ),
+    ] = None,
+    as_: Annotated[
+        str | None,
+        typer.Option("--as", metavar="FORM", help="clients: sorted (the default), box or strip"),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="ROUND",
+            help="clients: final (the default), best (on test samples) or validation",
+        ),
+    ] = None,
+    trial: Annotated[
+        int | None,
+        typer.Option("--trial", metavar="N", min=0, help="confusion, split: which (default: 0)"),
+    ] = None,
+    group_by: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--group-by",
+            metavar="OPTION",
+            help="Group runs by method, lr, tau, …, or run for each by itself; repeatable "
+            "(default: by what differs)",
+        ),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="TEXT", help="A group's name, in their order; repeatable."),
+    ] = None,
+    width: Annotated[
+        str,
+        typer.Option("--width", metavar="WIDTH", help="column (3.3 in), page (6.9 in) or inches"),
+    ] = "column",
+    font: Annotated[str, typer.Option("--font", metavar="FONT", help="serif or sans")] = "serif",
+    force: Force = False,
+    debug: Debug = False,
+) -> None:
+    """Draw runs for a paper.
+
+    Kinds: curve, bars, clients, traffic, time, confusion, split. Runs that differ in nothing but
+    seeds are one group: a mean and a band. Trials of a run are that too.
+    """
+    given = {
+        "y": y, "x": x, "log_x": log_x, "band": band, "target": target, "figure": figure,
+        "as_": as_, "at": at, "trial": trial,
+    }  # fmt: skip
+    options = _options(kind, given, bool(group_by or label))
+    target_file = _target(kind, out, force)
+    with render.waiting("drawing"):
+        from protofl import plots
+
+        made = _draw(kind, runs, options, group_by or (), label or (), _width(width), font)
+        plots.save(made, target_file)
+    render.line(f"picture: {target_file}")
+
+
+def _options(kind: str, given: dict[str, Any], groups: bool) -> dict[str, Any]:
+    """What was given for a kind; what belongs to another one is an error."""
+    from protofl.errors import UsageError, unknown
+
+    if kind not in KINDS:
+        raise unknown("kind of picture", kind, KINDS, "see protofl plot --help")
+    there = {key: value for key, value in given.items() if value is not None}
+    for key in there.keys() - {*TAKES.get(kind, ())}:
+        flag = "--" + key.rstrip("_").replace("_", "-")
+        whose = [name for name, keys in TAKES.items() if key in keys]
+        raise UsageError(
+            f"{flag} is none of {kind}", f"it belongs to {' and '.join(whose)}", "leave it out"
+        )
+    if kind in ONE and groups:
+        raise UsageError(f"--group-by and --label are none of {kind}", do="leave them out")
+    return there
+
+
+def _target(kind: str, out: Path | None, force: bool) -> Path:
+    """The picture's file, checked before anything takes time."""
+    from protofl.plots.saving import format_of
+
+    path = out or Path(f"{kind}.png")
+    format_of(path)
+    return checked("--out", path, force=force)
+
+
+def _width(text: str) -> Any:  # noqa: ANN401 - a word or inches
+    from protofl.errors import UsageError
+
+    try:
+        inches = float(text)
+    except ValueError:
+        return text
+    if not 1 <= inches <= 40:
+        raise UsageError(f"--width {text}", "1 to 40 inches", "or column, or page")
+    return inches
+
+
+def _draw(
+    kind: str,
+    folders: Sequence[Path],
+    options: dict[str, Any],
+    by: Sequence[str],
+    labels: Sequence[str],
+    width: Any,  # noqa: ANN401 - a word or inches
+    font: Any,  # noqa: ANN401 - checked where it is used
+) -> Figure:
+    from protofl import plots
+
+    runs = runs_in(folders)
+    if kind in ONE:
+        own = _only(kind, runs)
+        if kind == "split":
+            return plots.split(own, **options)
+        return plots.confusion(own, **options, width=width, font=font)
+    names = {"log_x": "log", "as_": "kind", "at": "when"}
+    asked = {names.get(key, key): value for key, value in options.items()}
+    draw: dict[str, Callable[..., Figure]] = {
+        "curve": plots.curve, "bars": plots.bars, "clients": plots.clients,
+        "traffic": plots.traffic, "time": plots.stages,
+    }  # fmt: skip
+    return draw[kind](_groups(runs, by, labels), **asked, width=width, font=font)
+
+
+def runs_in(folders: Sequence[Path]) -> list[Run]:
+    """The runs in folders: each that of a run, or one below which there are some.
+
+    Raises:
+        UsageError: There is none in one of them.
+    """
+    from protofl.folder.reading import runs_below
+    from protofl.recorded.run import load_run
+
+    found = []
+    for folder in folders:
+        below = list(runs_below(folder.expanduser()))
+        found += [load_run(path) for path in below or [folder]]
+    return list({run.folder.resolve(): run for run in found}.values())
+
+
+def _only(kind: str, runs: Sequence[Run]) -> Run:
+    from protofl.errors import UsageError
+
+    if len(runs) > 1:
+        raise UsageError(
+            f"{kind} shows one run, and {len(runs)} were given",
+            f"they are {', '.join(str(run.folder) for run in runs[:4])}"
+            + (", …" if len(runs) > 4 else ""),
+            "give the folder of one",
+        )
+    return runs[0]
+
+
+def _groups(runs: Sequence[Run], by: Sequence[str], labels: Sequence[str]) -> list[Group]:
+    """The runs by groups, with the names that were given for them."""
+    from dataclasses import replace
+
+    from protofl.comparing.groups import grouped
+    from protofl.errors import UsageError
+
+    found = grouped(runs, by)
+    if labels and len(labels) != len(found):
+        raise UsageError(
+            f"{len(labels)} --label, and there are {len(found)} groups",
+            f"they are: {'; '.join(group.label for group in found)}",
+            "give a label for each, in this order",
+        )
+    named = [replace(group, label=own) for group, own in zip(found, labels, strict=False)]
+    return named or found

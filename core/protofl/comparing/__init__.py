@@ -1,0 +1,1 @@
+"""Runs beside each other: their figures, what they are grouped by, and statistics over pairs."""

@@ -1,0 +1,216 @@
+"""Runs grouped by what differs between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from protofl.comparing.trials import Trial, trials_of
+from protofl.errors import UsageError
+from protofl.recorded.run import Run, load_run
+
+Given: TypeAlias = "Run | str | Path"
+Runs: TypeAlias = "Given | Iterable[Given] | Mapping[str, Given | Iterable[Given]]"
+"""A run or its folder, several, or several for each label."""
+
+SETTING = (
+    *("dataset", "subset", "partition", "clients", "public", "hold_split", "eval_clients"),
+    *("validation", "unseen", "options.dataset", "options.partition"),
+)
+"""Options that say on which data a run is, and on what it is scored."""
+
+REPEATED = ("seed", "trials", "rounds")
+"""Options that say how often and how long the same thing is done."""
+
+PLACE = (
+    *("backend", "block", "checkpoint_every", "classes", "client_store", "data", "data_dir"),
+    *("deterministic", "device", "dry_step", "engine", "eval_every", "job_limit", "keep", "layout"),
+    *("measure", "metrics", "min_clients", "observe", "on_bad_upload", "on_lost_client", "plugins"),
+    *("profile", "recipe", "server_threads", "upload_bound", "upload_limit", "versions"),
+    *("workers", "options.engine", "options.backend"),
+)
+"""What a configuration says of the machine, of what is kept, and of what stops a run."""
+
+
+SAID_FIRST = ("method", "dataset", "models", "partition", "options.partition.beta", "clients")
+"""What is said first of how runs differ; other options often go with one of these."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Trials that differ in nothing but seeds.
+
+    Attributes:
+        label: What it is called.
+        trials: They.
+    """
+
+    label: str
+    trials: tuple[Trial, ...]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of which they are trials, each once."""
+        return list({id(trial.run): trial.run for trial in self.trials}.values())
+
+
+def opened(runs: Runs) -> dict[str, list[Run]]:
+    """The runs by the labels that were given for them; without labels all under an empty one.
+
+    Raises:
+        UsageError: A folder is none of a run, or there is no run at all.
+    """
+    if isinstance(runs, Mapping):
+        found = {str(label): _opened(own) for label, own in runs.items()}
+    else:
+        found = {"": _opened(runs)}
+    empty = [label for label, own in found.items() if not own]
+    if empty or not found:
+        of = f" of {empty[0]}" if empty and empty[0] else ""
+        raise UsageError(f"no runs{of} were given", do="give the folder of one at least")
+    return found
+
+
+def _opened(runs: Given | Iterable[Given]) -> list[Run]:
+    each = [runs] if isinstance(runs, (Run, str, Path)) else runs
+    return [run if isinstance(run, Run) else load_run(run) for run in each]
+
+
+def grouped(runs: Runs, by: str | Sequence[str] = (), *, settings: bool = True) -> list[Group]:
+    """Runs as groups of trials, in the order in which they were given.
+
+    Args:
+        runs: Runs or their folders, or a mapping of labels to them.
+        by: Options by which to group (``method``, ``lr``, ``options.fedtgp.tau``), or ``run`` for
+            each run by itself; by what differs where none is given.
+        settings: Whether runs on other data are other groups.
+
+    Returns:
+        The groups, with labels of their own each: the method, and what else differs.
+
+    Raises:
+        UsageError: A folder is none of a run, or there is none.
+    """
+    labelled = opened(runs)
+    if "" not in labelled:
+        pairs = [(label, [trial for run in own for trial in trials_of(run)])
+                 for label, own in labelled.items()]  # fmt: skip
+        return [Group(label, tuple(trials)) for label, trials in pairs]
+    by = (by,) if isinstance(by, str) else tuple(by)
+    keys = {id(run): _key(run, by, settings) for run in labelled[""]}
+    together: dict[str, list[Run]] = {}
+    for run in labelled[""]:
+        together.setdefault(json.dumps(keys[id(run)], sort_keys=True, default=str), []).append(run)
+    firsts = [own[0] for own in together.values()]
+    names = _labels(firsts, [keys[id(run)] for run in firsts], by)
+    return [
+        Group(name, tuple(trial for run in own for trial in trials_of(run)))
+        for name, own in zip(names, together.values(), strict=True)
+    ]
+
+
+def treatment(run: Run) -> dict[str, Any]:
+    """What was done in a run, beside on which data, how often and where; flat."""
+    left_out = (*SETTING, *REPEATED, *PLACE, *(f"options.{m}" for m in run.config["metrics"]))
+    return dict(_flat(run.config, left_out)) if run.config else {}
+
+
+def setting(run: Run) -> dict[str, Any]:
+    """On which data a run was, and on what it was scored; flat."""
+    every = dict(_flat(run.config, ()))
+    return {key: v for key, v in every.items() if _is_in(key, SETTING)}
+
+
+def option_of(run: Run, key: str) -> Any:  # noqa: ANN401 - options are of many types
+    """What a configuration says under a name, or under names with dots between them; else None."""
+    return dict(_flat(run.config, ())).get(key)
+
+
+def _key(run: Run, by: Sequence[str], settings: bool) -> dict[str, Any]:
+    if not by:
+        return treatment(run) | (setting(run) if settings else {})
+    known = dict(_flat(run.config, ()))
+    found: dict[str, Any] = {}
+    for name in by:
+        if name == "run":
+            found[name] = str(run.folder)
+        elif name in known or name in run.config:
+            found[name] = known.get(name, run.config.get(name))
+        elif short := [key for key in known if key.endswith(f".{name}")]:
+            found |= {key: known[key] for key in short}
+        else:
+            found[name] = None
+    if by and all(value is None for value in found.values()):
+        raise UsageError(
+            f"{run.folder} has no option {', '.join(by)} to group by",
+            f"it has: {', '.join(k for k in known if not _is_in(k, PLACE))}"[:400],
+        )
+    return found
+
+
+def _labels(runs: Sequence[Run], keys: Sequence[dict[str, Any]], by: Sequence[str]) -> list[str]:
+    """Words that tell groups apart: the method, and of what else differs what it takes."""
+    if list(by) == ["run"]:
+        return [str(run.folder) for run in runs] if _same_names(runs) else [
+            run.folder.name for run in runs
+        ]  # fmt: skip
+    words: list[list[str]] = [[run.name] if not by or "method" in by else [] for run in runs]
+    alike = _apart(range(len(runs)), lambda n: runs[n].name if words[n] else "")
+    for key in sorted({key for own in keys for key in own}, key=_first):
+        # A key is said of those that it tells from others which are the same so far.
+        for same in [same for same in alike if len(same) > 1]:
+            parts = _apart(same, lambda n: repr(keys[n].get(key)))  # noqa: B023 - used at once
+            if len(parts) > 1:
+                alike = [*(other for other in alike if other is not same), *parts]
+                for number in same:
+                    words[number].append(_word(key, keys[number].get(key)))
+    labels = [", ".join(own) or run.name for own, run in zip(words, runs, strict=True)]
+    if len({*labels}) == len(labels):
+        return labels
+    return [f"{own} ({run.folder})" for own, run in zip(labels, runs, strict=True)]
+
+
+def _apart(numbers: Iterable[int], of: Callable[[int], str]) -> list[list[int]]:
+    """Numbers by what they have."""
+    found: dict[str, list[int]] = {}
+    for number in numbers:
+        found.setdefault(of(number), []).append(number)
+    return list(found.values())
+
+
+def _first(key: str) -> tuple[int, str]:
+    """In which order options are said: what a reader would name first."""
+    return (SAID_FIRST.index(key) if key in SAID_FIRST else len(SAID_FIRST), key)
+
+
+def _same_names(runs: Sequence[Run]) -> bool:
+    return len({run.folder.name for run in runs}) < len(runs)
+
+
+def _word(key: str, value: object) -> str:
+    """A value with the last of its option's names; a name of something by itself."""
+    if key in ("models", "dataset", "partition", "world", "generator") and value is not None:
+        return str(value)
+    said = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{key.rpartition('.')[2]}={'none' if value is None else said}"
+
+
+def _flat(config: Mapping[str, Any], left_out: Sequence[str], prefix: str = "") -> Iterator[
+    tuple[str, Any]
+]:  # fmt: skip
+    """Options by names with dots between them; lists are one value."""
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if _is_in(name, left_out):
+            continue
+        if isinstance(value, Mapping):
+            yield from _flat(value, left_out, f"{name}.")
+        else:
+            yield name, value
+
+
+def _is_in(key: str, names: Sequence[str]) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in names)

@@ -1,0 +1,246 @@
+"""A trial of a recorded run: its figures round by round, and what it has cost until each."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from protofl.comparing import spread
+from protofl.errors import UsageError
+from protofl.recorded.run import Run
+
+Floats = npt.NDArray[np.float64]
+Row = Mapping[str, Any]
+
+
+def _over_clients(of: Callable[[Any], float]) -> Callable[[Row], float | None]:
+    """A figure of the clients' accuracies; None of a line that has none of them."""
+
+    def read(row: Row) -> float | None:
+        found = row.get("client_accuracies")
+        return of(found.values()) if found else None
+
+    return read
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a line of the record.
+
+    Attributes:
+        title: What it is, for an axis.
+        source: Where it stands, names with dots between (``metrics.ece.all``), or a function of the
+            line.
+        share: Whether it is a share, shown in %.
+        lower: Whether less is better.
+    """
+
+    title: str
+    source: str | Callable[[Row], float | None]
+    share: bool = False
+    lower: bool = False
+
+    @property
+    def scale(self) -> float:
+        """By what it is multiplied to be shown."""
+        return 100.0 if self.share else 1.0
+
+    @property
+    def label(self) -> str:
+        """Title and unit."""
+        return f"{self.title} (%)" if self.share else self.title
+
+
+FIGURES = {
+    "accuracy": Figure("test accuracy", "test_accuracy", share=True),
+    "client-accuracy": Figure("mean client accuracy", "client_test_accuracy", share=True),
+    "validation-accuracy": Figure("validation accuracy", "validation_accuracy", share=True),
+    "train-accuracy": Figure("training accuracy", "measures.train_accuracy", share=True),
+    "server-accuracy": Figure("server accuracy", "extra.server_test_accuracy", share=True),
+    "honest-accuracy": Figure("accuracy of the honest", "honest_accuracy", share=True),
+    "unseen-accuracy": Figure("accuracy of unseen clients", "unseen_accuracy", share=True),
+    "loss": Figure("training loss", "train_loss", lower=True),
+    "worst": Figure("worst client's accuracy", _over_clients(spread.worst), share=True),
+    "decile": Figure("lowest decile of clients", _over_clients(spread.lowest_decile), share=True),
+    "std": Figure("std over clients", "test_accuracy_std", share=True, lower=True),
+    "gini": Figure("Gini over clients", _over_clients(spread.gini), lower=True),
+    "ece": Figure("calibration error", "metrics.ece.all", lower=True),
+    "macro-f1": Figure("macro F1", "metrics.macro-f1.all"),
+    "balanced-accuracy": Figure("balanced accuracy", "metrics.balanced-accuracy.all"),
+    "margin": Figure("prototype margin", "extra.prototype_margin"),
+    "lr": Figure("learning rate", "lr"),
+}
+"""Figures that have a name of their own; others are named as they stand in the record."""
+
+
+def figure_named(name: str) -> Figure:
+    """A figure by its name, or by where it stands: ``accuracy``, ``loss_terms.align``."""
+    return FIGURES.get(name) or Figure(name, name)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What rounds take.
+
+    Attributes:
+        title: What it is, with its unit, for an axis.
+        of: What a line's round took; None where the line doesn't say.
+        option: The option of a run that records it; empty where every run does.
+    """
+
+    title: str
+    of: Callable[[Row], float | None]
+    option: str = ""
+
+
+COSTS = {
+    "rounds": Cost("rounds", lambda row: 1),
+    "mb": Cost(
+        "MB sent and received by all clients",
+        lambda row: (row["upload_bytes"] + row["download_bytes"]) / 1e6,
+    ),
+    "upload-mb": Cost("MB sent by all clients", lambda row: row["upload_bytes"] / 1e6),
+    "seconds": Cost("seconds", lambda row: row["seconds"]["total"]),
+    "flops": Cost(
+        "FLOPs of all clients", lambda row: at(row, "measures.flops.counted"), "--measure flops"
+    ),
+    "virtual": Cost("virtual seconds", lambda row: at(row, "virtual.seconds"), "--world"),
+}
+"""What a curve can be drawn over, and what reaching an accuracy is told in."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial of a run.
+
+    Attributes:
+        run: The run.
+        number: Which of its trials.
+    """
+
+    run: Run
+    number: int
+
+    @property
+    def seed(self) -> int:
+        """The seed that it is like a run of one trial with."""
+        return int(self.run.config["seed"]) + self.number
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """Its lines by rounds."""
+        return self.run.rows_of(self.number)
+
+    @property
+    def name(self) -> str:
+        """The run's folder, and which trial where there are several."""
+        several = int(self.run.config["trials"]) > 1
+        return f"{self.run.folder}, trial {self.number}" if several else str(self.run.folder)
+
+    def series(self, name: str) -> tuple[npt.NDArray[np.int64], Floats]:
+        """A figure in the rounds that have it: their places in `rows`, and its values.
+
+        Args:
+            name: See `FIGURES`; another one as it stands in the record.
+
+        Raises:
+            UsageError: No line has it.
+        """
+        source = figure_named(name).source
+        read = source if callable(source) else lambda row: at(row, source)
+        found = [(n, value) for n, row in enumerate(self.rows) if (value := read(row)) is not None]
+        if not found:
+            raise _no_figure(self, name)
+        places, values = zip(*found, strict=True)
+        return np.array(places, dtype=np.int64), np.array(values, dtype=np.float64)
+
+    def has(self, name: str) -> bool:
+        """Whether any line has a figure."""
+        source = figure_named(name).source
+        read = source if callable(source) else lambda row: at(row, source)
+        return any(read(row) is not None for row in self.rows)
+
+    def spent(self, name: str) -> Floats:
+        """What all rounds until each of `rows` have cost, it included, [rows].
+
+        Args:
+            name: See `COSTS`.
+
+        Raises:
+            UsageError: There is no such cost, or the run has not recorded it.
+        """
+        from protofl.errors import unknown
+
+        if name not in COSTS:
+            raise unknown("cost", name, COSTS)
+        cost, each = COSTS[name], [COSTS[name].of(row) for row in self.rows]
+        if None in each:
+            raise UsageError(
+                f"{self.name} has no {name}: line of round {self.rows[each.index(None)]['round']}",
+                do=f"it is recorded with {cost.option}",
+            )
+        total: Floats = np.cumsum(np.array(each, dtype=np.float64))
+        return total
+
+
+def trials_of(run: Run) -> list[Trial]:
+    """The trials of which there are rounds."""
+    return [Trial(run, number) for number in run.trials]
+
+
+def at(row: Any, name: str) -> float | None:  # noqa: ANN401 - a line, or what stands in it
+    """The number that stands in a line under names with dots between them; None for none.
+
+    Names may have dots themselves (``metrics.fedsa.margin.all``); entries of lists are numbered.
+    """
+    if not name:
+        return float(row) if isinstance(row, (int, float)) and math.isfinite(row) else None
+    for key, rest in _ways(name):
+        if isinstance(row, Mapping) and key in row:
+            inside = row[key]
+        elif isinstance(row, list) and key.isdecimal() and int(key) < len(row):
+            inside = row[int(key)]
+        else:
+            continue
+        if (found := at(inside, rest)) is not None:
+            return found
+    return None
+
+
+def _ways(name: str) -> Iterator[tuple[str, str]]:
+    """A first name and the rest, for every dot; the longest first name at last."""
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        yield ".".join(parts[:end]), ".".join(parts[end:])
+
+
+def _names(row: Any, prefix: str = "") -> Iterator[str]:  # noqa: ANN401 - a line, or of it
+    """Where numbers stand in a line."""
+    if isinstance(row, Mapping):
+        for key, inside in row.items():
+            yield from _names(inside, f"{prefix}.{key}" if prefix else key)
+    elif isinstance(row, (int, float)) and not isinstance(row, bool):
+        yield prefix
+
+
+def _no_figure(trial: Trial, name: str) -> UsageError:
+    """The error for a figure that a record hasn't, with what is near."""
+    if not trial.rows:
+        return UsageError(f"{trial.name} has no round yet", do="wait for its first round")
+    known = dict.fromkeys([own for own in FIGURES if trial.has(own)])
+    known |= dict.fromkeys(n for row in trial.rows[-3:] for n in _names(row))
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    few = [n for n in known if not n.startswith("client_accuracies.")][:24]
+    said = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(few)}"
+    option = {"metrics": "--metrics", "measures": "--measure"}
+    source = figure_named(name).source
+    part = source.partition(".")[0] if isinstance(source, str) else ""
+    do = f"it is recorded by a run with {option[part]}" if part in option else ""
+    return UsageError(f"the record of {trial.name} has no figure {name!r}", said, do)

@@ -1,0 +1,42 @@
+"""Pictures of runs as matplotlib figures, for a paper or a page.
+
+    import protofl as pf
+
+    figure = pf.plots.curve(["runs/fedproto", "runs/fedtgp"], x="mb")
+    pf.plots.save(figure, "accuracy.pdf")
+
+Each function makes a `matplotlib.figure.Figure` by itself and leaves pyplot and its global state
+alone, so notebooks, threads and servers may draw.
+"""
+
+from __future__ import annotations
+
+from protofl.plots.bar_charts import bar_chart as bar_chart
+from protofl.plots.bar_charts import bars as bars
+from protofl.plots.costs import stages as stages
+from protofl.plots.costs import traffic as traffic
+from protofl.plots.curves import Curve as Curve
+from protofl.plots.curves import curve as curve
+from protofl.plots.curves import curve_chart as curve_chart
+from protofl.plots.per_client import clients as clients
+from protofl.plots.saving import save as save
+from protofl.plots.saving import svg as svg
+from protofl.plots.squares import confusion as confusion
+from protofl.plots.squares import matrix as matrix
+from protofl.plots.squares import split as split
+
+__all__ = [
+    "Curve",
+    "bar_chart",
+    "bars",
+    "clients",
+    "confusion",
+    "curve",
+    "curve_chart",
+    "matrix",
+    "save",
+    "split",
+    "stages",
+    "svg",
+    "traffic",
+]

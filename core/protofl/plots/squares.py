@@ -1,0 +1,147 @@
+"""Tables as pictures: classes that are taken for others, samples of classes at clients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from protofl.errors import UsageError
+from protofl.plots.style import (
+    COLOURS,
+    GROUND,
+    INK,
+    SMALL,
+    TEXT,
+    canvas,
+    inches_of,
+    words,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from protofl.recorded.run import Run
+
+METRIC = "confusion"
+"""The metric that records which class is taken for which (``--metrics confusion``)."""
+
+
+def confusion(
+    run: Run | str | Path,
+    trial: int = 0,
+    *,
+    width: str | float = "column",
+    font: str = "serif",
+) -> Figure:
+    """Draw which class the test samples of all clients are taken for, in the last evaluation.
+
+    Args:
+        run: A run with ``--metrics confusion``, or its folder.
+        trial: Its trial.
+        width: ``column``, ``page`` or inches.
+        font: ``serif`` or ``sans``.
+
+    Returns:
+        Rows are true classes, columns what is predicted; shades and numbers are shares of a row
+        in %.
+
+    Raises:
+        UsageError: The run has not recorded it.
+    """
+    own = _run(run)
+    rows = [row for row in own.rows_of(trial) if METRIC in (row.get("metrics") or {})]
+    if not rows:
+        raise UsageError(
+            f"{own.folder} has no confusion matrix of trial {trial}",
+            do="it is recorded by a run with --metrics confusion",
+        )
+    counts = np.array(rows[-1]["metrics"][METRIC]["all"], dtype=np.float64)
+    return matrix(
+        counts, list(own.split(trial).classes), "predicted class", "class", width=width, font=font
+    )
+
+
+def matrix(
+    counts: npt.NDArray[np.float64],
+    names: list[str],
+    across: str,
+    down: str,
+    *,
+    width: str | float = "column",
+    font: str = "serif",
+) -> Figure:
+    """Draw a square table of counts as shares of its rows, in %.
+
+    Args:
+        counts: [C, C], ≥ 0.
+        names: What the C rows and columns are.
+        across: What columns are.
+        down: What rows are.
+        width: ``column``, ``page`` or inches.
+        font: ``serif`` or ``sans``.
+    """
+    count = len(counts)
+    shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    made, axes = canvas(width, 0.95 * inches_of(width), font)
+    axes.grid(visible=False)
+    axes.imshow(shares, cmap=_shades(), vmin=0, vmax=100, interpolation="nearest")
+    cell = 72 * made.get_figwidth() * 0.72 / count
+    if cell >= 11:
+        size = min(SMALL, cell * 0.42)
+        for row, column in np.argwhere(shares >= 0.5):
+            share = shares[row, column]
+            axes.text(
+                column, row, f"{share:.0f}", ha="center", va="center_baseline",
+                **{**words(font, size), "color": GROUND if share > 55 else INK},
+            )  # fmt: skip
+    short = [name if len(name) <= 14 else name[:13] + "…" for name in names]
+    every = max(1, int(np.ceil(SMALL * 1.25 / cell)))
+    places = range(0, count, every)
+    shown = [short[place] for place in places]
+    turned: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    straight = max(map(len, shown)) * SMALL * 0.5 <= cell * every
+    axes.set_xticks(places, shown, parse_math=False, **({} if straight else turned))
+    axes.set_yticks(places, shown, parse_math=False)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set(visible=True, color=INK, linewidth=0.6)
+    axes.set_xlabel(across, fontsize=TEXT)
+    axes.set_ylabel(down, fontsize=TEXT)
+    return made
+
+
+def split(run: Run | str | Path, trial: int = 0) -> Figure:
+    """Draw how many samples of each class each client had: a bubble's area is their number.
+
+    Args:
+        run: A run, or its folder.
+        trial: Its trial.
+
+    Raises:
+        UsageError: The run has no such trial.
+    """
+    from protofl.data.picture import split_figure
+
+    own = _run(run)
+    held = own.split(trial)
+    counts = held.train_counts + held.test_counts
+    about = [own.config["dataset"].partition(":")[0], own.config["partition"]]
+    title = " · ".join([*about, f"{len(counts)} clients", f"seed {own.config['seed'] + trial}"])
+    return split_figure(counts, list(held.classes), title)
+
+
+def _run(run: Run | str | Path) -> Run:
+    from protofl.recorded.run import Run, load_run
+
+    return run if isinstance(run, Run) else load_run(run)
+
+
+def _shades() -> Any:  # noqa: ANN401 - a map of colours
+    """From the ground to the first colour; dark is much in grey too."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("shares", [GROUND, COLOURS[0]])
