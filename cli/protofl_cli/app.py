@@ -33,6 +33,10 @@ _ClickUsageError: type[Any] = typer.BadParameter.__bases__[0]
 _ClickException: type[Any] = _ClickUsageError.__bases__[0]
 
 
+CLOSED = 141
+"""The exit code where standard output was closed: that of SIGPIPE, as a shell has it."""
+
+
 class Commands(TyperGroup):
     """The group of all commands, which turns exceptions into three lines and an exit code."""
 
@@ -40,25 +44,32 @@ class Commands(TyperGroup):
         """Run a command; ends the program.
 
         Exit code 2: found before anything was started; 1: it failed; 130: interrupted (143: by
-        SIGTERM).
+        SIGTERM); 141: whoever reads its output has closed it (``protofl … | head``).
         """
         known = {"debug": False}
         options = extra | {"prog_name": "protofl", "standalone_mode": False, "obj": known}
         try:
             code = super().main(*args, **options)
+            sys.stdout.flush()  # what is not written yet may find the reader gone
         except (KeyboardInterrupt, typer.Abort) as stop:
             code = interrupted(stop)
-        except SystemExit as end:  # of a plugin: our own commands end by typer.Exit
-            render.error(f"a plugin called sys.exit({'' if end.code is None else repr(end.code)})")
-            code = 1
+        except SystemExit as end:
+            code = CLOSED if render.is_closed_pipe(end) else _left(end)
         except Exception as problem:
-            code = _report(problem, debug=known["debug"])
+            closed = render.is_closed_pipe(problem)
+            code = CLOSED if closed else _report(problem, debug=known["debug"])
         sys.exit(code if isinstance(code, int) else 0)
 
     def resolve_command(self, *args: Any) -> Any:  # noqa: ANN401 - as the base class has it
         """The command that the words name; ``run`` gets its options only here."""
         name, command, words = super().resolve_command(*args)
         return name, run.whole_command() if name == "run" else command, words
+
+
+def _left(end: SystemExit) -> int:
+    """Say that a plugin ended the program: our own commands end by typer.Exit."""
+    render.error(f"a plugin called sys.exit({'' if end.code is None else repr(end.code)})")
+    return 1
 
 
 def _report(problem: Exception, *, debug: bool) -> int:

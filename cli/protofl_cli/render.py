@@ -28,6 +28,24 @@ def utf8_or_marks() -> None:
             reconfigure(errors="replace")
 
 
+def is_closed_pipe(problem: BaseException) -> bool:
+    """Whether it says that the reader of what is printed has gone, as ``head`` does.
+
+    Nothing more is written then, at the end of the program neither.
+    """
+    if isinstance(problem, SystemExit):  # what rich makes of it
+        return isinstance(problem.__context__, BrokenPipeError)
+    if not isinstance(problem, BrokenPipeError):
+        return False
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            return True
+    return False
+
+
 def console(*, stderr: bool = False) -> Console:
     """The terminal as it is now; nothing in a text is taken for markup."""
     from rich.console import Console

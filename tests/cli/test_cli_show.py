@@ -100,6 +100,37 @@ def test_unknown(cli, name, near):
     assert near in result.stderr
 
 
+PLACED = """import protofl as pf
+class OwnGroup:
+    feature_dim = 8
+    @pf.hookimpl
+    def architectures(self):
+        from torch import nn
+        def build(sample, num_classes, feature_dim):
+            body = nn.Sequential(nn.Flatten(), nn.LazyLinear(feature_dim))
+            body(sample.zeros(1))
+            return pf.SplitModel(body, nn.Linear(feature_dim, num_classes), feature_dim)
+        return [pf.Architecture("only", build)]
+class Ours:
+    'What this one does.'
+    class Config(pf.Config):
+        power: int = pf.Field(2, description="of the force")
+    @pf.hookimpl
+    def upload_payload(self, client):
+        return pf.Payload()
+"""
+
+
+def test_a_class_by_its_place(cli, tmp_path):
+    (tmp_path / "placed.py").write_text(PLACED)
+    output = cli("show", "placed.py:Ours").output
+    assert output.startswith("method/ours") and "What this one does." in output
+    assert "power" in output and "of the force" in output
+    assert "only" in cli("show", "placed.py:OwnGroup").output
+    missing = cli("show", "placed.py:Other")
+    assert missing.exit_code == 2 and "known: Ours, OwnGroup" in missing.stderr
+
+
 def test_blocked(cli):
     result = cli("show", "fedsa", "--block", "fedsa")
     assert result.exit_code == 2

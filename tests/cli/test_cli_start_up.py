@@ -48,6 +48,15 @@ def test_help_names_every_command(cli):
             assert command in result.output
 
 
+@pytest.mark.parametrize("words", [["list-plugins"], ["list-plugins", "--names"]])
+def test_a_reader_that_has_gone_is_no_error(words, subprocess_of):
+    """``protofl … | head``: whether rich prints or we do."""
+    with subprocess_of(*words) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 141
+
+
 def test_version(cli):
     result = cli("--version")
     assert (result.exit_code, result.output.strip()) == (0, f"protofl {protofl.__version__}")

@@ -125,6 +125,9 @@ LOSSES = {
     },
     "`.item()` as a term": lambda terms, batch, output: {"ce": terms["ce"].item()},
     "a tensor of `.item()`": align(lambda term, batch, output: torch.tensor(term.item())),
+    "the only term made of `.item()`": lambda terms, batch, output: {
+        "ce": torch.tensor(terms["ce"].item())
+    },
     "a detached term": align(lambda term, batch, output: term.detach()),
     "accuracy as a term": align(
         lambda term, batch, output: (output.logits.argmax(1) == batch.y).float().mean()

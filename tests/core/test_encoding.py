@@ -8,6 +8,7 @@ import protofl as pf
 import pytest
 import torch
 from protofl.dry_step.step import dry_step
+from protofl.errors import RunFailure
 from protofl.hosts.jobs import Train
 from protofl.rounds.federation import Federation
 from protofl.testing.toy import WatchedPool, header
@@ -494,3 +495,125 @@ def test_what_was_sent_is_told_by_its_form():
             dry_step(plan)
         assert "upload_payload of feddistill sends: " in caught.value.near
         assert "class_logits [4, 4]" in caught.value.near and "indices" not in caught.value.near
+
+
+# --- what the dry step finds ----------------------------------------------------------------------
+
+
+def counted(view):
+    """State that a side may not have: how often it is called."""
+    view.state["n"] = view.state.get("n", 0) + 1
+
+
+class Through:
+    """An encoding that changes nothing; ``also`` is what it does beside, {hook: function}."""
+
+    also = {}
+
+    def done(self, hook, view, payload):
+        self.also.get(hook, lambda self, view, payload: None)(self, view, payload)
+        return payload
+
+    @pf.hookimpl
+    def encode_upload(self, client, payload):
+        return self.done("encode_upload", client, payload)
+
+    @pf.hookimpl
+    def decode_upload(self, server, payload):
+        return self.done("decode_upload", server, payload)
+
+    @pf.hookimpl
+    def encode_download(self, server, payload):
+        return self.done("encode_download", server, payload)
+
+    @pf.hookimpl
+    def decode_download(self, client, payload):
+        return self.done("decode_download", client, payload)
+
+
+@pytest.mark.parametrize(
+    ("hook", "does", "words"),
+    [
+        ("encode_upload", lambda self, view, sent: setattr(self, "last", 1), "writes self.last"),
+        ("encode_upload", lambda self, view, sent: sent["x"].add_(1), "writes payload['x']"),
+        ("encode_upload", lambda self, view, sent: torch.rand(1), "draws from torch's global"),
+        ("decode_upload", lambda self, view, sent: counted(view), "writes server.state['n']"),
+        ("decode_upload", lambda self, view, sent: setattr(self, "last", 1), "writes self.last"),
+        ("encode_download", lambda self, view, sent: counted(view), "writes server.state['n']"),
+        ("encode_download", lambda self, view, sent: sent["x"].add_(1), "writes payload['x']"),
+        ("decode_download", lambda self, view, sent: counted(view), "writes client.state['n']"),
+    ],
+)
+def test_what_a_side_may_not_do_ends_the_dry_step(hook, does, words):
+    wrap = type("Wrap", (Through,), {"also": {hook: does}})
+    with pytest.raises(pf.UsageError) as told:
+        dry_step(make_plan(Sender, wrappers={"wrap": wrap}, **ONE))
+    assert f"wrap.{hook} {words}" in told.value.what
+    assert told.value.near and told.value.do
+
+
+def test_a_side_that_does_nothing_of_that_passes():
+    def remembers(self, client, payload):
+        client.state["kept"] = payload["x"].clone()
+
+    wrap = type("Wrap", (Through,), {"also": {"encode_upload": remembers}})
+    dry_step(make_plan(Sender, wrappers={"wrap": wrap}, **ONE))
+
+
+def test_labels_are_the_runs_data_and_not_written_into():
+    class Flips:
+        @pf.hookimpl
+        def train_labels(self, client, labels):
+            return labels.fill_(0)
+
+    with pytest.raises(pf.UsageError, match=r"wrap\.train_labels writes labels"):
+        dry_step(make_plan(Sender, wrappers={"wrap": Flips}, **ONE))
+
+
+# --- what is passed on ----------------------------------------------------------------------------
+
+
+def received(change):
+    """A wrapper that changes the uploads of a round."""
+
+    class Received:
+        @pf.hookimpl
+        def receive_uploads(self, server, uploads):
+            return change(dict(uploads))
+
+    return Received
+
+
+def of_first(**tensors):
+    return lambda uploads: {**uploads, 0: pf.Payload(uploads[0], **tensors)}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda uploads: [*uploads.values()], "wrap.receive_uploads returned a list of 1"),
+        (lambda uploads: uploads | {7: uploads[0]}, "returned an upload of 7"),
+        (lambda uploads: {0: dict(uploads[0])}, "client 0: a dict of 1"),
+        (of_first(x=torch.tensor([torch.nan])), "client 0: 'x' with NaN or infinity"),
+        (of_first(x=torch.ones(1).long()), "client 0: 'x' is a tensor of int64 [1]"),
+        (of_first(y=torch.ones(1)), "client 0: 'y' is a tensor of float32 [1]"),
+        (of_first(x=torch.ones(1).to_sparse()), "returned 'x' as a sparse_coo tensor"),
+    ],
+)
+@pytest.mark.parametrize("dry", [True, False])
+def test_what_is_passed_on_keeps_the_rules_of_the_gate(change, words, dry):
+    plan = make_plan(Sender, wrappers={"wrap": received(change)}, **ONE)
+    with pytest.raises((pf.UsageError, RunFailure)) as told:
+        dry_step(plan) if dry else open_federation(plan).round(0)
+    assert words in told.value.what and "receive_uploads, round 0" in told.value.what
+    assert told.value.near and told.value.do
+
+
+def test_uploads_may_be_changed_and_left_out():
+    plan = make_plan(Sender, wrappers={"wrap": received(of_first(x=torch.tensor([4.0])))}, **ONE)
+    open_federation(plan).round(0)
+    assert ("seen", 4.0) in CALLS
+    CALLS.clear()
+    plan = make_plan(Sender, wrappers={"wrap": received(lambda uploads: {})}, **ONE)
+    open_federation(plan).round(0)
+    assert not [call for call in CALLS if call[0] == "seen"]

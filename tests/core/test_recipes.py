@@ -12,6 +12,7 @@ import pytest
 from protofl.discovery.registry import Registry
 from protofl.files.tables import read_table
 from protofl.request.recipes import with_recipe, write_recipe
+from protofl.request.request import read_request
 from protofl.toml import parse_toml, to_toml
 from runtime_toys import install, train, without_times
 
@@ -276,6 +277,20 @@ def test_what_the_user_replaces_is_not_needed(publish):
 def test_every_kind_of_plugin_is_looked_for(text, kind, name, publish):
     publish("cook", stew=text)
     assert f"needs the {kind} {name!r}, which" in error_of(with_recipe, {"method": "stew"}).what
+
+
+@pytest.mark.parametrize(
+    "file", ['method = "fedx"\n', 'method = "local"\nuse.inference = "fedx"\n']
+)
+def test_a_file_says_what_to_install(file, tmp_path):
+    path = tmp_path / "stew.toml"
+    path.write_text(f'{file}models = "cnn4"\n[needs]\nfedx = "friends-methods"\n')
+    with pytest.raises(pf.UsageError) as told:
+        read_request({}, config=path)
+    assert told.value.what == f"--config {path} needs the method 'fedx', which is not installed"
+    assert told.value.do == "pip install friends-methods"
+    over = {"method": "fedproto", "use": ["inference=local"]}  # what the command line replaces
+    assert read_request(over, config=path).options["models"] == "cnn4"
 
 
 def test_a_recipe_is_checked(publish, tmp_path):

@@ -26,8 +26,8 @@ def show(
         typer.Argument(
             metavar="[KIND/]NAME",
             help="A plugin; where several kinds have the name, the method. A model group may have "
-            "its argument: torchvision:resnet18. Or a hook, hook/NAME: its signature, when it is "
-            "called, what it returns, an example.",
+            "its argument: torchvision:resnet18. FILE.py:CLASS is one that need not be installed. "
+            "Or a hook, hook/NAME: its signature, when it is called, what it returns, an example.",
         ),
     ],
     classes: Annotated[
@@ -48,7 +48,7 @@ def show(
             from protofl_cli.hook_pages import show_hook
         show_hook(name.removeprefix("hook/"))
         return
-    registry = Registry(block or ())
+    registry, name = _placed(name, block or []) if ":" in name else (Registry(block or ()), name)
     text, colon, argument = name.partition(":")
     kind, short, others = resolve(registry, text)
     plugin = registry.find(kind, short)
@@ -73,6 +73,20 @@ def show(
     _hooks(kind, found)
     if others:
         render.text(f"Also of this name: {', '.join(f'{o}/{short}' for o in others)}", "dim")
+
+
+def _placed(name: str, block: list[str]) -> tuple[Registry, str]:
+    """The plugins, with the class of a place among them, and KIND/NAME of that; else as written."""
+    from protofl.discovery.registry import Registry
+    from protofl.program.naming import Named
+
+    with contextlib.redirect_stdout(sys.stderr):
+        given = Named({"block": block})
+        found = given.name("", name)
+    for label, where in given.typed.get("classes", {}).items():
+        argument = found.partition(":")[1:]
+        return Registry(given.typed["block"], classes={label: where}), "".join((label, *argument))
+    return Registry(block), found
 
 
 def resolve(registry: Registry, text: str) -> tuple[str, str, list[str]]:

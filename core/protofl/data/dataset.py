@@ -75,6 +75,9 @@ class Dataset:
 
     def faults(self) -> list[str]:
         """What of it does not fit together; empty where all does."""
+        for name, given in (("x", self.x), ("y", self.y)):
+            if not isinstance(given, Tensor):
+                return [f"{name} is {type(given).__name__} and no tensor: torch.as_tensor({name})"]
         y, count = self.y, len(self.y)
         rows = [part for client in self.split or () for part in client]
         faults = [

@@ -20,7 +20,7 @@ from protofl.errors import UsageError
 
 SEEDED = (
     *("setup_server", "setup_client", "before_training", "local_loss", "after_batch"),
-    *("after_training", "server_aggregate", "server_train"),
+    *("after_training", "receive_uploads", "server_aggregate", "server_train"),
 )
 """Hooks for which torch's global generators are seeded by seed, purpose, round and client."""
 

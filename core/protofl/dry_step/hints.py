@@ -51,6 +51,11 @@ def hint(error: BaseException, hook: str, round: int, plugins: Collection[type])
             "gradients are computed in local_loss alone; to train something elsewhere, write "
             "with torch.enable_grad(): around it"
         )
+    if "does not require grad" in words:
+        return (
+            "no term has a gradient: compute them of output.features or output.logits with torch, "
+            "all the way; .item(), float(), NumPy, argmax and .detach() end it"
+        )
     if hook == "local_loss" and "backward" in words and "second time" in words:
         return "the engine takes the gradient: return the terms, and leave .backward() out"
     if isinstance(error, KeyError) and round == 0 and not server:

@@ -32,6 +32,15 @@ from protofl.plugin.watch import Watch
 READING = ("download_payload", "inference", "score_client", "global_models")
 """Hooks that are called any number of times, and write nothing."""
 
+CODING = ("encode_download", "decode_upload", "decode_download")
+"""Sides of an encoding that write nothing; ``encode_upload`` may remember at the client."""
+
+DECODING = CODING[1:]
+"""Those in which an error is a stranger's fault; what is found in them is told at the end."""
+
+GIVEN = ("payload", "labels")
+"""Arguments of hooks that others hold too."""
+
 
 class Watching(Watch):
     """Carries out the calls of hooks, and holds what they do against the rules for authors.
@@ -50,6 +59,7 @@ class Watching(Watch):
         self.chance, self._sending = Chance(), Sending(plan)
         self.notes: dict[str, str] = {}
         self._terms: dict[str, Tensor] = {}
+        self._later: RunFailure | None = None
         self._reached: dict[str, bool] = {}
         self._counted: set[str] = set()
         self._plugins.expect_no_modules()
@@ -69,19 +79,24 @@ class Watching(Watch):
             RunFailure: It breaks a rule.
         """
         who, client, server = f"{method}.{hook}", arguments.get("client"), arguments.get("server")
-        self._looks.reader = who if client is not None else ""
+        self._looks.reader = who if client is not None and hook not in CODING else ""
         if hook == "upload_payload":
             self._expect_finite_terms()
         before = _kept(hook, arguments)
         found = self.chance.watched(who, hook, do)
-        written = changed(before, _kept(hook, arguments))
-        if written:
-            raise _wrote(who, hook, written[0])
-        self._expect_nothing_on_plugins(who)
-        if client is not None:
-            expect_state(client.state, "client", who)
-        if server is not None:
-            expect_state(server.state, "server", who)
+        try:
+            written = changed(before, _kept(hook, arguments))
+            if written:
+                raise _wrote(who, hook, written[0])
+            self._expect_nothing_on_plugins(who)
+            if client is not None:
+                expect_state(client.state, "client", who)
+            if server is not None:
+                expect_state(server.state, "server", who)
+        except RunFailure as error:
+            if hook not in DECODING:
+                raise
+            self._later = self._later or error
         if hook == "upload_payload":
             around = "".join(f", {name} around it," for name in self._sending.wrapped)
             self._sending.upload(who + around, found, arguments["client"])
@@ -184,6 +199,8 @@ class Watching(Watch):
             UsageError: A term has no gradient, or a hook draws what can't be repeated.
         """
         self._expect_finite_terms()
+        if self._later is not None:
+            raise self._later
         for words, reached in self._reached.items():
             if words in self._counted and not reached:  # one that an option leaves out is 0
                 raise UsageError(
@@ -197,13 +214,19 @@ class Watching(Watch):
 def _kept(hook: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """What a hook may only read, as it is now."""
     found: dict[str, Any] = {}
+    for name in GIVEN:
+        held = arguments.get(name)
+        if isinstance(held, Mapping):
+            found |= {f"{name}[{k!r}]": as_it_is(v) for k, v in held.items()}
+        elif held is not None:
+            found[name] = as_it_is(held)
     if "server" in arguments:
         server = arguments["server"]
         found |= {f"server.knowledge[{k!r}]": as_it_is(v) for k, v in server.knowledge.items()}
-        if hook in READING:
+        if hook in READING or hook in CODING:
             found |= {f"server.state[{k!r}]": as_it_is(v) for k, v in server.state.items()}
             found["server.modules"] = weights_as_they_are(server.modules.values())
-    if hook in READING and "client" in arguments:
+    if (hook in READING or hook in CODING) and "client" in arguments:
         client = arguments["client"]
         found |= {f"client.state[{k!r}]": as_it_is(v) for k, v in client.state.items()}
         found |= {f"client.received[{k!r}]": as_it_is(v) for k, v in client.received.items()}
@@ -214,7 +237,13 @@ def _kept(hook: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _wrote(who: str, hook: str, what: str) -> RunFailure:
     """The error for a hook that writes what it may only read."""
-    if hook in READING:
+    if what.startswith(GIVEN):
+        near = "the sender, or the run's data, may still hold the same tensors"
+        do = "return others: pf.Payload(payload, NAME=…), or labels.clone()"
+    elif hook in CODING:
+        near = "a sender encodes, and a receiver decodes, any number of times"
+        do = "write state in encode_upload, which is called once an upload"
+    elif hook in READING:
         near = "it is called as often as there are evaluations, and may change nothing"
         do = "write state in upload_payload or after_training, on the server in server_train"
     else:

@@ -21,6 +21,7 @@ from protofl.gate.contents import Contents
 from protofl.gate.declared import Declared
 from protofl.gate.decoding import Decoder
 from protofl.gate.faults import Fault
+from protofl.gate.passed_on import PassedOn
 from protofl.gate.specs import Header, Known, Spec, most_common
 from protofl.transit.codec import Codec
 from protofl.views.run import RunInfo
@@ -39,6 +40,9 @@ class UploadGate:
         codec: What wrappers do to uploads on their way.
         server: The server as hooks see it.
         dry: Whether this is the dry step, of which it learns.
+
+    Attributes:
+        passed_on: Holds what ``receive_uploads`` makes of uploads against the rules.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class UploadGate:
             bound,
         )
         self._server = server
+        self.passed_on = PassedOn(info, declared, None if dry else info.public)
 
     def admit(
         self, blobs: Mapping[int, bytes], device: torch.device

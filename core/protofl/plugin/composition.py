@@ -7,7 +7,7 @@ for every batch, so it is frozen to plain callables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
 from typing import Any
@@ -148,13 +148,14 @@ class Composition:
 
     def _codec(self, direction: str) -> Codec:
         """What wrappers do to payloads of a direction between sender and receiver."""
-        wrappers = [m for m in self.members.values() if m.kind == "wrapper"]
-        return Codec(direction, (coding_of(direction, m.name, m.plugin, m.call) for m in wrappers))
+        calls = [(m, partial(self._called, m)) for m in self.wrappers]
+        return Codec(direction, (coding_of(direction, m.name, m.plugin, call) for m, call in calls))
 
     def watched(self, watch: Watch) -> Composition:
         """The same composition, whose hooks are called by a watch."""
         twin = copy(self)
         twin._watch = watch
+        twin.upload, twin.download = twin._codec("upload"), twin._codec("download")
         return twin
 
     # --- calling ------------------------------------------------------------------------------
@@ -195,13 +196,25 @@ class Composition:
             others += [m for m in self.methods if m not in makers]
         return [(m.name, m.plugin) for m in makers], [(m.name, m.plugin) for m in others]
 
-    def pass_on(self, hook: str, name: str, value: Any, **given: Any) -> Any:  # noqa: ANN401
-        """What wrappers make of an argument, in the order of ``--with``, and then methods."""
+    def pass_on(
+        self,
+        hook: str,
+        name: str,
+        value: Any,  # noqa: ANN401 - as the hook says
+        expect: Callable[[str, Any, Any], None] = lambda who, found, before: None,
+        **given: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        """What wrappers make of an argument, in the order of ``--with``, and then methods.
+
+        ``expect`` is told ``NAME.HOOK``, what that has made of the argument, and what that was.
+        """
         wrappers = [m for m in self.wrappers if hook in m.hooks]
         for member in (*wrappers, *self._writers.get(hook, ())):
-            value = member.call(hook, **{name: value}, **given)
-            if value is None:
+            found = self._called(member, hook, **{name: value}, **given)
+            if found is None:
                 raise RunFailure(f"{member.name}.{hook} returned nothing", do=f"return the {name}")
+            expect(f"{member.name}.{hook}", found, value)
+            value = found
         return value
 
     @property
@@ -218,10 +231,13 @@ class Composition:
         """Call a lifecycle hook of every method on its side; {method: what it returned}."""
         results = {}
         for member in self._writers[hook]:
-            given = bound_to(member.name, arguments)
-            do = partial(member.call, hook, **given)
-            results[member.name] = self._watch.call(member.name, hook, given, do)
+            results[member.name] = self._called(member, hook, **arguments)
         return results
+
+    def _called(self, member: Member, hook: str, **arguments: Any) -> Any:  # noqa: ANN401
+        """Call one member's hook, as the watch has it."""
+        given = bound_to(member.name, arguments)
+        return self._watch.call(member.name, hook, given, partial(member.call, hook, **given))
 
     def has(self, hook: str) -> bool:
         """Whether any method implements a lifecycle hook on its side."""

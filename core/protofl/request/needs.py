@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from protofl.discovery.kinds import Plugin
@@ -23,11 +24,11 @@ def named_in(options: Mapping[str, Any]) -> Named:
     Args:
         options: Options by the names of `protofl.plan.settings`.
     """
-    methods = {str(options["method"]), *options.get("use", {}).values()}
+    methods = {str(options.get("method") or ""), *options.get("use", {}).values()}
     for text in options.get("add", ()):
         hook, sign, method = text.partition("=")
         methods.add(method.partition(".")[0] if sign else hook.partition(".")[0])
-    found = {("method", name) for name in methods}
+    found = {("method", name) for name in methods if name}
     found |= {("wrapper", name) for name in options.get("wrappers", ())}
     found |= {("metric", name) for name in names_in(options.get("metrics", []))}
     for option, kind in CHOOSING.items():
@@ -76,6 +77,7 @@ def check_needs(recipe: Plugin, needs: Mapping[str, str], named: Iterable[tuple[
     Raises:
         UsageError: One is not; it says what to install.
     """
+    owner = f"recipe {recipe.name!r} of {recipe.distribution} {recipe.version}"
     for kind, name in missing({*named}):
         required = " ".join(lacking(recipe.distribution))
         near = f"{recipe.distribution} requires {required}" if required else ""
@@ -83,9 +85,42 @@ def check_needs(recipe: Plugin, needs: Mapping[str, str], named: Iterable[tuple[
         if not install:
             install = f"protofl-{name}"
             near = f"the recipe does not say who has it; {install} is what it would be called"
-        raise UsageError(
-            f"recipe {recipe.name!r} of {recipe.distribution} {recipe.version} needs the {kind} "
-            f"{name!r}, which is not installed",
-            near,
-            f"install it: pip install {install!r}" if " " in install else f"pip install {install}",
-        )
+        raise _not_installed(owner, kind, name, near, install)
+
+
+def check_needs_of_file(
+    path: Path, needs: Mapping[str, str], named: Iterable[tuple[str, str]]
+) -> None:
+    """Whether the plugins that a recipe's file says what to install for are installed.
+
+    Args:
+        path: The file.
+        needs: {plugin: the distribution that has it}.
+        named: The plugins that the run names.
+
+    Raises:
+        UsageError: One is not; it says what to install.
+    """
+    for kind, name in missing({(kind, name) for kind, name in named if name in needs}):
+        raise _not_installed(f"--config {path}", kind, name, "", needs[name])
+
+
+def _not_installed(owner: str, kind: str, name: str, near: str, install: str) -> UsageError:
+    return UsageError(
+        f"{owner} needs the {kind} {name!r}, which is not installed",
+        near,
+        f"install it: pip install {install!r}" if " " in install else f"pip install {install}",
+    )
+
+
+def read_needs(values: Mapping[str, Any]) -> dict[str, str]:
+    """The table ``needs`` of a recipe; empty where it has none.
+
+    Raises:
+        UsageError: It is no table of texts.
+    """
+    needs = values.get("needs", {})
+    if not (isinstance(needs, dict) and all(isinstance(v, str) for v in needs.values())):
+        do = 'write [needs] and NAME = "DISTRIBUTION"'
+        raise UsageError("its needs are no table of plugins and distributions", do=do)
+    return needs

@@ -26,7 +26,7 @@ from protofl.options.written import merge_nested
 from protofl.plan.plan import Plan
 from protofl.plan.settings import Settings, check_names
 from protofl.plan.steps import parts_of
-from protofl.request.needs import check_needs, named_in
+from protofl.request.needs import check_needs, named_in, read_needs
 from protofl.request.options import as_typed, merge_options, options_in, parse_options
 from protofl.toml import parse_toml
 
@@ -69,10 +69,7 @@ def recipe_of(text: str) -> type[Recipe]:
         UsageError: It names no method, or something that is no option.
     """
     values = parse_toml(text)
-    needs = values.get("needs", {})
-    if not (isinstance(needs, dict) and all(isinstance(v, str) for v in needs.values())):
-        do = 'write [needs] and NAME = "DISTRIBUTION"'
-        raise UsageError("its needs are no table of plugins and distributions", do=do)
+    needs = read_needs(values)
     options = parse_options(as_typed(options_in(values)))
     check_names(options, "option")
     if not options.get("method"):

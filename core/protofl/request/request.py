@@ -11,6 +11,7 @@ from protofl.errors import UsageError
 from protofl.files.tables import check_new_table, read_table
 from protofl.options.written import check_texts
 from protofl.plan.settings import check_names
+from protofl.request.needs import check_needs_of_file, named_in, read_needs
 from protofl.request.options import as_typed, merge_options, options_in, parse_options
 from protofl.request.recipes import of_method, with_recipe
 
@@ -73,9 +74,10 @@ def read_request(
         request.options = parse_options(typed)
         request.said = request.options.get("options", {})
         return request
-    below = {}
+    below, needs = dict[str, Any](), dict[str, str]()
     if config is not None:
-        below = options_in(read_table(Path(config), "--config", "options"))
+        table = read_table(Path(config), "--config", "options")
+        below, needs = options_in(table), read_needs(table)
     check_texts(below)
     if file_out := below.pop("out", None):
         request.out = request.out or Path(str(file_out))
@@ -88,6 +90,8 @@ def read_request(
     check_names(below, f"option in --config {config}:", ("out", "quiet"))
     above = parse_options(typed, owner)
     merged = of_method(merge_options(below, above))
+    if config is not None and needs:
+        check_needs_of_file(Path(config), needs, named_in(merged) & named_in(below))
     request.options = with_recipe(merged)
     request.said = of_method({**request.options, "options": above.get("options", {})})["options"]
     return request

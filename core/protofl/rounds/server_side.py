@@ -125,7 +125,8 @@ class ServerSide:
         record, composition, view = self.record, self._plan.composition, self.view
         with global_stream(record.seed, "server", record.round):
             with self._within(f"receive_uploads, round {record.round}"):
-                uploads = composition.pass_on("receive_uploads", "uploads", uploads, server=view)
+                hook, expect = "receive_uploads", self.gate.passed_on.check
+                uploads = composition.pass_on(hook, "uploads", uploads, expect, server=view)
             if not uploads:
                 return {}
             for hook in ("server_aggregate", "server_train"):

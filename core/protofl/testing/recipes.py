@@ -66,8 +66,11 @@ class RecipeContract(Contract):
 
     def test_what_it_names_is_installed(self) -> None:
         """The plugins that it names are installed."""
-        lacks = [f"{kind} {name!r}" for kind, name in missing(named_in(self.values))]
-        expect(not lacks, f"nobody here has the {', the '.join(lacks)}")
+        absent = missing(named_in(self.values))
+        lacks = ", the ".join(f"{kind} {name!r}" for kind, name in absent)
+        install = " ".join(self.cls.needs[name] for _, name in absent if name in self.cls.needs)
+        remedy = f": pip install {install}" if install else ""
+        expect(not absent, f"nobody here has the {lacks}{remedy}")
 
     def test_its_distribution_requires_theirs(self) -> None:
         """Its distribution requires those of the plugins that it names, or its needs name them."""

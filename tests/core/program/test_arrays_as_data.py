@@ -141,6 +141,10 @@ class Single(Pairs):
             pf.Dataset(torch.zeros(2, 3), torch.tensor([0, 5]), 2, ["a", "b"]),
             "the protofl.Dataset does not fit together: labels leave 0…1",
         ),
+        (
+            pf.Dataset(np.zeros((2, 3), np.float32), torch.tensor([0, 1]), 2, ["a", "b"]),
+            "x is ndarray and no tensor: torch.as_tensor(x)",
+        ),
     ],
 )
 def test_what_is_no_data_set(given, words):
