@@ -111,6 +111,10 @@ def test_fixed_lists_and_their_replay(tmp_path, toys, monkeypatch):
     assert [row["participants"] for row in run.record] == [3, 1, 4] * 2
     replay = train("fedproto", "replay", participants_from=run.folder, **options)
     assert without_times(replay.record) == without_times(run.record)
+    # What happened in a recorded run is not held against another --min-clients.
+    strict = OPTIONS | {"min_clients": 2}
+    replay = train("fedproto", "strict", participants_from=run.folder, **strict)
+    assert without_times(replay.record) == without_times(run.record)
 
     # config.json repeats the run from any folder, and a run goes on with its own file alone.
     (tmp_path / "elsewhere").mkdir()
