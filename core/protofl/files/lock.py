@@ -84,6 +84,38 @@ def alone(folder: Path, flag: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextmanager
+def in_turn(lock: Path, wait: Callable[[], None]) -> Iterator[None]:
+    """Let one process at a time do something; the others wait for their turn.
+
+    Args:
+        lock: A file that stands for it; its folder is made where there is none.
+        wait: Called before waiting.
+
+    Raises:
+        OSError: The file can't be written.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+        try:
+            if not _lock(descriptor):
+                wait()
+                _lock(descriptor, wait=True)
+            if _names(lock, descriptor):
+                break
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # who had it before has removed its name
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
 def is_held(lock: Path) -> bool:
     """Whether a process has a folder, as far as its lock can be seen from here.
 

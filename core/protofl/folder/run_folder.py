@@ -299,9 +299,12 @@ def _kept(trial: int, round: int) -> str:
 
 def fresh_folder(*words: str) -> Path:
     """``runs/WORD-…-TIME``, where there is nothing yet."""
-    parts = [*(word[:60] for word in words), f"{datetime.now():%Y%m%d-%H%M%S}"]
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(filter(None, parts)))
-    return unused(Path("runs") / name)
+    return unused(Path("runs") / name_of(*words, f"{datetime.now():%Y%m%d-%H%M%S}"))
+
+
+def name_of(*words: str) -> str:
+    """``WORD-WORD-…`` as the name of a folder; long words are cut."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(filter(None, (word[:60] for word in words))))
 
 
 def check_run(folder: Path) -> None:

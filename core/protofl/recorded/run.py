@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
+    from protofl.folder.weights import Weights
     from protofl.models.architecture import SplitModel
     from protofl.observing.observed import Observed
     from protofl.plan.plan import Plan
     from protofl.plan.settings import Settings
+    from protofl.recorded.part import Part
     from protofl.recorded.split import RecordedSplit
 
 
@@ -51,7 +53,7 @@ class Run:
         folder: Its folder.
     """
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Reading | Part) -> None:
         self._reading = reading
         self.folder = reading.path
 
@@ -59,6 +61,23 @@ class Run:
         done, asked = self.rounds_done, self.config["rounds"] * self.config["trials"]
         about = f"{self.name}, {self.config['models']}, {self.config['dataset']}"
         return f"<Run {self.folder}: {about}, {done} of {asked} rounds>"
+
+    def part(self, trials: range, rounds: int) -> Run:
+        """The run as if it had been asked for these trials and rounds alone.
+
+        It stays what it is when the run goes on with more.
+
+        Args:
+            trials: The trials, which are numbered from 0 in the part: trial k of it has seed
+                s + ``trials[k]``.
+            rounds: The first rounds of each.
+        """
+        from protofl.recorded.part import Part
+
+        own = self._reading
+        if isinstance(own, Reading):
+            return Run(Part(own, trials, rounds))
+        return Run(Part(own.whole, own.trials[trials.start : trials.stop], rounds))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -135,6 +154,11 @@ class Run:
         return self._reading.state
 
     @property
+    def identity(self) -> str:
+        """The hash of what its results depend on; empty where it was not recorded yet."""
+        return str(self.config.get("identity", ""))
+
+    @property
     def trials(self) -> list[int]:
         """The trials of which there are rounds."""
         return sorted({row["trial"] for row in self.rows})
@@ -173,11 +197,16 @@ class Run:
         """
         from protofl.recorded.split import RecordedSplit
 
-        file, record = self.folder / PARTITION, self._reading.partition
+        record, file = self._reading.partition, self.folder / PARTITION
         if record is None:
             raise UsageError(f"{file} is missing: the run has not come so far")
         held = 0 if self.config.get("hold_split") else trial
         return RecordedSplit.of(file, record, held, lambda: self.plan.split(held))
+
+    @property
+    def has_split(self) -> bool:
+        """Whether the run has come so far that its split is recorded."""
+        return self._reading.partition is not None
 
     @cached_property
     def plan(self) -> Plan:
@@ -214,7 +243,6 @@ class Run:
             UsageError: The run has not kept the round, there is no such client, or its data or
                 plugins are not there.
         """
-        from protofl.folder.weights import read_weights
         from protofl.wire.weights import load_weights
 
         if not 0 <= client < self.config["clients"]:
@@ -222,7 +250,7 @@ class Run:
                 f"{self.folder} has no client {client}",
                 f"clients are 0 to {self.config['clients'] - 1}",
             )
-        kept = read_weights(self.folder, which, trial, clients=[client])
+        kept = self._weights(which, trial, [client])
         model = self.plan.initial_model(client, trial)
         if client in kept.clients:  # others are what their seed made them
             load_weights(model, kept.clients[client], "model")
@@ -240,11 +268,20 @@ class Run:
         Raises:
             UsageError: The run has not kept the round.
         """
-        from protofl.folder.weights import read_weights
-
-        server = read_weights(self.folder, which, trial, clients=()).server
+        server = self._weights(which, trial, []).server
         start = "knowledge/"
         return {k.removeprefix(start): t for k, t in server.items() if k.startswith(start)}
+
+    def _weights(self, which: str, trial: int, clients: list[int]) -> Weights:
+        """What is kept of a round; that of a part has to be among its rounds."""
+        from protofl.folder.weights import read_weights
+
+        own = self._reading
+        if isinstance(own, Reading):
+            return read_weights(self.folder, which, trial, clients=clients)
+        kept = read_weights(self.folder, which, own.trials[trial], clients=clients)
+        own.check_round(kept, which, trial)
+        return kept
 
     @property
     def observed(self) -> Observed:

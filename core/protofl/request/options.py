@@ -57,7 +57,9 @@ def as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-RECORD_ONLY = {"plugins", "versions", "data", "layout", "files", "protofl", "description", "needs"}
+RECORD_ONLY = set(
+    "plugins versions data layout files depends_on identity protofl description needs".split()
+)
 """Entries of a run's config.json that record the run and are no options, and a recipe's text."""
 
 

@@ -6,18 +6,26 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from protofl.discovery.kinds import Plugin
 from protofl.errors import UsageError
 from protofl.files.tables import differences
 from protofl.hosts.groups import trains_groups
+from protofl.identity.identity import defaults_of, identity_of
 from protofl.participation.files import file_digests
 from protofl.plan.plan import Plan
 from protofl.plan.settings import UNRECORDED
 from protofl.plugin.choice import Choice
+from protofl.sources.loading import UNKNOWN, fingerprint
 from protofl.version import versions
 
 
-def config_of(plan: Plan) -> dict[str, Any]:
-    """All options of a run, and what they stood for here."""
+def config_of(plan: Plan, *, tried: bool = False) -> dict[str, Any]:
+    """All options of a run, and what they stood for here.
+
+    Args:
+        plan: The run.
+        tried: Whether there was a dry step, so that it is known what hooks ask for.
+    """
     # Numbers that clients are trained together for depend on which host has them.
     held = {"backend", "profile"} if trains_groups(plan.choices["engine"]) else set()
     values: dict[str, Any] = json.loads(plan.settings.model_dump_json(exclude=UNRECORDED - held))
@@ -27,26 +35,32 @@ def config_of(plan: Plan) -> dict[str, Any]:
             del values[key]
     used: list[Choice] = [*plan.composition.members.values()]
     used += [choice for kind, choice in plan.choices.items() if kind != "backend"]
-    plugins = [plan.registry.find(choice.kind, choice.name) for choice in used]
     about = {
-        "plugins": [
-            {key: getattr(p, key) for key in ("kind", "name", "version", "distribution")}
-            for p in plugins
-        ],
+        "plugins": [_recorded(plan.registry.find(c.kind, c.name), c.plugin) for c in used],
         "versions": versions(),
         "data": {
             "digest": plan.data.digest,
             "samples": len(plan.data.y),
             "shape": list(plan.data.x.shape[1:]),
             "classes": plan.data.num_classes,
+            **({"public": own.digest} if (own := plan.public_data) else {}),
         },
         "layout": {
             a.name: {"channels_last": a.channels_last, "eval_batch": a.eval_batch}
             for a in plan.info.architectures
         },
         **({"files": files} if (files := file_digests(plan)) else {}),
+        **({"depends_on": sorted(plan.info.asked)} if tried else {}),
     }
-    return values | about
+    values |= about
+    return values | {"identity": identity_of(values, defaults_of(plan))}
+
+
+def _recorded(plugin: Plugin, loaded: type) -> dict[str, str]:
+    """What is recorded of a plugin, a digest of its module's source among it."""
+    about = {key: getattr(plugin, key) for key in ("kind", "name", "version", "distribution")}
+    code = fingerprint(loaded)
+    return about | ({"code": code} if code != UNKNOWN else {})
 
 
 def told_changes(recorded: Mapping[str, Any], plan: Plan) -> list[str]:
@@ -73,6 +87,12 @@ def check_same_data(recorded: dict[str, Any], plan: Plan) -> None:
     if recorded["data"]["digest"] != plan.data.digest:
         raise UsageError(
             f"the data of {plan.settings.dataset} are not those with which the run began",
+            do="restore the data, or start a new run",
+        )
+    public = recorded["data"].get("public")  # older runs have not recorded it
+    if public and plan.public_data and public != plan.public_data.digest:
+        raise UsageError(
+            f"the public data of {plan.settings.public} are not those with which the run began",
             do="restore the data, or start a new run",
         )
     for option in differences(recorded.get("files", {}), file_digests(plan)):

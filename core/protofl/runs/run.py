@@ -39,23 +39,28 @@ from protofl.runs.config import check_same_data, config_of, told_changes
 from protofl.views.packing import pack_server
 
 
-def start(request: Request, progress: Progress, idle: Idle | None = None) -> Result:
+def start(
+    request: Request, progress: Progress, idle: Idle | None = None, plan: Plan | None = None
+) -> Result:
     """Do what is asked for: plan the run, then train.
 
     Args:
         request: What is asked for.
         progress: Called with every event.
         idle: Hosts that earlier runs have left, and where this one leaves its own.
+        plan: The plan of a new run, where it has been made.
 
     Raises:
         UsageError: Something asked for can't be done; nothing has been started.
         RunFailure: The run failed; finished rounds are in the folder.
     """
     with ExitStack() as until, told_of_disk():
-        return _start(request, progress, idle, until)
+        return _start(request, progress, idle, plan, until)
 
 
-def _start(request: Request, progress: Progress, idle: Idle | None, until: ExitStack) -> Result:
+def _start(
+    request: Request, progress: Progress, idle: Idle | None, plan: Plan | None, until: ExitStack
+) -> Result:
     began = time.perf_counter_ns()
     given, out = request.options, request.out
     recorded: dict[str, Any] = {}
@@ -68,7 +73,7 @@ def _start(request: Request, progress: Progress, idle: Idle | None, until: ExitS
     elif out is not None:
         check_free(out.expanduser().absolute())
     note = lambda line: progress(events.Note(line))  # noqa: E731
-    plan = Plan.make(given, request.extra, note, said=request.said)
+    plan = plan or Plan.make(given, request.extra, note, said=request.said)
     plan.split(0)  # data that can't be split this way are found before there is a folder
     check_measures(plan)
     check_participation(plan)
@@ -78,7 +83,7 @@ def _start(request: Request, progress: Progress, idle: Idle | None, until: ExitS
         folder = with_more(folder, recorded, plan)
         _take_up(folder, recorded, plan, progress)
     else:
-        folder = RunFolder(out or default_folder(plan))
+        folder = RunFolder(out or fresh_folder(*words_of(plan)))
     progress(events.Planned(plan, folder))
     timeline = Timeline(
         lambda client: plan.info.architecture_of(client).name,
@@ -179,7 +184,7 @@ class _Life:
             path = self.folder.path.expanduser().absolute()
             check_free(path)
             self.until.enter_context(alone(path, "--out"))
-            self.folder = RunFolder.create(path, config_of(plan))
+            self.folder = RunFolder.create(path, config_of(plan, tried=plan.settings.dry_step))
             self.progress(events.FolderMade(self.folder))
         self.write_partition()
         few = int((plan.split(0).train_sizes < LEAST).sum())
@@ -250,9 +255,8 @@ class _Life:
         return result
 
 
-def default_folder(plan: Plan) -> Path:
-    """``runs/METHOD-MODELS-DATA-sSEED-TIME``."""
+def words_of(plan: Plan) -> list[str]:
+    """What a run's folder is called: method, models, data and seed."""
     s = plan.settings
     data, _, file = s.dataset.partition(":")
-    method = s.recipe.get("name", s.method)
-    return fresh_folder(method, s.models, data, Path(file).stem, f"s{s.seed}")
+    return [s.recipe.get("name", s.method), s.models, data, Path(file).stem, f"s{s.seed}"]

@@ -94,16 +94,20 @@ def place_of_class(plugin: type) -> str:
     return f"{name}:{plugin.__qualname__}" if spec is not None and spec.origin else ""
 
 
+UNKNOWN = "?"
+"""In place of a digest where there is no file."""
+
+
 def fingerprint(plugin: type) -> str:
-    """The first digits of the SHA-256 of the file in which a class stands; ``?`` without one."""
+    """The first digits of the SHA-256 of a class's file; `UNKNOWN` without one."""
     name = plugin.__module__
     if name in _files:
         return _files[name].digest
     file = getattr(sys.modules.get(name), "__file__", None)
     try:
-        return _digest(Path(file)) if file and name != "__main__" else "?"
+        return _digest(Path(file)) if file and name != "__main__" else UNKNOWN
     except OSError:
-        return "?"
+        return UNKNOWN
 
 
 def _digest(path: Path) -> str:

@@ -1,0 +1,111 @@
+"""Part of what lies in a run's folder: some of its trials, and the first rounds of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import UsageError
+from protofl.folder.reading import FINISHED, Reading
+from protofl.folder.result import summarise
+from protofl.folder.weights import Weights
+
+
+@dataclass(frozen=True)
+class Part:
+    """A reading of fewer trials and rounds, as a run of these alone would have left it.
+
+    Attributes:
+        whole: All that lies in the folder.
+        trials: The trials; the first of them is trial 0 here.
+        rounds: Rounds of each.
+    """
+
+    whole: Reading
+    trials: range
+    rounds: int
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.whole.path
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The configuration with the seed, trials and rounds of the part."""
+        config = self.whole.config
+        seed = config["seed"] + self.trials.start
+        return {**config, "seed": seed, "trials": len(self.trials), "rounds": self.rounds}
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The lines of the record."""
+        rows = [r for r in self.whole.rows if r["trial"] in self.trials]
+        return [self._renumbered(row) for row in rows if row["round"] < self.rounds]
+
+    @cached_property
+    def partition(self) -> dict[str, Any] | None:
+        """The splits of the part's trials."""
+        record = self.whole.partition
+        if record is None or self.config.get("hold_split"):
+            return record
+        every = [record, *record.get("trials", ())]
+        first, *others = [self._renumbered(one) for one in every if one["trial"] in self.trials]
+        return {**first, "trials": others}
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds are there."""
+        return len(self.rows) == self.rounds * len(self.trials)
+
+    @property
+    def state(self) -> str:
+        """``finished``, ``going on`` or ``unfinished``."""
+        return FINISHED if self.finished else self.whole.state
+
+    @cached_property
+    def summary(self) -> dict[str, Any] | None:
+        """What a run of these trials and rounds would have written; None where some lack."""
+        partition = self.partition
+        if not self.finished or partition is None:
+            return None
+        about = {key: self.config[key] for key in ("rounds", "clients", "eval_clients")}
+        shares = [_majority(split) for split in (partition, *partition.get("trials", ()))]
+        return summarise(self.rows, lambda t: shares[t if len(shares) > t else 0], about)
+
+    def check_round(self, kept: Weights, which: str, trial: int) -> None:
+        """Whether weights are those of a round of the part.
+
+        Args:
+            kept: The weights.
+            which: What they are kept as, ``best`` or ``last``.
+            trial: The trial, from 0 here.
+
+        Raises:
+            UsageError: They are of a later round, or of one that was the best later.
+        """
+        rows = [r for r in self.rows if r["trial"] == trial and r["test_accuracy"] is not None]
+        wanted = self.rounds - 1
+        if which == "best" and rows:
+            wanted = max(rows, key=lambda row: (row["test_accuracy"], -row["round"]))["round"]
+        if kept.round != wanted:
+            raise UsageError(
+                f"{self.path} has kept round {kept.round} as the {which} of all its rounds, and "
+                f"not round {wanted}, the {which} of the first {self.rounds}",
+                do=f"a run of {self.rounds} rounds has it",
+            )
+
+    def _renumbered(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {**values, "trial": values["trial"] - self.trials.start}
+
+
+def _majority(split: Mapping[str, Any]) -> float:
+    """The accuracy of always guessing each client's commonest class."""
+    import torch
+
+    from protofl.data.split import majority_correct
+
+    return majority_correct(*(torch.tensor(split[f"{part}_counts"]) for part in ("train", "test")))

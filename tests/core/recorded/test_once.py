@@ -1,0 +1,387 @@
+"""A run that is wanted: found, gone on with, or begun; never trained twice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+
+import protofl as pf
+import pytest
+from protofl.files.lock import alone
+from protofl.recorded.once import find, once
+from protofl.request.options import as_typed
+from protofl.request.request import read_request
+from runtime_toys import GIVEN, train, without_times
+
+
+def ask(method="fedproto", **options):
+    return read_request(as_typed({**GIVEN, "method": method, "dry_step": False, **options}))
+
+
+class Log(list):
+    """What happens: the rounds that are trained, and notes."""
+
+    def __call__(self, event):
+        if isinstance(event, pf.events.RoundDone):
+            self.append((event.row["trial"], event.row["round"]))
+        if isinstance(event, pf.events.Note):
+            self.append(event.text)
+
+    @property
+    def rounds(self):
+        return [each for each in self if isinstance(each, tuple)]
+
+    def said(self, words):
+        return [line for line in self if words in line]
+
+
+@pytest.fixture
+def log():
+    return Log()
+
+
+@pytest.fixture
+def runs(tmp_path, toys):
+    return tmp_path / "runs"
+
+
+@pytest.fixture(scope="session")
+def long(tmp_path_factory, made):
+    """Six rounds of three trials from seed 5, every second one evaluated."""
+    from runtime_toys import install
+
+    with pytest.MonkeyPatch.context() as patch:
+        install(patch)
+        options = {"rounds": 6, "trials": 3, "seed": 5, "eval_every": 2, "progress": False}
+        folder = tmp_path_factory.mktemp("long") / "run"
+        return train("fedproto", folder, **options).folder
+
+
+def same_run(run, folder, **options):
+    """Whether a run, or part of one, is what a run of its own would have been."""
+    alone = train("fedproto", folder, progress=False, **options)
+    assert without_times(run.rows) == without_times(alone.record)
+    assert run.summary == alone.summary
+    assert run.accuracies == alone.client_accuracies
+    its = pf.load_run(alone.folder)
+    for key in ("seed", "trials", "rounds", "options", "data"):
+        assert run.config[key] == its.config[key]
+    for trial in its.trials:
+        assert run.split(trial).hash == its.split(trial).hash
+        assert run.split(trial).train(1).tolist() == its.split(trial).train(1).tolist()
+        assert run.split(trial).test_counts.tolist() == its.split(trial).test_counts.tolist()
+
+
+def test_a_new_run_has_a_name_that_says_what_it_is(runs, log):
+    run = once(ask(), runs, log)
+    assert run.folder.parent == runs and log.rounds == [(0, 0), (0, 1)]
+    assert run.folder.name == f"fedproto-toy-tiny-s0-{run.identity[:8]}"
+    assert run.finished and run.summary
+    assert {p.name for p in runs.iterdir() if p.is_dir()} == {".once", run.folder.name}
+    assert not [*(runs / ".once").iterdir()]
+
+
+def test_a_finished_run_is_not_repeated(runs, log):
+    first = once(ask(), runs)
+    before = {p: p.stat().st_mtime_ns for p in first.folder.rglob("*")}
+    again = once(ask(), runs, log)
+    assert again.folder == first.folder and not log.rounds
+    assert log.said("has this run already") and before == {
+        p: p.stat().st_mtime_ns for p in first.folder.rglob("*")
+    }
+    assert again.rows == first.rows and again.summary == first.summary
+    assert find(ask(), runs).folder == first.folder
+    assert find(ask(lr=0.2), runs) is None
+
+
+def test_it_is_found_in_folders_below_and_under_any_name(runs, log):
+    first = once(ask(), runs)
+    (runs / "a/b").mkdir(parents=True)
+    first.folder.rename(runs / "a/b/other")
+    assert once(ask(), runs, log).folder == runs / "a/b/other"
+    assert not log.rounds
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"backend": "process", "workers": 1},
+        {"client_store": "disk"},
+        {"checkpoint_every": 2},
+        {"keep": "last"},
+        {"dry_step": True},
+        {"min_clients": 2},
+        {"lr": 0.1, "seed": 0, "clip": 0},
+        {"set": {"fedproto.distance": "l2"}},  # its default
+    ],
+)
+def test_what_concerns_the_machine_alone_is_the_same_run(made, runs, log, options):
+    shutil.copytree(made.folder, runs / "run")
+    usual = {"rounds": 3, "eval_every": 2, "trials": 2}
+    assert find(ask(**{**usual, **options}), runs, log), log
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lr": 0.2},
+        {"seed": 1},
+        {"batch_size": 7},
+        {"method": "fedtgp"},
+        {"models": "toy1"},
+        {"partition": "dirichlet"},
+        {"set": {"fedproto.lambda": 2.0}},
+        {"with": "quantise"},
+        {"eval_every": 1},
+        {"eval_clients": "participants"},
+        {"metrics": "macro-f1,ece"},
+        {"measure": "margins"},
+        {"rounds": 4},
+        {"trials": 3},
+        {"server_threads": 2},
+        {"hold_split": True},
+        {"drop": ["local_loss.align"]},
+        {"participation": 0.5},
+    ],
+)
+def test_what_changes_numbers_or_figures_is_another_run(made, runs, options):
+    shutil.copytree(made.folder, runs / "run")
+    usual = {"rounds": 3, "eval_every": 2, "trials": 2}
+    assert find(ask(**usual), runs)
+    assert find(ask(**{**usual, **options}), runs) is None
+
+
+def test_fewer_rounds_and_one_trial_of_a_longer_run(long, runs, log, tmp_path):
+    """Trial 1 of seed 5 is a run with seed 6; its first four rounds are one of four rounds."""
+    shutil.copytree(long, runs / "long")
+    options = {"rounds": 4, "seed": 6, "eval_every": 2}
+    run = once(ask(**options), runs, log)
+    assert run.folder == runs / "long" and not log.rounds
+    same_run(run, tmp_path / "alone", **options)
+    two = once(ask(rounds=6, seed=6, trials=2, eval_every=2), runs, log)
+    assert not log.rounds and two.trials == [0, 1]
+    same_run(two, tmp_path / "two", rounds=6, seed=6, trials=2, eval_every=2)
+    with pytest.raises(pf.UsageError, match="has kept round 5 as the last"):
+        run.model(0, "last")
+    model, its = two.model(2, "last", 1), pf.load_run(tmp_path / "two").model(2, "last", 1)
+    assert all((a == b).all() for a, b in zip(model.parameters(), its.parameters(), strict=True))
+
+
+def test_a_part_of_a_part(long, toys):
+    run = pf.load_run(long)
+    assert run.part(range(3), 6).rows == run.rows and run.part(range(3), 6).summary == run.summary
+    part = run.part(range(1, 3), 4).part(range(1, 2), 2)
+    assert part.config["seed"] == 7 and part.rounds_done == 2
+    rows = [row for row in run.rows if row["trial"] == 2 and row["round"] < 2]
+    assert part.rows == [{**row, "trial": 0} for row in rows]
+
+
+def test_a_round_that_would_have_been_evaluated_and_was_not(long, runs, log):
+    """With --eval-every 2 a run of five rounds evaluates its fifth, and one of six doesn't."""
+    shutil.copytree(long, runs / "long")
+    options = {"rounds": 5, "seed": 5, "eval_every": 2}
+    assert find(ask(**options), runs) is None
+    run = once(ask(**options), runs, log)
+    assert run.folder != runs / "long" and log.rounds == [(0, n) for n in range(5)]
+
+
+def test_a_longer_run_goes_on(runs, log, tmp_path):
+    first = once(ask(rounds=2), runs)
+    run = once(ask(rounds=5, trials=2), runs, log)
+    assert run.folder == first.folder
+    assert log.rounds == [(0, 2), (0, 3), (0, 4), *((1, n) for n in range(5))]
+    same_run(run, tmp_path / "alone", rounds=5, trials=2)
+    # What was asked for before is still there, and nothing is trained for it.
+    log.clear()
+    short = once(ask(rounds=2), runs, log)
+    assert not log.rounds and without_times(short.rows) == without_times(first.rows)
+    assert short.summary == first.summary
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill(at):
+    def stop(event):
+        if isinstance(event, pf.events.RoundStarted) and event.round == at:
+            raise Killed
+
+    return stop
+
+
+def test_an_interrupted_run_goes_on(runs, log, tmp_path):
+    with pytest.raises(Killed):
+        once(ask(rounds=5), runs, kill(3))
+    assert find(ask(rounds=5), runs) is None
+    run = once(ask(rounds=5), runs, log)
+    assert log.rounds == [(0, 3), (0, 4)]
+    same_run(run, tmp_path / "alone", rounds=5)
+
+
+def test_a_run_of_many_rounds_that_was_stopped_counts_for_those_it_has(runs, log, tmp_path):
+    with pytest.raises(Killed):
+        once(ask(rounds=1000), runs, kill(3))
+    run = once(ask(rounds=2), runs, log)
+    assert not log.rounds and run.finished
+    same_run(run, tmp_path / "alone", rounds=2)
+    same_run(once(ask(rounds=3), runs, log), tmp_path / "three", rounds=3)
+    assert not log.rounds
+    once(ask(rounds=4), runs, log)
+    assert log.rounds == [(0, 3)]
+
+
+def test_a_killed_run_that_had_begun_nothing(runs, log):
+    with pytest.raises(Killed):
+        once(ask(), runs, kill(0))
+    assert once(ask(), runs, log).finished
+    assert len([p for p in runs.iterdir() if p.name[0] != "."]) == 1
+
+
+def test_a_damaged_run_is_left_alone(runs, log):
+    first = once(ask(rounds=2), runs)
+    for name in ("manifest.json", "before.json"):
+        (first.folder / "checkpoint" / name).write_text("{")
+    run = once(ask(rounds=3), runs, log)
+    assert run.folder.name == f"{first.folder.name}-2" and run.finished
+    first.folder.joinpath("metrics.jsonl").write_text("[\n")
+    assert once(ask(rounds=3), runs, log).folder == run.folder
+
+
+def test_a_schedule_over_the_rounds_makes_their_number_part_of_it(runs, log):
+    shorter = once(ask(rounds=2, lr_schedule="cosine"), runs)
+    longer = once(ask(rounds=4, lr_schedule="cosine"), runs, log)
+    assert longer.folder != shorter.folder and len(log.rounds) == 4
+    assert once(ask(rounds=2, lr_schedule="cosine"), runs).folder == shorter.folder
+    over = {"lr_schedule": "cosine", "set": {"schedule.over": 4}}
+    first = once(ask(rounds=2, **over), runs)
+    assert once(ask(rounds=4, **over), runs).folder == first.folder
+
+
+@pytest.mark.parametrize("dry_step", [True, False])
+def test_a_method_that_asks_for_the_rounds_has_them_in_it(runs, log, dry_step):
+    """fedkd's hooks do; the dry step tells, of the recorded run or of the one that is wanted."""
+    first = once(ask("fedkd", rounds=2, dry_step=dry_step), runs)
+    assert first.config.get("depends_on") == (["rounds"] if dry_step else None)
+    assert find(ask("fedkd", rounds=1), runs) is None
+    assert once(ask("fedkd", rounds=3), runs, log).folder != first.folder
+    assert len(log.rounds) == 3
+    assert find(ask("fedkd", rounds=2), runs).folder == first.folder
+
+
+# --- what was recorded otherwise ------------------------------------------------------------------
+
+
+def edit(folder, change):
+    for file in (folder / "config.json", *(folder / "checkpoint").glob("config*.json")):
+        values = json.loads(file.read_text())
+        change(values)
+        file.write_text(json.dumps(values))
+
+
+def test_code_that_has_changed_is_told_and_not_reused(runs, log):
+    first = once(ask(), runs)
+
+    def change(values):
+        values["plugins"][0]["code"] = "0" * 12
+
+    edit(first.folder, change)
+    second = once(ask(), runs, log)
+    assert second.folder != first.folder and len(log.rounds) == 2
+    assert log.said(f"{first.folder} is not reused: the code of method fedproto has changed")
+
+
+def test_code_that_was_not_recorded_is_told_and_reused(runs, log):
+    """A run from before identities were recorded: neither hash nor digests nor newer options."""
+    first = once(ask(), runs)
+
+    def age(values):
+        for key in ("identity", "keep", "selection", "lr_schedule", "malicious"):
+            del values[key]
+        values["plugins"] = [p for p in values["plugins"] if p["kind"] != "selection"]
+        for plugin in values["plugins"]:
+            plugin.pop("code", None)
+        own = values["options"]["fedproto"]
+        values["options"]["fedproto"] = {"lambda": own["lambda"]}  # it depends on the models
+
+    edit(first.folder, age)
+    assert pf.load_run(first.folder).identity == ""
+    assert once(ask(), runs, log).folder == first.folder and not log.rounds
+    assert log.said("the code of") and log.said("was not recorded")
+    assert find(ask(lr=0.2), runs) is None
+
+
+def test_other_versions_are_told(runs, log):
+    first = once(ask(), runs)
+    edit(first.folder, lambda values: values["versions"].update(torch="1.0"))
+    assert once(ask(), runs, log).folder == first.folder
+    assert log.said("torch was 1.0 and is")
+    edit(first.folder, lambda values: values["plugins"][0].update(version="0.0.1"))
+    assert find(ask(), runs) is None
+
+
+def test_a_split_that_is_another_now_is_not_reused(runs, log):
+    first = once(ask(), runs)
+    file = first.folder / "partition.json"
+    file.write_text(file.read_text().replace(first.split().hash, "0" * 64))
+    assert find(ask(), runs, log) is None
+    assert log.said("its clients hold other samples")
+
+
+def test_clients_that_a_machine_lost(runs, log):
+    first = once(ask(), runs)
+    lines = (first.folder / "metrics.jsonl").read_text().splitlines()
+    lines[0] = json.dumps({**json.loads(lines[0]), "absent": {"3": "failed"}})
+    (first.folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert find(ask(), runs, log) is None and log.said("clients were lost in it")
+    assert find(ask(on_lost_client="skip"), runs)
+
+
+# --- several at once ------------------------------------------------------------------------------
+
+
+def test_two_that_want_the_same_run_at_once_train_it_once(runs):
+    logs, found = [Log(), Log()], []
+
+    def want(log):
+        found.append(once(ask(rounds=4), runs, log))
+
+    threads = [threading.Thread(target=want, args=(log,)) for log in logs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(len(log.rounds) for log in logs) == [0, 4]
+    assert found[0].folder == found[1].folder
+    (waited,) = (log for log in logs if not log.rounds)
+    assert waited.said("waiting for another process")
+
+
+def test_one_waits_for_a_run_that_goes_on_without_it(runs, monkeypatch):
+    """One that `protofl run --out` has begun: its lock is seen."""
+    monkeypatch.setattr("protofl.recorded.once.SECONDS", 0.01)
+    with pytest.raises(Killed):
+        once(ask(rounds=3), runs, kill(2))
+    (folder,) = (p for p in runs.iterdir() if p.name[0] != ".")
+    log, found = Log(), []
+    thread = threading.Thread(target=lambda: found.append(once(ask(rounds=3), runs, log)))
+    with alone(folder, "--out"):
+        thread.start()
+        while not log.said(f"waiting for {folder}"):
+            time.sleep(0.01)
+        assert not log.rounds
+    thread.join()
+    assert found[0].folder == folder and log.rounds == [(0, 2)]
+
+
+# --- what can't be asked --------------------------------------------------------------------------
+
+
+def test_a_folder_or_a_mistake_is_refused(runs):
+    with pytest.raises(pf.UsageError, match="found by what it is"):
+        once(read_request({**GIVEN, "method": "fedproto"}, out=runs / "x"), runs)
+    with pytest.raises(pf.UsageError, match="unknown method"):
+        once(ask("fedprotto"), runs)
+    assert not runs.exists()
