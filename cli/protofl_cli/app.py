@@ -21,6 +21,7 @@ from protofl_cli.commands import (
     new_plugin,
     partition,
     plot,
+    replay,
     run,
     show,
 )
@@ -156,6 +157,7 @@ def start(
 
 
 app.command("run")(with_options(run.run))
+app.command("replay")(replay.replay)
 app.command("bench")(bench.bench)
 app.command("list-plugins")(list_plugins.list_plugins)
 app.command("show")(show.show)

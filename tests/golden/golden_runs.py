@@ -75,8 +75,8 @@ def read_data() -> pf.Dataset:
     return pf.Dataset(x, y, len(y), names, list(zip(rows[::2], rows[1::2], strict=True)))
 
 
-def run(name: str, folder: Path) -> dict[str, Tensor]:
-    """The results of one stored run: knowledge, accuracies, losses, traffic and features."""
+def plan_of(name: str, folder: Path, **more: object) -> pf.Plan:
+    """The plan of one stored run, with further options."""
     method, options = RUNS[name]
     shared = method in ("fedavg", "fedprox")
     members = [toyfed.NORM] if shared else [toyfed.CNN, toyfed.NORM]
@@ -85,17 +85,22 @@ def run(name: str, folder: Path) -> dict[str, Tensor]:
         x = read_data().x[:12]
         np.savez(folder / "public.npz", x_train=x.numpy(), y_train=np.arange(12) % 4)
         public["public"] = f"npz:{folder / 'public.npz'}"
-    plan = toyfed.make_plan(
+    return toyfed.make_plan(
         method,
         folder,
         **public,
+        **more,
         data=read_data(),
         models=toyfed.group(*members, K=6),
         rounds=ROUNDS,
         optimizer="sgd",  # a server's Adam is enough of it (see ADAM)
         options={method: options} if options else {},
     )
-    toy = toyfed.Toy(plan)
+
+
+def run(name: str, folder: Path) -> dict[str, Tensor]:
+    """The results of one stored run: knowledge, accuracies, losses, traffic and features."""
+    toy = toyfed.Toy(plan_of(name, folder))
     lines = toy.rounds(ROUNDS)
     found = {f"knowledge/{key}": value for key, value in toy.server.knowledge.items()}
     for number, line in enumerate(lines):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from protofl.plan.settings import Settings
     from protofl.recorded.part import Part
     from protofl.recorded.split import RecordedSplit
+    from protofl.replaying.replay import Replay
 
 
 def load_run(folder: str | Path) -> Run:
@@ -289,6 +290,20 @@ class Run:
         from protofl.observing.observed import Observed
 
         return Observed(self.folder)
+
+    def replay(self, **changes: Any) -> Replay:  # noqa: ANN401 - as `protofl.replaying` takes them
+        """The server's half again on the uploads that the run has kept (``--record-uploads``).
+
+        Args:
+            **changes: ``set={"tau": 10}``, ``grid={"tau": [10, 100]}``, ``use={HOOK: METHOD}``,
+                ``trial``, ``rounds``, ``keep_knowledge`` (docs/observing.md).
+
+        Raises:
+            UsageError: The run has not kept them, or the options can't be.
+        """
+        from protofl.replaying.replay import replay
+
+        return replay(self.folder, **changes)
 
     @property
     def _options(self) -> dict[str, Any]:

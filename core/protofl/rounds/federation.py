@@ -135,10 +135,8 @@ class Federation:
 
     def _round(self, number: int) -> tuple[dict[str, Any], list[int]]:
         start, settings = time.perf_counter(), self.plan.settings
+        self._server_side.begin(number)
         tally = Tally(malicious=self.server.malicious)
-        last = number + 1 == settings.rounds
-        self.server.round, self.server.lr = number, settings.lr * self.plan.rate(number)
-        self.server.evaluates = last or (number + 1) % settings.eval_every == 0
         # 1. Who takes part.
         asked = self.participants(number)
         # 2. What each downloads; 3. local training and upload, wherever the clients live. From here

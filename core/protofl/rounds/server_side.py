@@ -83,6 +83,12 @@ class ServerSide:
         """The server as the main method sees it."""
         return Server(self.record, self._plan.composition.main)
 
+    def begin(self, number: int) -> None:
+        """A round begins."""
+        record, settings = self.record, self._plan.settings
+        record.round, record.lr = number, settings.lr * self._plan.rate(number)
+        record.evaluates = number + 1 == settings.rounds or (number + 1) % settings.eval_every == 0
+
     def _download(self, client: int) -> Payload:
         """What a client gets."""
         place = f"download_payload, client {client}, round {self.record.round}"

@@ -1,0 +1,183 @@
+"""Replays: what the server makes of kept uploads, held against real runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import protofl as pf
+import pytest
+import torch
+from protofl.replaying.replay import replay
+from protofl.replaying.server import is_same
+from runtime_toys import install, train
+
+ROUNDS, TAU, OTHER = 3, 0.5, 0.05
+SET = {"S": 5, "tau": TAU}
+OPTIONS = {"rounds": ROUNDS, "record_uploads": True, "trials": 2, "participation": 0.75}
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    install(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        install(monkeypatch)
+        out = tmp_path_factory.mktemp("replaying") / "run"
+        options = OPTIONS | {"set": SET, "observe": "features", "observe_every": 2}
+        return train("fedtgp", out, **options).folder
+
+
+@pytest.mark.parametrize("trial", [0, 1])
+def test_own_options_give_what_the_run_knew(toys, run, trial):
+    found = replay(run, trial=trial, keep_knowledge=True)
+    assert found.differs == ""
+    assert found.compared[0] == ROUNDS
+    assert found.compared[1] >= 1
+    kept = pf.load_run(run).knowledge("last", trial)
+    assert is_same(kept, found.own.rounds[-1].knowledge)
+    rows = pf.load_run(run).rows_of(trial)
+    margins = [r.figures["prototype_margin"] for r in found.own.rounds]
+    assert margins == [row["extra"]["prototype_margin"] for row in rows]
+
+
+def test_the_first_round_is_a_real_run_s(toys, run, tmp_path):
+    """With another τ to the last bit; then clients meet other knowledge, and send other uploads."""
+    given = OPTIONS | {"trials": 1, "keep": "last"}
+    found = replay(run, set={"tau": OTHER}, keep_knowledge=True)
+    (other,) = found.others
+    assert other.label == f"tau={OTHER}"
+    assert not is_same(other.rounds[0].knowledge, found.own.rounds[0].knowledge)
+    for rounds, same in ((1, True), (2, False)):
+        real = train(
+            "fedtgp", tmp_path / str(rounds), **given | {"rounds": rounds}, set=SET | {"tau": OTHER}
+        )
+        known = pf.load_run(real.folder).knowledge("last")
+        assert is_same(known, other.rounds[rounds - 1].knowledge) is same
+
+
+def test_a_grid(toys, run):
+    found = pf.load_run(run).replay(grid={"tau": [TAU, OTHER], "S": [1, 5]}, set={"server_lr": 0.1})
+    labels = [each.label for each in found.others]
+    assert labels == [f"server_lr=0.1, tau={t}, S={s}" for t in (TAU, OTHER) for s in (1, 5)]
+    same = {each.label: each.first_other is None for each in found.others}
+    assert same == {label: "tau=0.5, S=5" in label for label in labels}  # lr is 0.1 in the run
+
+
+def test_what_concerns_clients_changes_nothing(toys, run):
+    (other,) = replay(run, set={"lambda": 7}).others
+    assert other.first_other is None
+    assert all(r.same and r.figures["moved"] == 0 for r in other.rounds)
+
+
+def test_figures(toys, run):
+    """Against loops; the accuracy of features only in rounds that were observed."""
+    found = replay(run, set={"tau": OTHER}, keep_knowledge=True)
+    observed = pf.load_run(run).observed
+    for each in (found.own, *found.others):
+        for r in each.rounds:
+            assert ("nearest_prototype_accuracy" in r.figures) == (r.round in observed.rounds())
+        last = each.rounds[-1]
+        rows, classes = last.knowledge["prototypes"].double(), last.knowledge["classes"]
+        features = observed.features()
+        right = 0
+        for x, label in zip(features.rows, features.labels, strict=True):
+            apart = [float((torch.from_numpy(x).double() - p).norm()) for p in rows]
+            right += int(classes[apart.index(min(apart))]) == label
+        wanted = right / len(features.rows)
+        assert last.figures["nearest_prototype_accuracy"] == pytest.approx(wanted)
+        own = found.own.rounds[-1].knowledge["prototypes"]
+        moved = (last.knowledge["prototypes"] - own).norm() / own.norm()
+        assert last.figures["moved"] == pytest.approx(float(moved), abs=1e-6)
+        nearest = [min(float((p - q).norm()) for q in rows if q is not p) for p in rows]
+        margin = sum(
+            min(float((rows[a] - rows[b]).norm()) for b in range(len(rows)) if a != b)
+            for a in range(len(rows))
+        ) / len(rows)
+        assert nearest
+        assert last.figures["mean_class_margin"] == pytest.approx(margin, rel=1e-4)
+
+
+def test_another_server_hook(toys, run):
+    (other,) = replay(run, use={"server_aggregate": "coordinate-median"}).others
+    assert other.label == "server_aggregate=coordinate-median"
+    assert other.first_other == 0
+
+
+def test_attacks_and_defences_are_replayed(toys, tmp_path):
+    """What clients sent is kept as it came: malicious ones agree behind the gate."""
+    given = {"malicious": 0.5, "with": "alie", "use": {"server_aggregate": "coordinate-median"}}
+    out = train("fedproto", tmp_path / "run", rounds=2, record_uploads=True, **given).folder
+    found = replay(out, use={"server_aggregate": "fedproto"})
+    assert (found.differs, found.compared[0]) == ("", 2)
+    assert found.others[0].first_other == 0
+
+
+def test_a_run_that_goes_on(toys, tmp_path):
+    """Uploads of a run that was interrupted and extended are those of one that was not."""
+    given = OPTIONS | {"trials": 1, "set": SET}
+    train("fedtgp", tmp_path / "run", **given | {"rounds": 1})
+    train("fedtgp", tmp_path / "run", resume=True, rounds=ROUNDS)
+    found = replay(tmp_path / "run")
+    assert (found.differs, len(found.own.rounds)) == ("", ROUNDS)
+
+
+def test_a_replay_that_is_not_the_run(toys, run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    file = tmp_path / "run/metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[1]["extra"]["prototype_margin"] += 1e-6
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "prototype_margin of round 1 is" in replay(tmp_path / "run").differs
+
+
+def test_other_versions_are_told(toys, run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    file = tmp_path / "run/config.json"
+    values = json.loads(file.read_text())
+    values["versions"]["torch"] = "1.0"
+    file.write_text(json.dumps(values))
+    assert any("torch was 1.0 in the run" in note for note in replay(tmp_path / "run").notes)
+
+
+# --- what can't be --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"set": {"tao": 1}}, "unknown option of fedtgp 'tao'"),
+        ({"set": {"tau": -1}}, "tau"),
+        ({"set": {"variant": "official"}}, "has recorded every option, whatever its variant"),
+        ({"use": {"local_loss": "fedproto"}}, "runs the server's half alone"),
+        ({"grid": {"tau": range(1, 300)}}, "299 settings are more"),
+        ({"trial": 2}, "not kept the uploads of round 0 of trial 2"),
+    ],
+)
+def test_what_a_replay_cannot_do(toys, run, options, what):
+    with pytest.raises(pf.UsageError) as caught:
+        replay(run, **options)
+    assert what in caught.value.what
+
+
+def test_uploads_that_were_not_kept_from_the_beginning(toys, run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    journal = tmp_path / "run/uploads/journal.jsonl"
+    lines = journal.read_text().splitlines()
+    journal.write_text("\n".join(lines[1:]) + "\n")
+    with pytest.raises(pf.UsageError, match="has not kept the uploads of round 0") as caught:
+        replay(tmp_path / "run")
+    assert "kept are those from round 1 on" in caught.value.near
+    journal.write_text("\n".join([lines[0], *lines[2:]]) + "\n")
+    assert len(replay(tmp_path / "run").own.rounds) == 1
+
+
+def test_damaged_uploads(toys, run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    file = tmp_path / "run/uploads/t0-r1.safetensors"
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(pf.UsageError, match=r"t0-r1\.safetensors is cut"):
+        replay(tmp_path / "run")

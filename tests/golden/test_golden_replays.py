@@ -1,0 +1,30 @@
+"""The server's half again, on the uploads of the stored runs: the same to the last bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from golden_runs import ROUNDS, RUNS, plan_of
+from protofl.observing.observer import Observer
+from protofl.replaying.server import ReplayedServer, is_same
+from protofl.replaying.uploads import RecordedUploads
+from protofl.testing import toy as toyfed
+from slowness import quick
+
+LEARNING = sorted(RUNS.keys() - {"local"})
+OFTEN = ("fedproto", "fedtgp", "fedsa", "fedktl", "fedkd", "fedgen", "fedpkd")
+
+
+@pytest.mark.parametrize("name", quick(LEARNING, *OFTEN))
+def test_a_replay_knows_what_the_run_knew(name, tmp_path):
+    plan = plan_of(name, tmp_path, record_uploads=True)
+    toy = toyfed.Toy(plan)
+    toy.federation.observer = Observer(plan, tmp_path, (), lambda line: None)
+    server = ReplayedServer(plan, 0)
+    begun = {key: value.clone() for key, value in server.knowledge.items()}
+    for number in range(ROUNDS):
+        lines = toy.rounds(1)
+        server.round(number, RecordedUploads(tmp_path, 0).of(number, torch.device("cpu")))
+        assert is_same(server.knowledge, toy.server.knowledge)
+        assert server.extra == lines[-1]["extra"]
+    assert not is_same(server.knowledge, begun)
