@@ -56,6 +56,7 @@ class ReplayedServer:
         """Set it up as the run did."""
         with deterministic_kernels(self.plan.settings.deterministic):
             self._side = ServerSide(self.plan, self.trial, NOT_PROFILED.spans)
+            self._side.open_gate()  # which looks at what receive_uploads returns
 
     @property
     def knowledge(self) -> Payload:
