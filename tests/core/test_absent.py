@@ -356,7 +356,8 @@ def test_runs_that_cannot_be_replayed(tmp_path, toys):
     refused("has no round 2 of trial 0", rounds=3)
     refused("has no round 0 of trial 1", trials=2)
     lines = (run.folder / "metrics.jsonl").read_text().splitlines()
-    for damaged in ({"answered": [0, 9]}, {"answered": "x"}, {"participants": 9}):
+    lists = ([0, 9], "x", [1, 0], [0, 0, 1])
+    for damaged in (*({"answered": each} for each in lists), {"participants": 9}):
         row = json.loads(lines[0]) | damaged
         (run.folder / "metrics.jsonl").write_text("\n".join([json.dumps(row), lines[1]]))
         refused("metrics.jsonl doesn't say who took part")
