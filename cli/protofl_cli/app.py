@@ -23,6 +23,7 @@ from protofl_cli.commands import (
     plot,
     replay,
     run,
+    runs,
     show,
 )
 from protofl_cli.interrupts import Terminated, interrupted
@@ -174,6 +175,12 @@ data_app = typer.Typer(help="Look at the cached data sets and add to them.")
 data_app.command("list")(data.list_data)
 data_app.command("import")(data.import_data)
 app.add_typer(data_app, name="data")
+
+runs_app = typer.Typer(help="List recorded runs, show and remove them.")
+runs_app.command("list")(runs.list_runs)
+runs_app.command("show")(runs.show_runs)
+runs_app.command("rm")(runs.remove_runs)
+app.add_typer(runs_app, name="runs")
 
 generator_app = typer.Typer(help="Train image generators for the server.")
 generator_app.command("train")(generator.train)

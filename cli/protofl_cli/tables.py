@@ -9,8 +9,6 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protofl.malicious import malicious_clients
-
 from protofl_cli.options import value_text
 
 if TYPE_CHECKING:
@@ -42,6 +40,8 @@ def providers(composition: Composition) -> dict[str, str]:
 
 def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
     """Who provides what, on which data, how and where."""
+    from protofl.malicious import malicious_clients  # it imports torch
+
     s, info, composition = plan.settings, plan.info, plan.composition
     rows = list(providers(composition).items())
     if s.recipe:
@@ -243,7 +243,7 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
     for way in ("upload", "download"):
         floats = statistics.mean(r[f"{way}_floats"] for r in usual)
         size = statistics.mean(r[f"{way}_bytes"] for r in usual)
-        amount = f"{floats:,.0f} floats, {_bytes(size)}" if size else "nothing"
+        amount = f"{floats:,.0f} floats, {bytes_text(size)}" if size else "nothing"
         rows.append((f"{way} a round", amount))
     stages = [k for k in record[-1]["seconds"] if k != "total"]
     total = statistics.mean(r["seconds"]["total"] for r in record)
@@ -269,7 +269,8 @@ def _all_asked(record: list[dict[str, Any]]) -> int:
     return sum(row["participants"] + len(row.get("absent", {})) for row in record)
 
 
-def _bytes(size: float) -> str:
+def bytes_text(size: float) -> str:
+    """``1.2 MB``, three digits and a unit."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
             return f"{size / factor:.3g} {unit}"

@@ -103,7 +103,7 @@ def test_only_render_imports_rich_and_nothing_imports_plugins():
 @pytest.mark.parametrize(
     ("words", "what", "near"),
     [
-        (["runn"], "no such command 'runn'", "did you mean run?"),
+        (["runn"], "no such command 'runn'", "did you mean run or runs?"),
         (["run", "--modles", "x"], "no such option: --modles", "did you mean --models"),
         (["run", "--clients", "many"], "'--clients'", ""),
         (["run", "--clients"], "--clients", ""),

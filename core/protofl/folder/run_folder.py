@@ -28,11 +28,7 @@ from protofl.files.manifest import Manifest
 from protofl.files.replacing import unused, write_json
 from protofl.files.tables import unchanged_table
 from protofl.files.tensors import Packed, read_tensors, write_tensors
-from protofl.folder.reading import CONFIG, METRICS, PARTITION, SUMMARY
-
-FOLDERS = ("checkpoint/", "parked/", "profile/", "observed/", "uploads/")
-OWN = (CONFIG, METRICS, SUMMARY, PARTITION, *FOLDERS)
-"""What a run writes into its folder."""
+from protofl.folder.reading import CONFIG, METRICS, OWN, SUMMARY
 
 EXTENDED = ("rounds", "trials")
 """Options of which a run that goes on may have more."""

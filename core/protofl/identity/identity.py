@@ -35,12 +35,18 @@ SEEDED = ("seed", "trials", "rounds")
 
 MACHINE = frozenset(
     "device backend workers client_store profile job_limit on_lost_client min_clients data_dir "
-    "checkpoint_every keep dry_step block classes recipe".split()
+    "checkpoint_every keep dry_step block classes recipe observe_limit".split()
 )
 """Options of the machine, the screen and places; which plugins there are is said by themselves."""
 
-FIGURES = ("metrics", "measure")
-"""Options by which a record has more figures, and the same of the others."""
+FIGURES = ("metrics", "measure", "observe")
+"""Options by which more is recorded, and the rest is the same."""
+
+OF_FIGURES = {"observe": ("observe_every", "observe_samples")}
+"""Options that say how, where something of that is recorded."""
+
+KEPT = ("record_uploads",)
+"""Options by which something is kept, or not."""
 
 _ANYWHERE = ("backend", "metric")
 """Kinds of plugins on which results don't depend."""
@@ -83,7 +89,10 @@ def _defaults_beside(config: Config) -> dict[str, Any]:
         usual = kind.model_validate({name: getattr(config, name) for name in given})
     except ValidationError:  # some that have no default by themselves have none together
         return {}
-    return usual.model_dump(mode="json", by_alias=True)
+    found = usual.model_dump(mode="json", by_alias=True)
+    if "variant" in found:
+        found["variant"] = kind.model_fields["variant"].default
+    return found
 
 
 def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
@@ -97,7 +106,7 @@ def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
     options = {
         key: _without_place(key, config[key], config)
         for key in _FIELDS.keys() & config.keys()
-        if key not in {*MACHINE, *SEEDED, *FIGURES, "options"} and config[key] != usual[key]
+        if key not in _ELSEWHERE and config[key] != usual[key]
     }
     metrics = {*config.get("metrics", ())}
     of_plugins: dict[str, dict[str, Any]] = {}
@@ -112,6 +121,30 @@ def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
 
 
 _FIELDS = Settings.model_fields
+_ELSEWHERE = {*MACHINE, *SEEDED, *FIGURES, *KEPT, "options"}.union(*OF_FIGURES.values())
+
+
+def not_recorded(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What a run should have recorded and has not: lines for the user.
+
+    Args:
+        was: What the recorded run's ``config.json`` holds.
+        now: What that of the wanted one would hold.
+    """
+    found = []
+    for option in FIGURES:
+        wanted, there = now.get(option) or [], was.get(option) or []
+        missing = [name for name in wanted if name not in there]
+        found += [f"it was made without --{option} {','.join(missing)}"] if missing else []
+        for how in OF_FIGURES.get(option, ()) if wanted and not missing else ():
+            found += _lines("--", {how: was.get(how)}, {how: now.get(how)})
+    for option in KEPT:
+        if now.get(option) and not was.get(option):
+            found.append(f"it was made without --{option.replace('_', '-')}")
+    for metric in now.get("metrics") or []:
+        if was.get("options", {}).get(metric, {}) != now.get("options", {}).get(metric, {}):
+            found.append(f"it was made with another --set {metric}.…")
+    return found
 
 
 def _without_place(option: str, value: Any, config: Mapping[str, Any]) -> Any:  # noqa: ANN401

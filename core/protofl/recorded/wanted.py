@@ -12,7 +12,15 @@ from protofl.dry_step.step import dry_step
 from protofl.errors import UsageError
 from protofl.files.replacing import unused
 from protofl.folder.run_folder import name_of
-from protofl.identity.identity import FIGURES, defaults_of, differences, identity_of
+from protofl.identity.identity import (
+    FIGURES,
+    KEPT,
+    OF_FIGURES,
+    defaults_of,
+    differences,
+    identity_of,
+    not_recorded,
+)
 from protofl.machine.idle import Idle
 from protofl.options.declared import consents
 from protofl.plan.plan import Plan
@@ -105,22 +113,10 @@ class Wanted:
         if identity_of(run.config, self.defaults) != self.identity:
             return False
         reasons, _ = differences(run.config, self.config, self.defaults)
-        reasons += self._figures_missing(run.config) + self._other_splits(run)
+        reasons += not_recorded(run.config, self.config) + self._other_splits(run)
         if reasons:
             self.note(f"{run.folder} is not reused: {'; '.join(reasons)}")
         return not reasons
-
-    def _figures_missing(self, was: Mapping[str, Any]) -> list[str]:
-        """Figures of the record that are asked for and that a run hasn't measured."""
-        found = []
-        for option in FIGURES:
-            missing = {*self.config[option]} - {*was.get(option, ())}
-            found += (
-                [f"it was made without --{option} {','.join(sorted(missing))}"] if missing else []
-            )
-        was_of, now_of = was.get("options", {}), self.config["options"]
-        others = [m for m in self.config["metrics"] if was_of.get(m, {}) != now_of.get(m, {})]
-        return found + [f"it was made with another --set {metric}.…" for metric in others]
 
     def _other_splits(self, run: Run) -> list[str]:
         """Whether the trials that both have are split in another way than they would be now."""
@@ -186,7 +182,8 @@ class Wanted:
     def extended(self, run: Run, idle: Idle | None) -> Run | None:
         """Have a run go on to what is wanted; None where it can't, and the user is told why."""
         given, settings = self.request.options, self.plan.settings
-        options = {key: given[key] for key in FREE - {*FIGURES, "keep"} if key in given}
+        its_own = {*FIGURES, *KEPT, "keep"}.union(*OF_FIGURES.values())
+        options = {key: given[key] for key in FREE - its_own if key in given}
         options |= {"rounds": settings.rounds, "trials": settings.trials, "options": self._consents}
         request = Request(options, out=run.folder, resume=True, extra=self.request.extra)
         request.said = options["options"]

@@ -271,6 +271,28 @@ def test_a_method_that_asks_for_the_rounds_has_them_in_it(runs, log, dry_step):
     assert find(ask("fedkd", rounds=2), runs).folder == first.folder
 
 
+def test_a_variant_is_another_run_though_its_options_are_the_same(runs):
+    """``official`` with what ``paper`` would have is not what ``paper`` is, or may not stay so."""
+    paper = once(ask(), runs).config["options"]["fedproto"]
+    given = {f"fedproto.{key}": value for key, value in paper.items()}
+    assert find(ask(set=given), runs)
+    assert find(ask(set=given | {"fedproto.variant": "official"}), runs) is None
+
+
+def test_runs_that_observe(runs, log):
+    """What is observed is no part of the numbers, and a run that observed less is not enough."""
+    plain = once(ask(), runs)
+    seen = once(ask(observe="prototypes", observe_every=2), runs, log)
+    assert seen.folder != plain.folder and seen.identity == plain.identity
+    assert log.said("it was made without --observe prototypes")
+    assert without_times(seen.rows) == without_times(plain.rows)
+    shutil.rmtree(plain.folder)
+    for given in ({}, {"observe": "prototypes", "observe_every": 2}):
+        assert find(ask(**given), runs).folder == seen.folder
+    for given in ({"observe": "prototypes"}, {"record_uploads": True}):
+        assert find(ask(**given), runs) is None
+
+
 # --- what was recorded otherwise ------------------------------------------------------------------
 
 

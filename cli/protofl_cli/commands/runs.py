@@ -1,0 +1,202 @@
+"""``protofl runs``: the runs in a folder, listed, shown and removed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from protofl_cli import render
+from protofl_cli.options import Debug
+
+if TYPE_CHECKING:
+    from protofl.recorded.index import Told
+    from protofl.recorded.run import Run
+
+Folder = Annotated[
+    Path,
+    typer.Option(
+        "--runs", metavar="DIR", help="The folder of runs; those in folders below it are found too."
+    ),
+]
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN...", help="Run folders, or four digits or more of an identity (see list)."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def list_runs(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="The folder of runs; those below it are listed too."),
+    ] = Path("runs"),
+    method: Annotated[
+        str | None, typer.Option("--method", metavar="NAME", help="Of this method or recipe only.")
+    ] = None,
+    models: Annotated[
+        str | None, typer.Option("--models", metavar="GROUP", help="With this model group only.")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", metavar="NAME", help="On this data set only.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Of this seed only.")
+    ] = None,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Those that have rounds to go only.")
+    ] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List runs by the time of their last round, the newest last.
+
+    Runs with one identity differ in seed, trials and rounds alone. The accuracies are means over
+    trials; the best is chosen on test samples.
+    """
+    from protofl.errors import UsageError
+    from protofl.folder.reading import UNFINISHED, Reading
+    from protofl.recorded.index import runs_in
+
+    if not folder.expanduser().is_dir():
+        raise UsageError(f"there is no folder {folder}", do="name the folder of your runs")
+    found = []
+    for path, told in runs_in(folder.expanduser()).items():
+        asked = {"models": models, "seed": seed}
+        is_asked = all(want in (None, getattr(told, key)) for key, want in asked.items())
+        is_asked &= method in (None, told.method, told.name)
+        is_asked &= dataset in (None, told.dataset, told.dataset.partition(":")[0])
+        if is_asked and not (unfinished and told.finished):
+            state = Reading(path).state if not told.finished else "finished"
+            found.append((path, told, "damaged" if told.problem else state or UNFINISHED))
+    found.sort(key=lambda each: (each[1].time, each[0]))
+    if as_json:
+        rows = [{"folder": str(p), "state": state, **asdict(told)} for p, told, state in found]
+        render.plain([json.dumps(rows, indent=1)])
+        return
+    if not found:
+        render.text(f"No such runs in {folder}.")
+        return
+    rows = [_row(path.relative_to(folder.expanduser()), told, state) for path, told, state in found]
+    common = {key: rows[0][key] for key in SHARED if len({row[key] for row in rows}) == 1}
+    common = common if len(rows) > 1 else {}
+    columns = [key for key in rows[0] if key not in common]
+    render.table(
+        columns,
+        [[row[key] for key in columns] for row in rows],
+        right=("rounds", "best", "final"),
+        keep=("method", "models", "rounds", "best", "final", "state", "identity"),
+    )
+    for path, told, _ in found:
+        if told.problem:
+            render.text(f"{path}: {told.problem}", "red")
+    if common:
+        render.text(f"all: {', '.join(f'{key} {value}' for key, value in common.items())}", "dim")
+    words = f"{len(found):,} run{'s' if len(found) > 1 else ''} in {folder}"
+    render.line(f"{words}; all about one: protofl runs show IDENTITY", "dim")
+
+
+SHARED = ("method", "models", "data", "split", "state")
+"""Columns that are said once where all rows have the same."""
+
+
+def _row(path: Path, told: Told, state: str) -> dict[str, str]:
+    asked = told.rounds * told.trials
+    seeds = f"s{told.seed}" if told.trials < 2 else f"s{told.seed}…{told.seed + told.trials - 1}"
+    return {
+        "folder": str(path),
+        "method": told.name,
+        "models": told.models,
+        "data": _short(told.dataset),
+        "split": told.partition,
+        "rounds": f"{told.done}" if told.done == asked else f"{told.done}/{asked}",
+        "best": _share(told.best),
+        "final": _share(told.final),
+        "state": state,
+        "identity": f"{told.identity[:8] or '?'}-{seeds}",
+    }
+
+
+def _short(dataset: str) -> str:
+    """A data set: its name, or that of its file."""
+    name, colon, path = dataset.partition(":")
+    return Path(path).stem if colon else name
+
+
+def _share(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"{accuracy:.1%}"
+
+
+def show_runs(
+    words: Words, runs: Folder = Path("runs"), as_json: Json = False, debug: Debug = False
+) -> None:
+    """Show all about a run: what it was, how far it is, what it came to, and how to repeat it."""
+    from protofl.recorded.naming import named
+    from protofl.recorded.run import load_run
+
+    found = [load_run(path) for word in words for path in named(word, runs)]
+    if as_json:
+        about = [
+            {
+                "folder": str(run.folder),
+                "state": run.state,
+                "config": run.config,
+                "summary": run.summary,
+            }
+            for run in found
+        ]
+        render.plain([json.dumps(about, indent=1)])
+        return
+    for run in found:
+        _show(run)
+
+
+def _show(run: Run) -> None:
+    from protofl_cli.run_pages import accuracy_table, page_rows
+
+    config = run.config
+    render.heading(f"{run.name} · {config['models']} · {config['dataset']}", run.state)
+    render.pairs(page_rows(run))
+    render.text()
+    if run.rows:
+        columns, rows = accuracy_table(run)
+        render.table(columns, rows, right=columns[1:])
+
+
+def remove_runs(
+    words: Words,
+    runs: Folder = Path("runs"),
+    force: Annotated[bool, typer.Option("--force", help="Don't ask.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Remove runs: all that they have written, and their folders where nothing else is in them.
+
+    Asks first. What is no run, and a run that goes on, is refused, and then nothing is removed.
+    """
+    from protofl.errors import UsageError
+    from protofl.recorded.naming import check_removable, named, remove, size_of
+
+    found = dict.fromkeys(path for word in words for path in named(word, runs))
+    folders = [check_removable(path) for path in found]
+    sizes = [size_of(path) for path in folders]
+    if not force:
+        if not sys.stdin.isatty():
+            raise UsageError(
+                f"nobody can be asked whether to remove {', '.join(map(str, folders[:5]))}",
+                do="say it with --force",
+            )
+        for path, size in zip(folders, sizes, strict=True):
+            render.line(f"{path}  {size / 1e6:,.1f} MB")
+        typer.confirm(
+            f"Remove {'it' if len(folders) == 1 else f'these {len(folders)} runs'}?", abort=True
+        )
+    for path in folders:
+        left = remove(path)
+        stays = f"; it still holds {', '.join(left)}" if left else ""
+        render.line(f"removed {path}{stays}")

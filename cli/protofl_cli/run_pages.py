@@ -1,0 +1,141 @@
+"""What ``protofl runs show`` says of a run, from what is recorded alone."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from protofl_cli.options import value_text
+from protofl_cli.tables import bytes_text, clock, shown_path
+
+if TYPE_CHECKING:
+    from protofl.recorded.run import Run
+
+
+def page_rows(run: Run) -> list[tuple[str, str]]:
+    """Names and what they are, from what the run was to how it is repeated."""
+    config = run.config
+    seeds = f"{config['seed']}"
+    if config["trials"] > 1:
+        seeds += f" … {config['seed'] + config['trials'] - 1}, {config['trials']} trials"
+    rows = [("folder", shown_path(run.folder)), ("identity", run.identity or "not recorded")]
+    if config.get("recipe"):
+        rows.append(("recipe", "{name} of {distribution} {version}".format(**config["recipe"])))
+    rows += [("method", config["method"]), ("seed", seeds), ("rounds", _rounds(run))]
+    rows += [(f"{'options' if n == 0 else ''}", line) for n, line in enumerate(_options(run))]
+    rows += _data_rows(run)
+    rows.append(("plugins", ", ".join(dict.fromkeys(map(_plugin, config.get("plugins", ()))))))
+    versions = config.get("versions", {})
+    rows.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items())))
+    if run.rows:
+        rows += _cost_rows(run)
+    rows.append(("go on" if not run.finished else "repeat", _command(run)))
+    return rows
+
+
+def _rounds(run: Run) -> str:
+    asked = run.config["rounds"] * run.config["trials"]
+    each = f" ({run.config['rounds']} of each trial)" if run.config["trials"] > 1 else ""
+    when = f", the last at {run.rows[-1].get('time', '?')}" if run.rows else ""
+    return f"{run.rounds_done:,} of {asked:,}{each}{when}"
+
+
+def _options(run: Run) -> list[str]:
+    """The options of the run that differ from the list's defaults, and those of its plugins."""
+    from protofl.plan.settings import Settings
+
+    named = {"method", "models", "dataset", "seed", "trials", "rounds", "options", "recipe"}
+    usual = {key: field.get_default(call_default_factory=True) for key, field in _fields(Settings)}
+    given = {k: v for k, v in run.config.items() if k in usual and k not in named}
+    own = [
+        f"--{key.replace('_', '-')} {_text(value)}"
+        for key, value in given.items()
+        if value != usual[key] and key != "data_dir"
+    ]
+    of_plugins = [
+        f"{owner}: " + " ".join(f"{k}={value_text(v)}" for k, v in values.items())
+        for owner, values in run.config.get("options", {}).items()
+        if values
+    ]
+    return [" ".join(own) or "all as usual", *of_plugins]
+
+
+def _fields(settings: Any) -> Any:  # noqa: ANN401 - a class of pydantic's
+    return settings.model_fields.items()
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - an option's value
+    if isinstance(value, dict):
+        return ",".join(f"{key}={v}" for key, v in value.items())
+    return ",".join(map(str, value)) if isinstance(value, list) else value_text(value)
+
+
+def _plugin(plugin: dict[str, str]) -> str:
+    return f"{plugin['name']} ({plugin['distribution']} {plugin['version']})"
+
+
+def _data_rows(run: Run) -> list[tuple[str, str]]:
+    config, about = run.config, run.config.get("data", {})
+    shape = "×".join(map(str, about.get("shape", ())))
+    words = f"{about.get('samples', 0):,} of {shape}, {about.get('classes', '?')} classes"
+    rows = [("data", f"{config['dataset']}: {words}")]
+    if run.has_split:
+        split = run.split(0)
+        sizes = split.train_counts.sum(1)
+        rows.append(
+            (
+                "split",
+                f"{config.get('partition')}: {len(sizes)} clients with {sizes.min():,} … "
+                f"{sizes.max():,} training samples, hash {split.hash[:12]}",
+            )
+        )
+    return rows
+
+
+def _cost_rows(run: Run) -> list[tuple[str, str]]:
+    """Traffic and time of a round, and who was absent."""
+    rows = [row for row in run.rows if row["round"] > 0] or run.rows
+    found = []
+    for way in ("upload", "download"):
+        floats = statistics.mean(row[f"{way}_floats"] for row in rows)
+        size = statistics.mean(row[f"{way}_bytes"] for row in rows)
+        amount = f"{floats:,.0f} floats, {bytes_text(size)}" if size else "nothing"
+        found.append((f"{way} a round", amount))
+    whole = [row["seconds"]["total"] for row in run.rows]
+    found.append(("time", f"{statistics.mean(whole):.2f} s a round, {clock(sum(whole))} in all"))
+    if gone := sum(len(row.get("absent", ())) for row in run.rows):
+        found.append(("absent in all", f"{gone:,}"))
+    return found
+
+
+def _command(run: Run) -> str:
+    folder = shown_path(run.folder)
+    if run.finished:
+        return f"protofl run --config {folder}/config.json"
+    return f"protofl run --resume --out {shlex.quote(folder) if ' ' in folder else folder}"
+
+
+def accuracy_table(run: Run) -> tuple[list[str], list[list[str]]]:
+    """A row a trial: best (chosen on test samples) and last accuracy, and over clients."""
+    columns = ["trial", "rounds", "best", "after", "final", "worst client", "over clients", "loss"]
+    rows = []
+    for trial in run.trials:
+        own, scored = run.rows_of(trial), run.rows_of(trial, evaluated=True)
+        cells = [f"{trial} (seed {run.config['seed'] + trial})", f"{len(own):,}"]
+        if scored:
+            best = max(scored, key=lambda row: (row["test_accuracy"], -row["round"]))
+            last = scored[-1]
+            worst = min(run.accuracies.get(trial, {}).values(), default=None)
+            cells += [
+                f"{best['test_accuracy']:.2%}",
+                f"{best['round'] + 1}",
+                f"{last['test_accuracy']:.2%}",
+                "" if worst is None else f"{worst:.1%}",
+                f"{last['client_test_accuracy']:.1%} ± {last['test_accuracy_std']:.1%}",
+            ]
+        else:
+            cells += [""] * 5
+        loss = own[-1]["train_loss"]
+        rows.append([*cells, "" if loss is None else f"{loss:.3f}"])
+    return columns, rows

@@ -1,0 +1,129 @@
+"""``protofl runs``: list, show, rm."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from protofl.files.lock import alone
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, data_dir):
+    """A folder of three runs: two seeds of local, and fedproto, which has a round to go."""
+    import protofl as pf
+
+    folder = tmp_path_factory.mktemp("done") / "runs"
+    given = {"dataset": "wine", "models": "mlp", "clients": 3, "rounds": 2, "dry_step": False}
+    given |= {"data_dir": data_dir, "backend": "local", "progress": False, "partition": "iid"}
+    for seed in (0, 1):
+        pf.run("local", out=folder / f"local-{seed}", seed=seed, **given)
+    pf.run("fedproto", out=folder / "proto", **given)
+    manifest = folder / "proto/checkpoint/manifest.json"
+    values = json.loads(manifest.read_text())
+    del values["finished"]
+    manifest.write_text(json.dumps(values))
+    lines = (folder / "proto/metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "proto/metrics.jsonl").write_bytes(lines[0] + lines[1][:40])
+    return folder
+
+
+@pytest.fixture
+def runs(done, tmp_path):
+    return shutil.copytree(done, tmp_path / "runs")
+
+
+def test_list(cli, runs):
+    output = cli("runs", "list").output
+    assert [line.split()[0] for line in output.splitlines()[2:5]] == ["local-0", "local-1", "proto"]
+    assert "1/2" in output and "unfinished" in output
+    assert "all: models mlp, data wine, split iid" in output and "3 runs in runs" in output
+    assert max(map(len, output.splitlines())) <= 100
+
+
+def test_list_of_some(cli, runs):
+    def names(*words):
+        return [path["folder"].rpartition("/")[2] for path in listed(cli, *words)]
+
+    assert names() == ["local-0", "local-1", "proto"]
+    assert names("--method", "local") == ["local-0", "local-1"]
+    assert names("--method", "local", "--seed", 1) == ["local-1"]
+    assert names("--unfinished") == ["proto"]
+    assert names("--dataset", "wine", "--models", "mlp") == ["local-0", "local-1", "proto"]
+    assert names("--dataset", "digits") == [] and names("--models", "cnn4") == []
+    assert "No such runs" in cli("runs", "list", "--models", "cnn4").output
+
+
+def listed(cli, *words):
+    return json.loads(cli("runs", "list", "--json", *words).output)
+
+
+def test_list_says_what_goes_on_and_what_is_damaged(cli, runs):
+    (runs / "local-0/config.json").write_text("{")
+    with alone(runs / "proto", "--out"):
+        states = {run["folder"]: run["state"] for run in listed(cli)}
+        output = cli("runs", "list").output
+    assert states == {
+        "runs/local-0": "damaged",
+        "runs/local-1": "finished",
+        "runs/proto": "going on",
+    }
+    assert "config.json is damaged" in output.replace("\n", " ")
+
+
+def test_list_needs_no_torch_and_no_numpy(runs):
+    code = (
+        "import sys; sys.argv[1:] = ['runs', 'list']\n"
+        "from protofl_cli.start import main\n"
+        "try: main()\n"
+        "finally: assert not {'torch', 'numpy'} & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=runs.parent)
+
+
+def test_show_by_folder_and_by_identity(cli, runs):
+    identity = listed(cli)[0]["identity"]
+    one = cli("runs", "show", "runs/local-0").output
+    assert f"identity          {identity}" in one and "seed              0" in one
+    assert "protofl run --config runs/local-0/config.json" in one
+    assert "2 of 2" in one and "3 clients with" in one and "wine" in one
+    assert cli("runs", "show", f"{identity[:8]}-s0").output == one
+    both = cli("runs", "show", identity[:8]).output
+    assert one in both and "local-1" in both
+    proto = cli("runs", "show", "proto").output
+    assert "protofl run --resume --out runs/proto" in proto and "1 of 2" in proto
+    about = json.loads(cli("runs", "show", "proto", "local-1", "--json").output)
+    assert [run["state"] for run in about] == ["unfinished", "finished"]
+    assert about[1]["summary"]["best_test_accuracy"] > 0 and about[0]["summary"] is None
+
+
+def test_rm(cli, runs):
+    refused = cli("runs", "rm", "proto")
+    assert refused.exit_code == 2 and "--force" in refused.output
+    result = cli("runs", "rm", "proto", "local-0", "--force")
+    assert result.exit_code == 0 and "removed runs/proto" in result.output
+    assert [run["folder"] for run in listed(cli)] == ["runs/local-1"]
+
+
+def test_rm_of_one_that_goes_on_removes_none(cli, runs):
+    with alone(runs / "proto", "--out"):
+        result = cli("runs", "rm", "local-0", "proto", "--force")
+    assert result.exit_code == 2 and "is going on" in result.output
+    assert len(listed(cli)) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["list", "nowhere"], "there is no folder nowhere"),
+        (["show", "locall-0"], "did you mean 'local-0'"),
+        (["rm", "runs"], "no run folder"),
+        (["show", "runs"], "runs in it: local-0, local-1, proto"),
+    ],
+)
+def test_mistakes(cli, runs, words, message):
+    result = cli("runs", *words)
+    assert result.exit_code == 2 and message in " ".join(result.output.split())

@@ -1,0 +1,143 @@
+"""The index of a folder of runs: quick, and never other than the folder; names; removal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import protofl as pf
+import pytest
+from protofl.files.lock import alone
+from protofl.folder.reading import Reading
+from protofl.recorded.index import INDEX, runs_in, told_of
+from protofl.recorded.naming import named, remove
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    for name in ("one", "below/two"):
+        shutil.copytree(made.folder, tmp_path / "runs" / name)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The runs whose files are read."""
+    found = []
+
+    def note(path):
+        found.append(path.name)
+        return told_of(path)
+
+    monkeypatch.setattr("protofl.recorded.index.told_of", note)
+    return found
+
+
+def test_what_is_told(folder, made):
+    told = runs_in(folder)[folder / "one"]
+    assert (told.method, told.models, told.dataset, told.seed) == ("fedproto", "toy", "tiny", 0)
+    assert (told.trials, told.rounds, told.done, told.finished) == (2, 3, 6, True)
+    assert told.best == made.summary["mean"]["best_test_accuracy"]
+    assert told.final == made.summary["mean"]["final_test_accuracy"]
+    assert told.identity == pf.load_run(folder / "one").identity != ""
+
+
+def test_the_same_is_told_without_a_summary(folder):
+    whole = told_of(folder / "one")
+    (folder / "one/summary.json").unlink()
+    shutil.rmtree(folder / "one/checkpoint")
+    told = told_of(folder / "one")
+    assert (told.best, told.final, told.done) == (whole.best, whole.final, whole.done)
+    assert not told.finished
+
+
+def test_files_are_read_once_and_again_when_they_change(folder, read):
+    first = runs_in(folder)
+    assert sorted(read) == ["one", "two"]
+    read.clear()
+    assert runs_in(folder) == first and not read
+    with open(folder / "one/metrics.jsonl", "a") as file:
+        file.write("\n")
+    runs_in(folder)
+    assert read == ["one"]
+
+
+def test_the_folder_is_the_truth(folder, read):
+    """Removed, renamed, replaced, new: whatever happens between two looks is seen."""
+    runs_in(folder)
+    (folder / "one").rename(folder / "other")
+    assert {*runs_in(folder)} == {folder / "other", folder / "below/two"}
+    shutil.rmtree(folder / "below")
+    assert {*runs_in(folder)} == {folder / "other"}
+    config = json.loads((folder / "other/config.json").read_text())
+    for method in ("fedxxx", "fedyyy"):  # as long as the one before, written at once
+        (folder / "other/config.json").unlink()
+        (folder / "other/config.json").write_text(json.dumps({**config, "method": method}))
+        assert runs_in(folder)[folder / "other"].method == method
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 0, "runs": {}}'])
+def test_a_broken_index_is_made_anew(folder, text):
+    whole = runs_in(folder)
+    (folder / INDEX).write_text(text)
+    assert runs_in(folder) == whole
+    (folder / INDEX).write_text(
+        (folder / INDEX).read_text().replace('"method": "fedproto"', '"way": 1')
+    )
+    assert runs_in(folder) == whole
+
+
+def test_a_folder_that_can_t_be_written_has_no_index(folder, monkeypatch):
+    monkeypatch.setattr("protofl.recorded.index.tempfile.mkstemp", _refused)
+    assert len(runs_in(folder)) == 2
+    assert not (folder / INDEX).exists()
+
+
+def _refused(*_, **__):
+    raise PermissionError("read-only")
+
+
+def test_damage_is_told_of_the_run_alone(folder):
+    (folder / "one/metrics.jsonl").write_text("[\n")
+    (folder / "one/summary.json").unlink()
+    (folder / "below/two/config.json").write_text("{")
+    told = runs_in(folder)
+    assert "line 1, is damaged" in told[folder / "one"].problem
+    assert "config.json is damaged" in told[folder / "below/two"].problem
+
+
+def test_runs_by_their_names(folder, monkeypatch):
+    identity = pf.load_run(folder / "one").identity
+    both = [folder / "below/two", folder / "one"]
+    assert named(str(folder / "one"), folder) == [folder / "one"]
+    assert named("two", folder) == [folder / "below/two"]
+    assert named(identity[:6], folder) == both == named(f"{identity}-s0", folder)
+    for word in (f"{identity[:8]}-s1", identity[:3], "ones"):
+        with pytest.raises(pf.UsageError, match="unknown run"):
+            named(word, folder)
+    monkeypatch.chdir(folder)
+    with pytest.raises(pf.UsageError, match="no run folder"):
+        named("below", folder)
+
+
+def test_what_a_run_wrote_is_removed_and_nothing_else(folder):
+    assert remove(folder / "one") == []
+    assert not (folder / "one").exists()
+    (folder / "below/two/notes.txt").write_text("mine")
+    assert remove(folder / "below/two") == ["notes.txt"]
+    assert [p.name for p in (folder / "below/two").iterdir()] == ["notes.txt"]
+
+
+def test_what_is_not_to_be_removed(folder, tmp_path):
+    with pytest.raises(pf.UsageError, match="no run folder"):
+        remove(folder / "below")
+    with alone(folder / "one", "--out"), pytest.raises(pf.UsageError, match="is going on"):
+        remove(folder / "one")
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "a").write_text("x")
+    shutil.rmtree(folder / "one/checkpoint")
+    (folder / "one/checkpoint").symlink_to(precious)
+    with pytest.raises(pf.UsageError):
+        remove(folder / "one")
+    assert (precious / "a").exists() and Reading.of(folder / "one")
