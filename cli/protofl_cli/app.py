@@ -14,6 +14,7 @@ from protofl_cli import render
 from protofl_cli.commands import (
     bench,
     check,
+    compare,
     data,
     generator,
     list_plugins,
@@ -162,6 +163,7 @@ app.command("replay")(replay.replay)
 app.command("bench")(bench.bench)
 app.command("list-plugins")(list_plugins.list_plugins)
 app.command("show")(show.show)
+app.command("compare")(compare.compare)
 app.command("plot")(plot.plot)
 app.command("matrix")(matrix.matrix)
 app.command("check")(check.check)

@@ -37,6 +37,7 @@ from protofl.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from protofl import functional, plots
+    from protofl.comparing.compare import compare
     from protofl.data.arrays import dataset_from_arrays
     from protofl.data.cache import files_key
     from protofl.data.dataset import Dataset
@@ -132,6 +133,7 @@ _HOME = {
     "numpy_stream": "protofl.randomness",
     "functional": "protofl.functional",
     # looking at runs
+    "compare": "protofl.comparing.compare",
     "plots": "protofl.plots",
     # errors
     "ProtoflError": "protofl.errors",
@@ -184,6 +186,7 @@ __all__ = [
     "__version__",
     "average_weights",
     "class_rows",
+    "compare",
     "dataset_from_arrays",
     "download",
     "events",

@@ -193,8 +193,9 @@ def _draw(
     font: Any,  # noqa: ANN401 - checked where it is used
 ) -> Figure:
     from protofl import plots
+    from protofl.comparing.groups import runs_in
 
-    runs = runs_in(folders)
+    runs = [run for folder in folders for run in runs_in(folder)]
     if kind in ONE:
         own = _only(kind, runs)
         if kind == "split":
@@ -207,22 +208,6 @@ def _draw(
         "traffic": plots.traffic, "time": plots.stages,
     }  # fmt: skip
     return draw[kind](_groups(runs, by, labels), **asked, width=width, font=font)
-
-
-def runs_in(folders: Sequence[Path]) -> list[Run]:
-    """The runs in folders: each that of a run, or one below which there are some.
-
-    Raises:
-        UsageError: There is none in one of them.
-    """
-    from protofl.folder.reading import runs_below
-    from protofl.recorded.run import load_run
-
-    found = []
-    for folder in folders:
-        below = list(runs_below(folder.expanduser()))
-        found += [load_run(path) for path in below or [folder]]
-    return list({run.folder.resolve(): run for run in found}.values())
 
 
 def _only(kind: str, runs: Sequence[Run]) -> Run:

@@ -5,35 +5,35 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from protofl.comparing.trials import Trial, trials_of
 from protofl.errors import UsageError
+from protofl.folder.reading import runs_below
 from protofl.recorded.run import Run, load_run
 
 Given: TypeAlias = "Run | str | Path"
 Runs: TypeAlias = "Given | Iterable[Given] | Mapping[str, Given | Iterable[Given]]"
-"""A run or its folder, several, or several for each label."""
+"""A run, its folder or a folder of runs; several of these; or several for each label."""
 
 SETTING = (
-    *("dataset", "subset", "partition", "clients", "public", "hold_split", "eval_clients"),
-    *("validation", "unseen", "options.dataset", "options.partition"),
+    *("dataset", "data", "subset", "partition", "clients", "public", "hold_split"),
+    *("eval_clients", "validation", "unseen", "options.dataset", "options.partition"),
 )
-"""Options that say on which data a run is, and on what it is scored."""
+"""What says on which data a run is, and on what it is scored."""
 
 REPEATED = ("seed", "trials", "rounds")
 """Options that say how often and how long the same thing is done."""
 
-PLACE = (
-    *("backend", "block", "checkpoint_every", "classes", "client_store", "data", "data_dir"),
-    *("deterministic", "device", "dry_step", "engine", "eval_every", "job_limit", "keep", "layout"),
-    *("measure", "metrics", "min_clients", "observe", "on_bad_upload", "on_lost_client", "plugins"),
-    *("profile", "recipe", "server_threads", "upload_bound", "upload_limit", "versions"),
-    *("workers", "options.engine", "options.backend"),
+PLACE = set(
+    "backend block checkpoint_every classes client_store data_dir deterministic device dry_step "
+    "engine eval_every job_limit keep measure metrics min_clients observe observe_every "
+    "observe_limit observe_samples on_bad_upload on_lost_client options.backend options.engine "
+    "profile recipe record_uploads server_threads upload_bound upload_limit workers".split()
 )
-"""What a configuration says of the machine, of what is kept, and of what stops a run."""
-
+"""Options of the machine, of what is kept and recorded, and of what ends a run."""
 
 SAID_FIRST = ("method", "dataset", "models", "partition", "options.partition.beta", "clients")
 """What is said first of how runs differ; other options often go with one of these."""
@@ -60,6 +60,8 @@ class Group:
 def opened(runs: Runs) -> dict[str, list[Run]]:
     """The runs by the labels that were given for them; without labels all under an empty one.
 
+    Each is there once, and a folder that is no run's stands for the runs below it.
+
     Raises:
         UsageError: A folder is none of a run, or there is no run at all.
     """
@@ -76,7 +78,20 @@ def opened(runs: Runs) -> dict[str, list[Run]]:
 
 def _opened(runs: Given | Iterable[Given]) -> list[Run]:
     each = [runs] if isinstance(runs, (Run, str, Path)) else runs
-    return [run if isinstance(run, Run) else load_run(run) for run in each]
+    found: list[Run] = []
+    for one in each:
+        found += [one] if isinstance(one, Run) else runs_in(one)
+    return list({run.folder.absolute(): run for run in found}.values())
+
+
+def runs_in(folder: str | Path) -> list[Run]:
+    """The run in a folder, or all those below it.
+
+    Raises:
+        UsageError: There is none.
+    """
+    below = list(runs_below(Path(folder).expanduser()))
+    return [load_run(path) for path in below] or [load_run(folder)]
 
 
 def grouped(runs: Runs, by: str | Sequence[str] = (), *, settings: bool = True) -> list[Group]:
@@ -101,6 +116,11 @@ def grouped(runs: Runs, by: str | Sequence[str] = (), *, settings: bool = True) 
         return [Group(label, tuple(trials)) for label, trials in pairs]
     by = (by,) if isinstance(by, str) else tuple(by)
     keys = {id(run): _key(run, by, settings) for run in labelled[""]}
+    if by and all(value is None for key in keys.values() for value in key.values()):
+        raise UsageError(
+            f"no run has an option {' or '.join(by)} to group by",
+            f"the first has: {', '.join(_options(labelled[''][0]))}"[:400],
+        )
     together: dict[str, list[Run]] = {}
     for run in labelled[""]:
         together.setdefault(json.dumps(keys[id(run)], sort_keys=True, default=str), []).append(run)
@@ -113,41 +133,65 @@ def grouped(runs: Runs, by: str | Sequence[str] = (), *, settings: bool = True) 
 
 
 def treatment(run: Run) -> dict[str, Any]:
-    """What was done in a run, beside on which data, how often and where; flat."""
-    left_out = (*SETTING, *REPEATED, *PLACE, *(f"options.{m}" for m in run.config["metrics"]))
-    return dict(_flat(run.config, left_out)) if run.config else {}
+    """What was done in a run, beside on which data, how often and where; flat, without defaults."""
+    metrics = (f"options.{metric}" for metric in run.config.get("metrics", ()))
+    left_out = (*SETTING, *REPEATED, *PLACE, *metrics)
+    return {k: v for k, v in _options(run).items() if not _is_in(k, left_out)}
 
 
 def setting(run: Run) -> dict[str, Any]:
-    """On which data a run was, and on what it was scored; flat."""
-    every = dict(_flat(run.config, ()))
-    return {key: v for key, v in every.items() if _is_in(key, SETTING)}
+    """On which data a run was, and on what it was scored; flat, without defaults.
+
+    A data set goes by its name and the digest of its data, wherever its file lies.
+    """
+    found = {key: v for key, v in _options(run).items() if _is_in(key, SETTING)}
+    found["dataset"] = str(run.config.get("dataset", "")).partition(":")[0]
+    data = run.config.get("data", {})
+    return found | {f"data.{key}": data[key] for key in ("digest", "public") if key in data}
 
 
-def option_of(run: Run, key: str) -> Any:  # noqa: ANN401 - options are of many types
-    """What a configuration says under a name, or under names with dots between them; else None."""
-    return dict(_flat(run.config, ())).get(key)
+def _options(run: Run) -> dict[str, Any]:
+    """The options of a run and of its plugins, flat.
+
+    Those of a run that have their default are left out: a version without them made the same run.
+    """
+    usual = _defaults()
+    return dict(_flat({k: v for k, v in run.config.items() if k in usual and v != usual[k]}))
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    """The options of a run and what they are where nothing is said."""
+    from protofl.plan.settings import Settings
+
+    fields = Settings.model_fields.items()
+    return {name: field.get_default(call_default_factory=True) for name, field in fields}
+
+
+def said(run: Run, key: str) -> str:
+    """An option's value, as it is or would be recorded, in a word or two."""
+    value = {**dict(_flat(_defaults())), **dict(_flat(run.config))}.get(key)
+    if key.startswith("data."):
+        return f"{key.replace('.', ' ')} {str(value)[:8]}"
+    if key in ("models", "dataset", "partition", "world", "generator") and value is not None:
+        return str(value)
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{key.rpartition('.')[2]}={'none' if value is None else text}"
 
 
 def _key(run: Run, by: Sequence[str], settings: bool) -> dict[str, Any]:
     if not by:
         return treatment(run) | (setting(run) if settings else {})
-    known = dict(_flat(run.config, ()))
+    known, whole = _options(run), dict(_flat(run.config))
     found: dict[str, Any] = {}
     for name in by:
+        ends = [key for key in known if key.endswith(f".{name}")]
         if name == "run":
             found[name] = str(run.folder)
-        elif name in known or name in run.config:
-            found[name] = known.get(name, run.config.get(name))
-        elif short := [key for key in known if key.endswith(f".{name}")]:
-            found |= {key: known[key] for key in short}
+        elif name in whole or not ends:
+            found[name] = whole.get(name)
         else:
-            found[name] = None
-    if by and all(value is None for value in found.values()):
-        raise UsageError(
-            f"{run.folder} has no option {', '.join(by)} to group by",
-            f"it has: {', '.join(k for k in known if not _is_in(k, PLACE))}"[:400],
-        )
+            found |= {key: known[key] for key in ends}
     return found
 
 
@@ -166,7 +210,7 @@ def _labels(runs: Sequence[Run], keys: Sequence[dict[str, Any]], by: Sequence[st
             if len(parts) > 1:
                 alike = [*(other for other in alike if other is not same), *parts]
                 for number in same:
-                    words[number].append(_word(key, keys[number].get(key)))
+                    words[number].append(said(runs[number], key))
     labels = [", ".join(own) or run.name for own, run in zip(words, runs, strict=True)]
     if len({*labels}) == len(labels):
         return labels
@@ -190,27 +234,15 @@ def _same_names(runs: Sequence[Run]) -> bool:
     return len({run.folder.name for run in runs}) < len(runs)
 
 
-def _word(key: str, value: object) -> str:
-    """A value with the last of its option's names; a name of something by itself."""
-    if key in ("models", "dataset", "partition", "world", "generator") and value is not None:
-        return str(value)
-    said = f"{value:g}" if isinstance(value, float) else str(value)
-    return f"{key.rpartition('.')[2]}={'none' if value is None else said}"
-
-
-def _flat(config: Mapping[str, Any], left_out: Sequence[str], prefix: str = "") -> Iterator[
-    tuple[str, Any]
-]:  # fmt: skip
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Options by names with dots between them; lists are one value."""
     for key, value in config.items():
         name = f"{prefix}{key}"
-        if _is_in(name, left_out):
-            continue
         if isinstance(value, Mapping):
-            yield from _flat(value, left_out, f"{name}.")
+            yield from _flat(value, f"{name}.")
         else:
             yield name, value
 
 
-def _is_in(key: str, names: Sequence[str]) -> bool:
+def _is_in(key: str, names: Iterable[str]) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in names)

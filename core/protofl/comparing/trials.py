@@ -123,10 +123,12 @@ class Trial:
     Attributes:
         run: The run.
         number: Which of its trials.
+        rounds: So many of its rounds count; all where None.
     """
 
     run: Run
     number: int
+    rounds: int | None = None
 
     @property
     def seed(self) -> int:
@@ -136,7 +138,8 @@ class Trial:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """Its lines by rounds."""
-        return self.run.rows_of(self.number)
+        rows = self.run.rows_of(self.number)
+        return rows if self.rounds is None else [r for r in rows if r["round"] < self.rounds]
 
     @property
     def name(self) -> str:

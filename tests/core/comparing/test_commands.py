@@ -1,0 +1,122 @@
+"""``protofl plot`` and ``protofl compare`` as they are typed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from protofl_cli.app import app
+from typer.testing import CliRunner
+
+ROUNDS = [[[0.1, 0.3], [0.4, 0.6]], [[0.2, 0.4], [0.3, 0.5]]]
+
+
+@pytest.fixture
+def cli(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def runs(write):
+    for method in ("fedproto", "fedtgp"):
+        write(f"runs/{method}", ROUNDS, method=method)
+    return "runs"
+
+
+KINDS = [
+    "curve --x mb --y worst --band range --log-x --target 0.5 --width page",
+    "bars --figure best --group-by run",
+    "clients --as box --at best --font sans --width 5",
+    "traffic --label A --label B",
+    "time",
+]
+
+
+@pytest.mark.parametrize("words", KINDS)
+def test_each_kind_is_drawn(cli, runs, tmp_path, words):
+    kind, *options = words.split()
+    result = cli("plot", kind, runs, *options)
+    assert result.exit_code == 0 and result.output == f"picture: {kind}.png\n"
+    assert (tmp_path / f"{kind}.png").stat().st_size > 3000
+
+
+@pytest.mark.parametrize("kind", ["confusion", "split"])
+def test_pictures_of_one_run(cli, runs, tmp_path, kind):
+    assert cli("plot", kind, "runs/fedtgp", "--trial", 1, "--out", "x.pdf").exit_code == 0
+    assert (tmp_path / "x.pdf").read_bytes()[:4] == b"%PDF"
+    result = cli("plot", kind, runs)
+    assert result.exit_code == 2 and "shows one run, and 2 were given" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("plot bar runs", "unknown kind of picture 'bar'\n       did you mean 'bars'"),
+        ("plot bars runs --x mb", "--x is none of bars\n       it belongs to curve"),
+        ("plot split runs --label a", "--group-by and --label are none of split"),
+        ("plot curve runs --label a", "1 --label, and there are 2 groups"),
+        ("plot curve runs --out x.gif", "can't be written as .gif"),
+        ("plot curve runs --out no/x.png", "its folder does not exist"),
+        ("plot curve runs --width 100", "1 to 40 inches"),
+        ("plot curve nowhere", "nowhere is no run folder"),
+        ("plot curve runs --y accuracie", "did you mean accuracy"),
+        ("compare runs --baseline fedtpg", "did you mean 'fedtgp'"),
+        ("compare runs --format html", "unknown format 'html'"),
+        ("compare runs --out x.txt", "there is no format 'txt'"),
+        ("compare runs --out x.md --format table", "is for the screen"),
+        ("compare runs --target 80", "an accuracy is more than 0 and 1 at most"),
+        ("compare nowhere", "nowhere is no run folder"),
+    ],
+)
+def test_mistakes(cli, runs, words, said):
+    result = cli(*words.split())
+    assert result.exit_code == 2 and said in result.stderr
+    assert len(result.stderr.splitlines()) <= 3
+
+
+def test_nothing_is_overwritten(cli, runs, tmp_path):
+    (tmp_path / "x.png").write_text("mine")
+    for words in ("plot curve runs --out x.png", "compare runs --out x.png --format md"):
+        result = cli(*words.split())
+        assert result.exit_code == 2 and "is there already" in result.stderr
+        assert (tmp_path / "x.png").read_text() == "mine"
+    assert cli("plot", "curve", runs, "--out", "x.png", "--force").exit_code == 0
+    assert (tmp_path / "x.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_a_comparison_on_the_screen(cli, runs):
+    result = cli("compare", runs, "--target", 0.4)
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert lines[0] == "digits, dirichlet β=0.1, 2 clients: test accuracy (%)"
+    assert any(
+        line.split() == ["fedtgp", "2", "45.00", "±", "5.00", "45.00", "±", "5.00"]
+        for line in lines
+    )
+    assert "rounds to 40 %" in result.output and "fedtgp" in result.output
+    assert max(map(len, lines)) <= 100
+
+
+def test_a_comparison_as_a_file(cli, runs, tmp_path):
+    said = cli("compare", runs, "--format", "json").stdout
+    assert cli("compare", runs, "--out", "x.json").output == "comparison: x.json\n"
+    assert (tmp_path / "x.json").read_text() == said
+    assert {f["figure"] for f in json.loads(said)["figures"]} >= {"final", "best", "worst"}
+
+
+def test_neither_imports_torch_nor_pyplot(runs, tmp_path):
+    """Reading and drawing take a second, as torch alone would."""
+    code = (
+        "import sys\n"
+        "from protofl_cli.app import app\n"
+        "for words in ('compare runs --target 0.4', 'plot curve runs'):\n"
+        "    try: app(words.split())\n"
+        "    except SystemExit as end: assert not end.code\n"
+        "found = {'torch', 'matplotlib.pyplot'} & {*sys.modules}\n"
+        "assert not found, found\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)

@@ -1,0 +1,310 @@
+"""Runs beside each other: pairs, groups, what is refused, and how it is written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import shutil
+
+import numpy as np
+import protofl as pf
+import pytest
+import scipy.stats
+
+
+def ends(*values):
+    """Trials of two rounds and two clients that end at accuracies, and were better before."""
+    return [[[v + 0.05, v + 0.05], [v - 0.02, v + 0.02]] for v in values]
+
+
+A, B = [0.5, 0.6, 0.55, 0.7, 0.65], [0.55, 0.72, 0.6, 0.69, 0.8]
+
+
+@pytest.fixture
+def two(write):
+    return [write("a", ends(*A)), write("b", ends(*B), method="fedtgp")]
+
+
+def table(found, name="final"):
+    (own,) = [table for table in found.tables if table.name == name]
+    return own
+
+
+def row(found, label, name="final"):
+    (own,) = [row for row in table(found, name).rows if row.label == label]
+    return own
+
+
+def test_pairs_are_compared(two):
+    found = pf.compare(two)
+    base, own = row(found, "fedproto"), row(found, "fedtgp")
+    assert (base.mean, base.std) == pytest.approx((np.mean(A), np.std(A)))
+    assert base.difference is None and table(found).baseline == "fedproto"
+    d, each = own.difference, np.subtract(B, A)
+    assert (d.count, d.better, d.worse) == (5, 4, 1)
+    assert (d.mean, d.std) == pytest.approx((each.mean(), each.std()))
+    assert (
+        d.p == d.holm == pytest.approx(scipy.stats.wilcoxon(each.round(9), method="exact").pvalue)
+    )
+    assert d.low < d.mean < d.high
+    assert row(found, "fedtgp", "best").mean == pytest.approx(np.mean(B) + 0.05)
+    assert any("can't be below 0.0625" in note for note in found.notes)
+
+
+def test_pairs_are_of_one_seed_wherever_they_lie(write):
+    """Trial k of seed s is the run of seed s + k; what only one side has doesn't count."""
+    one = write("one", ends(*A), seed=3)
+    others = [
+        write(f"b{s}", ends(v), method="fedtgp", seed=s) for s, v in ((5, 0.9), (4, 0.8), (9, 0))
+    ]
+    d = row(pf.compare([one, *others]), "fedtgp").difference
+    assert d.count == 2
+    assert d.mean == pytest.approx(((0.8 - 0.6) + (0.9 - 0.55)) / 2)
+
+
+def test_less_is_better_of_some_figures(write):
+    runs = [write("a", [[[0.5, 0.9]]]), write("b", [[[0.7, 0.9]]], method="fedtgp")]
+    d = row(pf.compare(runs, "std"), "fedtgp", "std").difference
+    assert d.mean == pytest.approx(-0.1) and (d.better, d.worse) == (1, 0)
+
+
+def test_what_is_compared_where_nothing_is_named(two, write):
+    """What all runs have: the worst and the spread; the lowest decile of more than ten clients."""
+    names = [table.name for table in pf.compare(two).tables]
+    assert names == ["final", "best", "worst", "std", "gini", "macro-f1"]
+    many = [write(m, [[[0.1] * 2 + [0.5] * 10]], method=m) for m in ("local", "fedsa")]
+    found = pf.compare(many)
+    assert row(found, "local", "decile").mean == pytest.approx(0.1)
+    assert found.shown == ("final", "best")
+
+
+def test_the_round_that_validation_chooses(write):
+    folder = write("a", [[[0.9], [0.5], [0.7]]])
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    for one, share in zip(rows, (0.3, 0.8, 0.8), strict=True):
+        one["validation_accuracy"] = share
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    found = pf.compare(folder)
+    assert row(found, "fedproto", "validation").mean == 0.5  # the first of two that are equal
+    assert row(found, "fedproto", "best").mean == 0.9
+    assert (
+        row(pf.compare(folder, "macro-f1@validation"), "fedproto", "macro-f1@validation").mean
+        == 0.25
+    )
+    with pytest.raises(pf.UsageError, match="has no validation accuracy"):
+        pf.compare(write("b", ends(0.5), method="local"), "validation")
+
+
+def test_what_it_takes_to_reach_an_accuracy(write):
+    slow = write("slow", [[[0.1], [0.5], [0.8]], [[0.1], [0.2], [0.3]]])
+    fast = write("fast", [[[0.1], [0.9], [0.8]], [[0.8], [0.2], [0.3]]], method="fedtgp")
+    found = pf.compare([slow, fast], "final", target=0.8)
+    rounds = table(found, "rounds-to-0.8")
+    assert [r.values[0] for r in rounds.rows] == [3, 2] and rounds.rows[1].values[1] == 1
+    assert math.isnan(rounds.rows[0].values[1]) and rounds.rows[0].mean == 3
+    assert rounds.rows[1].difference.mean == -1 and rounds.rows[1].difference.better == 1
+    assert row(found, "fedproto", "mb-to-0.8").mean == pytest.approx(1 + 3 + 3)
+    assert row(found, "fedtgp", "flops-to-0.8").mean == pytest.approx(1.5e9)
+    assert "(1 of 2)" in found.text("md") and not table(found, "seconds-to-0.8").machines
+    other = write("other", [[[0.8]]], method="local", device="cuda")
+    marked = pf.compare([slow, other], "final", target=0.8, rounds=1)
+    assert table(marked, "seconds-to-0.8").machines and "seconds to 80 % †" in marked.text("md")
+    assert "never" in marked.text("md")
+
+
+def test_three_methods_are_corrected(two, write):
+    third = write("c", ends(*[v + 0.01 for v in A]), method="local")
+    found = pf.compare([*two, third], baseline="local")
+    ps = [row(found, m).difference for m in ("fedproto", "fedtgp")]
+    assert min(d.holm for d in ps) == pytest.approx(2 * min(d.p for d in ps))
+    with pytest.raises(pf.UsageError) as error:
+        pf.compare(two, baseline="fedtpg")
+    assert "fedtgp" in error.value.near
+
+
+def test_groups_by_what_differs(write):
+    taus = {f"t{t}": {"fedtgp": {"tau": t}} for t in (1, 10)}
+    runs = [write(n, ends(0.5, 0.6), method="fedtgp", options=o) for n, o in taus.items()]
+    runs.append(write("other", ends(0.4, 0.4), lr=0.1))
+    labels = [row.label for row in pf.compare(runs).tables[0].rows]
+    assert labels == ["fedtgp, tau=1", "fedtgp, tau=10", "fedproto"]
+    same = write(
+        "again", ends(0.7), seed=2, lr=0.1, device="cuda", backend="process", layout={"x": 1}
+    )
+    assert len(pf.compare([*runs, same]).tables[0].rows) == 3
+    with pytest.raises(pf.UsageError, match="are several groups"):
+        pf.compare(runs, baseline="fedtgp")
+    by = pf.compare([runs[0], runs[2]], by="method")
+    assert [row.label for row in by.tables[0].rows] == ["fedtgp", "fedproto"]
+    with pytest.raises(pf.UsageError) as error:
+        pf.compare(runs, by="method")
+    assert "options.fedtgp.tau" in error.value.near
+    with pytest.raises(pf.UsageError, match="no run has an option taus"):
+        pf.compare(runs, by="taus")
+
+
+def test_labels_of_one_s_own(two):
+    found = pf.compare({"ours": two[1], "theirs": [two[0]]}, baseline="theirs")
+    assert row(found, "ours").difference.count == 5
+
+
+def test_an_option_that_has_its_default_makes_no_group(write):
+    """Runs of versions that didn't know it are like those of versions that do."""
+    old, new = write("old", ends(0.5)), write("new", ends(0.6), seed=1, momentum=0.0, augment=False)
+    assert [len(r.values) for r in pf.compare([old, new]).tables[0].rows] == [2]
+
+
+def test_a_folder_stands_for_the_runs_in_it(two):
+    found = pf.compare(two[0].parent)
+    assert [r.label for r in found.tables[0].rows] == ["fedproto", "fedtgp"]
+
+
+def test_each_data_set_has_its_table(two, write):
+    here = [write(f"{m}-w", ends(0.5), method=m, dataset="wine") for m in ("local", "fedtgp")]
+    found = pf.compare([*two, *here], "final")
+    assert [[r.label for r in t.rows] for t in found.tables] == [
+        ["fedproto", "fedtgp"],
+        ["local", "fedtgp"],
+    ]
+    assert found.tables[1].setting.startswith("wine, dirichlet β=0.1")
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"dataset": "wine"}, "dataset"),
+        ({"data": {"digest": "e" * 64}}, "data.digest"),
+        ({"options": {"partition": {"beta": 0.5}}}, "options.partition.beta"),
+        ({"eval_clients": "participants"}, "eval_clients"),
+    ],
+)
+def test_runs_that_cannot_be_compared(write, other, words):
+    runs = [write("a", ends(0.5)), write("b", ends(0.6), method="fedtgp", **other)]
+    with pytest.raises(pf.UsageError) as error:
+        pf.compare(runs)
+    assert all(str(folder / "config.json") in error.value.what for folder in runs)
+    assert words in error.value.what and "--unpaired" in error.value.do
+    d = pf.compare(runs, unpaired=True).tables[0].rows[1].difference
+    assert d.mean == pytest.approx(0.1) and math.isnan(d.low)
+
+
+def test_a_data_set_is_its_data_wherever_the_file_lies(write):
+    runs = [
+        write("a", ends(0.5), dataset="npz:here/x.npz"),
+        write("b", ends(0.5), method="local", dataset="npz:there/x.npz"),
+    ]
+    assert row(pf.compare(runs), "local").difference.count == 1
+
+
+def test_other_splits_of_a_seed(write):
+    runs = [write("a", ends(0.5)), write("b", ends(0.6), method="fedtgp", split="other")]
+    with pytest.raises(pf.UsageError) as error:
+        pf.compare(runs)
+    assert all(str(folder / "partition.json") in error.value.what for folder in runs)
+
+
+def test_no_seed_in_common(write):
+    runs = [write("a", ends(0.5)), write("b", ends(0.6, 0.7), method="fedtgp", seed=4)]
+    with pytest.raises(pf.UsageError) as error:
+        pf.compare(runs)
+    assert "no seed in common" in error.value.what and "4, 5" in error.value.near
+    d = row(pf.compare(runs, unpaired=True), "fedtgp").difference
+    assert (d.count, d.mean) == (2, pytest.approx(0.15))
+
+
+def test_unpaired_samples(two):
+    d = row(pf.compare(two, unpaired=True), "fedtgp").difference
+    own = [np.round(v, 12) for v in (B, A)]
+    theirs = scipy.stats.mannwhitneyu(*own, alternative="two-sided").pvalue
+    assert d.p == pytest.approx(theirs, abs=0.1)
+    assert d.low < d.mean < d.high and math.isnan(d.std)
+
+
+def test_trials_that_are_not_finished_are_left_out(write):
+    short = write("a", [*ends(0.5, 0.6), ends(0.9)[0][:1]])
+    other = write("b", ends(0.5, 0.6, 0.7), method="local")
+    found = pf.compare([short, other], "final")
+    assert row(found, "fedproto").mean == pytest.approx(0.55)
+    assert row(found, "local").difference.count == 2
+    assert any("trial 2 is left out: it has 1 of 2 rounds" in note for note in found.notes)
+    first = pf.compare([short, other], "final", rounds=1)
+    assert row(first, "fedproto").mean == pytest.approx((0.55 + 0.65 + 0.95) / 3)
+    never = write("c", ends(0.5), method="fedsa", rounds=100)
+    with pytest.raises(pf.UsageError) as error:
+        pf.compare([short, never])
+    assert error.value.do.startswith("--rounds 2 ")
+
+
+def test_rounds_that_differ_are_told(write):
+    runs = [write("a", ends(0.5)), write("b", [[[0.5, 0.5]] * 5], method="local")]
+    assert any("--rounds 2 reads" in note for note in pf.compare(runs).notes)
+
+
+def test_a_run_that_is_there_twice(two, tmp_path):
+    shutil.copytree(two[0], tmp_path / "copy")
+    found = pf.compare([*two, tmp_path / "copy"])
+    assert len(row(found, "fedproto").values) == 5
+    assert sum("is left out" in note for note in found.notes) == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"target": 80}, "--target 80"),
+        ({"confidence": 1.0}, "--confidence 1"),
+        ({"rounds": 0}, "--rounds 0"),
+        ({"figures": "finale"}, "no figure 'finale'"),
+        ({"figures": "worst@last"}, "unknown round 'last'"),
+    ],
+)
+def test_nonsense(two, given, words):
+    with pytest.raises(pf.UsageError, match=words):
+        pf.compare(two, **given)
+
+
+# --- how it is written ----------------------------------------------------------------------------
+
+
+def test_lines_for_programs(two):
+    found = pf.compare(two, ["final", "worst"])
+    lines = list(csv.DictReader(io.StringIO(found.text("csv"))))
+    assert [(line["figure"], line["method"]) for line in lines] == [
+        ("final", "fedproto"), ("final", "fedtgp"), ("worst", "fedproto"), ("worst", "fedtgp"),
+    ]  # fmt: skip
+    d = row(found, "fedtgp").difference
+    assert float(lines[1]["difference"]) == d.mean and float(lines[1]["p_holm"]) == d.holm
+    assert lines[0]["difference"] == "" and lines[1]["baseline"] == "fedproto"
+    whole = json.loads(found.text("json"))
+    assert whole["figures"][1]["values"] == pytest.approx(B)
+    assert whole["figures"][1]["seeds"] == [0, 1, 2, 3, 4] and whole["paired"] is True
+    pytest.importorskip("pandas")
+    assert found.frame()["mean"][0] == pytest.approx(np.mean(A))
+
+
+def test_tables_for_readers(two):
+    found = pf.compare({"a_b|c": two[0], "50%": two[1]}, "final")
+    text = found.text("md")
+    assert "| a\\_b\\|c | 5 | 60.00 ± 7.07 |" in text
+    assert "**67.20 ± 8.84**" in text and str(found) == text
+    tex = found.text("tex")
+    assert r"a\_b|c & 5 & 60.00 $\pm$ 7.07 \\" in tex and r"\textbf{67.20 $\pm$ 8.84}" in tex
+    assert tex.count(r"\begin{tabular}") == tex.count(r"\bottomrule") == 2
+    assert r"50\% & 5 & +7.20" in tex
+    with pytest.raises(pf.UsageError, match="unknown format 'html'"):
+        found.text("html")
+
+
+def test_runs_that_were_trained(real):
+    """What the tests above write by hand is what runs write."""
+    found = pf.compare(real, target=0.01)
+    d = row(found, "local").difference
+    runs = [pf.load_run(real / m).summary["trials"] for m in ("fedproto", "local")]
+    means = [np.mean([t["final_test_accuracy"] for t in trials]) for trials in runs]
+    assert d.count == 2 and d.mean == pytest.approx(means[1] - means[0])
+    assert {t.name for t in found.tables} >= {"final", "best", "worst", "mb-to-0.01"}

@@ -1,0 +1,132 @@
+"""Tests, intervals and spreads against slow versions and SciPy's."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from protofl.comparing import spread
+from protofl.comparing.statistics import holm, interval, least_p, mann_whitney, wilcoxon
+
+
+def by_all_signs(differences):
+    """Wilcoxon's p from all 2ⁿ choices of signs."""
+    own = [d for d in differences if d]
+    if not own:
+        return 1.0
+    ranks = scipy.stats.rankdata(np.abs(own))
+    total, there = ranks.sum(), ranks[np.array(own) > 0].sum()
+    sums = [
+        sum(r for r, positive in zip(ranks, signs, strict=True) if positive)
+        for signs in itertools.product([0, 1], repeat=len(own))
+    ]
+    far = abs(there - total / 2)
+    return float(np.mean([abs(s - total / 2) >= far - 1e-9 for s in sums]))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 11])
+@pytest.mark.parametrize("coarse", [False, True])
+def test_wilcoxon_counts_all_signs(count, coarse):
+    """Ties and zeros too."""
+    draws = np.random.default_rng(count)
+    for _ in range(5):
+        own = draws.integers(-3, 4, count) if coarse else draws.normal(0.4, 1, count)
+        assert wilcoxon(own) == pytest.approx(by_all_signs(own), abs=1e-12)
+
+
+def test_wilcoxon_is_scipy_s():
+    draws = np.random.default_rng(1)
+    for count in (4, 10, 40):
+        own = draws.normal(0.3, 1, count)
+        theirs = scipy.stats.wilcoxon(own, method="exact").pvalue
+        assert wilcoxon(own) == pytest.approx(theirs, rel=1e-9)
+
+
+def test_p_has_a_least_value():
+    assert [least_p(n) for n in (1, 3, 5)] == [1, 0.25, 0.0625]
+    for count in (1, 3, 5, 6):
+        assert wilcoxon(np.arange(1, count + 1)) == pytest.approx(least_p(count))
+    assert wilcoxon([0, 0]) == 1 and math.isnan(wilcoxon([])) and math.isnan(least_p(0))
+
+
+def test_two_samples_are_compared_as_scipy_does():
+    assert mann_whitney([1, 2, 3], [4, 5, 6]) == pytest.approx(0.1)  # 2 of 20 ways
+    assert math.isnan(mann_whitney([], [1.0]))
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+@pytest.mark.parametrize("count", [5, 12, 30])
+def test_intervals_are_scipy_s(count, pairs):
+    """Two bootstraps of 9,999 resamples agree to what they have at random."""
+    draws = np.random.default_rng(count)
+    own = (draws.exponential(2, count), draws.normal(0, 1, count + 3))
+    samples = own[:1] if pairs else own
+
+    def of(*each, axis=-1):
+        means = [one.mean(axis) for one in each]
+        return means[0] - means[1] if len(means) > 1 else means[0]
+
+    their = scipy.stats.bootstrap(samples, of, method="BCa").confidence_interval
+    width = their.high - their.low
+    assert interval(*samples) == pytest.approx((their.low, their.high), abs=0.06 * width)
+
+
+def test_an_interval_holds_the_mean_as_often_as_it_says():
+    draws = np.random.default_rng(5)
+    held = 0
+    for _ in range(200):
+        low, high = interval(draws.normal(1, 1, 20), confidence=0.9)
+        held += low <= 1 <= high
+    assert 0.82 <= held / 200 <= 0.96
+
+
+def test_intervals_of_few_values():
+    assert interval([2.0, 2.0, 2.0]) == (2, 2)
+    low, high = interval([1.0, 2.0, 3.0])
+    assert 1 <= low < 2 < high <= 3
+    assert all(map(math.isnan, interval([1.0])))
+    assert interval([1.0, 2, 4]) == interval([1.0, 2, 4])  # nothing at random
+
+
+def by_steps(values):
+    """Holm's correction as it is told: reject from the smallest on while p ≤ α/(k − i)."""
+    found = {}
+    for number in range(len(values)):
+        # The least α at which this one is rejected, by trying all that matter.
+        for alpha in sorted({min(1.0, p * k) for p in values for k in range(1, len(values) + 1)}):
+            rejected = []
+            for i, n in enumerate(sorted(range(len(values)), key=lambda n: values[n])):
+                if values[n] * (len(values) - i) > alpha + 1e-12:
+                    break
+                rejected.append(n)
+            if number in rejected:
+                found[number] = alpha
+                break
+        else:
+            found[number] = 1.0
+    return [found[n] for n in range(len(values))]
+
+
+def test_holm_rejects_step_by_step():
+    draws = np.random.default_rng(2)
+    for count in (1, 2, 4, 6):
+        values = draws.uniform(0, 0.4, count).tolist()
+        assert holm(values) == pytest.approx(by_steps(values))
+    assert holm([0.01, math.nan, 0.02])[::2] == pytest.approx([0.02, 0.02])
+
+
+def test_spreads_over_clients():
+    draws = np.random.default_rng(3)
+    for count in (1, 7, 10, 11, 40):
+        own = draws.uniform(0, 1, count).tolist()
+        pairs = sum(abs(a - b) for a in own for b in own)
+        assert spread.gini(own) == pytest.approx(pairs / (2 * count**2 * np.mean(own)))
+        lowest = sorted(own)[: -(-count // 10)]
+        assert spread.lowest_decile(own) == pytest.approx(sum(lowest) / len(lowest))
+        assert spread.worst(own) == min(own)
+        assert spread.deviation(own) == pytest.approx(np.std(own))
+    assert spread.gini([0, 0]) == 0 and spread.gini([0, 0, 0, 1]) == pytest.approx(0.75)
+    assert math.isnan(spread.gini([])) and math.isnan(spread.worst([]))
