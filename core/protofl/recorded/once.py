@@ -60,7 +60,8 @@ def once(
             there = wanted.candidates(folder)
             if parts := [part for run in there if (part := wanted.part_of(run))]:
                 return wanted.told_of(parts[0])
-            if not (busy := [run for run in there if run.state == GOING_ON]):
+            busy = [run for run in there if run.state == GOING_ON and wanted.shares_trials(run)]
+            if not busy:
                 break
             wanted.note(f"waiting for {busy[0].folder}, at which another process is at work")
             while busy[0].state == GOING_ON:

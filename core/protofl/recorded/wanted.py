@@ -128,6 +128,11 @@ class Wanted:
             return ["its clients hold other samples"]
         return []
 
+    def shares_trials(self, run: Run) -> bool:
+        """Whether a run that is this one has, or is to have, trials that are wanted."""
+        first = self.plan.settings.seed - int(run.config["seed"])
+        return first < run.config["trials"] and first + self.plan.settings.trials > 0
+
     def part_of(self, run: Run) -> Run | None:
         """The trials and rounds wanted of a run that is this one; None where it lacks some."""
         settings = self.plan.settings

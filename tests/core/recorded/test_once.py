@@ -398,6 +398,16 @@ def test_one_waits_for_a_run_that_goes_on_without_it(runs, monkeypatch):
     assert found[0].folder == folder and log.rounds == [(0, 2)]
 
 
+def test_one_does_not_wait_for_a_run_with_other_seeds(runs):
+    with pytest.raises(Killed):
+        once(ask(rounds=3), runs, kill(1))
+    (folder,) = (p for p in runs.iterdir() if p.name[0] != ".")
+    log = Log()
+    with alone(folder, "--out"):
+        found = once(ask(rounds=1, seed=1), runs, log)
+    assert found.folder != folder and log.rounds == [(0, 0)]
+
+
 # --- what can't be asked --------------------------------------------------------------------------
 
 
