@@ -192,23 +192,24 @@ def waiting(words: str) -> Iterator[None]:
         yield
 
 
-class Bar:
-    """A live line at the bottom of a terminal, with a bar; elsewhere plain lines only."""
+class Bars:
+    """Live lines at the bottom of a terminal, each with a bar; elsewhere plain lines only."""
 
     def __init__(self) -> None:
         self._console = console()
         self._progress: Progress | None = None
-        self._task: TaskID | None = None
+        self._tasks: dict[str, TaskID] = {}
 
     @property
     def live(self) -> bool:
         """Whether there is a terminal to draw on."""
         return self._console.is_terminal and not self._console.is_dumb_terminal
 
-    def show(self, label: str, status: str, share: float | None = None) -> None:
-        """Draw the line anew.
+    def show(self, key: str, label: str, status: str, share: float | None = None) -> None:
+        """Draw a line anew.
 
         Args:
+            key: By which it is found again; a new one stands below the others.
             label: What stands before the bar.
             status: What stands behind it.
             share: How much is done, 0 to 1; None where nobody knows.
@@ -216,28 +217,35 @@ class Bar:
         if not self.live:
             return
         if self._progress is None:
-            self._start()
-        assert self._progress is not None and self._task is not None
+            self._progress = self._start()
+        if key not in self._tasks:
+            self._tasks[key] = self._progress.add_task("", total=None, status="")
         total = None if share is None else 1.0
         self._progress.update(
-            self._task, description=label, status=status, total=total, completed=share or 0.0
+            self._tasks[key], description=label, status=status, total=total, completed=share or 0.0
         )
 
+    def drop(self, key: str) -> None:
+        """Take a line away."""
+        if self._progress is not None and key in self._tasks:
+            self._progress.remove_task(self._tasks.pop(key))
+
     def line(self, content: str, style: str = "") -> None:
-        """Print a line above the bar."""
+        """Print a line above the bars."""
         target = self._progress.console if self._progress else self._console
         target.print(content, style=style or None, soft_wrap=True)
 
     def stop(self) -> None:
-        """Take the live line away."""
+        """Take the live lines away."""
         if self._progress is not None:
             self._progress.stop()
-            self._progress = self._task = None
+            self._progress = None
+            self._tasks.clear()
 
-    def _start(self) -> None:
+    def _start(self) -> Progress:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-        self._progress = Progress(
+        progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -246,5 +254,22 @@ class Bar:
             transient=True,
             refresh_per_second=4,
         )
-        self._progress.start()
-        self._task = self._progress.add_task("", total=None, status="")
+        progress.start()
+        return progress
+
+
+class Bar:
+    """One such line."""
+
+    def __init__(self) -> None:
+        self._bars = Bars()
+        self.line, self.stop = self._bars.line, self._bars.stop
+
+    @property
+    def live(self) -> bool:
+        """Whether there is a terminal to draw on."""
+        return self._bars.live
+
+    def show(self, label: str, status: str, share: float | None = None) -> None:
+        """Draw the line anew; see `Bars.show`."""
+        self._bars.show("", label, status, share)

@@ -1,0 +1,222 @@
+"""What is shown of runs that are done at once: a line for each that goes on, and one for all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from protofl.batch import events
+
+from protofl_cli import render
+from protofl_cli.tables import clock, shown_path
+
+if TYPE_CHECKING:
+    from protofl.batch.wanted import Outcome, Tried, Wanted
+
+ALL = "all"
+"""The key of the line that is about all runs."""
+
+LONGEST = 44
+"""Characters of a run's name in its line."""
+
+
+@dataclass
+class _Going:
+    """A run that goes on."""
+
+    began: float
+    rounds: int = 0
+    done: int = 0
+    before: int = 0
+    last: float | None = None
+    best: float | None = None
+
+    @property
+    def share(self) -> float:
+        return self.done / self.rounds if self.rounds else 0.0
+
+
+class BatchScreen:
+    """Follows a batch by its events; a context manager.
+
+    Args:
+        total: Runs that there are to be.
+        quiet: Whether to print nothing.
+    """
+
+    def __init__(self, total: int = 0, *, quiet: bool = False) -> None:
+        self.quiet, self.total = quiet, total
+        self.failed: list[Outcome] = []
+        self._bars = render.Bars()
+        self._going: dict[Wanted, _Going] = {}
+        self._weights: dict[Wanted, float] = {}
+        self._ended = self._there = 0
+        self._weight_done = 0.0
+        self._began: float | None = None
+        self._noted: set[str] = set()
+
+    def __enter__(self) -> BatchScreen:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+    def end(self) -> None:
+        """Nothing goes on any more."""
+        self._bars.stop()
+
+    def say(self, text: str, style: str = "") -> None:
+        """A line above the others."""
+        if not self.quiet:
+            self._bars.line(text, style)
+
+    def loading(self, words: str) -> None:
+        """Something takes seconds before the first event."""
+        if not self.quiet:
+            self._bars.show(ALL, words, "")
+
+    def __call__(self, event: events.Event) -> None:
+        """Take an event of a batch."""
+        match event:
+            case events.Trying():
+                self._tried(event.tried, event.done, event.of)
+            case events.Begun():
+                self._begun(event.wanted)
+            case events.Planned():
+                going = self._going[event.wanted]
+                going.rounds, going.before = event.rounds * event.trials, event.done
+            case events.Row():
+                self._row(event)
+            case events.Note():
+                self._note(event.wanted, event.text)
+            case events.Ended():
+                self._take_end(event.outcome)
+        self._draw()
+
+    # --- events ---------------------------------------------------------------------------------
+
+    def _tried(self, tried: Tried, done: int, of: int) -> None:
+        self._weights[tried.wanted] = 0.0 if tried.finished else self._weight(tried)
+        self._there += tried.finished
+        if self.quiet:
+            return
+        self._bars.show(ALL, "dry steps", f"{done}/{of} runs", done / of)
+        if done == of and self.total >= of:
+            there = f", {self._there} of them there already" if self._there else ""
+            self._bars.line(f"tried {of} run{'s'[: of != 1]}{there}")
+
+    @staticmethod
+    def _weight(tried: Tried) -> float:
+        """What of a run is left, in mini-batches."""
+        whole = max(1, tried.rounds * tried.trials)
+        return max(1, tried.steps) * (1 - tried.done / whole)
+
+    def _begun(self, wanted: Wanted) -> None:
+        self._began = self._began or time.monotonic()
+        self._going[wanted] = _Going(time.monotonic())
+
+    def _row(self, event: events.Row) -> None:
+        going, accuracy = self._going[event.wanted], event.row.get("test_accuracy")
+        going.done += 1
+        if accuracy is not None:
+            going.last, going.best = accuracy, max(accuracy, going.best or 0.0)
+
+    def _note(self, wanted: Wanted, text: str) -> None:
+        if not self.quiet and text not in self._noted:  # most are the same for all runs
+            self._noted.add(text)
+            self._bars.line(f"note: {wanted.name}: {text}", "yellow")
+
+    def _take_end(self, outcome: Outcome) -> None:
+        going = self._going.pop(outcome.wanted, None)
+        self._bars.drop(str(id(outcome.wanted)))
+        self._ended += 1
+        self._weight_done += self._weights.get(outcome.wanted, self._usual)
+        if outcome.state == "failed":
+            self.failed.append(outcome)
+        if self.quiet:
+            return
+        count = f"{self._done}/{self.total}" if self.total else str(self._done)
+        self._bars.line(f"{count} {outcome.wanted.name}: {_told(outcome, going)}", _style(outcome))
+
+    @property
+    def _done(self) -> int:
+        """Runs of which nothing is left to do; of a search those that it asked for."""
+        return self._ended + (self._there if len(self._weights) >= self.total else 0)
+
+    # --- the lines ------------------------------------------------------------------------------
+
+    @property
+    def _usual(self) -> float:
+        """The weight of a run of which nothing is known."""
+        known = [weight for weight in self._weights.values() if weight]
+        return sum(known) / len(known) if known else 1.0
+
+    def _draw(self) -> None:
+        if self.quiet or not self._bars.live or self._began is None:
+            return
+        for wanted, going in self._going.items():
+            name = wanted.name if len(wanted.name) <= LONGEST else f"{wanted.name[: LONGEST - 1]}…"
+            self._bars.show(str(id(wanted)), name, _status(going), going.share)
+        left = self._time_left()
+        words = [f"{self._done}/{self.total} runs", f"{len(self.failed)} failed"]
+        words = [words[0], *words[1:][: bool(self.failed)], *([f"{left} left"] if left else [])]
+        self._bars.show(ALL, "all", ", ".join(words), self._done / max(1, self.total))
+
+    def _time_left(self) -> str:
+        """By the mini-batches that are done and those that are left."""
+        assert self._began is not None
+        usual = self._usual
+        known = sum(weight for weight in self._weights.values())
+        whole = known if len(self._weights) >= self.total else usual * self.total
+        done = self._weight_done
+        for wanted, going in self._going.items():
+            if going.rounds > going.before:
+                share = (going.done - going.before) / (going.rounds - going.before)
+                done += max(0.0, share) * self._weights.get(wanted, usual)
+        if done <= 0 or done >= whole:
+            return ""
+        return clock((time.monotonic() - self._began) * (whole - done) / done)
+
+
+def _status(going: _Going) -> str:
+    words = [f"round {going.done}/{going.rounds}" if going.rounds else "starting"]
+    if going.last is not None and going.best is not None:
+        words.append(f"acc {going.last:.1%}, best {going.best:.1%}")
+    now = going.done - going.before
+    if now > 0 and going.rounds > going.done:
+        each = (time.monotonic() - going.began) / now
+        words.append(f"{clock(each * (going.rounds - going.done))} left")
+    return "  ".join(words)
+
+
+def _told(outcome: Outcome, going: _Going | None) -> str:
+    if outcome.error is not None:
+        return f"failed: {outcome.error.what}"
+    words: str = "is there already" if outcome.reused else outcome.state
+    if outcome.state == "stopped" and going is not None:
+        words = f"stopped after {going.done} round{'s'[: going.done != 1]}"
+    if going is not None and going.best is not None:
+        words += f", best accuracy {going.best:.1%}"
+        words += f", {clock(time.monotonic() - going.began, exact=True)}"
+    return words
+
+
+def _style(outcome: Outcome) -> str:
+    return {"failed": "red", "stopped": "dim"}.get(outcome.state, "")
+
+
+def show_failures(failed: Sequence[Outcome]) -> None:
+    """Say at the end which runs failed, and why."""
+    for outcome in failed:
+        assert outcome.error is not None
+        where = f" ({shown_path(outcome.folder)})" if outcome.folder else ""
+        error = outcome.error
+        render.error(f"{outcome.wanted.name}{where}: {error.what}", error.near, error.do)

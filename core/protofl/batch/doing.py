@@ -1,0 +1,181 @@
+"""What a process of a batch does: a run is tried, or done, and told about as it goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from protofl.batch.estimate import pace, seconds_of, steps_in, workload
+from protofl.batch.wanted import of_values
+from protofl.dry_step.step import dry_step
+from protofl.errors import ProtoflError
+from protofl.machine.idle import Idle
+from protofl.participation.taking_part import check_participation
+from protofl.plan.plan import Plan
+from protofl.recorded.once import once
+from protofl.recorded.wanted import Wanted
+from protofl.request.request import Request
+from protofl.rounds import events
+from protofl.rounds.measures import check_measures
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+class Stopped(BaseException):
+    """The run is to stop behind this round; no `Exception`, so that no hook catches it."""
+
+
+class Doing:
+    """Does what the process of a batch is told.
+
+    Args:
+        tell: Takes what is told of it, as JSON can hold it.
+        ask: Whether a run goes on behind a round that has been told.
+    """
+
+    def __init__(self, tell: Tell, ask: Callable[[], bool]) -> None:
+        self._tell, self._ask = tell, ask
+        self._idle = Idle()
+        self._dry: set[str] = set()
+        self._paces: dict[str, dict[str, float]] = {}
+
+    def do(self, order: Mapping[str, Any], request: Request | None = None) -> None:
+        """Carry out an order, and tell its end.
+
+        Args:
+            order: ``do`` is ``try`` or ``run``; ``request`` what is asked for (`to_values`);
+                ``runs`` the runs' folder; ``measure`` whether steps are measured; ``asks`` whether
+                to ask behind each round.
+            request: What is asked for, where it comes from this process.
+        """
+        request = request or of_values(order["request"])
+        try:
+            if order["do"] == "try":
+                found = self._try(request, Path(order["runs"]), measure=order["measure"])
+            else:
+                found = self._run(request, Path(order["runs"]), asks=order["asks"])
+        except Exception as error:
+            self._idle.close()  # a host may be in the middle of something
+            found = {"error": ProtoflError.to_values(error)}
+        self._tell({"end": True, **found})
+
+    def close(self) -> None:
+        """End the hosts that wait for a next run."""
+        self._idle.close()
+
+    # --- before anything is trained -------------------------------------------------------------
+
+    def _try(self, request: Request, runs: Path, *, measure: bool) -> dict[str, Any]:
+        """Plan a run and, unless it is finished already, do its dry step."""
+        wanted = Wanted.of(request, events.ignore)  # its notes come when it is done
+        plan, s = wanted.plan, wanted.plan.settings
+        plan.split(0)
+        check_measures(plan)
+        check_participation(plan)
+        there = wanted.candidates(runs)
+        part = next((part for run in there if (part := wanted.part_of(run))), None)
+        part = part or next(filter(wanted.can_extend, there), None)
+        load, done = workload(plan), part.rounds_done if part else 0
+        found: dict[str, Any] = {
+            "identity": wanted.identity,
+            "folder": str(part.folder) if part else None,
+            "done": done,
+            **_asked(plan),
+            "device": plan.device.type,
+            "steps": steps_in(load),
+        }
+        if done < s.rounds * s.trials:
+            alike = _without(request.options, "seed", "trials", "rounds")
+            if s.dry_step and alike not in self._dry:
+                dry_step(plan)
+                self._dry.add(alike)
+            if measure:
+                left = 1 - done / (s.rounds * s.trials)
+                found["seconds"] = seconds_of(load, self._pace(plan, request.options)) * left
+        return found
+
+    def _pace(self, plan: Plan, options: Mapping[str, Any]) -> dict[str, float]:
+        """Seconds of steps, measured once for runs in which they are the same."""
+        alike = _without(options, *SAME_STEP)
+        if alike not in self._paces:
+            self._paces[alike] = pace(plan)
+        return self._paces[alike]
+
+    # --- a run ----------------------------------------------------------------------------------
+
+    def _run(self, request: Request, runs: Path, *, asks: bool) -> dict[str, Any]:
+        """Have a run done, unless it is done already."""
+        trained = 0
+
+        def follow(event: events.Event) -> None:
+            nonlocal trained
+            match event:
+                case events.Note():
+                    self._note(event.text)
+                case events.Planned():
+                    folder = event.folder
+                    there = str(folder.path) if folder.rows else None
+                    about = {"folder": there, "done": len(folder.rows), **_asked(event.plan)}
+                    self._tell({"planned": True, **about})
+                    for row in folder.rows:
+                        self._row(row, asks=asks, before=True)
+                case events.FolderMade():
+                    self._tell({"folder": str(event.folder.path)})
+                case events.RoundDone():
+                    trained += 1
+                    self._row(event.row, asks=asks)
+
+        try:
+            run = once(request, runs, progress=follow, idle=self._idle)
+        except Stopped:
+            return {"state": "stopped"}
+        about = {key: run.config[key] for key in ("seed", "rounds", "trials")}
+        return {"state": "finished", "folder": str(run.folder), "reused": not trained, **about}
+
+    def _row(self, row: Mapping[str, Any], *, asks: bool, before: bool = False) -> None:
+        """Tell of a round that is over."""
+        found = {**_plain(row), "extra": _plain(row["extra"]), "seconds": row["seconds"]["total"]}
+        self._tell({"row": found, "before": before, "asks": asks})
+        if asks and not self._ask():
+            raise Stopped
+
+    def _note(self, line: str) -> None:
+        self._tell({"note": line})
+
+
+SAME_STEP = (
+    "seed",
+    "trials",
+    "hold_split",
+    "rounds",
+    "clients",
+    "participation",
+    "partition",
+    "selection",
+    "local_epochs",
+    "lr",
+    "lr_schedule",
+    "momentum",
+    "weight_decay",
+    "eval_every",
+    "options",
+)
+"""Options that hardly change what a mini-batch takes."""
+
+
+def _asked(plan: Plan) -> dict[str, int]:
+    s = plan.settings
+    return {"seed": s.seed, "rounds": s.rounds, "trials": s.trials}
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a row is one number or text."""
+    return {k: v for k, v in row.items() if v is None or isinstance(v, (int, float, str))}
+
+
+def _without(options: Mapping[str, Any], *keys: str) -> str:
+    """Options without some of them, as a text by which equal ones are found."""
+    kept = {key: value for key, value in options.items() if key not in keys}
+    return json.dumps(kept, sort_keys=True, default=str)

@@ -1,0 +1,58 @@
+"""What the tests of batches and sweeps share: methods with options, and runs of them."""
+
+from __future__ import annotations
+
+import protofl as pf
+from protofl.batch.wanted import Wanted
+from protofl.program.naming import requested
+from protofl.request.options import parse_options
+from protofl.request.request import Request
+from runtime_toys import GIVEN, without_times
+from torch.nn.functional import cross_entropy
+
+BATCHES: list[int] = []
+"""The sizes of the mini-batches that were trained."""
+
+
+class Halted(BaseException):
+    """Stands for ^C."""
+
+
+class Scaled:
+    """Cross-entropy times an option, which may fail in a round that another option names."""
+
+    class Config(pf.Config):
+        scale: float = pf.Field(1.0, ge=0, description="factor of the loss")
+        fails: int = pf.Field(-1, description="the round in which the server fails")
+
+    terms = {"ce": "cross-entropy"}
+
+    @pf.hookimpl
+    def local_loss(self, client, batch, output):
+        BATCHES.append(len(batch.y))
+        return {"ce": client.config.scale * cross_entropy(output.logits, batch.y)}
+
+    @pf.hookimpl
+    def server_aggregate(self, server, uploads):
+        if server.round == server.config.fails:
+            raise ValueError("so it was asked for")
+        return {}
+
+
+def request_of(method=Scaled, **options):
+    """What is asked for: a toy run."""
+    options = {**GIVEN, "dry_step": False, **options}
+    if isinstance(method, str):
+        return requested({**options, "method": method})[0]
+    # As `requested` has it, which looks through all that is installed.
+    given = parse_options({**options, "method": "scaled"})
+    return Request(given, extra={("method", "scaled"): method})
+
+
+def wanted(name, method=Scaled, **options):
+    return Wanted(name, request_of(method, **options))
+
+
+def records(outcomes):
+    """The records of runs without what differs between identical ones."""
+    return [without_times(outcome.run.rows) for outcome in outcomes]

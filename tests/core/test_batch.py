@@ -1,0 +1,243 @@
+"""Batches: runs that are wanted, tried before any is trained, done, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import protofl as pf
+import pytest
+from protofl.batch import events
+from protofl.batch.batch import Batch, done
+from protofl.batch.sharing import placed, shared
+from runtime_toys import install, train, without_times
+from sweep_toys import BATCHES, Halted, Scaled, records, request_of, wanted
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch):
+    install(monkeypatch)
+
+
+def here(runs, all_wanted, follow=events.ignore):
+    with Batch(runs, at_once=0, follow=follow) as batch:
+        return batch.do_all(batch.try_all(all_wanted))
+
+
+def test_runs_are_as_they_are_one_by_one(tmp_path):
+    outcomes = here(tmp_path, [wanted("a", lr=0.1), wanted("b", lr=0.2, seed=3)])
+    alone = [
+        train(Scaled, tmp_path / f"alone{n}", dry_step=False, progress=False, **given)
+        for n, given in enumerate(({"lr": 0.1}, {"lr": 0.2, "seed": 3}))
+    ]
+    assert [o.wanted.name for o in outcomes] == ["a", "b"]
+    assert records(outcomes) == [without_times(result.record) for result in alone]
+
+
+def test_what_is_finished_is_not_trained_again(tmp_path):
+    first = here(tmp_path, [wanted("a"), wanted("b", lr=0.2)])
+    told = []
+    again = here(tmp_path, [wanted("b", lr=0.2), wanted("c", lr=0.3)], told.append)
+    assert [o.reused for o in first + again] == [False, False, True, False]
+    assert again[0].folder == first[1].folder
+    assert {e.wanted.name for e in told if isinstance(e, events.Row)} == {"c"}
+
+
+def test_a_mistake_in_the_last_is_found_before_the_first_is_trained(tmp_path):
+    good, bad = wanted("good"), wanted("bad", set={"scale": -1})
+    with pytest.raises(pf.UsageError) as caught:
+        done([good, bad, wanted("worse", set={"scal": 1})], tmp_path, at_once=0)
+    assert "bad (and of 1 more): " in caught.value.what and "scale" in caught.value.what
+    assert not [*tmp_path.glob("*/metrics.jsonl")]
+
+
+def test_the_dry_step_of_each_composition_is_done_beforehand(tmp_path):
+    with pytest.raises(pf.UsageError, match="so it was asked for"):
+        done(
+            [wanted("a", dry_step=True), wanted("b", dry_step=True, set={"fails": 1})],
+            tmp_path,
+            at_once=0,
+        )
+    assert not [*tmp_path.glob("*/metrics.jsonl")]
+
+
+def test_one_that_fails_stops_no_other(tmp_path):
+    outcomes = done(
+        [wanted("bad", rounds=3, set={"fails": 1}), wanted("good")], tmp_path, at_once=0
+    )
+    bad, good = outcomes
+    assert (bad.state, good.state) == ("failed", "finished")
+    assert "so it was asked for" in bad.error.what
+    assert len(bad.run.rows) == 1, "its finished round is there"
+
+
+def test_one_run_that_is_wanted_with_several_numbers_of_rounds_is_one(tmp_path):
+    both = [wanted("one", rounds=1), wanted("three", rounds=3), wanted("again", rounds=1)]
+    outcomes = here(tmp_path, both)
+    assert [len(o.run.rows) for o in outcomes] == [1, 3, 1]
+    assert len({o.folder for o in outcomes}) == 1
+    assert records(outcomes)[0] == records(outcomes)[1][:1]
+
+
+def test_a_later_trial_of_a_run_that_is_there_is_read_from_it(tmp_path):
+    many, later = wanted("many", trials=2), wanted("later", seed=1)
+    outcomes = here(tmp_path, [many]) + here(tmp_path, [later])
+    assert outcomes[1].reused
+    assert [row["trial"] for row in outcomes[1].run.rows] == [0, 0]
+    accuracies = [
+        [r["test_accuracy"] for r in o.run.rows_of(t)]
+        for o, t in zip(outcomes, (1, 0), strict=True)
+    ]
+    assert accuracies[0] == accuracies[1]
+
+
+@pytest.mark.parametrize("moment", [1, 2, 4])
+def test_interrupted_at_any_moment_it_goes_on_to_the_same(tmp_path, moment):
+    both = [wanted("a"), wanted("b", lr=0.2)]
+    whole = here(tmp_path / "whole", both)
+    seen = 0
+
+    def halt(event):
+        nonlocal seen
+        seen += isinstance(event, events.Row)
+        if seen == moment and isinstance(event, events.Row):
+            raise Halted
+
+    with pytest.raises(Halted):
+        here(tmp_path / "halted", both, halt)
+    rows = sum(len(p.read_text().splitlines()) for p in tmp_path.glob("halted/*/metrics.jsonl"))
+    assert rows == moment, "no finished round is lost"
+    told = []
+    on = here(tmp_path / "halted", both, told.append)
+    assert records(on) == records(whole)
+    new = [e for e in told if isinstance(e, events.Row) and not e.before]
+    assert len(new) == 4 - moment
+
+
+def test_steps_are_the_mini_batches_that_are_trained(tmp_path):
+    BATCHES.clear()
+    with Batch(tmp_path, at_once=0) as batch:
+        tried = batch.try_all([wanted("a", local_epochs=2, trials=2)])
+        assert not BATCHES
+        batch.do_all(tried)
+    assert tried[0].steps == len(BATCHES) > 0
+
+
+def test_an_estimate_grows_with_the_work(tmp_path):
+    runs = [wanted("short"), wanted("long", rounds=200), wanted("there", lr=0.4)]
+    here(tmp_path, runs[2:])
+    with Batch(tmp_path, at_once=0) as batch:
+        short, long, there = batch.try_all(runs, measure=True)
+    assert long.seconds == pytest.approx(100 * short.seconds)
+    assert short.seconds > 0 and there.seconds is None and there.finished
+
+
+@pytest.mark.parametrize(
+    ("count", "at_once", "own", "expected"),
+    [
+        (9, None, {}, (4, 1)),
+        (3, None, {}, (3, 1)),
+        (2, None, {}, (2, 2)),
+        (1, None, {}, (1, 4)),
+        (9, 2, {}, (2, 2)),
+        (9, 8, {}, (8, 1)),
+        (9, 0, {}, (1, 0)),
+        (9, None, {"workers": 2}, (2, 2)),
+        (9, None, {"workers": 16}, (1, 4)),
+    ],
+)
+def test_cores_are_shared_out(monkeypatch, count, at_once, own, expected):
+    monkeypatch.setattr("protofl.batch.sharing.usable_cores", lambda: [*range(4)])
+    assert shared([request_of(**own)] * count, at_once) == expected
+    assert shared([request_of(**own)] * count, at_once, on_gpu=True)[0] == (at_once or 1)
+
+
+def test_hosts_are_placed_where_nothing_is_said():
+    free = request_of(backend="auto")
+    assert placed(free, 1).options["backend"] == "local"
+    assert placed(free, 3).options["workers"] == 3
+    for said in ({"workers": 2}, {"backend": "process"}):
+        request = request_of(**{"backend": "auto", **said})
+        assert placed(request, 1) is request
+
+
+# --- in processes ---------------------------------------------------------------------------------
+
+KILLED = '''
+import os, signal
+import protofl as pf
+from torch.nn.functional import cross_entropy
+
+class Killed:
+    """Kills its process in a round."""
+
+    class Config(pf.Config):
+        round: int = pf.Field(-1, description="the round")
+
+    terms = {"ce": "cross-entropy"}
+
+    @pf.hookimpl
+    def local_loss(self, batch, output):
+        return {"ce": cross_entropy(output.logits, batch.y)}
+
+    @pf.hookimpl
+    def server_aggregate(self, server, uploads):
+        if server.round == server.config.round:
+            print("the last words", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {}
+'''
+
+
+@pytest.fixture
+def killed(tmp_path):
+    file = tmp_path / "killed.py"
+    file.write_text(KILLED)
+    return f"{file}:Killed"
+
+
+@pytest.mark.slow
+def test_processes_give_the_same_and_one_that_is_killed_takes_no_other_with_it(tmp_path, killed):
+    runs = [
+        wanted("a", method=killed),
+        wanted("bad", method=killed, rounds=3, set={"round": 1}),
+        wanted("b", method=killed, lr=0.2),
+        wanted("c", method=killed, lr=0.3),
+    ]
+    outcomes = done(runs, tmp_path / "runs", at_once=2)
+    assert [o.state for o in outcomes] == ["finished", "failed", "finished", "finished"]
+    assert f"killed by signal {signal.SIGKILL.value}" in outcomes[1].error.what
+    assert "the last words" in outcomes[1].error.near
+    good = [runs[0], *runs[2:]]
+    alone = here(tmp_path / "alone", good)
+    assert records([outcomes[0], *outcomes[2:]]) == records(alone)
+    on = [wanted("bad", method=killed, rounds=3, set={"round": -1})]
+    assert here(tmp_path / "runs", on)[0].state == "finished"
+
+
+@pytest.mark.slow
+def test_interrupted_runs_in_processes_end_and_keep_their_rounds(tmp_path, killed):
+    runs = [wanted(str(n), method=killed, rounds=500, seed=n) for n in range(2)]
+    seen = set()
+
+    def halt(event):
+        if isinstance(event, events.Row):
+            seen.add(event.wanted.name)
+        if len(seen) == 2:
+            raise Halted
+
+    with pytest.raises(Halted), Batch(tmp_path / "runs", at_once=2, follow=halt) as batch:
+        batch.do_all(batch.try_all(runs))
+    folders = [p.parent for p in Path(tmp_path, "runs").glob("*/metrics.jsonl")]
+    assert len(folders) == 2
+    for folder in folders:
+        assert 0 < len((folder / "metrics.jsonl").read_text().splitlines()) < 500
+        assert pf.load_run(folder).state == "unfinished", "no process has it any more"
+        assert json.loads((folder / "checkpoint/manifest.json").read_text())
+
+
+def test_a_class_of_this_program_can_not_go_to_another_process(tmp_path):
+    with Batch(tmp_path, at_once=1) as batch:
+        tried = batch.try_all([wanted("a")])
+    assert "class of this program" in tried[0].error.what
