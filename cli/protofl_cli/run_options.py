@@ -26,6 +26,9 @@ PANELS: dict[str, tuple[str, ...]] = {
         "participation",
         "selection",
         "participants_from",
+        "unseen",
+        "fine_tune",
+        "join_round",
         "malicious",
         "world",
         "deadline",
@@ -61,6 +64,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "data_dir",
     ),
     "Record and screen": (
+        "validation",
         "eval_every",
         "eval_clients",
         "checkpoint_every",
@@ -90,6 +94,9 @@ METAVAR = {
     "models": "GROUP",
     "dataset": "NAME[:PATH]",
     "subset": "N|1/N",
+    "validation": "SHARE",
+    "unseen": "SHARE|N",
+    "join_round": "N[:SHARE][,…]",
     "partition": "NAME",
     "optimizer": "NAME",
     "lr_schedule": "NAME",
@@ -173,6 +180,10 @@ DEFAULTS = {
     "participants_from": "as --selection says",
     "world": "none: no virtual time",
     "deadline": "none",
+    "validation": "none",
+    "unseen": "none",
+    "fine_tune": "10 times --local-epochs",
+    "join_round": "all from the beginning",
     "clients": "the data set's, otherwise 20",
     "malicious": "none",
     "rounds": "the data set's, otherwise 100",
@@ -218,7 +229,7 @@ def _option(name: str, panel: str) -> inspect.Parameter:
     long = OTHER_NAMES.get(name, name).replace("_", "-")
     types = plain_type(field.annotation)
     kind = types[0] if len(types) == 1 and types[0] in (int, float, bool, Path) else str
-    if name in ("checkpoint_every", "subset"):
+    if name in ("checkpoint_every", "subset", "unseen", "validation"):
         kind = str  # it may be off; it may be a fraction
     annotation: Any = list[str] | None if name in REPEATABLE else kind | None
     description = WORDS.get(name, field.description or "")

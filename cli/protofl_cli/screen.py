@@ -11,15 +11,9 @@ from typing import TYPE_CHECKING, Any
 from protofl.rounds import events
 
 from protofl_cli import render
+from protofl_cli.last_table import result_rows, run_rows
 from protofl_cli.profile_tables import profile_tables, start_line
-from protofl_cli.tables import (
-    clock,
-    composition_rows,
-    result_rows,
-    run_name,
-    run_rows,
-    shown_path,
-)
+from protofl_cli.tables import clock, composition_rows, run_name, shown_path
 
 if TYPE_CHECKING:
     from protofl.folder.result import Result

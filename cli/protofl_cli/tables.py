@@ -1,10 +1,9 @@
-"""What ``protofl run`` prints before and after: the composition, and the last table."""
+"""What ``protofl run`` prints before it trains: the composition; and words that tables share."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import statistics
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +11,9 @@ from typing import TYPE_CHECKING, Any
 from protofl_cli.options import value_text
 
 if TYPE_CHECKING:
-    from protofl.folder.result import Result
     from protofl.folder.run_folder import RunFolder
     from protofl.plan.plan import Plan
     from protofl.plugin.composition import Composition
-
-TRIALS_SHOWN = 5
 
 
 def run_name(plan: Plan) -> str:
@@ -97,9 +93,9 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
             "training",
             ", ".join(
                 [
-                    _count(s.rounds, "round"),
+                    count(s.rounds, "round"),
                     _asked(plan),
-                    _count(s.local_epochs, "epoch"),
+                    count(s.local_epochs, "epoch"),
                     f"batches of {s.batch_size}",
                     optimizer,
                     *extras,
@@ -112,11 +108,12 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
     trials = f", {s.trials} trials" if s.trials > 1 else ""
     malicious = sorted(malicious_clients(plan.seed(0), info.num_clients, s.malicious))
     if malicious:
-        rows.append(("malicious", f"{_count(len(malicious), 'client')}, {_numbers(malicious)}"))
+        rows.append(("malicious", f"{count(len(malicious), 'client')}, {_numbers(malicious)}"))
+    rows += _arrivals(plan)
     rows.append(("seed", f"{s.seed}{trials}"))
     workers = ""
     if s.backend != "local":
-        workers = f" with {_count(s.workers, 'worker')}" if s.workers else ", a worker per core"
+        workers = f" with {count(s.workers, 'worker')}" if s.workers else ", a worker per core"
     where = f"{s.device}, engine {s.engine}, backend {s.backend}{workers}"
     if s.client_store == "disk":
         where += ", clients on disk"
@@ -135,6 +132,26 @@ def _asked(plan: Plan) -> str:
     if choice.name == "uniform":
         return words
     return f"{words} by {_called(choice.text, choice.config)}"
+
+
+def _arrivals(plan: Plan) -> list[tuple[str, str]]:
+    """Who is held out of training, samples and clients, and who comes later."""
+    from protofl.arrivals import NEVER, first_rounds, unseen_clients
+
+    s, split, rows = plan.settings, plan.split(0), list[tuple[str, str]]()
+    if split.validation is not None:
+        held = f"{len(split.validation):,} of the clients' training samples are held out"
+        rows.append(("validation", held))
+    unseen = sorted(unseen_clients(plan.seed(0), plan.info.num_clients, s.unseen))
+    if unseen:
+        tuned = f"; fine-tuned for {count(s.fine_tune, 'epoch')} at the end" if s.fine_tune else ""
+        rows.append(("unseen", f"{count(len(unseen), 'client')}, {_numbers(unseen)}{tuned}"))
+    if s.join_round:
+        first = first_rounds(plan.seed(0), plan.info.num_clients, s.unseen, s.join_round)
+        counts = Counter(first[(first > 0) & (first < NEVER)].tolist())
+        late = [f"{count(n, 'client')} from round {at + 1} on" for at, n in sorted(counts.items())]
+        rows.append(("joining", ", ".join(late)))
+    return rows
 
 
 def _world(plan: Plan) -> str:
@@ -168,105 +185,9 @@ def _numbers(clients: list[int]) -> str:
     return f"in the first trial {', '.join(map(str, clients[:10]))}{more}"
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """``1 round``, ``3 rounds``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def result_rows(result: Result, plan: Plan) -> tuple[list[str], list[list[str]]]:
-    """The last table's headings and its rows; of several trials mean ± std and each."""
-    summary = result.summary
-    trials = summary["trials"]
-    labels = {
-        "best_test_accuracy": "best accuracy",
-        "final_test_accuracy": "final accuracy",
-        "majority_accuracy": "majority guess",
-        "best_server_accuracy": "best server accuracy",
-        "final_server_accuracy": "final server accuracy",
-        "best_honest_accuracy": "best accuracy of the honest",
-        "final_honest_accuracy": "final accuracy of the honest",
-    }
-    labels = {key: label for key, label in labels.items() if key in summary["mean"]}
-    metrics = {k: k.replace("_", " ", 1) for k in summary["mean"] if k not in labels}
-    if len(trials) == 1:
-        rows = [[label, f"{summary[key]:.2%}"] for key, label in labels.items()]
-        of = _count(summary["rounds"], "round")
-        rounds = {"best_test_accuracy": "best_round", "best_server_accuracy": "best_server_round"}
-        rounds["best_honest_accuracy"] = "best_honest_round"
-        for row, key in zip(rows, labels, strict=True):
-            if key in rounds:
-                row[1] += f" after {summary[rounds[key]] + 1} of {of}"
-        rows += [[label, f"{summary[key]:.4f}"] for key, label in metrics.items()]
-        return [], rows
-    # Trial k of seed s is a run with seed s + k, and is named by that.
-    shown = trials if len(trials) <= TRIALS_SHOWN else []
-    rows = [
-        [
-            label,
-            f"{summary['mean'][key]:.2%} ± {summary['std'][key]:.2%}",
-            *(f"{trial[key]:.2%}" for trial in shown),
-        ]
-        for key, label in labels.items()
-    ]
-    rows.insert(1, ["best after", "", *(_count(t["best_round"] + 1, "round") for t in shown)])
-    if not shown:
-        del rows[1]
-    for key, label in metrics.items():
-        spread = f"{summary['mean'][key]:.4f} ± {summary['std'][key]:.4f}"
-        rows.append([label, spread, *(f"{trial[key]:.4f}" for trial in shown)])
-    return ["mean ± std", *(f"seed {plan.seed(t['trial'])}" for t in shown)], rows
-
-
-def run_rows(result: Result) -> list[tuple[str, str]]:
-    """Spread over clients, traffic and seconds."""
-    rows = []
-    record = result.record
-    last = max(result.client_accuracies, default=None)
-    spread = sorted(result.client_accuracies[last].values()) if last is not None else []
-    evaluated = [r for r in record if r["test_accuracy"] is not None]
-    if result.summary["eval_clients"] == "participants" and evaluated:
-        count = evaluated[-1]["evaluated"]
-        words = f"the clients that a round trained, {count:,} in the last; the guess is of all"
-        rows.append(("accuracy of", words))
-    if spread:
-        rows.append(
-            (
-                "over clients",
-                f"{spread[0]:.1%} … {spread[-1]:.1%}, median {statistics.median(spread):.1%}, "
-                f"std {statistics.pstdev(spread):.1%}",
-            )
-        )
-    elif evaluated:  # the run was finished before
-        mean, std = evaluated[-1]["client_test_accuracy"], evaluated[-1]["test_accuracy_std"]
-        rows.append(("over clients", f"mean {mean:.1%}, std {std:.1%}"))
-    # In round 0 many methods have nothing to send down yet.
-    usual = [r for r in record if r["round"] > 0] or record
-    for way in ("upload", "download"):
-        floats = statistics.mean(r[f"{way}_floats"] for r in usual)
-        size = statistics.mean(r[f"{way}_bytes"] for r in usual)
-        amount = f"{floats:,.0f} floats, {bytes_text(size)}" if size else "nothing"
-        rows.append((f"{way} a round", amount))
-    stages = [k for k in record[-1]["seconds"] if k != "total"]
-    total = statistics.mean(r["seconds"]["total"] for r in record)
-    rows.append(("seconds a round", f"{total:.2f}"))
-    spent = [(k, statistics.mean(r["seconds"][k] for r in record)) for k in stages]
-    parts = [f"{k} {value:.2f}" for k, value in spent if value >= 0.005]
-    if "virtual" in record[-1]:
-        lasted = statistics.mean(r["virtual"]["seconds"] for r in record)
-        rows.append(("virtual seconds a round", f"{lasted:.4g}"))
-    reasons = Counter(why for row in record for why in row.get("absent", {}).values())
-    if reasons:
-        each = ", ".join(f"{why} {count:,}" for why, count in reasons.most_common())
-        rows.append(
-            ("absent in all", f"{reasons.total():,} of {_all_asked(record):,} asked: {each}")
-        )
-    # Hosts work side by side, so what they spend together may exceed the round.
-    rows.append(("by stage", ", ".join(parts) + (" (all hosts)" if parts else "")))
-    return rows
-
-
-def _all_asked(record: list[dict[str, Any]]) -> int:
-    """Clients that were asked, over all rounds."""
-    return sum(row["participants"] + len(row.get("absent", {})) for row in record)
 
 
 def bytes_text(size: float) -> str:

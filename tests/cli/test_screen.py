@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
+from protofl_cli.last_table import result_rows
 from protofl_cli.screen import Screen
-from protofl_cli.tables import result_rows
 
 
 def test_it_leaves_no_thread_behind():

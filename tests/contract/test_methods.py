@@ -183,3 +183,21 @@ def test_a_run_may_go_on_elsewhere(fed, monkeypatch, tmp_path, first, then):
     assert toyfed.same(*(toyfed.fingerprint(run)[:2] for run in (whole, again)))
     for number in range(4):
         assert toyfed.same(*(toyfed.own_state(run.client(number)) for run in (whole, again)))
+
+
+# --- clients that come later, or never ------------------------------------------------------------
+
+
+def test_a_client_that_never_trains_is_scored_and_fine_tuned(fed):
+    """And one that comes later takes part."""
+    found = fed(unseen=1, fine_tune=2, join_round="1:0.3", validation=0.25, rounds=2)
+    first, last = found.rounds(2)
+    (unseen,), (joined,) = last["unseen"], last["joined"]
+    asked = [{job.client for job, _ in found.pool.trained if job.round == n} for n in range(2)]
+    assert joined not in asked[0] and asked[1] == {*range(4)} - {unseen}
+    assert unseen not in found.pool.host.trained
+    for line, figures in ((first, ["unseen"]), (last, ["unseen", "fine_tuned"])):
+        for name in figures:
+            assert 0 <= line[f"{name}_accuracy"] <= 1
+            assert [*line[f"client_{name}_accuracies"]] == [str(unseen)]
+    assert "fine_tuned_accuracy" not in first

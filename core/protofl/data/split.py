@@ -42,6 +42,9 @@ class Split:
         global_test: Rows [N_test] of the server's test set where there are public data, or None.
         partitioner: Name of the partitioner; ``own`` for data that come already split.
         notes: Lines to tell the user of something unusual that was done.
+        validation: Validation rows, client after client, which are in no other part; None where
+            nothing is held out.
+        validation_offsets: Starts [M+1] int64 in ``validation``.
     """
 
     rows: Tensor
@@ -50,6 +53,8 @@ class Split:
     global_test: Tensor | None = None
     partitioner: str = ""
     notes: list[str] = field(default_factory=list)
+    validation: Tensor | None = None
+    validation_offsets: Tensor | None = None
 
     @property
     def num_clients(self) -> int:
@@ -68,6 +73,13 @@ class Split:
     def test(self, client_id: int) -> Tensor:
         """Rows [n] that client ``client_id`` is tested on."""
         return self._piece(2 * client_id + 1)
+
+    def held_out(self, client_id: int) -> Tensor | None:
+        """Rows [n] on which client ``client_id`` is validated, maybe none; None without any."""
+        if self.validation is None or self.validation_offsets is None:
+            return None
+        start, end = self.validation_offsets[client_id : client_id + 2].tolist()
+        return self.validation[start:end]
 
     def _piece(self, index: int) -> Tensor:
         if not 0 <= index < len(self.offsets) - 1:
@@ -88,6 +100,8 @@ class Split:
             offsets=torch.arange(pieces + 1) * len(rows),
             public=None if self.public is None else self.public[:size],
             global_test=None if self.global_test is None else self.global_test[:size],
+            validation=None,
+            validation_offsets=None,
         )
 
     def counts(self, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
@@ -110,7 +124,10 @@ class Split:
     def hash(self) -> str:
         """SHA-256 (hex) over all rows and offsets; identifies the split in a record."""
         digest = hashlib.sha256()
-        for tensor in (self.rows, self.offsets, self.public, self.global_test):
+        parts = [self.rows, self.offsets, self.public, self.global_test]
+        if self.validation is not None:
+            parts += [self.validation, self.validation_offsets]
+        for tensor in parts:
             if tensor is None:
                 digest.update(b"none;")
             else:
@@ -318,11 +335,19 @@ def _record(split: Split, data: Dataset) -> dict[str, Any]:
         "classes": list(data.classes),
         "train_counts": train_counts.tolist(),
         "test_counts": test_counts.tolist(),
+        **({} if split.validation is None else {"validation_counts": _validation(split, data)}),
         "public_samples": 0 if split.public is None else len(split.public),
         "global_test_samples": 0 if split.global_test is None else len(split.global_test),
         "notes": list(split.notes),
         "hash": split.hash,
     }
+
+
+def _validation(split: Split, data: Dataset) -> list[list[int]]:
+    """Validation samples of each client and class."""
+    held = [split.held_out(client) for client in range(split.num_clients)]
+    labels = [data.y[rows] for rows in held if rows is not None]
+    return [torch.bincount(y, minlength=data.num_classes).tolist() for y in labels]
 
 
 def majority_correct(train_counts: Tensor, test_counts: Tensor) -> float:

@@ -82,7 +82,8 @@ def for_dry_rounds(plan: Plan, clients: int) -> Plan:
     All have client 0's first batch, and there are no more public or global test samples than that.
     """
     # Methods keep no state on themselves, so nothing is left behind by sharing them.
-    changes = {"eval_every": 1, "on_bad_upload": "stop", "measure": []}
+    changes: dict[str, Any] = {"eval_every": 1, "on_bad_upload": "stop", "measure": []}
+    changes |= {"unseen": 0.0, "join_round": None}
     few, public = plan.settings.batch_size, plan.public_data
     return replace(
         plan,

@@ -32,12 +32,15 @@ class Result:
 def is_best(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a round is the best of its trial so far: the first with its accuracy.
 
+    It is chosen on validation samples where any are held out, else on test samples.
+
     Args:
         row: The round's line of ``metrics.jsonl``.
         rows: The lines before.
     """
-    own, accuracy = row["trial"], row["test_accuracy"]
-    before = [r["test_accuracy"] for r in rows if r["trial"] == own]
+    chosen_on = "validation_accuracy" if "validation_accuracy" in row else "test_accuracy"
+    own, accuracy = row["trial"], row[chosen_on]
+    before = [r.get(chosen_on) for r in rows if r["trial"] == own]
     return accuracy is not None and all(other is None or other < accuracy for other in before)
 
 
@@ -58,14 +61,26 @@ WHOSE = ("server", "honest")
 """Whose accuracy a summary has beside all clients', where there is one."""
 
 
+SELECTED = (
+    "validation_selected_test_accuracy",
+    "validation_selected_client_test_accuracy",
+    "best_validation_accuracy",
+)
+"""What a summary says of the round that is chosen on validation samples, beside its number."""
+
+UNSEEN = ("final_unseen_accuracy", "fine_tuned_accuracy", "unseen_majority_accuracy")
+"""What a summary says of the clients that never train."""
+
+
 def summarise(
-    rows: list[dict[str, Any]], majority: Callable[[int], float], about: Mapping[str, Any]
+    rows: list[dict[str, Any]], majority: Callable[..., float], about: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What ``summary.json`` holds: best and final accuracy, over trials mean and deviation.
 
     Args:
         rows: The lines of ``metrics.jsonl``.
-        majority: Gives the accuracy of always guessing a client's commonest class, by trial.
+        majority: Gives the accuracy of always guessing a client's commonest class, by trial, and
+            of some of the clients where they are named.
         about: What else it says of the run.
     """
     trials = []
@@ -81,6 +96,8 @@ def summarise(
                 "final_client_test_accuracy": own[-1]["client_test_accuracy"],
                 "final_test_accuracy_std": own[-1]["test_accuracy_std"],
                 "majority_accuracy": majority(trial),
+                **_selected(own),
+                **_unseen(own, majority),
                 **_best_and_final(own, "server", lambda r: r["extra"].get("server_test_accuracy")),
                 **_best_and_final(own, "honest", lambda row: row.get("honest_accuracy")),
                 **{key: who for key, who in own[-1].items() if key == "malicious"},
@@ -91,7 +108,8 @@ def summarise(
     first = trials[0]
     keys = ["best_test_accuracy", "final_test_accuracy", "majority_accuracy"]
     others = [f"{which}_{whose}_accuracy" for whose in WHOSE for which in ("best", "final")]
-    keys += [key for key in others if all(key in trial for trial in trials)]
+    others += [*SELECTED, *UNSEEN]
+    keys += [key for key in others if all(trial.get(key) is not None for trial in trials)]
     keys += [k for k in ("virtual_seconds",) if k in first]
     keys += [k for k in _final_figures(rows) if all(trial.get(k) is not None for trial in trials)]
     mean = {k: sum(t[k] for t in trials) / len(trials) for k in keys}
@@ -119,6 +137,30 @@ def _best_and_final(
         f"best_{whose}_round": round,
         f"final_{whose}_accuracy": shares[-1][0],
     }
+
+
+def _selected(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The round that is chosen on validation samples; empty where there are none."""
+    scored = [row for row in rows if row.get("validation_accuracy") is not None]
+    if not scored:
+        return {}
+    chosen = max(scored, key=lambda row: (row["validation_accuracy"], -row["round"]))
+    found = (chosen[k] for k in ("test_accuracy", "client_test_accuracy", "validation_accuracy"))
+    return {
+        "validation_selected_round": chosen["round"],
+        **dict(zip(SELECTED, found, strict=True)),
+    }
+
+
+def _unseen(rows: list[dict[str, Any]], majority: Callable[..., float]) -> dict[str, Any]:
+    """The last accuracy of the clients that never train; empty where there are none."""
+    last = rows[-1]
+    if "unseen" not in last:
+        return {}
+    found = last["unseen_accuracy"], last.get("fine_tuned_accuracy")
+    guess = majority(last["trial"], last["unseen"])
+    figures = zip(UNSEEN, (*found, guess), strict=True)
+    return {"unseen": last["unseen"], **{key: value for key, value in figures if value is not None}}
 
 
 def _virtual_seconds(rows: list[dict[str, Any]]) -> dict[str, float]:

@@ -56,7 +56,8 @@ def check_reply(
 
 def _check_counts(found: Mapping[str, Any]) -> None:
     """Samples that were seen, and scored."""
-    scores = {"train": found["train"]} if found.get("train") is not None else {}
+    further = ("train", "validation")
+    scores = {name: found[name] for name in further if found.get(name) is not None}
     if "correct" in found:
         scores["test"] = found["correct"], found["count"]
     for whose, pair in scores.items():

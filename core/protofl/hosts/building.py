@@ -34,6 +34,7 @@ class Builder:
         architecture = plan.info.architecture_of(client)
         layout = architecture.channels_last
         split, public = plan.split(trial), plan.public_samples(trial, layout)
+        held = split.held_out(client)
         record = ClientRecord(
             id=client,
             info=plan.info,
@@ -43,6 +44,7 @@ class Builder:
             configs=plan.composition.configs,
             train=plan.samples(split.train(client), layout),
             test=plan.samples(split.test(client), layout),
+            validation=None if held is None else plan.samples(held, layout),
             public=public,
             model=plan.initial_model(client, trial) if model is None else model,
             spans=self.spans,

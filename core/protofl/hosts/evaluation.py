@@ -18,23 +18,27 @@ from protofl.wire.payload import Payload
 
 def score(
     plan: Plan, record: ClientRecord, download: Payload, job: Evaluate, profile: HostProfile
-) -> tuple[list[tuple[int, int]], Payload]:
+) -> tuple[dict[str, tuple[int, int]], Payload]:
     """How many samples a client predicts rightly, and of how many; it stays what it was.
 
     Args:
         plan: The run.
         record: The client.
-        download: What it would download next.
-        job: Says after which round it is scored, and how many features are wanted.
+        download: What it would download next; one that was fine-tuned has received it.
+        job: After which round it is scored, whether it was fine-tuned, and how many features are
+            wanted.
         profile: Takes the operators, where they are sampled.
 
     Returns:
-        Of its test samples and, where they are measured, of its training samples; and what the test
-        samples' scores count in the run's metrics, with the features.
+        Of its ``test`` samples, its ``validation`` samples where any are held out, and its
+        ``train`` samples where they are measured; and what the test samples' scores count in the
+        run's metrics, with the features.
     """
-    scored = [record.test]
+    scored = {"test": record.test}
+    if record.validation is not None:
+        scored["validation"] = record.validation
     if "train-accuracy" in plan.settings.measure:
-        scored.append(record.train)
+        scored["train"] = record.train
     composition, client = plan.composition, Client(record, plan.composition.main)
     place = f"client {record.id}, evaluation of round {job.round}"
     measured, kept, found = plan.metrics or composition.has("score_client"), [], Payload()
@@ -42,12 +46,13 @@ def score(
     with record.unchanged() if writes else record.same_download():
         record.received, record.round = download, job.round
         with naming(f"receive, {place}"):
-            composition.lifecycle("receive", client=client)
+            if not job.epochs:
+                composition.lifecycle("receive", client=client)
         record.set_mode(False)
         correct = torch.zeros(len(scored), dtype=torch.int64, device=plan.device)
         size = record.architecture.eval_batch
         with profile.operators("evaluate"), torch.no_grad(), naming(f"inference, {place}"):
-            for number, samples in enumerate(scored):
+            for number, samples in enumerate(scored.values()):
                 for x, y in zip(samples.chunks(size), torch.split(samples.y, size), strict=False):
                     with autocast(plan.settings.precision, plan.device):
                         scores = composition.call("inference", client=client, x=x)
@@ -61,5 +66,5 @@ def score(
             with naming(f"features, {place}"):
                 found |= test_features(plan, record, job.observe)
     record.forget_scratch()
-    counts = [(right, len(each)) for right, each in zip(correct.tolist(), scored, strict=True)]
-    return counts, found
+    counts = (len(samples) for samples in scored.values())
+    return dict(zip(scored, zip(correct.tolist(), counts, strict=True), strict=True)), found

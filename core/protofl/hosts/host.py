@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from protofl.errors import Late, naming, told_of_memory
@@ -178,19 +178,24 @@ class Host:
         return reply
 
     def _evaluate(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:
-        with self._store.lent(job.client, trains=False) as record:
+        lent = self._store.lent(job.client, trains=False)
+        with lent as record, record.unchanged() if job.epochs else nullcontext():
             clock.lap("setup")
             place = f"download, client {job.client}, evaluation of round {job.round}"
             with naming(place), record.same_download():
                 record.round = job.round
                 download = self._read(job.blob, Client(record, self.plan.composition.main))
+            if job.epochs:
+                tuning = self._trainer.fine_tune(record, download, job, clock)
+                carry_out(self.plan.choices["engine"], [tuning])
             counts, found = score(self.plan, record, download, job, self._profile)
         clock.lap("evaluate")
-        (correct, count), *train = counts
+        correct, count = counts["test"]
         return work.EvaluateReply(
             clock.seconds,
             correct=correct,
             count=count,
-            train=train[0] if train else None,
+            train=counts.get("train"),
+            validation=counts.get("validation"),
             blob=found.to_bytes(),
         )

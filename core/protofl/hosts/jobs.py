@@ -144,11 +144,14 @@ class Evaluate(RoundJob):
 
     Attributes:
         observe: Test samples whose features are wanted too, at most.
+        epochs: Epochs for which it is trained on its own samples before, and not for long: then
+            it is what it was.
     """
 
     op = "evaluate"
 
     observe: int = 0
+    epochs: int = 0
 
 
 @dataclass
@@ -232,11 +235,13 @@ class EvaluateReply(Reply):
         correct: Test samples predicted rightly.
         count: Test samples.
         train: The same two of the training samples, where they are measured.
+        validation: The same two of the validation samples, where any are held out.
     """
 
     correct: int = 0
     count: int = 0
     train: tuple[int, int] | None = None
+    validation: tuple[int, int] | None = None
 
 
 class Pool(Protocol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from protofl.data.batches import Samples, batch_bounds, training_batches
 from protofl.errors import ENDS, RunFailure, naming
 from protofl.gate.downloads import DownloadGate
-from protofl.hosts.jobs import Reply, Train, TrainReply
+from protofl.hosts.jobs import Evaluate, Reply, Train, TrainReply
 from protofl.hosts.train_job import TrainJob
 from protofl.models.slots import parameter_groups
 from protofl.plan.plan import Plan
@@ -103,12 +104,10 @@ class Trainer:
             with naming(f"download, {place}"):
                 record.received = self._read(asked.blob, client)
         clock.lap("payload")
-        record.begin_work()
-        with naming(f"receive, {place}"):
-            plan.composition.lifecycle("receive", client=client)
+        self._begin(record, client, place)
         for phase in self._phases:
             if phase.when == asked.when and self._takes_place(phase, record):
-                yield from self._phase(record, phase, clock, reply)
+                yield from self._phase(record, phase, clock, reply, plan.rate(record.round))
         spent = record.feature_seconds
         clock.lap("train", less=spent)
         if asked.when == "before_upload":
@@ -122,6 +121,33 @@ class Trainer:
         clock.seconds["prototypes"], record.feature_seconds = record.feature_seconds, 0.0
         return reply
 
+    def fine_tune(
+        self, record: ClientRecord, download: Payload, asked: Evaluate, clock: Clock
+    ) -> Training:
+        """The phases on a client's own samples before its upload, at the run's learning rate.
+
+        Args:
+            record: The client.
+            download: What it received.
+            asked: For how many epochs, and in which round.
+            clock: Books seconds by stage.
+        """
+        reply, record.round, record.received = TrainReply(clock.seconds), asked.round, download
+        place = f"client {record.id}, fine-tuning after round {asked.round}"
+        self._begin(record, Client(record, self._plan.composition.main), place)
+        for phase in self._phases:
+            own = (phase.when, phase.data) == ("before_upload", "private")
+            if own and self._takes_place(phase, record):
+                longer = replace(phase, epochs=asked.epochs)
+                yield from self._phase(record, longer, clock, reply, 1.0)
+        record.end_work(keep_received=False)
+        return reply
+
+    def _begin(self, record: ClientRecord, client: Client, place: str) -> None:
+        record.begin_work()
+        with naming(f"receive, {place}"):
+            self._plan.composition.lifecycle("receive", client=client)
+
     def _takes_place(self, phase: Phase, record: ClientRecord) -> bool:
         """Whether there is something to train by: what the phase needs, and a term of it."""
         if not self._plan.composition.terms_of(phase):
@@ -129,13 +155,13 @@ class Trainer:
         return phase.needs is None or phase.needs in record.received
 
     def _phase(
-        self, record: ClientRecord, phase: Phase, clock: Clock, reply: TrainReply
+        self, record: ClientRecord, phase: Phase, clock: Clock, reply: TrainReply, rate: float
     ) -> Generator[TrainJob, Trained, None]:
         """Prepare a phase, have it trained, add what training did to the reply, conclude it."""
         composition = self._plan.composition
         client = Client(record, composition.main)
         place = f"client {record.id}, round {record.round}"
-        job, seen = self._job(record, phase, client)
+        job, seen = self._job(record, phase, client, rate)
         record.set_mode(True)
         clock.lap("train")
         steps = self._profile.spans.span(f"{phase.name} steps", "engine")
@@ -153,7 +179,9 @@ class Trainer:
             with torch.no_grad():
                 composition.lifecycle("after_training", client=client)
 
-    def _job(self, record: ClientRecord, phase: Phase, client: Client) -> tuple[TrainJob, int]:
+    def _job(
+        self, record: ClientRecord, phase: Phase, client: Client, rate: float
+    ) -> tuple[TrainJob, int]:
         """What the engine is asked to do, and the samples that it will see."""
         plan, settings = self._plan, self._plan.settings
         samples = self._samples(record, phase)
@@ -165,7 +193,7 @@ class Trainer:
         with global_stream(record.seed, *keys), naming(place), torch.no_grad():
             given = plan.composition.lifecycle("before_training", client=client)
             loss = plan.composition.loss(client, given, phase)
-        rate, slots = plan.rate(record.round), dict(record.slots())
+        slots = dict(record.slots())
         groups = parameter_groups(record.model, slots, settings.lr, rate, phase.trains)
         job = TrainJob(
             model=record.model,

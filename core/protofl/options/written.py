@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Container, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
 from protofl.errors import UsageError
+
+JOINS = "write --join-round N[:SHARE], several apart by commas: 20, 20:0.3, 10:0.2,20:0.2"
+"""How ``--join-round`` is written."""
+
+_JOIN = re.compile(r"(\d{1,8})(?::(\d*\.?\d+(?:e-?\d+)?|\d+/\d+))?")
 
 
 def check_texts(values: Any) -> None:  # noqa: ANN401 - as JSON or TOML has them
@@ -132,6 +138,25 @@ def names_in(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
     parts = value.split(",") if isinstance(value, str) else value
     texts = isinstance(parts, list) and all(isinstance(part, str) for part in parts)
     return [*dict.fromkeys(filter(None, map(str.strip, parts)))] if texts else parts
+
+
+def read_joins(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
+    """``--join-round`` in one form: ``ROUND:SHARE`` apart by commas, in order of rounds.
+
+    Entries without a share divide the clients evenly: with k of them, 1/(k+1) come in each.
+
+    Raises:
+        ValueError: It is of another form.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    items = value if isinstance(value, (list, tuple)) else str(value).split(",")
+    found = [_JOIN.fullmatch(str(item).replace(" ", "")) for item in items]
+    if not found or not all(found):
+        raise ValueError(JOINS)
+    rest = f"1/{len(found) + 1}"
+    pairs = sorted((int(m[1]), m[2] or rest) for m in found if m)
+    return ",".join(f"{round}:{share}" for round, share in pairs)
 
 
 def every(value: Any) -> Any:  # noqa: ANN401 - it may come from a file

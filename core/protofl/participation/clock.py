@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from protofl.data.batches import batch_bounds
 from protofl.files.numbers import short
 from protofl.hosts.jobs import TrainReply
@@ -88,9 +90,9 @@ class Clock:
 
     # --- a round ----------------------------------------------------------------------------------
 
-    def wait(self, least: int) -> Moment:
-        """When the next round begins: as soon as so many clients are there."""
-        return self._world.wait(self.elapsed, least)
+    def wait(self, least: int, among: np.ndarray | None = None) -> Moment:
+        """When the next round begins: as soon as so many clients are there, of some or of all."""
+        return self._world.wait(self.elapsed, least, among)
 
     def ask(self, moment: Moment, awaited: int, *, limited: bool) -> None:
         """A round begins.

@@ -8,6 +8,7 @@ from typing import Any
 from protofl.errors import RunFailure, UsageError
 from protofl.hosts.jobs import TrainReply
 from protofl.participation.clock import Clock
+from protofl.participation.members import Members
 from protofl.participation.replay import Recorded, recorded_clients, usual
 from protofl.participation.selection import Selection
 from protofl.participation.world import Moment, World
@@ -28,6 +29,9 @@ class Participation:
         self._recorded = (
             {} if plan.dry else recorded_clients(plan) if recorded is None else recorded
         )
+        self.members = Members(plan)
+        """The clients that there are in a round."""
+        self._check_recorded()
         self._selection = Selection(plan)
         self._clock = Clock(plan) if "world" in plan.choices and not plan.dry else None
 
@@ -40,6 +44,7 @@ class Participation:
         """Begin a trial, or go on with it behind the lines of its record."""
         own = [row for row in rows if row["trial"] == trial]
         self._trial = trial
+        self.members.start(trial)
         self._selection.start(trial)
         for row in own:
             self._selection.take_up(row)
@@ -54,14 +59,15 @@ class Participation:
         """
         if self._plan.dry:
             return [*range(self._plan.info.num_clients)]
-        settings, count = self._plan.settings, self._plan.info.participants
+        settings, count = self._plan.settings, self.members.asked(round)
+        there = self.members.at(round)
         recorded = self._recorded.get((self._trial, round))
         if self._clock is None:
-            return self._selection.choose(round, count) if recorded is None else recorded
+            return self._selection.choose(round, count, there) if recorded is None else recorded
         if recorded is not None:
             self._clock.ask(Moment(self._clock.elapsed), len(recorded), limited=False)
             return recorded
-        moment = self._clock.wait(max(1, settings.min_clients))
+        moment = self._clock.wait(max(1, settings.min_clients), there)
         asked = self._selection.choose(
             round, more_than(count, settings.over_select), moment.clients
         )
@@ -113,9 +119,25 @@ class Participation:
             {c: sum(reply.sums.values()) / max(reply.samples, 1) for c, reply in replies.items()}
         )
 
-    def line(self) -> dict[str, Any]:
+    def line(self, round: int) -> dict[str, Any]:
         """What the round's line of the record says; the round is over."""
-        return {**self._selection.line(), **(self._clock.line() if self._clock else {})}
+        clock = self._clock.line() if self._clock else {}
+        return {**self.members.line(round), **self._selection.line(), **clock}
+
+    def _check_recorded(self) -> None:
+        """Whether there are the clients of ``--participants-from``.
+
+        Raises:
+            UsageError: One is unseen, or comes later.
+        """
+        for (trial, round), clients in self._recorded.items():
+            self.members.start(trial)
+            if strange := {*clients}.difference(self.members.numbers(round)):
+                raise UsageError(
+                    f"--participants-from: client {min(strange)} took part in round {round} of "
+                    f"trial {trial}, and is unseen here, or comes later",
+                    do="give the same --unseen and --join-round as that run had",
+                )
 
 
 def check_participation(plan: Plan) -> None:
@@ -125,11 +147,12 @@ def check_participation(plan: Plan) -> None:
         UsageError: Options exclude each other, ask for more clients than there are, or the
             plugins can't meet theirs.
     """
-    settings, info = plan.settings, plan.info
-    if settings.min_clients > info.participants:
+    settings, info, members = plan.settings, plan.info, Members(plan)
+    least = members.asked(0)
+    if settings.min_clients > least:
         raise UsageError(
             f"--min-clients {settings.min_clients} is not possible: a round has "
-            f"{info.participants} participants",
+            f"{least} participants",
             do="lower it, or raise --participation",
         )
     if settings.min_clients == 0 and settings.eval_clients == "participants":
@@ -145,7 +168,10 @@ def check_participation(plan: Plan) -> None:
                     do="choose their devices with --world (see: protofl list-plugins --kind world)",
                 )
     elif settings.over_select:
-        asked = min(more_than(info.participants, settings.over_select), info.num_clients)
+        asked = min(
+            more_than(info.participants, settings.over_select),
+            info.num_clients - len(members.unseen),
+        )
         if asked == info.participants:
             raise UsageError(
                 f"--over-select {settings.over_select:g} asks nobody more: a round has "
@@ -155,7 +181,7 @@ def check_participation(plan: Plan) -> None:
     if settings.participants_from is None:
         selection = Selection(plan)
         selection.start(0)
-        selection.choose(0, info.participants)
+        selection.choose(0, least, members.at(0))
     if settings.world is not None:
         World(plan).device(0)
 

@@ -106,8 +106,13 @@ class World:
                 self._devices[client] = device_of(found)
         return self._devices[client]
 
-    def wait(self, seconds: float, least: int) -> Moment:
+    def wait(self, seconds: float, least: int, among: np.ndarray | None = None) -> Moment:
         """The first moment from ``seconds`` on at which so many clients are there.
+
+        Args:
+            seconds: The moment.
+            least: How many.
+            among: The clients of whom they are, ascending; None for all.
 
         Raises:
             RunFailure: There is none.
@@ -116,9 +121,11 @@ class World:
         for _ in range(WAITS):
             found = self._presence(now)
             if found is None:
-                return Moment(now)
+                return Moment(now, among)
             there, until = found
             clients = np.flatnonzero(there)
+            if among is not None:
+                clients = np.intersect1d(clients, among, assume_unique=True)
             if len(clients) >= least:
                 return Moment(now, clients, until)
             now = float(until.min(initial=math.inf))

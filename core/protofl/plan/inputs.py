@@ -15,6 +15,7 @@ from protofl.data.npz import options_like
 from protofl.data.preparation import AsStored, Preparation, pixels_for
 from protofl.data.spec import PLURAL, Kind, SampleSpec, in_words
 from protofl.data.split import Split, kept_split, make_split
+from protofl.data.validation import with_validation
 from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError, UsageError
 from protofl.models.architecture import Architecture
@@ -50,7 +51,8 @@ def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable
         partitioner=partitioner.name,
         subset=settings.subset,
     )
-    return lru_cache(maxsize=2)(split)
+    held = partial(with_validation, labels=data.y, share=settings.validation)
+    return lru_cache(maxsize=2)(lambda seed: held(split(seed), seed=seed))
 
 
 def public_data(

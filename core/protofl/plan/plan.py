@@ -6,7 +6,7 @@ The federation loop and every host build the same plan from the same settings, w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -173,9 +173,11 @@ class Plan:
         """Which rows each client trains and is tested on in a trial."""
         return self.splits(self.settings.seed if self.settings.hold_split else self.seed(trial))
 
-    def majority_accuracy(self, trial: int) -> float:
-        """Accuracy of always guessing a client's commonest class in a trial."""
-        return majority_correct(*self.split(trial).counts(self.data.y, self.info.num_classes))
+    def majority_accuracy(self, trial: int, clients: Sequence[int] | None = None) -> float:
+        """Accuracy of always guessing a client's commonest class in a trial; of some or of all."""
+        own = slice(None) if clients is None else [*clients]
+        train, test = self.split(trial).counts(self.data.y, self.info.num_classes)
+        return majority_correct(train[own], test[own])
 
     @cached_property
     def stored(self) -> tuple[torch.Tensor, torch.Tensor]:

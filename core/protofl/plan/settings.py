@@ -20,7 +20,7 @@ from pydantic import (
 from protofl.errors import UsageError, unknown
 from protofl.files.folders import default_data_dir
 from protofl.options.declared import refuse_truths
-from protofl.options.written import names_in, read_share
+from protofl.options.written import names_in, read_joins, read_share
 
 Share = Annotated[float, BeforeValidator(read_share)]
 StopOrSkip = Literal["stop", "skip"]
@@ -45,6 +45,15 @@ class Settings(BaseModel):
     partition: str = option("dirichlet", "the partitioner")
     clients: int = option(20, "clients M", ge=1, le=10_000_000)
     participation: float = option(1.0, "share of clients in a round, ρ", gt=0, le=1)
+    unseen: Share = option(
+        0.0, "clients that never train and are scored apart: a share or, from 1, a number", ge=0
+    )
+    fine_tune: int | None = option(
+        None, "epochs for which unseen clients are trained at the end", ge=0, le=1_000_000
+    )
+    join_round: Annotated[str | None, BeforeValidator(read_joins)] = option(
+        None, "rounds from which further clients take part, and what share of them"
+    )
     malicious: float = option(0.0, "share of clients that are malicious", ge=0, lt=1)
     selection: str = option("uniform", "who is asked in a round, NAME or NAME:PATH")
     world: str | None = option(None, "clients' devices in virtual time, NAME or NAME:PATH")
@@ -57,6 +66,9 @@ class Settings(BaseModel):
     rounds: int = option(100, "rounds T", ge=1, le=10_000_000)
     local_epochs: int = option(1, "epochs of the private phase E", ge=1, le=1_000_000)
     batch_size: int = option(10, "samples per mini-batch", ge=1, le=1_000_000_000)
+    validation: Share = option(
+        0.0, "share of each client's training samples that is held out to choose by", ge=0, le=0.5
+    )
     drop_last: bool = option(False, "leave out the last, smaller batch")
     optimizer: Annotated[str, AfterValidator(str.lower)] = option(
         "sgd", "local optimiser, fresh each round: sgd, adam, or another of torch.optim"

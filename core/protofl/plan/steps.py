@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from protofl.arrivals import check_arrivals, count_unseen, participants, tuning_epochs
 from protofl.data.dataset import Dataset
 from protofl.data.preparation import Preparation
 from protofl.discovery.registry import Registry
@@ -158,13 +159,15 @@ def run_info(
 ) -> RunInfo:
     """What is known of the run before it starts."""
     group, sample = choices["model-group"], preparation.seen(data.sample)
+    check_arrivals(settings, settings.rounds)
+    seen = settings.clients - count_unseen(settings.clients, settings.unseen)
     architectures: list[Architecture] = group.call("architectures")
     further: list[Architecture] = group.call("server_architectures") or []
     return RunInfo(
         group=settings.models,
         architectures=tuple(architectures[: settings.clients]),
         num_clients=settings.clients,
-        participants=max(1, round(settings.participation * settings.clients)),
+        participants=participants(settings.participation, seen),
         num_classes=data.num_classes,
         feature_dim=settings.feature_dim,
         sample=sample,
@@ -236,6 +239,7 @@ def resolved(
     options |= {name: part.dump() for name, part in parts_of(composition, choices).items()}
     update: dict[str, Any] = {
         "options": {name: values for name, values in options.items() if values},
+        "fine_tune": tuning_epochs(settings),
     }
     update |= {o: choices[o].text for o in ("dataset", "selection", "world") if o in choices}
     if settings.participants_from is not None:

@@ -137,8 +137,11 @@ def _ended(event: events.Finished) -> str:
     found, settings = event.result.summary, event.plan.settings
     mean = found["mean"] if settings.trials > 1 else found
     over = f", mean of {settings.trials} trials" if settings.trials > 1 else ""
+    key, words = "validation_selected_test_accuracy", "chosen on validation samples"
+    if key not in mean:
+        key, words = "best_test_accuracy", "best on test samples"
     return (
-        f"best accuracy {mean['best_test_accuracy']:.2%}{over} "
+        f"{words}: {mean[key]:.2%}{over} "
         f"(majority guess {mean['majority_accuracy']:.2%}); run folder: {event.result.folder}"
     )
 

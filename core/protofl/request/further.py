@@ -52,7 +52,10 @@ def with_more(folder: RunFolder, recorded: Mapping[str, Any], plan: Plan) -> Run
     if any(folder.commit is None or trial != folder.commit.trial for trial in again):
         raise UsageError(
             f"--rounds {rounds}: trial {again[0]} was evaluated in its last round, which "
-            f"--eval-every {plan.settings.eval_every} would have left out",
+            f"--eval-every {plan.settings.eval_every} would have left out"
+            if not plan.settings.fine_tune
+            else f"--rounds {rounds}: the unseen clients of trial {again[0]} were fine-tuned after "
+            "what was its last round",
             do=_ANEW,
         )
     if not again:
@@ -60,8 +63,8 @@ def with_more(folder: RunFolder, recorded: Mapping[str, Any], plan: Plan) -> Run
     found = RunFolder.reopen(folder.path, whole=True, back=True)
     if len(found.rows) == len(folder.rows):
         raise UsageError(
-            f"--rounds {rounds}: round {most - 1} would have to be trained again without its "
-            "evaluation, and the round before it is not kept any more",
+            f"--rounds {rounds}: round {most - 1} would have to be trained again without the "
+            "evaluation of a last round, and the round before it is not kept any more",
             do=_ANEW,
         )
     return found
@@ -107,7 +110,8 @@ def _check_kept(folder: RunFolder, done: Mapping[int, int], rounds: int) -> None
 
 
 def _is_other(folder: RunFolder, trial: int, rounds: int, plan: Plan) -> bool:
-    """Whether a trial's last round was evaluated and would not have been, or the reverse."""
+    """Whether a trial's last round was evaluated as one and would not have been, or the reverse."""
     last = [row for row in folder.rows if row["trial"] == trial][-1]
     wanted = rounds % plan.settings.eval_every == 0 or rounds == plan.settings.rounds
-    return bool(last["evaluated"]) != wanted
+    tuned = bool(plan.settings.fine_tune) and rounds == plan.settings.rounds
+    return bool(last["evaluated"]) != wanted or ("fine_tuned_accuracy" in last) != tuned

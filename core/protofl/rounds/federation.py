@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from protofl.folder.run_folder import RunFolder
-from protofl.gate.faults import left_out, refused_upload
-from protofl.gate.replies import diverged
 from protofl.hosts import jobs
 from protofl.machine.cores import compute_threads
 from protofl.metrics.figures import figures_of
@@ -23,6 +21,7 @@ from protofl.rounds import events
 from protofl.rounds.server_side import ServerSide
 from protofl.rounds.stages import Stages
 from protofl.rounds.tally import Tally
+from protofl.rounds.uploads import let_in
 from protofl.views.packing import unpack_server
 from protofl.views.records import ServerRecord
 from protofl.wire.payload import Payload
@@ -153,9 +152,10 @@ class Federation:
         # 6. Evaluation, each client with what it would download next.
         if self.server.evaluates:
             everyone = settings.eval_clients == "all"
-            chosen = range(self.plan.info.num_clients) if everyone else clients
+            chosen = self._who.members.numbers(number) if everyone else clients
             self.evaluate_clients(chosen, number, tally)
             tally.add_metrics(figures_of(self.plan.metrics, tally.counts))
+            self._evaluate_unseen(number, tally)
         with self._spans.span("end_round", "server"):
             extra = self._server_side.end_round(tally)
         if self.flops:
@@ -165,7 +165,7 @@ class Federation:
         self.client_accuracy = tally.accuracy
         rate = {"lr": self.server.lr} if self.plan.scheduled else {}
         line = {"trial": self.trial, "round": number, **tally.line(extra), **rate}
-        return {**line, **self._who.line()}, clients
+        return {**line, **self._who.line(number)}, clients
 
     def train_clients(self, clients: list[int], number: int, tally: Tally) -> dict[int, Payload]:
         """Downloads, local training and uploads; {client: upload} of those that count."""
@@ -175,33 +175,13 @@ class Federation:
             tally.leave_out(client, reason)
         came = [client for client in clients if client in replies and client not in tally.absent]
         with self._spans.span("uploads", "server"):
-            uploads = self._uploads({c: replies[c] for c in came}, number, tally)
+            found = {client: replies[client] for client in came}
+            uploads = let_in(found, number, tally, self._server_side.gate, self.plan, self._stages)
         lied = [client for client, reason in tally.absent.items() if reason == "skipped"]
         gone = sorted({*replies, *lied} - uploads.keys())
         if gone:
             self._replies("undo", [jobs.Undo(client) for client in gone], jobs.Reply, tally)
         self._who.hear({client: replies[client] for client in uploads})
-        return uploads
-
-    def _uploads(
-        self, replies: Mapping[int, jobs.TrainReply], number: int, tally: Tally
-    ) -> dict[int, Payload]:
-        """What clients sent and the gate lets in; others are absent, or stop the run."""
-        start = time.perf_counter()
-        blobs = {client: reply.blob for client, reply in replies.items()}
-        uploads, faults = self._server_side.gate.admit(blobs, self.plan.device)
-        tally.spend({"payload": time.perf_counter() - start})
-        for client in uploads:
-            reply, sent = replies[client], tally.traffic[client]
-            sent["upload_bytes"], sent["upload_floats"] = len(reply.blob), reply.floats
-            tally.add_losses(reply)
-            for term in diverged(reply.sums):
-                self._stages.note(f"client {client}: its {term} loss is NaN or infinite")
-        for client, fault in faults.items():
-            if self.plan.settings.on_bad_upload == "stop":
-                raise refused_upload(client, number, fault)
-            self._stages.note(left_out(client, number, fault))
-            tally.leave_out(client, "skipped")
         return uploads
 
     def train_server(self, uploads: Mapping[int, Payload], tally: Tally) -> None:
@@ -253,14 +233,17 @@ class Federation:
             tally.trained[client] = tally.trained.get(client, 0) + reply.samples
         return replies
 
-    def evaluate_clients(self, clients: Sequence[int], number: int, tally: Tally) -> None:
-        """Score clients, each with what it would download next."""
+    def evaluate_clients(
+        self, clients: Sequence[int], number: int, tally: Tally, epochs: int | None = None
+    ) -> None:
+        """Score clients, each with what it would download next; of unseen ones epochs are said."""
         self._stages.begin("evaluate", len(clients))
         work: list[jobs.Evaluate] = []
         held, last = 0, b""
         for client, blob in self._server_side.downloads(clients, tally, counted=False):
             held += len(blob) if blob is not last else 0
-            work.append(jobs.Evaluate(client, number, self.observer.samples(number), blob=blob))
+            observe = self.observer.samples(number) if epochs is None else 0
+            work.append(jobs.Evaluate(client, number, observe, epochs or 0, blob=blob))
             last = blob
             # Where every client gets other bytes, those of all clients are never held at once.
             if held > AHEAD or len(work) + len(tally.scores) == len(clients):
@@ -269,6 +252,19 @@ class Federation:
                     tally.add_score(scored, reply)
                     self.observer.take_features(scored, tally.counts.get(scored, Payload()))
                 work, held = [], 0
+
+    def _evaluate_unseen(self, number: int, tally: Tally) -> None:
+        """Score the clients that never train, behind the last round fine-tuned too."""
+        unseen, settings, found = self._who.members.unseen, self.plan.settings, {}
+        if unseen:
+            found["unseen_accuracy"] = 0
+        if unseen and settings.fine_tune and number + 1 == settings.rounds:
+            found["fine_tuned_accuracy"] = settings.fine_tune
+        for name, epochs in found.items():
+            own = Tally()
+            self.evaluate_clients(unseen, number, own, epochs)
+            tally.apart[name] = own.scores
+            tally.spend(own.seconds)
 
     def save_clients(self, clients: Iterable[int], paths: Mapping[int, str]) -> float:
         """Have hosts write clients; seconds that it took."""

@@ -18,6 +18,8 @@ STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "chec
 MOST = 1000
 """Clients whose accuracies are in a line of the record, at most."""
 
+VALIDATION = "validation_accuracy"
+
 TRAFFIC = ("upload_floats", "upload_bytes", "download_floats", "download_bytes")
 
 
@@ -36,6 +38,8 @@ class Tally:
         scores: {client: rightly predicted test samples, and all} of the evaluation.
         trained: {client: samples seen} of the clients that trained.
         train_scores: As ``scores``, of training samples, where they are measured.
+        apart: {figure: as ``scores``} of what is scored beside the test samples of the clients
+            that train: their validation samples, and unseen clients.
         counts: {client: what its test samples count in the run's metrics}.
         metrics: Figures of metrics and methods.
         measures: Further figures on request.
@@ -52,6 +56,7 @@ class Tally:
     scores: dict[int, tuple[int, int]] = field(default_factory=dict)
     trained: dict[int, int] = field(default_factory=dict)
     train_scores: dict[int, tuple[int, int]] = field(default_factory=dict)
+    apart: dict[str, dict[int, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
     counts: dict[int, Payload] = field(default_factory=dict)
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     measures: dict[str, Any] = field(default_factory=dict)
@@ -79,6 +84,8 @@ class Tally:
         self.scores[client] = reply.correct, reply.count
         if reply.train is not None:
             self.train_scores[client] = reply.train
+        if reply.validation is not None:
+            self.apart[VALIDATION][client] = reply.validation
         if reply.blob:
             with naming(f"metrics of client {client}"):
                 self.counts[client] = Payload.from_bytes(reply.blob)
@@ -101,6 +108,7 @@ class Tally:
             measures = _accuracy(self.train_scores, "train_accuracy") | measures
         return {
             **_accuracy(self.scores, "test_accuracy"),
+            **self._apart_line(),
             **self._train_line(),
             **{name: sum(sent[name] for sent in self.traffic.values()) for name in TRAFFIC},
             "participants": self.participants,
@@ -113,6 +121,16 @@ class Tally:
             **({"measures": measures} if measures else {}),
             "seconds": {stage: short(self.seconds[stage]) for stage in STAGES},
         }
+
+    def _apart_line(self) -> dict[str, Any]:
+        """Further accuracies, and those of the unseen clients one by one."""
+        line: dict[str, Any] = {}
+        for name, scores in self.apart.items():
+            line |= _accuracy(scores, name)
+            if name != VALIDATION and len(scores) <= MOST:
+                each = {str(c): correct / count for c, (correct, count) in sorted(scores.items())}
+                line[f"client_{name.replace('accuracy', 'accuracies')}"] = each
+        return line
 
     def _clients_line(self) -> dict[str, Any]:
         """The accuracy of each client, of no more than `MOST`."""

@@ -35,6 +35,7 @@ class ClientRecord(Record):
     architecture: Architecture
     train: Samples
     test: Samples
+    validation: Samples | None = None
     model: SplitModel
     steps: int = 0
     received: Payload = field(default_factory=Payload)

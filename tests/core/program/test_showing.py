@@ -19,7 +19,7 @@ def test_lines_on_standard_error(run, capsys, tmp_path):
     rounds = [line for line in found if line.startswith("round ")]
     assert [line.split(":")[0] for line in rounds] == ["round 1/2", "round 2/2"]
     assert "(best), loss" in rounds[0]
-    assert found[-1].startswith("best accuracy ") and str(tmp_path / "run") in found[-1]
+    assert found[-1].startswith("best on test samples: ") and str(tmp_path / "run") in found[-1]
 
 
 def test_nothing_where_nothing_is_wanted(run, capsys):
@@ -70,7 +70,10 @@ def test_a_notebook_has_one_output_that_changes(run, monkeypatch, capsys):
     assert any(page.endswith("round 1/2: train 1/2") for page in pages)
     assert any(page.splitlines()[-1].startswith("dry step") for page in pages)
     last = pages[-1].splitlines()
-    assert last[-1].startswith("best accuracy") and sum("round " in line for line in last) == 2
+    assert (
+        last[-1].startswith("best on test samples: ")
+        and sum("round " in line for line in last) == 2
+    )
     # In a terminal's IPython, which has no kernel, lines are printed.
     shell.kernel = None
     run("local", "two", progress=True)
