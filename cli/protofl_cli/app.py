@@ -23,6 +23,7 @@ from protofl_cli.commands import (
     partition,
     plot,
     replay,
+    report,
     run,
     runs,
     show,
@@ -165,6 +166,7 @@ app.command("list-plugins")(list_plugins.list_plugins)
 app.command("show")(show.show)
 app.command("compare")(compare.compare)
 app.command("plot")(plot.plot)
+app.command("report")(report.report)
 app.command("matrix")(matrix.matrix)
 app.command("check")(check.check)
 app.command("new-plugin")(new_plugin.new_plugin)

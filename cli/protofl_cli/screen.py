@@ -170,7 +170,8 @@ class Screen:
         if not self.quiet:
             render.text()
         name, others = f"{run_name(plan)} · {s.models} · {s.dataset}", run_rows(result)
-        others.append(("run folder", shown_path(result.folder)))
+        folder = shown_path(result.folder)
+        others += [("run folder", folder), ("show it", f"protofl report {folder}")]
         if columns:
             render.table((name, *columns), rows, right=columns)
             render.pairs(others)

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from protofl.program.session import Session
     from protofl.randomness import numpy_stream, random_stream
     from protofl.recorded.run import Run, load_run
+    from protofl.reporting.page import report
     from protofl.rounds import events
     from protofl.views.batch import Batch, Given, Output, Terms, per_step
     from protofl.views.client import Client, Learner
@@ -124,6 +125,7 @@ _HOME = {
     "run": "protofl.program.run",
     "Session": "protofl.program.session",
     "load_run": "protofl.recorded.run",
+    "report": "protofl.reporting.page",
     "Run": "protofl.recorded.run",
     "read_weights": "protofl.folder.weights",
     "Weights": "protofl.folder.weights",
@@ -203,6 +205,7 @@ __all__ = [
     "random_stream",
     "read_npz",
     "read_weights",
+    "report",
     "run",
     "stack_rows",
 ]

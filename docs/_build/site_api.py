@@ -88,6 +88,7 @@ def documented(found: object, page: str = "") -> str:
 def linked(name: str, page: str = PAGE) -> str:
     """A name in code, with a link where it is a public one."""
     bare = name.removesuffix("()").removeprefix("protofl.").removeprefix("pf.").partition(".")[0]
-    if bare in protofl.__all__ and bare not in ("functional", "plots"):
+    is_argument = name == "report"  # of a hook
+    if bare in protofl.__all__ and bare not in ("functional", "plots") and not is_argument:
         return f"[`{name}`]({page}#protofl.{bare})"
     return code(name)

@@ -35,7 +35,7 @@ def test_a_run(cli, digits, tmp_path):
         assert words in before
     assert "images of 8 px are brought to 28 px" in before
     assert "round 2/2: accuracy" in after
-    for words in (*LAST_TABLE, "seconds a round", "run folder"):
+    for words in (*LAST_TABLE, "seconds a round", "run folder", "protofl report "):
         assert words in after
     names = {"config.json", "metrics.jsonl", "summary.json", "partition.json", "checkpoint"}
     assert names <= {path.name for path in (tmp_path / "r").iterdir()}

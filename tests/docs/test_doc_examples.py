@@ -182,6 +182,7 @@ PYTHON = [
     "docs/comparing.md",
     "docs/checkpoint.md",
     "docs/observing.md",
+    "docs/report.md",
     *(f"docs/reference/{name}.md" for name in REFERENCE),
 ]
 

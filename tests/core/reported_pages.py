@@ -1,0 +1,100 @@
+"""Reads pages as a browser would, for tests of what stands in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+VOID = {"meta", "link", "img", "br", "input"}
+
+
+class Element:
+    """A tag with what stands in it."""
+
+    def __init__(self, tag, attributes, parent):
+        self.tag, self.attributes, self.parent = tag, attributes, parent
+        self.inside = []
+
+    def __getitem__(self, name):
+        return self.attributes[name]
+
+    def get(self, name, default=None):
+        return self.attributes.get(name, default)
+
+    @property
+    def text(self):
+        parts = [p if isinstance(p, str) else p.text for p in self.inside]
+        return "".join(parts)
+
+    @property
+    def words(self):
+        return re.sub("[ \n\t]+", " ", self.text).strip(" ")
+
+    def all(self, *tags):
+        """Elements below of some tags, in order."""
+        found = []
+        for part in self.inside:
+            if isinstance(part, Element):
+                found += [part] * (not tags or part.tag in tags) + part.all(*tags)
+        return found
+
+    def has_class(self, name):
+        return name in (self.get("class") or "").split()
+
+
+class Reader(HTMLParser):
+    """Reads a page into elements; one that is not closed in order is an error."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.root = self._at = Element("", {}, None)
+        self.feed(text)
+        self.close()
+        assert self._at is self.root, f"<{self._at.tag}> is not closed"
+
+    def handle_starttag(self, tag, attrs):
+        assert len({name for name, _ in attrs}) == len(attrs), f"twice the same in <{tag}>"
+        element = Element(tag, dict(attrs), self._at)
+        self._at.inside.append(element)
+        if tag not in VOID:
+            self._at = element
+
+    def handle_startendtag(self, tag, attrs):
+        self._at.inside.append(Element(tag, dict(attrs), self._at))
+
+    def handle_endtag(self, tag):
+        assert self._at.tag == tag, f"</{tag}> closes <{self._at.tag}>"
+        self._at = self._at.parent
+
+    def handle_data(self, data):
+        self._at.inside.append(data)
+
+
+def unfinished(folder, rows):
+    """Make of a finished run's folder one whose record has come so far."""
+    (folder / "metrics.jsonl").write_text(rows)
+    (folder / "summary.json").unlink()
+    manifest = json.loads((folder / "checkpoint/manifest.json").read_text())
+    (folder / "checkpoint/manifest.json").write_text(json.dumps(manifest | {"finished": False}))
+
+
+def read(text):
+    """A page as elements."""
+    return Reader(text).root
+
+
+def facts_of(page):
+    """{label: figure} of the figures that count."""
+    lists = [dl for dl in page.all("dl") if dl.has_class("facts")]
+    return {d.all("dt")[0].words: d.all("dd")[0].all("span")[0].words for d in lists[0].all("div")}
+
+
+def tables_of(page):
+    """{caption: (headings, rows)}."""
+    found = {}
+    for table in page.all("table"):
+        heads = [th.words for th in table.all("thead")[0].all("th")]
+        rows = [[c.words for c in tr.all("th", "td")] for tr in table.all("tbody")[0].all("tr")]
+        found[table.all("caption")[0].words] = (heads, rows)
+    return found

@@ -1,0 +1,45 @@
+"""Runs that pages are made of."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from protofl.reporting.page import report
+from runtime_toys import install, train
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """Three runs on the same data: two methods, one of them twice with other seeds."""
+    folder = tmp_path_factory.mktemp("reported")
+    given = {
+        "rounds": 3,
+        "eval_every": 2,
+        "metrics": "macro-f1,recall-by-class,confusion",
+        "progress": False,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        install(patch)
+        train("fedproto", folder / "proto", trials=2, measure="margins", **given)
+        train("fedproto", folder / "proto-7", seed=7, **given)
+        train("local", folder / "local", trials=2, **given)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def page(runs):
+    """The page of one run."""
+    return report(runs / "proto")
+
+
+@pytest.fixture(scope="session")
+def page_of_all(runs):
+    """The page of all of them."""
+    return report(runs)
+
+
+@pytest.fixture
+def copy(runs, tmp_path):
+    """A copy of the first run, to be changed."""
+    return shutil.copytree(runs / "proto", tmp_path / "copy")

@@ -1,0 +1,170 @@
+"""The page of one run: what stands in it is what was recorded."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import protofl as pf
+import pytest
+from protofl.files.lock import alone
+from protofl.reporting.page import report
+from reported_pages import facts_of, read, tables_of, unfinished
+
+
+def plain(text):
+    """A figure of the page without the spaces that hold it together."""
+    return text.replace("\u202f", "").replace("\u00a0", " ")
+
+
+def said(values):
+    """Mean and deviation of shares, as the page has them."""
+    return f"{100 * np.mean(values):.1f} ± {100 * np.std(values):.1f} %"
+
+
+@pytest.fixture(scope="module")
+def run(runs):
+    return pf.load_run(runs / "proto")
+
+
+def test_the_figures_that_count_are_those_of_the_summary(page, run):
+    found = {label: plain(value) for label, value in facts_of(read(page)).items()}
+    trials = run.summary["trials"]
+    for label, key in {
+        "Final test accuracy": "final_test_accuracy",
+        "Best test accuracy": "best_test_accuracy",
+        "Majority guess": "majority_accuracy",
+    }.items():
+        assert found[label] == said([trial[key] for trial in trials])
+    worst = min(np.mean([run.accuracies[t][c] for t in (0, 1)]) for c in range(4))
+    assert found["Worst client"] == f"{100 * worst:.1f} %"
+    sent = sum(row["upload_bytes"] + row["download_bytes"] for row in run.rows) / 2
+    assert found["Traffic of all clients a trial"] == f"{sent / 1e3:.3g} kB"
+
+
+def test_the_best_round_is_said_to_be_chosen_on_test_samples(page):
+    assert "chosen on test samples" in read(page).all("dl")[0].words
+
+
+def test_curves_have_their_numbers(page, run):
+    heads, rows = tables_of(read(page))["Test accuracy: the numbers"]
+    assert heads == ["round", "fedproto"]
+    each = [[r["test_accuracy"] for r in run.rows if r["round"] == n] for n in (1, 2)]
+    assert [[number, plain(value)] for number, value in rows] == [
+        ["2", said(each[0])],
+        ["3", said(each[1])],
+    ]  # the first round is not evaluated
+    _, losses = tables_of(read(page))["Training loss: the numbers"]
+    for number in range(3):
+        own = [r["train_loss"] for r in run.rows if r["round"] == number]
+        assert float(losses[number][1]) == pytest.approx(np.mean(own), rel=1e-3)
+
+
+def test_clients_have_their_accuracy_and_their_samples(page, run):
+    heads, rows = tables_of(read(page))["Clients: the numbers"]
+    assert heads == ["client", "accuracy", "training samples", "test samples", "classes"]
+    split, means = run.split(0), []
+    for name, accuracy, train, test, classes in rows:
+        client = int(name.removeprefix("client "))
+        own = [run.accuracies[trial][client] for trial in (0, 1)]
+        assert plain(accuracy) == said(own)
+        means.append(np.mean(own))
+        assert int(train) == split.train_counts[client].sum()
+        assert int(test) == split.test_counts[client].sum()
+        held = split.train_counts[client] + split.test_counts[client]
+        assert int(classes) == (held > 0).sum()
+    assert means == sorted(means) and len(means) == 4
+
+
+def test_traffic_in_the_units_of_the_papers(page, run):
+    tables = tables_of(read(page))
+    heads, rows = next(t for caption, t in tables.items() if caption.startswith("Traffic of all"))
+    assert heads[1:] == ["in round 1", "in a later round", "in all rounds"]
+    for name, first, later, all_ in rows:
+        unit, way = name.split()
+        key = f"{'upload' if way == 'up' else 'download'}_{unit}"
+        assert int(plain(first)) == round(np.mean([r[key] for r in run.rows if not r["round"]]))
+        assert int(plain(later)) == round(np.mean([r[key] for r in run.rows if r["round"]]))
+        assert int(plain(all_)) == round(sum(r[key] for r in run.rows) / 2)
+
+
+def test_classes_have_recall_and_margins(page, run):
+    tables = tables_of(read(page))
+    last = [run.rows_of(trial)[-1] for trial in (0, 1)]
+    _, rows = tables["Recall of each class: the numbers"]
+    recall = np.mean([row["metrics"]["recall-by-class"]["all"] for row in last], axis=0)
+    assert [[name, plain(v)] for name, v in rows] == [
+        [name, f"{100 * value:.1f} %"] for name, value in zip("abcd", recall, strict=True)
+    ]
+    _, rows = tables["Margin of each class: the numbers"]
+    margins = np.mean([row["measures"]["margins"]["global"] for row in last], axis=0)
+    assert [float(row[1]) for row in rows] == pytest.approx(margins, rel=1e-3)
+
+
+def test_all_options_as_they_were_resolved(page, run):
+    tables = tables_of(read(page))
+    caption = next(c for c in tables if c.startswith("All "))
+    rows = {row[0]: row[1] for row in tables[caption][1]}
+    assert caption == f"All {len(rows)} options, as they were resolved"
+    assert rows["rounds"] == "3" and rows["lr"] == "0.1" and rows["metrics"] == (
+        "macro-f1,recall-by-class,confusion"
+    )  # fmt: skip
+    for key, value in run.config["options"]["fedproto"].items():
+        assert rows[f"fedproto.{key}"] in (str(value), f"{value}".removesuffix(".0"))
+    changed = {row[0]: row[1:] for row in tables["Options that aren't at their default"][1]}
+    assert changed["rounds"] == ["3", "100"] and changed["eval-every"] == ["2", "1"]
+    assert "momentum" not in changed and "fedproto.variant" not in changed
+
+
+def test_a_run_that_goes_on_is_read(copy):
+    lines = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
+    unfinished(copy, "".join(lines[:4]) + lines[4][:90])
+    with alone(copy, "--out"):
+        page = read(report(copy))
+    assert "going on: 4 of 6 rounds" in page.all("header")[0].words
+    run = pf.load_run(copy)
+    assert "1 trial not so far yet" in page.all("dl")[0].words
+    final = run.rows_of(0)[-1]["test_accuracy"]
+    assert plain(facts_of(page)["Final test accuracy"]) == f"{100 * final:.1f} %"
+    assert "protofl run --resume --out" in page.text
+    guess = json.loads((copy / "partition.json").read_text())
+    train, test = (np.array(guess[f"{part}_counts"]) for part in ("train", "test"))
+    hits = test[np.arange(len(test)), train.argmax(1)].sum()
+    assert plain(facts_of(page)["Majority guess"]) == f"{100 * hits / test.sum():.1f} %"
+
+
+def test_a_run_without_a_round_has_its_configuration(copy):
+    unfinished(copy, "")
+    page = read(report(copy))
+    assert "no finished round yet" in page.text and "fedproto.variant" in page.text
+
+
+def test_what_cannot_be_read_is_named(copy, tmp_path):
+    lines = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
+    lines[2] = lines[2][:50] + "\n"
+    (copy / "metrics.jsonl").write_text("".join(lines))
+    with pytest.raises(pf.UsageError, match=r"metrics\.jsonl, line 3, is damaged"):
+        report(copy)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(pf.UsageError, match=r"empty is no run folder \(it has no config\.json\)"):
+        report(empty)
+
+
+def test_of_many_rounds_some_are_told(copy):
+    row = json.loads((copy / "metrics.jsonl").read_text().splitlines()[-1])
+    rows = [row | {"trial": 0, "round": n, "test_accuracy": n / 1000} for n in range(400)]
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    text = report(copy)
+    _, told = tables_of(read(text))["Test accuracy: the numbers"]
+    assert len(told) <= 61 and told[0][0] == "1" and told[-1][0] == "400"
+    assert len(text) < 600_000
+    words = [e.get("aria-label", "") for e in read(text).all("div")]
+    alt = next(one for one in words if one.startswith("Test accuracy over"))
+    assert "rises from 0.0\u00a0% in round 1 to 39.9\u00a0% in round 400" in alt
+
+
+def test_the_same_run_makes_the_same_page(runs, page):
+    when = re.compile(r"Made by protofl .*?</p>")
+    assert when.sub("", report(runs / "proto")) == when.sub("", page)

@@ -1,0 +1,116 @@
+"""The page of several runs: compared on the same data, told apart by what differs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import numpy as np
+import protofl as pf
+import pytest
+from protofl.reporting.page import report
+from reported_pages import facts_of, read, tables_of, unfinished
+
+
+def plain(text):
+    return text.replace("\u202f", "").replace("\u00a0", " ")
+
+
+def section_titles(text):
+    return [e.words for e in read(text).all("h2")]
+
+
+def results(text):
+    heads, rows = next(t for c, t in tables_of(read(text)).items() if c.startswith("Test accuracy"))
+    return [dict(zip(heads, map(plain, row), strict=True)) for row in rows]
+
+
+def finals(*folders):
+    trials = [trial for folder in folders for trial in pf.load_run(folder).summary["trials"]]
+    found = [trial["final_test_accuracy"] for trial in trials]
+    return f"{100 * np.mean(found):.1f} ± {100 * np.std(found):.1f} %"
+
+
+def test_runs_that_differ_in_seeds_alone_are_one_group(runs, page_of_all):
+    rows = {row["group"]: row for row in results(page_of_all)}
+    assert rows.keys() == {"fedproto", "local"}
+    assert rows["fedproto"]["trials"] == "3" and rows["local"]["trials"] == "2"
+    assert rows["fedproto"]["final"] == finals(runs / "proto", runs / "proto-7")
+    assert rows["local"]["final"] == finals(runs / "local")
+    assert rows["local"]["traffic"] == "0 bytes"
+
+
+def test_who_is_ahead_is_marked_and_named(page_of_all):
+    rows = results(page_of_all)
+    shares = [float(row["final"].split()[0]) for row in rows]
+    assert shares == sorted(shares, reverse=True)
+    page = read(page_of_all)
+    (marked,) = [tr for tr in page.all("tr") if tr.has_class("marked")]
+    assert marked.all("th")[0].words == rows[0]["group"]
+    assert plain(facts_of(page)["Ahead at the end"]) == rows[0]["final"]
+
+
+def test_each_run_stands_by_itself_too(runs, page_of_all):
+    inner = {
+        e.all("h3")[0].words: e for e in read(page_of_all).all("details") if e.has_class("inner")
+    }
+    assert list(inner) == ["local: local", "proto: fedproto", "proto-7: fedproto"]
+    for name in ("local", "proto", "proto-7"):
+        own = next(e for title, e in inner.items() if title.startswith(f"{name}:"))
+        best = pf.load_run(runs / name).summary["mean"]["best_test_accuracy"]
+        assert f"{100 * best:.1f}" in own.text
+        assert f"{name}/config.json" in own.text
+
+
+def test_what_differs_is_told_and_nothing_else(page_of_all):
+    _, rows = tables_of(read(page_of_all))["Options that differ"]
+    assert {row[0]: row[1:] for row in rows} == {
+        "method": ["local", "fedproto", "fedproto"],
+        "trials": ["2", "2", "1"],
+        "seed": ["0", "0", "7"],
+        "measure": ["none", "margins", "none"],
+    }
+
+
+def test_runs_on_other_data_are_not_compared(runs, copy, tmp_path):
+    config = json.loads((copy / "config.json").read_text())
+    config["data"]["digest"] = "0" * 64
+    config["dataset"] = "other"
+    (copy / "config.json").write_text(json.dumps(config))
+    text = report([runs / "proto", copy])
+    assert section_titles(text)[:2] == ["Results on tiny, iid", "Results on other, iid"]
+    assert "Ahead at the end" not in facts_of(read(text))
+    assert "are not compared with each other" in read(text).all("header")[0].words
+
+
+def test_a_run_that_has_not_begun_stands_beside_others(runs, copy):
+    unfinished(copy, "")
+    text = report([runs / "proto", copy])
+    assert "1 of 2 not finished" in read(text).all("header")[0].words
+    assert "It has no finished round yet." in text
+
+
+def test_a_run_given_twice_is_one(runs):
+    text = report([runs / "proto", runs / "proto", runs / "proto-7/../proto"])
+    assert re.search(r"<h1>fedproto on tiny</h1>", text)
+    assert "Results" not in section_titles(text)
+
+
+def test_many_groups_are_drawn_in_part(runs, tmp_path):
+    for number in range(30):
+        folder = shutil.copytree(runs / "local", tmp_path / f"run-{number:02}")
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"lr": 0.1 + number}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("protofl.reporting.several.Section", _without_inner)
+        text = report(tmp_path)
+    assert len(results(text)) == 30
+    assert "Pictures have the 24 groups that are ahead at the end." in text
+
+
+def _without_inner(title, parts=(), inner=(), anchor=""):
+    """Sections without those of single runs, which would take their time."""
+    from protofl.reporting.parts import Section
+
+    return Section(title, list(parts))
