@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 KINDS = {
     "curve": "a figure over rounds, MB, seconds or FLOPs, with bands over trials",
     "bars": "a figure of each method with its deviation over trials",
+    "differences": "differences to a baseline with intervals, as protofl compare counts them",
     "clients": "the accuracy of each client: sorted, boxes or points",
     "traffic": "bytes sent and received in a round",
     "time": "seconds of a round by stage",
@@ -31,6 +32,7 @@ KINDS = {
 TAKES = {
     "curve": ("y", "x", "band", "log_x", "target"),
     "bars": ("figure",),
+    "differences": ("figure", "baseline"),
     "clients": ("as_", "at"),
     "confusion": ("trial",),
     "split": ("trial",),
@@ -85,7 +87,15 @@ def plot(
         typer.Option(
             "--figure",
             metavar="FIGURE",
-            help="bars: final (the default), best, validation, worst, macro-f1, …",
+            help="bars, differences: final (the default), best, validation, worst, macro-f1, …",
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            metavar="METHOD",
+            help="differences: what others are held against (default: the first)",
         ),
     ] = None,
     as_: Annotated[
@@ -127,12 +137,12 @@ def plot(
 ) -> None:
     """Draw runs for a paper.
 
-    Kinds: curve, bars, clients, traffic, time, confusion, split. Runs that differ in nothing but
-    seeds are one group: a mean and a band. Trials of a run are that too.
+    Kinds: curve, bars, differences, clients, traffic, time, confusion, split. Runs that differ in
+    nothing but seeds are one group: a mean and a band. Trials of a run are that too.
     """
     given = {
         "y": y, "x": x, "log_x": log_x, "band": band, "target": target, "figure": figure,
-        "as_": as_, "at": at, "trial": trial,
+        "baseline": baseline, "as_": as_, "at": at, "trial": trial,
     }  # fmt: skip
     options = _options(kind, given, bool(group_by or label))
     target_file = _target(kind, out, force)
@@ -201,6 +211,9 @@ def _draw(
         if kind == "split":
             return plots.split(own, **options)
         return plots.confusion(own, **options, width=width, font=font)
+    if kind == "differences":
+        named = {group.label: group.runs for group in _groups(runs, by, labels)} if labels else runs
+        return plots.differences(named, by=by, **options, width=width, font=font)
     names = {"log_x": "log", "as_": "kind", "at": "when"}
     asked = {names.get(key, key): value for key, value in options.items()}
     draw: dict[str, Callable[..., Figure]] = {

@@ -18,7 +18,10 @@ from protofl.comparing.selection import WHEN, Reading, reading
 from protofl.comparing.trials import Trial
 from protofl.errors import UsageError, unknown
 
-FURTHER = ("worst", "decile", "std", "gini", "macro-f1", "balanced-accuracy", "server-accuracy")
+FURTHER = (
+    *("worst", "decile", "std", "gini", "macro-f1", "balanced-accuracy", "server-accuracy"),
+    *("unseen-accuracy", "fine-tuned-accuracy"),
+)
 """Figures that are compared beside accuracy where all runs have them and none is named."""
 
 
@@ -222,12 +225,11 @@ def _explained(
         return notes
     if paired:
         least = min(d.count for d in differences)
+        bound = statistics.least_p(least)
         notes.append(
-            f"p: Wilcoxon's signed-rank test over pairs of one seed and split, two-sided, exact; "
-            f"with {least} {'pair' if least == 1 else 'pairs'} it can't be below "
-            f"{statistics.least_p(least):.3g}"
-            if least
-            else "p: Wilcoxon's signed-rank test over pairs of one seed and split, exact"
+            "p: Wilcoxon's signed-rank test over pairs of one seed and split, two-sided, exact"
+            + f"; with {least} pair{'s' * (least > 1)} it can't be below {bound:.3g}"
+            * (bound > 0.01)
         )
     else:
         notes.append("p: Mann-Whitney U test of unpaired samples, two-sided")

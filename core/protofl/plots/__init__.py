@@ -18,6 +18,7 @@ from protofl.plots.costs import traffic as traffic
 from protofl.plots.curves import Curve as Curve
 from protofl.plots.curves import curve as curve
 from protofl.plots.curves import curve_chart as curve_chart
+from protofl.plots.differences import differences as differences
 from protofl.plots.per_client import clients as clients
 from protofl.plots.saving import save as save
 from protofl.plots.saving import svg as svg
@@ -33,6 +34,7 @@ __all__ = [
     "confusion",
     "curve",
     "curve_chart",
+    "differences",
     "matrix",
     "save",
     "split",

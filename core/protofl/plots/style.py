@@ -24,10 +24,19 @@ INK, FAINT, GROUND = "#1a1a1a", "#dddddd", "#ffffff"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
 """Okabe and Ito (2008) without black and yellow, and a violet: apart for the colour-blind."""
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
+MARKERS = (
+    ("o", 3.2),
+    ("s", 3.0),
+    ("^", 3.8),
+    ("D", 2.8),
+    ("v", 3.8),
+    ("P", 4.4),
+    ("X", 4.4),
+    ("<", 3.8),
+)
 LINES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.2, 1.2, 1.2)), (0, (8, 2)))
 HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "----", "oooo")
-"""Markers, lines and hatches tell curves and bars apart in grey."""
+"""Markers with sizes that look alike, lines and hatches tell curves and bars apart in grey."""
 
 TEXT, SMALL = 8.0, 7.0
 """Points of titles and axes, and of ticks and legends."""
@@ -38,12 +47,13 @@ ROW = 0.16
 
 def line_style(number: int) -> dict[str, Any]:
     """Colour, marker and line of a figure's n-th curve; none comes twice in 280."""
+    marker, size = MARKERS[number % len(MARKERS)]
     return {
         "color": COLOURS[number % len(COLOURS)],
-        "marker": MARKERS[number % len(MARKERS)],
+        "marker": marker,
         "linestyle": LINES[number % len(LINES)],
         "linewidth": 1.2,
-        "markersize": 3.2,
+        "markersize": size,
         "markeredgewidth": 0.0,
     }
 

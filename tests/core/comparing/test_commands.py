@@ -30,6 +30,8 @@ def runs(write):
 KINDS = [
     "curve --x mb --y worst --band range --log-x --target 0.5 --width page",
     "bars --figure best --group-by run",
+    "differences --baseline fedtgp --figure best",
+    "differences --label A --label B --baseline B",
     "clients --as box --at best --font sans --width 5",
     "traffic --label A --label B",
     "time",
@@ -57,6 +59,7 @@ def test_pictures_of_one_run(cli, runs, tmp_path, kind):
     [
         ("plot bar runs", "unknown kind of picture 'bar'\n       did you mean 'bars'"),
         ("plot bars runs --x mb", "--x is none of bars\n       it belongs to curve"),
+        ("plot differences runs --baseline fedtpg", "did you mean 'fedtgp'"),
         ("plot split runs --label a", "--group-by and --label are none of split"),
         ("plot curve runs --label a", "1 --label, and there are 2 groups"),
         ("plot curve runs --out x.gif", "can't be written as .gif"),

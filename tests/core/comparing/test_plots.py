@@ -139,6 +139,25 @@ def test_bars_of_numbers_that_are_known():
     assert len({*places}) == 4
 
 
+def test_differences_are_those_of_the_comparison(write):
+    two = [write("a", FLAT), write("b", [FLAT[1], FLAT[1]], method="local")]
+    for given in (two, pf.compare(two)):
+        drawn = axes(pf.plots.differences(given))
+        points, bar, mean, zero = drawn.get_lines()
+        assert sorted(points.get_xdata()) == pytest.approx([0, 10])
+        own = pf.compare(two).tables[0].rows[1].difference
+        assert bar.get_xdata() == pytest.approx([own.low * 100, own.high * 100])
+        assert mean.get_xdata() == pytest.approx([5]) and list(zero.get_xdata()) == [0, 0]
+        assert [t.get_text() for t in drawn.texts] == ["p = 1.000"]
+        assert [t.get_text() for t in drawn.get_yticklabels()] == ["local"]
+    unpaired = axes(pf.plots.differences(pf.compare(two, unpaired=True)))
+    assert not len(unpaired.get_lines()[0].get_xdata())
+    with pytest.raises(pf.UsageError, match="no difference in final to draw"):
+        pf.plots.differences(two[0])
+    with pytest.raises(pf.UsageError, match="no difference in worst to draw"):
+        pf.plots.differences(pf.compare(two, "final"), "worst")
+
+
 def test_clients_are_sorted(write):
     folder = write("a", [[[0.9, 0.1, 0.5]], [[0.3, 0.3, 0.6]]])
     (line,) = axes(pf.plots.clients(folder)).get_lines()
