@@ -71,6 +71,12 @@ WHEN = {
         "device": "when a client is first asked in a trial",
         "presence": "at the start of every round",
     },
+    "tracker": {
+        "check": "before the run, in its thread",
+        "open_run": "once the run folder is there, in the tracker's thread",
+        "log_round": "behind every round, in the tracker's thread",
+        "end_run": "when the run has ended, however it did, in the tracker's thread",
+    },
     "engine": {
         "train": "in a host, for each phase of a client that it trains alone",
         "train_group": "in a host, for each phase of clients that it trains together",

@@ -82,6 +82,9 @@ PANELS: dict[str, tuple[str, ...]] = {
         "observe_samples",
         "observe_limit",
         "record_uploads",
+        "track",
+        "track_group",
+        "track_wait",
         "profile",
     ),
 }
@@ -126,13 +129,16 @@ METAVAR = {
     "eval_clients": "all|participants",
     "measure": "NAME[,NAME…]",
     "metrics": "NAME[,NAME…]",
+    "track": "NAME[,NAME…]",
+    "track_group": "TEXT",
     "observe": "NAME[,NAME…]",
     "observe_limit": "MB",
 }
 
 REPEATABLE = {
-    "options": "An option of the method, of NAME (a donor or wrapper), or of the chosen dataset, "
-    "partition, models, selection, world, engine or backend, of the optimizer or the schedule",
+    "options": "An option of the method, of NAME (a donor, wrapper, metric or tracker), or of the "
+    "chosen dataset, partition, models, selection, world, engine or backend, the optimizer or the "
+    "schedule",
     "use": "Take a hook from another method, as that one alone would run it",
     "add": "Add a loss term of another method, or what its hook sends (upload_payload, "
     "download_payload) or gives to the server's knowledge (server_aggregate, server_train)",
@@ -176,6 +182,8 @@ DEFAULTS = {
     "weight_decay": "the optimiser's own, mostly 0",
     "measure": "none",
     "metrics": "none",
+    "track": "none",
+    "track_group": "none",
     "observe": "none",
     "participants_from": "as --selection says",
     "world": "none: no virtual time",

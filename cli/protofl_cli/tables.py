@@ -118,6 +118,8 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
     if s.client_store == "disk":
         where += ", clients on disk"
     rows.append(("runs on", where))
+    if plan.trackers:
+        rows.append(("tracked by", ", ".join(tracker.name for tracker in plan.trackers)))
     rows.append(("run folder", shown_path(folder.path)))
     return rows
 

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from protofl.recorded.run import Run, load_run
     from protofl.reporting.page import report
     from protofl.rounds import events
+    from protofl.trackers.tracked import TrackedRun
     from protofl.views.batch import Batch, Given, Output, Terms, per_step
     from protofl.views.client import Client, Learner
     from protofl.views.run import Phase, RunInfo
@@ -121,6 +122,7 @@ _HOME = {
     "fresh_interpreter": "protofl.machine.interpreter",
     "Idle": "protofl.machine.idle",
     "Plan": "protofl.plan.plan",
+    "TrackedRun": "protofl.trackers.tracked",
     # running
     "run": "protofl.program.run",
     "Session": "protofl.program.session",
@@ -180,6 +182,7 @@ __all__ = [
     "Session",
     "SplitModel",
     "Terms",
+    "TrackedRun",
     "TrainJob",
     "Uploads",
     "UsageError",

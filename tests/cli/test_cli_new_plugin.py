@@ -27,6 +27,7 @@ RUN = {
     "metric": ["run", "fedproto", "--models", "cnn4", "--metrics", "my-metric"],
     "selection": ["run", "fedproto", "--models", "cnn4", "--selection", "my-selection"],
     "world": ["run", "fedproto", "--models", "cnn4", "--world", "my-world"],
+    "tracker": ["run", "fedproto", "--models", "cnn4", "--track", "my-tracker"],
     "engine": ["run", "fedproto", "--models", "cnn4", "--engine", "my-engine"],
     "backend": ["run", "fedproto", "--models", "cnn4", "--backend", "my-backend"],
 }
@@ -88,11 +89,13 @@ def test_it_runs(installed, cli, kind, data_dir, few):
     assert result.exit_code == 0, result.output
     record = Path("run/metrics.jsonl").read_text().splitlines()
     assert len(record) == 2
-    if kind != "backend":  # results do not depend on it, so it is not recorded
+    if kind not in ("backend", "tracker"):  # results do not depend on it, so it is not recorded
         assert f"protofl-my-{kind}" in Path("run/config.json").read_text()
 
 
-@pytest.mark.parametrize("kind", ["partitioner", "dataset", "generator", "selection", "world"])
+@pytest.mark.parametrize(
+    "kind", ["partitioner", "dataset", "generator", "selection", "world", "tracker"]
+)
 def test_it_passes_the_check(installed, cli, kind, data_dir):
     result = cli("check", f"my-{kind}", "--data-dir", data_dir)
     assert result.exit_code == 0, result.output

@@ -61,6 +61,12 @@ HOOKS = {
             "device": "client num_clients seed generator config",
             "presence": "num_clients seconds seed config",
         },
+        "tracker": {
+            "check": "config",
+            "open_run": "run config",
+            "log_round": "opened run row number config",
+            "end_run": "opened run status summary error config",
+        },
         "engine": {
             "train": "job config",
             "train_group": "jobs config",

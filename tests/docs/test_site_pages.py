@@ -75,6 +75,7 @@ HEADINGS = {
     "metric": "Metric",
     "selection": "Selection",
     "world": "World",
+    "tracker": "Tracker",
     "engine": "Engine",
     "backend": "Backend",
 }

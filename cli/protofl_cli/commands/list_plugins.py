@@ -19,7 +19,7 @@ def list_plugins(
             "--kind",
             metavar="KIND",
             help="Only this kind: method, recipe, model-group, partitioner, dataset, generator, "
-            "wrapper, metric, selection, world, engine or backend.",
+            "wrapper, metric, selection, world, tracker, engine or backend.",
         ),
     ] = None,
     names: Annotated[

@@ -75,6 +75,11 @@ KINDS = {
         "Devices of one kind that are there by night.",
         "protofl run fedproto --models cnn4 --world {name} --rounds 3",
     ),
+    "tracker": _Kind(
+        "TrackerContract",
+        "A line of text a round, in a file of the run's folder.",
+        "protofl run fedproto --models cnn4 --track {name} --rounds 3",
+    ),
     "engine": _Kind(
         "EngineContract",
         "Local training with torch.optim's own optimisers.",

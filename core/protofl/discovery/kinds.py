@@ -41,6 +41,7 @@ KINDS = {
     "metric": Kind("protofl.metrics", "protofl.metrics.specs:MetricSpec"),
     "selection": Kind("protofl.selections", "protofl.participation.specs:SelectionSpec"),
     "world": Kind("protofl.worlds", "protofl.participation.specs:WorldSpec"),
+    "tracker": Kind("protofl.trackers", "protofl.trackers.specs:TrackerSpec"),
     "engine": Kind("protofl.engines", "protofl.hosts.specs:EngineSpec"),
     "backend": Kind("protofl.backends", "protofl.hosts.specs:BackendSpec"),
 }

@@ -19,9 +19,10 @@ from protofl.files.lock import LOCK, is_held
 
 CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 PARTITION, MANIFEST = "partition.json", "checkpoint/manifest.json"
+TRACKING = "tracking.json"
 
 FOLDERS = ("checkpoint/", "parked/", "profile/", "observed/", "uploads/")
-OWN = (CONFIG, METRICS, SUMMARY, PARTITION, *FOLDERS)
+OWN = (CONFIG, METRICS, SUMMARY, PARTITION, TRACKING, *FOLDERS)
 """What a run writes into its folder."""
 
 FINISHED, UNFINISHED, GOING_ON = "finished", "unfinished", "going on"

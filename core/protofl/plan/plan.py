@@ -21,14 +21,14 @@ from protofl.data.preparation import Preparation
 from protofl.data.split import Split, majority_correct, number_of_clients
 from protofl.discovery.registry import Registry
 from protofl.machine.device import device_of
-from protofl.metrics.chosen import chosen_metrics, metrics_in
 from protofl.models.architecture import Architecture, SplitModel
 from protofl.models.cost import cost
 from protofl.optim.schedules import Schedule, schedule_of
 from protofl.plan import inputs, steps
-from protofl.plan.settings import Settings, build
+from protofl.plan.settings import Settings, build, untracked
 from protofl.plugin.choice import Choice
 from protofl.plugin.composition import Composition
+from protofl.plugin.several import chosen_several, several_in
 from protofl.randomness import global_stream
 from protofl.views.run import RunInfo
 
@@ -43,8 +43,8 @@ class Plan:
         settings: All options, resolved.
         registry: Where its plugins were found.
         composition: The method, donors and wrappers.
-        choices: The other plugins, by kind; metrics, of which there may be several, by
-            ``metric/NAME``.
+        choices: The other plugins, by kind; metrics and trackers, of which there may be several,
+            by ``metric/NAME``.
         data: The data.
         public_data: Public samples of their own, where the run has them.
         splits: Makes the split of a seed.
@@ -105,7 +105,7 @@ class Plan:
         # 2. The other plugins, and where they compute.
         device = device_of(settings.device)
         settings, others = steps.other_choices(registry, settings, composition, device)
-        choices |= others | chosen_metrics(registry, vars(settings), composition)
+        choices |= others | chosen_several(registry, vars(settings), composition)
         steps.check_consents(said, composition, choices)
         # 3. The data, the public data, and what they become for the models.
         data = inputs.load_data(choices["dataset"], settings.data_dir, report)
@@ -138,11 +138,16 @@ class Plan:
     @cached_property
     def metrics(self) -> list[Choice]:
         """What is recorded of the test samples' scores beside accuracy."""
-        return metrics_in(self.choices)
+        return several_in(self.choices, "metric")
+
+    @property
+    def trackers(self) -> list[Choice]:
+        """Who is told of the run as it goes on."""
+        return several_in(self.choices, "tracker")
 
     def to_json(self) -> str:
-        """All that is needed to make the same plan elsewhere."""
-        return self.settings.model_dump_json()
+        """All that is needed to make the same plan elsewhere; it has no trackers there."""
+        return untracked(self.settings).model_dump_json()
 
     @classmethod
     def from_json(cls, text: str) -> Plan:

@@ -154,6 +154,13 @@ class Settings(BaseModel):
     )
     observe_limit: float = option(1000, "MB that what is observed may take", gt=0)
     record_uploads: bool = option(False, "keep every round's uploads, for protofl replay")
+    track: Annotated[list[str], BeforeValidator(names_in)] = option(
+        [], "trackers that are told of the run as it goes on"
+    )
+    track_group: str = option("", "a name under which trackers put several runs together")
+    track_wait: float = option(
+        30, "seconds that a run waits for trackers at its end", ge=0, le=86_400
+    )
     profile: bool = option(False, "time every stage; write profile/trace.json")
     data_dir: Path = Field(
         default_factory=default_data_dir, description="where decoded data are cached"
@@ -202,16 +209,27 @@ CHOOSING = {
 FREE = set(
     "backend workers client_store profile job_limit measure metrics on_lost_client "
     "min_clients classes keep observe observe_every observe_samples observe_limit "
-    "record_uploads".split()
+    "record_uploads track track_group track_wait".split()
 )
 """Options that may differ on resume: results don't depend on them."""
 
-UNRECORDED = {"backend", "workers", "profile", "job_limit"}
+UNRECORDED = {*"backend workers profile job_limit track track_group track_wait".split()}
 """Those of them that config.json doesn't hold.
 
 It holds backend and profile where the engine trains groups of clients: which those are depends on
 them, and so do the last bits, so that they may not differ on resume either.
 """
+
+
+def untracked(settings: Settings) -> Settings:
+    """The settings without trackers and their options, which are nobody else's business."""
+    own = {f"tracker/{name}" for name in settings.track}
+    update = {
+        "track": [],
+        "options": {k: v for k, v in settings.options.items() if k not in settings.track},
+        "classes": {k: v for k, v in settings.classes.items() if k not in own},
+    }
+    return settings.model_copy(update=update)
 
 
 def _in_order(names: Sequence[str], known: Sequence[str], noun: str) -> list[str]:

@@ -15,7 +15,6 @@ from protofl.discovery.registry import Registry
 from protofl.errors import Refused, UsageError
 from protofl.machine.cores import usable_cores
 from protofl.malicious import check_attacks
-from protofl.metrics.chosen import metrics_in
 from protofl.models.architecture import Architecture
 from protofl.optim.given import OWNERS, training_options
 from protofl.options.declared import check_consent
@@ -23,6 +22,7 @@ from protofl.plan.inputs import architectures_of
 from protofl.plan.settings import CHOOSING, Settings, build, check_names
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.composition import Composition
+from protofl.plugin.several import SEVERAL, several_in
 from protofl.views.run import RunInfo
 
 # --- plugins and settings -------------------------------------------------------------------------
@@ -30,7 +30,8 @@ from protofl.views.run import RunInfo
 
 def compose(registry: Registry, settings: Settings) -> Composition:
     """The method, donors and wrappers, with their options."""
-    others = {*CHOOSING, *OWNERS, *settings.metrics}
+    several = [name for option in SEVERAL for name in getattr(settings, option)]
+    others = {*CHOOSING, *OWNERS, *several}
     composition = Composition(
         registry,
         settings.method,
@@ -98,7 +99,8 @@ def other_choices(
 
 def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[str, Choice]:
     """All plugins of a run by the words under which their options stand in ``--set``."""
-    parts: dict[str, Choice] = {**composition.members, **{m.name: m for m in metrics_in(choices)}}
+    several = several_in(choices, *SEVERAL.values())
+    parts: dict[str, Choice] = {**composition.members, **{one.name: one for one in several}}
     return parts | {option: choices[kind] for option, kind in CHOOSING.items() if kind in choices}
 
 
@@ -129,7 +131,8 @@ def placed(
         device: Where clients train.
         objects: Kind and name of classes that this program gave; those without a place are its own.
     """
-    backend, labels = settings.backend, [f"{kind}/{name}" for kind, name in objects]
+    labels = [f"{kind}/{name}" for kind, name in objects if kind != "tracker"]
+    backend = settings.backend
     hidden = [label for label in labels if not settings.classes.get(label)]
     if backend == "auto":
         alone = device.type != "cpu" or len(usable_cores()) == 1 or "train_group" in engine.hooks

@@ -14,6 +14,7 @@ from protofl.discovery.registry import Registry
 from protofl.errors import Clash, UsageError
 from protofl.options.written import assignments
 from protofl.plan.settings import CHOOSING
+from protofl.plugin.several import SEVERAL
 from protofl.request.request import Request, read_request
 from protofl.sources.loading import load, place_of_class
 
@@ -114,7 +115,7 @@ def named(typed: Mapping[str, Any]) -> Named:
     for option, kind in {"method": "method", **CHOOSING}.items():
         if option in options:
             options[option] = found.name(kind, options[option])
-    for option, kind in {"with": "wrapper", "wrappers": "wrapper", "metrics": "metric"}.items():
+    for option, kind in {"with": "wrapper", "wrappers": "wrapper", **SEVERAL}.items():
         if option in options:
             given = options[option]
             items = given.split(",") if isinstance(given, str) else _list(given)

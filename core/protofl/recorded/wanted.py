@@ -189,7 +189,9 @@ class Wanted:
         given, settings = self.request.options, self.plan.settings
         its_own = {*FIGURES, *KEPT, "keep"}.union(*OF_FIGURES.values())
         options = {key: given[key] for key in FREE - its_own if key in given}
-        options |= {"rounds": settings.rounds, "trials": settings.trials, "options": self._consents}
+        of_trackers = {k: v for k, v in settings.options.items() if k in settings.track}
+        own = {**self._consents, **of_trackers}
+        options |= {"rounds": settings.rounds, "trials": settings.trials, "options": own}
         request = Request(options, out=run.folder, resume=True, extra=self.request.extra)
         request.said = options["options"]
         try:

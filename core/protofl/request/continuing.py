@@ -35,7 +35,8 @@ def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
             )
     options, was = given.get("options", {}), set(values.get("metrics", ()))
     now = set(names_in(given.get("metrics", [*was])))
-    check_again(values["options"], options, FREE | was | now)
+    told = set(names_in(given.get("track", [])))
+    check_again(values["options"], options, FREE | was | now | told)
     values["options"] = {k: v for k, v in values["options"].items() if k not in was - now}
     free = {k: v for k, v in given.items() if k in FREE and (k in may_differ or k not in values)}
     free |= {key: given[key] for key in EXTENDED if given.get(key) is not None}

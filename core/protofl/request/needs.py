@@ -13,6 +13,7 @@ from protofl.discovery.registry import Registry
 from protofl.errors import UsageError
 from protofl.options.written import names_in
 from protofl.plan.settings import CHOOSING
+from protofl.plugin.several import SEVERAL
 
 Named = set[tuple[str, str]]
 """Plugins by kind and name."""
@@ -30,7 +31,8 @@ def named_in(options: Mapping[str, Any]) -> Named:
         methods.add(method.partition(".")[0] if sign else hook.partition(".")[0])
     found = {("method", name) for name in methods if name}
     found |= {("wrapper", name) for name in options.get("wrappers", ())}
-    found |= {("metric", name) for name in names_in(options.get("metrics", []))}
+    for option, kind in SEVERAL.items():
+        found |= {(kind, name) for name in names_in(options.get(option, []))}
     for option, kind in CHOOSING.items():
         name = str(options.get(option) or "").partition(":")[0]
         found |= {(kind, name)} if name not in ("", "auto", "none") else set()

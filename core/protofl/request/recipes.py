@@ -24,7 +24,7 @@ from protofl.files.tables import write_table
 from protofl.options.declared import without_consents
 from protofl.options.written import merge_nested
 from protofl.plan.plan import Plan
-from protofl.plan.settings import Settings, check_names
+from protofl.plan.settings import Settings, check_names, untracked
 from protofl.plan.steps import parts_of
 from protofl.request.needs import check_needs, named_in, read_needs
 from protofl.request.options import as_typed, merge_options, options_in, parse_options
@@ -35,7 +35,7 @@ RUN_OR_MACHINE = set(
     "on_bad_upload upload_limit upload_bound "
     "on_lost_client min_clients participants_from "
     "dry_step measure metrics profile data_dir device deterministic engine backend workers "
-    "client_store server_threads job_limit".split()
+    "client_store server_threads job_limit track track_group track_wait".split()
 )
 """Options that belong to a run or a machine, which recipes leave out."""
 
@@ -137,13 +137,15 @@ def typed_in(plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
     Options of plugins are numbers where the command line has words, and none of them is a consent,
     which nobody can give for another.
     """
-    parts, found = parts_of(plan.composition, plan.choices), plan.settings.options
+    settings = untracked(plan.settings)
+    parts, found = parts_of(plan.composition, plan.choices), settings.options
     configs = {name: type(part.config) for name, part in parts.items()}
     options = {
         name: {key: found.get(name, {}).get(key, value) for key, value in values.items()}
         for name, values in without_consents(given.get("options", {}), configs).items()
+        if name not in plan.settings.track
     }
-    return {**given, "options": options}
+    return {**given, "options": options, "classes": settings.classes}
 
 
 def written(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from protofl.rounds.events import Progress
 from protofl.rounds.federation import Federation
 from protofl.rounds.measures import check_measures
 from protofl.runs.config import check_same_data, config_of, told_changes
+from protofl.tracking.following import Followed
 from protofl.views.packing import pack_server
 
 
@@ -55,7 +56,7 @@ def start(
         RunFailure: The run failed; finished rounds are in the folder.
     """
     with ExitStack() as until, told_of_disk():
-        return _start(request, progress, idle, plan, until)
+        return _start(request, until.enter_context(Followed(progress)), idle, plan, until)
 
 
 def _start(
@@ -78,6 +79,8 @@ def _start(
     check_measures(plan)
     check_participation(plan)
     check_observing(plan)
+    for tracker in plan.trackers:
+        tracker.call("check")
     if recorded:
         check_same_data(recorded, plan)
         folder = with_more(folder, recorded, plan)

@@ -24,6 +24,7 @@ from protofl.testing.metrics import MetricContract
 from protofl.testing.partitioners import PartitionerContract
 from protofl.testing.recipes import RecipeContract
 from protofl.testing.selections import SelectionContract
+from protofl.testing.trackers import TrackerContract
 from protofl.testing.worlds import WorldContract
 from protofl.testing.wrappers import WrapperContract
 
@@ -41,6 +42,7 @@ __all__ = [
     "PartitionerContract",
     "RecipeContract",
     "SelectionContract",
+    "TrackerContract",
     "WorldContract",
     "WrapperContract",
     "checks_of",
@@ -61,6 +63,7 @@ CONTRACTS: dict[str, type[Contract]] = {
         MetricContract,
         SelectionContract,
         WorldContract,
+        TrackerContract,
         EngineContract,
         BackendContract,
         RecipeContract,

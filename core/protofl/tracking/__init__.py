@@ -1,0 +1,1 @@
+"""Trackers at work: a thread for each, beside the run."""

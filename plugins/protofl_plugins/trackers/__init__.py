@@ -1,0 +1,1 @@
+"""Trackers: where else a run is written down."""

@@ -1,0 +1,249 @@
+"""Trackers beside a run: what they are told and when, and that none of them matters to the run."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import protofl as pf
+import pytest
+from protofl.plan.plan import Plan
+from protofl.rounds import events
+from protofl.testing.trackers import line
+from protofl.trackers.tracked import TrackedRun
+from runtime_toys import GIVEN, install, train, without_times
+
+TOLD = []
+"""What the tracker of this file was told."""
+
+GATE = threading.Event()
+
+
+class Tells:
+    """Keeps what it is told; its options say how it is broken."""
+
+    class Config(pf.Config):
+        """Options."""
+
+        token: str = pf.Field("", description="a secret")
+        breaks: str = pf.Field("", description="the hook that raises")
+        slow: str = pf.Field("", description="the hook that waits")
+
+    def done(self, hook, config, *what):
+        assert threading.current_thread() is not threading.main_thread()
+        if config.slow == hook:
+            GATE.wait(20)
+        if config.breaks == hook:
+            raise ConnectionError("nobody\nthere")
+        TOLD.append((hook, *what))
+
+    @pf.hookimpl
+    def check(self, config):
+        if config.breaks == "check":
+            raise pf.UsageError("it has no library")
+
+    @pf.hookimpl
+    def open_run(self, run, config):
+        self.done("open_run", config, run)
+        return "opened"
+
+    @pf.hookimpl
+    def log_round(self, opened, run, row, number, config):
+        self.done("log_round", config, opened, number, row["round"])
+
+    @pf.hookimpl
+    def end_run(self, opened, status, summary, error, config):
+        self.done("end_run", config, status, dict(summary), error)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    install(monkeypatch)
+    TOLD.clear()
+    GATE.clear()
+    yield
+    GATE.set()
+    for thread in threading.enumerate():
+        if thread.name == "tracker tells":
+            thread.join(20)
+
+
+def tracked(out, method="local", **options):
+    """A run that is tracked, and its notes."""
+    notes = []
+
+    def follow(event):
+        assert threading.current_thread() is threading.main_thread()
+        if isinstance(event, events.Note):
+            notes.append(event.text)
+
+    result = train(method, out, track=Tells, progress=follow, **options)
+    return result, [note for note in notes if "track" in note]
+
+
+def test_it_is_told_in_order(tmp_path):
+    result, notes = tracked(tmp_path / "run", rounds=3, track_group="sweep-1")
+    assert [each[0] for each in TOLD] == ["open_run", *["log_round"] * 3, "end_run"]
+    run = TOLD[0][1]
+    assert (run.name, run.group, run.folder) == ("run", "sweep-1", tmp_path / "run")
+    assert (run.trials, run.rounds, list(run.rows)) == (1, 3, [])
+    assert run.config == json.loads((tmp_path / "run/config.json").read_text())
+    assert TOLD[1:4] == [("log_round", "opened", n, n) for n in range(3)]
+    assert TOLD[4] == ("end_run", "finished", result.summary, "")
+    assert notes == []
+
+
+def test_the_run_is_what_it_is_without(tmp_path):
+    secret = {"tells.token": "a-secret-word"}
+    plain = train("local", tmp_path / "plain", progress=False)
+    found, _ = tracked(tmp_path / "run", set=secret, track_group="g")
+    assert without_times(found.record) == without_times(plain.record)
+    config = (tmp_path / "run/config.json").read_text()
+    assert config == (tmp_path / "plain/config.json").read_text()
+    for path in (p for p in (tmp_path / "run").rglob("*") if p.is_file()):
+        assert b"a-secret-word" not in path.read_bytes(), path
+    assert not (tmp_path / "plain/tracking.json").exists()
+
+
+def test_no_other_process_gets_its_options():
+    own = {"track": ["tells"], "options": {"tells": {"token": "a-secret-word"}}}
+    plan = Plan.make({**GIVEN, "method": "local", **own}, {("tracker", "tells"): Tells})
+    assert [tracker.config.token for tracker in plan.trackers] == ["a-secret-word"]
+    assert "tells" not in plan.to_json() and "a-secret-word" not in plan.to_json()
+
+
+def test_a_recipe_does_not_hold_it(tmp_path):
+    path = tmp_path / "recipe.toml"
+    tracked(tmp_path / "run", method="fedproto", save_recipe=path, set={"tells.token": "xyzzy"})
+    text = path.read_text()
+    assert "tells" not in text and "xyzzy" not in text and "track" not in text
+
+
+@pytest.mark.parametrize(
+    ("hook", "ended", "words"),
+    [
+        ("open_run", None, "tracker tells: ConnectionError: nobody there; the run goes on without"),
+        ("log_round", "finished", "tracker tells: ConnectionError: nobody there; the run goes on"),
+        ("end_run", None, "tracker tells: ConnectionError: nobody there"),
+    ],
+)
+def test_one_that_is_dead_is_a_note(hook, ended, words, tmp_path):
+    result, notes = tracked(tmp_path / "run", rounds=3, set={"tells.breaks": hook})
+    assert len(result.record) == 3
+    assert [note for note in notes if words in note] == notes[:1]
+    assert len(notes) == (2 if hook == "log_round" else 1)  # how many rounds are missing
+    assert [each[1] for each in TOLD if each[0] == "end_run"] == ([ended] if ended else [])
+
+
+def test_one_that_can_t_track_is_refused_before_anything(tmp_path):
+    with pytest.raises(pf.UsageError, match="it has no library"):
+        tracked(tmp_path / "run", set={"tells.breaks": "check"})
+    assert not (tmp_path / "run").exists() and TOLD == []
+
+
+def test_one_that_hangs_is_not_waited_for(tmp_path):
+    began = time.monotonic()
+    result, notes = tracked(
+        tmp_path / "run", rounds=2, set={"tells.slow": "open_run"}, track_wait=0.05
+    )
+    assert time.monotonic() - began < 15 and len(result.record) == 2
+    (note,) = notes
+    assert "tells has not ended within 0.05 s (--track-wait)" in note and "--resume" in note
+
+
+def test_rounds_that_one_can_t_take_are_left_out_and_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("protofl.tracking.told.Told.__init__.__defaults__", (1,))
+    notes = []
+
+    def follow(event):
+        if isinstance(event, events.Note) and "track" in event.text:
+            notes.append(event.text)
+        if isinstance(event, events.Finished):
+            GATE.set()
+
+    slow = {"tells.slow": "open_run"}
+    train("local", tmp_path / "run", rounds=4, track=Tells, progress=follow, set=slow)
+    assert [each[2] for each in TOLD if each[0] == "log_round"] == [0]
+    assert [note for note in notes if "tells is slow: 3 rounds were left out" in note] == notes
+
+
+class Fails:
+    """Fails in the second round."""
+
+    @pf.hookimpl
+    def end_round(self, server):
+        if server.round == 1:
+            raise ValueError("on purpose")
+        return {}
+
+
+def test_a_run_that_fails(tmp_path):
+    with pytest.raises(pf.RunFailure):
+        tracked(tmp_path / "run", method=Fails, rounds=3, dry_step=False)
+    hook, status, summary, error = TOLD[-1]
+    assert (hook, status, summary) == ("end_run", "failed", {})
+    assert "on purpose" in error or "end_round" in error
+    assert [each[0] for each in TOLD] == ["open_run", "log_round", "end_run"]
+
+
+def test_a_run_that_is_interrupted_and_goes_on(tmp_path):
+    out = tmp_path / "run"
+
+    def stop(event):
+        if isinstance(event, events.RoundDone) and event.row["round"] == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train("local", out, rounds=4, track=Tells, progress=stop)
+    first = TOLD[0][1]
+    assert TOLD[-1][:2] == ("end_run", "interrupted")
+    TOLD.clear()
+    tracked(out, method=None, resume=True)
+    again = TOLD[0][1]
+    assert again.key == first.key and [row["round"] for row in again.rows] == [0, 1]
+    assert TOLD[1:3] == [("log_round", "opened", n, n) for n in (2, 3)]
+    assert TOLD[3][1] == "finished"
+    TOLD.clear()
+    tracked(out, method=None, resume=True, rounds=5)
+    assert TOLD[0][1].key == first.key and TOLD[1:2] == [("log_round", "opened", 4, 4)]
+
+
+def test_a_finished_run_is_written_down_afterwards(tmp_path):
+    out = tmp_path / "run"
+    train("fedproto", out, rounds=2, progress=False)
+    tracked(out, method=None, resume=True)
+    assert [each[0] for each in TOLD] == ["open_run", "end_run"]
+    assert len(TOLD[0][1].rows) == 2 and TOLD[1][1] == "finished"
+
+
+def test_a_damaged_key_is_told(tmp_path):
+    out = tmp_path / "run"
+    tracked(out, method="fedproto", rounds=2)
+    key = TOLD[0][1].key
+    (out / "tracking.json").write_text("{")
+    TOLD.clear()
+    _, notes = tracked(out, method=None, resume=True)
+    assert "tracking.json" in notes[0] and TOLD[0][1].key != key
+
+
+def test_a_name_that_something_else_has(tmp_path):
+    with pytest.raises(pf.UsageError, match="--track tells: the run has a method of that name"):
+        named = type("Tells", (Fails,), {})
+        train(named, tmp_path / "run", track=Tells, progress=False)
+
+
+def test_figures_parameters_and_steps():
+    config = {"rounds": 3, "options": {"fedproto": {"lambda": 0.5}}, "drop": [], "add": ["a", "b"]}
+    run = TrackedRun("k", "run", "", None, config, trials=2, rounds=3)
+    assert run.figures(line(1, 0)) == {
+        "test_accuracy": 0.25,
+        "train_loss": 1.0,
+        "loss_terms/ce": 0.5,
+        "upload_bytes": 1000.0,
+        "metrics/macro-f1/all": 0.5,
+        "seconds/total": 0.5,
+    }
+    assert "test_accuracy" not in run.figures(line(1, 1))
+    assert (run.step(line(1, 0)), run.trial(line(1, 0))) == (1, "trial-1")
+    assert run.parameters() == {"rounds": 3, "options.fedproto.lambda": 0.5, "add": "a, b"}
