@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protofl_cli import render
+from protofl_cli import observed_pictures, render
 from protofl_cli.options import Debug
 from protofl_cli.overwriting import Force, checked
 
@@ -26,6 +26,7 @@ KINDS = {
     "time": "seconds of a round by stage",
     "confusion": "which class is taken for which (of a run with --metrics confusion)",
     "split": "samples of each class at each client",
+    **observed_pictures.KINDS,
 }
 """What can be drawn."""
 
@@ -36,10 +37,11 @@ TAKES = {
     "clients": ("as_", "at"),
     "confusion": ("trial",),
     "split": ("trial",),
+    **observed_pictures.TAKES,
 }
 """The options of a kind that others don't have."""
 
-ONE = ("confusion", "split")
+ONE = ("confusion", "split", *observed_pictures.KINDS)
 """Kinds that show one run."""
 
 
@@ -100,7 +102,12 @@ def plot(
     ] = None,
     as_: Annotated[
         str | None,
-        typer.Option("--as", metavar="FORM", help="clients: sorted (the default), box or strip"),
+        typer.Option(
+            "--as",
+            metavar="FORM",
+            help="clients: sorted (the default), box or strip; similarity: pearson (the default), "
+            "spearman or cka",
+        ),
     ] = None,
     at: Annotated[
         str | None,
@@ -112,7 +119,18 @@ def plot(
     ] = None,
     trial: Annotated[
         int | None,
-        typer.Option("--trial", metavar="N", min=0, help="confusion, split: which (default: 0)"),
+        typer.Option(
+            "--trial", metavar="N", min=0, help="of kinds that show one run: which (default: 0)"
+        ),
+    ] = None,
+    round_: Annotated[
+        int | None,
+        typer.Option(
+            "--round",
+            metavar="N",
+            min=1,
+            help="margins, similarity, prototypes, features, images: which (default: the last)",
+        ),
     ] = None,
     group_by: Annotated[
         list[str] | None,
@@ -137,12 +155,15 @@ def plot(
 ) -> None:
     """Draw runs for a paper.
 
-    Kinds: curve, bars, differences, clients, traffic, time, confusion, split. Runs that differ in
-    nothing but seeds are one group: a mean and a band. Trials of a run are that too.
+    Kinds: curve, bars, differences, clients, traffic, time; of one run confusion, split, and of
+    what it has observed margins, margin-curves, distances, alignment, drift, similarity,
+    prototypes, features, images. Runs that differ in nothing but seeds are one group: a mean and a
+    band. Trials of a run are that too.
     """
     given = {
         "y": y, "x": x, "log_x": log_x, "band": band, "target": target, "figure": figure,
         "baseline": baseline, "as_": as_, "at": at, "trial": trial,
+        "round": round_ and round_ - 1,
     }  # fmt: skip
     options = _options(kind, given, bool(group_by or label))
     target_file = _target(kind, out, force)
@@ -210,6 +231,8 @@ def _draw(
         own = _only(kind, runs)
         if kind == "split":
             return plots.split(own, **options)
+        if kind in observed_pictures.KINDS:
+            return observed_pictures.draw(kind, own, options, width, font)
         return plots.confusion(own, **options, width=width, font=font)
     if kind == "differences":
         named = {group.label: group.runs for group in _groups(runs, by, labels)} if labels else runs

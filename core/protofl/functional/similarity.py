@@ -31,7 +31,8 @@ def client_similarity(
 
     Returns:
         [M, M] float64, symmetric, from −1 to 1 (``cka`` from 0); NaN where two share no class
-        (``cka``: fewer than two), or the numbers of one are all the same.
+        (``cka``: fewer than three, as two rows are always alike), or the numbers of one are all
+        the same.
 
     Raises:
         ValueError: A shape, dtype or ``kind`` is wrong.
@@ -74,8 +75,8 @@ def _ranks(x: Tensor) -> Tensor:
 
 
 def _linear_cka(x: Tensor, y: Tensor) -> Tensor:
-    """Linear CKA of rows of the same classes; NaN of fewer than two, or where all are the same."""
-    if len(x) < 2:
+    """Linear CKA of rows of the same classes; NaN of fewer than three, or of one repeated."""
+    if len(x) < 3:
         return torch.tensor(torch.nan)
     x, y = x - x.mean(0), y - y.mean(0)
     # By Gram matrices n×n of the few classes; ‖YᵀX‖² = ⟨XXᵀ, YYᵀ⟩.

@@ -19,7 +19,16 @@ from protofl.plots.curves import Curve as Curve
 from protofl.plots.curves import curve as curve
 from protofl.plots.curves import curve_chart as curve_chart
 from protofl.plots.differences import differences as differences
+from protofl.plots.observations import alignment as alignment
+from protofl.plots.observations import distances as distances
+from protofl.plots.observations import drift as drift
+from protofl.plots.observations import margin_curves as margin_curves
+from protofl.plots.observations import margins as margins
+from protofl.plots.observed_squares import images as images
+from protofl.plots.observed_squares import similarity as similarity
 from protofl.plots.per_client import clients as clients
+from protofl.plots.planes import features as features
+from protofl.plots.planes import prototypes as prototypes
 from protofl.plots.saving import save as save
 from protofl.plots.saving import svg as svg
 from protofl.plots.squares import confusion as confusion
@@ -28,6 +37,7 @@ from protofl.plots.squares import split as split
 
 __all__ = [
     "Curve",
+    "alignment",
     "bar_chart",
     "bars",
     "clients",
@@ -35,8 +45,16 @@ __all__ = [
     "curve",
     "curve_chart",
     "differences",
+    "distances",
+    "drift",
+    "features",
+    "images",
+    "margin_curves",
+    "margins",
     "matrix",
+    "prototypes",
     "save",
+    "similarity",
     "split",
     "stages",
     "svg",

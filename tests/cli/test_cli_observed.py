@@ -1,0 +1,50 @@
+"""Kinds of ``protofl plot`` that show what a run has observed, as one types them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from protofl_cli.app import app
+from typer.testing import CliRunner
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, data_dir, few):
+    out = tmp_path_factory.mktemp("observed") / "run"
+    words = "run fedproto --models htcnn8 --clients 3 --rounds 3 --batch-size 64 --feature-dim 16"
+    words += " --backend local --no-dry-step --observe prototypes,features --observe-every 2"
+    given = ["--data-dir", str(data_dir), "--dataset", few, "--out", str(out)]
+    result = CliRunner().invoke(app, [*words.split(), *given])
+    assert result.exit_code == 0, result.output
+    assert "what is observed will take about" in result.stdout
+    return out
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["drift", "margins --round 2", "similarity --as cka --round 3", "features --width page"],
+)
+def test_pictures(cli, run, words):
+    kind, *others = words.split()
+    result = cli("plot", kind, run, *others, "--out", "found.svg")
+    assert result.exit_code == 0, result.output
+    assert Path("found.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("margins --round 1", "has not observed round 1"),
+        ("margins --round 1", "it has observed rounds 2, 3"),
+        ("drift --round 2", "--round is none of drift"),
+        ("images", "has observed no images"),
+        ("similarity --as ckaa", "did you mean 'cka'?"),
+        ("prototypes --label A", "are none of prototypes"),
+    ],
+)
+def test_mistakes(cli, run, words, said):
+    kind, *others = words.split()
+    result = cli("plot", kind, run, *others)
+    assert result.exit_code == 2, result.output
+    assert said in result.output
