@@ -146,14 +146,14 @@ def read_joins(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
     Entries without a share divide the clients evenly: with k of them, 1/(k+1) come in each.
 
     Raises:
-        ValueError: It is of another form.
+        UsageError: It is of another form.
     """
     if value is None or isinstance(value, bool):
         return value
     items = value if isinstance(value, (list, tuple)) else str(value).split(",")
     found = [_JOIN.fullmatch(str(item).replace(" ", "")) for item in items]
     if not found or not all(found):
-        raise ValueError(JOINS)
+        raise UsageError(f"--join-round {value} says no rounds", do=JOINS)
     rest = f"1/{len(found) + 1}"
     pairs = sorted((int(m[1]), m[2] or rest) for m in found if m)
     return ",".join(f"{round}:{share}" for round, share in pairs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.folder.reading import FINISHED, Reading
-from protofl.folder.result import summarise
+from protofl.folder.result import is_best, summarise
 from protofl.folder.weights import Weights
 
 
@@ -73,8 +73,12 @@ class Part:
         if not self.finished or partition is None:
             return None
         about = {key: self.config[key] for key in ("rounds", "clients", "eval_clients")}
-        shares = [_majority(split) for split in (partition, *partition.get("trials", ()))]
-        return summarise(self.rows, lambda t: shares[t if len(shares) > t else 0], about)
+        splits = [partition, *partition.get("trials", ())]
+
+        def majority(trial: int, clients: Sequence[int] | None = None) -> float:
+            return _majority(splits[trial if len(splits) > trial else 0], clients)
+
+        return summarise(self.rows, majority, about)
 
     def check_round(self, kept: Weights, which: str, trial: int) -> None:
         """Whether weights are those of a round of the part.
@@ -87,10 +91,11 @@ class Part:
         Raises:
             UsageError: They are of a later round, or of one that was the best later.
         """
-        rows = [r for r in self.rows if r["trial"] == trial and r["test_accuracy"] is not None]
+        rows = [row for row in self.rows if row["trial"] == trial]
         wanted = self.rounds - 1
-        if which == "best" and rows:
-            wanted = max(rows, key=lambda row: (row["test_accuracy"], -row["round"]))["round"]
+        if which == "best":
+            best = [row["round"] for n, row in enumerate(rows) if is_best(row, rows[:n])]
+            wanted = best[-1] if best else wanted
         if kept.round != wanted:
             raise UsageError(
                 f"{self.path} has kept round {kept.round} as the {which} of all its rounds, and "
@@ -102,10 +107,12 @@ class Part:
         return {**values, "trial": values["trial"] - self.trials.start}
 
 
-def _majority(split: Mapping[str, Any]) -> float:
-    """The accuracy of always guessing each client's commonest class."""
+def _majority(split: Mapping[str, Any], clients: Sequence[int] | None) -> float:
+    """The accuracy of always guessing each client's commonest class; of some or of all."""
     import torch
 
     from protofl.data.split import majority_correct
 
-    return majority_correct(*(torch.tensor(split[f"{part}_counts"]) for part in ("train", "test")))
+    own = slice(None) if clients is None else [*clients]
+    train, test = (torch.tensor(split[f"{part}_counts"])[own] for part in ("train", "test"))
+    return majority_correct(train, test)

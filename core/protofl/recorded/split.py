@@ -23,6 +23,7 @@ class RecordedSplit:
         classes: The names of the C classes.
         train_counts: Training samples [M, C] of each client and class, int64.
         test_counts: Test samples [M, C], int64.
+        validation_counts: Validation samples [M, C], int64, which ``train_counts`` are without.
         public_samples: Public samples held out.
         global_test_samples: Samples of the server's test set.
         hash: SHA-256 of the split: two runs with one hash have the same.
@@ -32,6 +33,7 @@ class RecordedSplit:
     classes: tuple[str, ...]
     train_counts: np.ndarray
     test_counts: np.ndarray
+    validation_counts: np.ndarray
     public_samples: int
     global_test_samples: int
     hash: str
@@ -59,10 +61,12 @@ class RecordedSplit:
             raise UsageError(
                 f"{file} has no trial {trial}", f"it has: {', '.join(map(str, trials))}"
             )
+        tests = np.array(own["test_counts"], dtype=np.int64)
         return cls(
             classes=tuple(own["classes"]),
             train_counts=np.array(own["train_counts"], dtype=np.int64),
-            test_counts=np.array(own["test_counts"], dtype=np.int64),
+            test_counts=tests,
+            validation_counts=np.array(own.get("validation_counts", 0 * tests), dtype=np.int64),
             public_samples=own["public_samples"],
             global_test_samples=own["global_test_samples"],
             hash=own["hash"],
@@ -86,6 +90,14 @@ class RecordedSplit:
         """
         return self._rows("test", client)
 
+    def validation(self, client: int) -> np.ndarray:
+        """Rows [n] of the data on which a client was validated, int64; maybe none.
+
+        Raises:
+            UsageError: The data aren't there, or are split in another way now.
+        """
+        return self._rows("held_out", client)
+
     @property
     def public(self) -> np.ndarray | None:
         """Rows [n] of the data that were public, int64; None where there were none.
@@ -101,7 +113,8 @@ class RecordedSplit:
             raise UsageError(
                 f"there is no client {client}", f"clients are 0 to {len(self.train_counts) - 1}"
             )
-        rows: np.ndarray = getattr(self._made_again(), part)(client).numpy()
+        found = getattr(self._made_again(), part)(client)
+        rows: np.ndarray = np.zeros(0, dtype=np.int64) if found is None else found.numpy()
         return rows
 
     def _made_again(self) -> Split:

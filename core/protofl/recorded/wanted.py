@@ -218,10 +218,14 @@ class Wanted:
 
 
 def _has(run: Run, trial: int, rounds: int) -> bool:
-    """Whether a run has rounds of a trial as if there were to be no more: the last is evaluated."""
+    """Whether a run has rounds of a trial as if there were to be no more: the last is evaluated.
+
+    Behind it clients that never train are fine-tuned, where there are any.
+    """
     rows = run.rows_of(trial)[:rounds]
     whole = [row["round"] for row in rows] == [*range(rounds)]
-    return whole and bool(rows[-1]["evaluated"])
+    tuned = bool(run.config.get("fine_tune"))
+    return whole and bool(rows[-1]["evaluated"]) and ("fine_tuned_accuracy" in rows[-1]) == tuned
 
 
 def _lost(row: Mapping[str, Any]) -> bool:

@@ -417,3 +417,22 @@ def test_a_folder_or_a_mistake_is_refused(runs):
     with pytest.raises(pf.UsageError, match="unknown method"):
         once(ask("fedprotto"), runs)
     assert not runs.exists()
+
+
+def test_clients_that_never_train_were_fine_tuned_behind_its_last_round_alone(runs, log):
+    """So the beginning of a longer run is no run, and one of its trials is; validation chooses."""
+    options = {"unseen": 1, "fine_tune": 1, "validation": 0.25, "trials": 2, "lr": 0.6}
+    whole = once(ask(rounds=2, **options), runs, log)
+    trained = len(log.rounds)
+    assert find(ask(rounds=1, **options), runs) is None
+    second = once(ask(rounds=2, seed=1, **options | {"trials": 1}), runs, log)
+    assert second.folder == whole.folder and len(log.rounds) == trained == 4
+    same_run(second, runs / "alone", rounds=2, seed=1, **options | {"trials": 1})
+    split, chosen = second.split(0), second.summary["validation_selected_round"]
+    assert [len(split.validation(c)) for c in range(4)] == split.validation_counts.sum(1).tolist()
+    assert (
+        split.validation_counts.sum() > 0 and second.summary["unseen"] == second.rows[-1]["unseen"]
+    )
+    assert pf.read_weights(second.folder, "best", trial=1).round == chosen
+    longer = once(ask(rounds=3, **options), runs, log)
+    assert longer.folder != whole.folder and log.said("were fine-tuned after")
