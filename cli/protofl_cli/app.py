@@ -24,6 +24,7 @@ from protofl_cli.commands import (
     plot,
     replay,
     report,
+    reproduce,
     run,
     runs,
     show,
@@ -161,6 +162,7 @@ def start(
 
 app.command("run")(with_options(run.run))
 app.command("replay")(replay.replay)
+app.command("reproduce")(reproduce.reproduce)
 app.command("bench")(bench.bench)
 app.command("list-plugins")(list_plugins.list_plugins)
 app.command("show")(show.show)

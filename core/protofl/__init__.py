@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from protofl.recorded.run import Run, load_run
     from protofl.reporting.page import report
     from protofl.rounds import events
+    from protofl.studies.program import reproduce, study
     from protofl.trackers.tracked import TrackedRun
     from protofl.views.batch import Batch, Given, Output, Terms, per_step
     from protofl.views.client import Client, Learner
@@ -139,6 +140,9 @@ _HOME = {
     # looking at runs
     "compare": "protofl.comparing.compare",
     "plots": "protofl.plots",
+    # tables and figures of papers
+    "study": "protofl.studies.program",
+    "reproduce": "protofl.studies.program",
     # errors
     "ProtoflError": "protofl.errors",
     "UsageError": "protofl.errors",
@@ -209,8 +213,10 @@ __all__ = [
     "read_npz",
     "read_weights",
     "report",
+    "reproduce",
     "run",
     "stack_rows",
+    "study",
 ]
 
 

@@ -27,7 +27,7 @@ def check(
             metavar="PLUGIN",
             help="[KIND/]NAME of an installed plugin, perhaps with its argument "
             "(model-group/torchvision:resnet18); MODULE:CLASS or FILE.py:CLASS of one that need "
-            "not be installed; FILE.toml of a recipe.",
+            "not be installed; FILE.toml of a recipe or a study.",
         ),
     ],
     set_: Annotated[

@@ -18,8 +18,8 @@ def list_plugins(
         typer.Option(
             "--kind",
             metavar="KIND",
-            help="Only this kind: method, recipe, model-group, partitioner, dataset, generator, "
-            "wrapper, metric, selection, world, tracker, engine or backend.",
+            help="Only this kind: method, recipe, study, model-group, partitioner, dataset, "
+            "generator, wrapper, metric, selection, world, tracker, engine or backend.",
         ),
     ] = None,
     names: Annotated[

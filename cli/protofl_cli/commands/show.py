@@ -62,6 +62,8 @@ def show(
 
     if kind == "recipe":
         _recipe(short, found)
+    elif kind == "study":
+        _studies(found)
     else:
         _options(kind, short, found)
     if kind == "method":
@@ -120,7 +122,7 @@ def resolve(registry: Registry, text: str) -> tuple[str, str, list[str]]:
 def _about(registry: Registry, plugin: Plugin, found: type) -> list[str]:
     """The paper: the module's docstring, below the class's where the module holds several."""
     module = plugin.target.partition(":")[0]
-    if plugin.kind == "recipe":
+    if plugin.kind in ("recipe", "study"):
         return inspect.cleandoc(found.__doc__ or "").splitlines()
     shared = sum(p.target.partition(":")[0] == module for p in registry.plugins(plugin.kind)) > 1
     own = inspect.cleandoc(found.__doc__ or "")
@@ -175,6 +177,13 @@ def _recipe(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
     for row in found.text.rstrip().splitlines():
         render.line(f"  {row}")
     render.text()
+
+
+def _studies(found: Any) -> None:  # noqa: ANN401 - a plugin
+    """The studies of a collection."""
+    studies = [found.study(name.partition("/")[2]) for name in found.names()]
+    rows = [(study.name, study.place, study.title) for study in studies]
+    render.table(("study", "place", "what it shows"), rows, title="protofl reproduce STUDY")
 
 
 def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: ANN401 - a plugin

@@ -33,6 +33,11 @@ KINDS = {
         "protofl.hookspecs.resources:RecipeSpec",
         loader="protofl.request.recipes:load_recipe",
     ),
+    "study": Kind(
+        "protofl.studies",
+        "protofl.hookspecs.resources:StudySpec",
+        loader="protofl.studies.finding:load_collection",
+    ),
     "model-group": Kind("protofl.model_groups", "protofl.hookspecs.resources:ModelGroupSpec"),
     "partitioner": Kind("protofl.partitioners", "protofl.hookspecs.resources:PartitionerSpec"),
     "dataset": Kind("protofl.datasets", "protofl.hookspecs.resources:DatasetSpec"),

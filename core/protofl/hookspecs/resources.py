@@ -34,6 +34,10 @@ class RecipeSpec:
     """A recipe has no hooks: it is a file of options, see `protofl.request.recipes`."""
 
 
+class StudySpec:
+    """Studies have no hooks: they are files of tables and figures, see docs/studies.md."""
+
+
 class ModelGroupSpec:
     """A model group.
 

@@ -24,6 +24,7 @@ from protofl.testing.metrics import MetricContract
 from protofl.testing.partitioners import PartitionerContract
 from protofl.testing.recipes import RecipeContract
 from protofl.testing.selections import SelectionContract
+from protofl.testing.studies import StudyContract
 from protofl.testing.trackers import TrackerContract
 from protofl.testing.worlds import WorldContract
 from protofl.testing.wrappers import WrapperContract
@@ -42,6 +43,7 @@ __all__ = [
     "PartitionerContract",
     "RecipeContract",
     "SelectionContract",
+    "StudyContract",
     "TrackerContract",
     "WorldContract",
     "WrapperContract",
@@ -67,6 +69,7 @@ CONTRACTS: dict[str, type[Contract]] = {
         EngineContract,
         BackendContract,
         RecipeContract,
+        StudyContract,
     )
 }
 """The contract of each kind."""

@@ -12,6 +12,7 @@ from protofl.errors import UsageError, unknown
 from protofl.program.naming import kind_of
 from protofl.request.recipes import recipe_of
 from protofl.sources.loading import load
+from protofl.studies.finding import collection_of_file, holds_study
 from protofl.testing import CONTRACTS
 from protofl.testing.contract import Contract
 
@@ -27,7 +28,7 @@ def contract_for(
         text: ``NAME``, ``KIND/NAME`` or either with ``:ARGUMENT`` for an installed plugin (of
             several kinds that have the name, the first); ``MODULE:CLASS`` or ``FILE.py:CLASS``,
             either behind ``KIND/``, for a class that need not be installed; ``FILE.toml`` for a
-            recipe that need not be.
+            recipe or a study that need not be.
         options: Options of the plugin, over its ``check_options``.
         data_dir: Where data sets and generators keep downloads.
 
@@ -40,8 +41,12 @@ def contract_for(
     if left.endswith(".toml"):
         kind, path = "recipe", Path(left).expanduser()
         if not path.is_file():
-            raise UsageError(f"there is no file {left}", do="give the path of a recipe")
-        values |= {"plugin": recipe_of(path.read_text(encoding="utf-8")), "name": path.stem}
+            raise UsageError(f"there is no file {left}", do="give the path of a recipe or a study")
+        if holds_study(path):
+            kind, values["plugin"] = "study", collection_of_file(path)
+        else:
+            values["plugin"] = recipe_of(path.read_text(encoding="utf-8"))
+        values["name"] = path.stem
     elif colon and (left.endswith(".py") or _means_module(left, right)):
         plugin = load(f"{left}:{right}")
         kind = kind or kind_of(plugin)

@@ -25,6 +25,7 @@ class TinyImageNet:
     """Tiny-ImageNet, 100,000 images of 64×64×3 in 200 classes (official archive)."""
 
     defaults: ClassVar[dict[str, Any]] = {}
+    outline: ClassVar[dict[str, Any]] = {"shape": (3, 64, 64), "train": (500,) * 200}
 
     class Config(pf.Config):
         """Options of tiny-imagenet."""

@@ -26,6 +26,7 @@ class _Arrays:
     name: ClassVar[str]
     loader: ClassVar[str]
     defaults: ClassVar[dict[str, Any]] = {}
+    outline: ClassVar[dict[str, Any]]  # its sizes, which are known before it is downloaded
 
     @pf.hookimpl
     def cache_key(self, config: pf.Config, data_dir: Path) -> str:
@@ -50,6 +51,11 @@ class MNIST(_Arrays):
 
     name = "mnist"
     loader = "MNIST"
+    outline: ClassVar[dict[str, Any]] = {
+        "shape": (1, 28, 28),
+        "train": (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
+        "test": (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
+    }
 
 
 class FashionMNIST(_Arrays):
@@ -57,6 +63,11 @@ class FashionMNIST(_Arrays):
 
     name = "fashion-mnist"
     loader = "FashionMNIST"
+    outline: ClassVar[dict[str, Any]] = {
+        "shape": (1, 28, 28),
+        "train": (6000,) * 10,
+        "test": (1000,) * 10,
+    }
 
 
 class CIFAR10(_Arrays):
@@ -64,6 +75,11 @@ class CIFAR10(_Arrays):
 
     name = "cifar10"
     loader = "CIFAR10"
+    outline: ClassVar[dict[str, Any]] = {
+        "shape": (3, 32, 32),
+        "train": (5000,) * 10,
+        "test": (1000,) * 10,
+    }
 
 
 class CIFAR100(_Arrays):
@@ -71,12 +87,23 @@ class CIFAR100(_Arrays):
 
     name = "cifar100"
     loader = "CIFAR100"
+    outline: ClassVar[dict[str, Any]] = {
+        "shape": (3, 32, 32),
+        "train": (500,) * 100,
+        "test": (100,) * 100,
+    }
 
 
 class Flowers102:
     """Oxford Flowers-102, 8,189 images in 102 classes, made square (torchvision)."""
 
     defaults: ClassVar[dict[str, Any]] = {}
+    outline: ClassVar[dict[str, Any]] = {
+        "shape": (3, 64, 64),
+        "train": (20,) * 102,
+        "test": (61,) * 29 + (60,) * 73,  # 6,149 in all, not evenly over classes
+        "even": True,
+    }
 
     class Config(pf.Config):
         """Options of flowers102."""

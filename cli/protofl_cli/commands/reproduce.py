@@ -1,0 +1,246 @@
+"""``protofl reproduce``: tables and figures of papers, ours beside the published figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from protofl_cli import render
+from protofl_cli.interrupts import interrupted, put_off
+from protofl_cli.options import DataDir, Debug
+from protofl_cli.overwriting import Force, checked
+
+if TYPE_CHECKING:
+    from protofl.studies.cells import Change
+    from protofl.studies.study import Study
+
+
+def _option(panel: str, flag: str, metavar: str, text: str, **extra: Any) -> Any:  # noqa: ANN401
+    return typer.Option(f"--{flag}", metavar=metavar, help=text, rich_help_panel=panel, **extra)
+
+
+def _which(flag: str, metavar: str, text: str, **extra: Any) -> Any:  # noqa: ANN401
+    return _option("Which cells, and how", flag, metavar, text, **extra)
+
+
+def _how(flag: str, metavar: str, text: str, **extra: Any) -> Any:  # noqa: ANN401
+    return _option("Runs", flag, metavar, text, **extra)
+
+
+LIST = typer.Option("--list", help="List the studies and end.")
+PLAN = typer.Option(
+    "--plan", help="Print the runs, their steps and an estimate of hours; start nothing."
+)
+SCALE = _which("scale", "NAME", "paper, or a smaller one: fast, smoke (protofl reproduce --list)")
+VARIANT = _which(
+    "variant",
+    "NAME",
+    "How the paper is read: paper, by its equations; official, as its published code does "
+    "(default: the study's)",
+)
+ONLY = _which("only", "ROW,…", "These rows alone.")
+COLUMNS = _which("columns", "COLUMN,…", "These columns alone.")
+ROUNDS = _which("rounds", "N", "Rounds of every run (≥ 1; default: the study's)", min=1)
+TRIALS = _which("trials", "N", "Trials of every run (≥ 1; default: the study's)", min=1)
+DATASET = _which(
+    "dataset",
+    "NAME=NAME[:PATH]",
+    "What takes the place of a data set of the study: cifar10=npz:FILE; repeatable.",
+)
+SET = _which(
+    "set", "[NAME.]KEY=VALUE", "An option of a plugin in all runs, as for protofl run; repeatable."
+)
+RUNS = _how("runs", "DIR", "The folder of runs; what is there is not repeated.")
+NO_RUN = typer.Option(
+    "--no-run", help="Read the runs that are there; start nothing.", rich_help_panel="Runs"
+)
+SKIP = typer.Option(
+    "--skip-missing",
+    help="Leave cells empty whose data or weights are not here.",
+    rich_help_panel="Runs",
+)
+AT_ONCE = _how(
+    "at-once",
+    "N",
+    "Runs at once; 0 for one after the other in this process (≥ 0; default: one per core, on a "
+    "GPU 1)",
+    min=0,
+)
+DEVICE = _how("device", "DEVICE", "auto, cpu, cuda or cuda:N (default: auto)")
+ENGINE = _how("engine", "NAME", "The training engine (default: eager)")
+OUT = _option(
+    "Output", "out", "FILE", "Write the result: .md, .csv, .tex, .json, .png, .pdf or .svg"
+)
+FORMAT = _option("Output", "format", "NAME", "table, md, csv, tex or json (default: by --out)")
+
+
+def reproduce(
+    study: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[STUDY]", help="PAPER/NAME of protofl reproduce --list; FILE.toml."
+        ),
+    ] = None,
+    list_: Annotated[bool, LIST] = False,
+    plan: Annotated[bool, PLAN] = False,
+    scale: Annotated[str, SCALE] = "paper",
+    variant: Annotated[str | None, VARIANT] = None,
+    only: Annotated[str | None, ONLY] = None,
+    columns: Annotated[str | None, COLUMNS] = None,
+    rounds: Annotated[int | None, ROUNDS] = None,
+    trials: Annotated[int | None, TRIALS] = None,
+    dataset: Annotated[list[str] | None, DATASET] = None,
+    set_: Annotated[list[str] | None, SET] = None,
+    runs: Annotated[Path, RUNS] = Path("runs"),
+    no_run: Annotated[bool, NO_RUN] = False,
+    skip_missing: Annotated[bool, SKIP] = False,
+    at_once: Annotated[int | None, AT_ONCE] = None,
+    device: Annotated[str | None, DEVICE] = None,
+    engine: Annotated[str | None, ENGINE] = None,
+    data_dir: DataDir = None,
+    out: Annotated[Path | None, OUT] = None,
+    format_: Annotated[str | None, FORMAT] = None,
+    force: Force = False,
+    debug: Debug = False,
+) -> None:
+    """Reproduce a table or figure of a paper: do its runs, and print ours beside the published.
+
+    Runs that are there are not repeated, those that were interrupted go on. Every run is tried
+    before the first is trained. Exit code 2: found before training; 1: a run failed, and the
+    others were done; 130: interrupted (finished rounds are saved).
+    """
+    if list_:
+        _list(study)
+        return
+    from protofl.errors import UsageError
+
+    if study is None:
+        raise UsageError(
+            "no study is given", "protofl reproduce PAPER/NAME", "see: protofl reproduce --list"
+        )
+    from protofl.options.written import assignments
+    from protofl.studies.cells import Change, cells_of
+    from protofl.studies.finding import find_study
+    from protofl.studies.texts import PICTURES, as_text, format_of
+
+    form = format_of(out, format_)
+    if out is not None:
+        checked("--out", out, force=force)
+    found = find_study(study)
+    if form in PICTURES and found.kind not in ("curves", "bars", "pictures"):
+        raise UsageError(
+            f"--out {out}: {found.name} is a table",
+            "tables are written as .md, .csv, .tex or .json",
+            "choose one of these",
+        )
+    options = {"device": device, "engine": engine, "data_dir": data_dir}
+    options = {key: value for key, value in options.items() if value is not None}
+    given = assignments("--set", set_ or (), "[NAME.]KEY=VALUE")
+    change = Change(
+        scale=scale,
+        variant=variant,
+        only=_names(only),
+        columns=_names(columns),
+        rounds=rounds,
+        trials=trials,
+        datasets=assignments("--dataset", dataset or [], "NAME=NAME[:PATH]"),
+        options=options | ({"set": given} if given else {}),
+    )
+    cells_of(found, change)  # what is mistaken is told before torch is loaded
+    if plan:
+        _plan(found, change, runs)
+        return
+    result = _done(
+        found, change, runs, start=not no_run, skip_missing=skip_missing, at_once=at_once
+    )
+    from protofl_cli.study_tables import show_result
+
+    if form in PICTURES and out is not None:
+        from protofl.studies.pictures import draw
+
+        show_result(result)
+        for file in draw(result, out):
+            render.line(f"picture: {file}", "dim")
+    elif form and out is None:
+        render.plain([as_text(result, form).rstrip("\n")])
+    else:
+        show_result(result)
+        if out is not None:
+            out.expanduser().write_text(as_text(result, form or "md"), encoding="utf-8")
+            render.line(f"written: {out}", "dim")
+    if any(entry.state == "failed" for entry in result.entries.values()):
+        raise typer.Exit(1)
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def _list(study: str | None) -> None:
+    """The installed studies; those of a paper, or with a word in their names."""
+    from protofl.errors import ProtoflError
+    from protofl.studies.finding import collections
+    from protofl.studies.study import Study
+
+    rows = []
+    for name, collection in collections().items():
+        for label in collection.names():
+            if study is not None and study not in label:
+                continue
+            try:
+                found = collection.study(label.removeprefix(f"{name}/"))
+            except ProtoflError as error:
+                rows.append((label, "broken", error.what, "", ""))
+                continue
+            assert isinstance(found, Study)
+            size = f"{len(found.rows)} × {len(found.columns)}"
+            rows.append((label, found.place, found.title, size, ", ".join(found.scales)))
+    if not rows:
+        render.text("No study is installed." if study is None else f"No study has {study!r}.")
+        return
+    render.table(
+        ("study", "place", "what it shows", "rows × columns", "scales"),
+        rows,
+        keep=("place", "rows × columns", "scales"),
+    )
+
+
+def _plan(study: Study, change: Change, runs: Path) -> None:
+    from protofl_cli.study_tables import show_plan
+
+    with render.waiting("planning"), put_off():
+        from protofl.studies.planning import plan_study
+
+    bar = render.Bar()
+    try:
+        planned = plan_study(
+            study, change, runs, lambda words, share: bar.show("planning", words, share)
+        )
+    except KeyboardInterrupt as stop:
+        bar.stop()
+        raise typer.Exit(interrupted(stop, "nothing had been started")) from None
+    finally:
+        bar.stop()
+    show_plan(planned)
+
+
+def _done(study: Study, change: Change, runs: Path, **how: Any) -> Any:  # noqa: ANN401
+    """Do the study, with a live line for every run."""
+    from protofl_cli.batch_screen import BatchScreen, show_failures
+
+    try:
+        with BatchScreen() as screen:
+            screen.loading("loading")
+            with put_off():
+                from protofl.studies.doing import do_study
+            result = do_study(
+                study, change, runs, follow=screen, note=lambda line: screen.loading(line), **how
+            )
+            screen.end()
+            show_failures(screen.failed)
+        return result
+    except KeyboardInterrupt as stop:
+        do_this = "finished rounds are saved; the same command goes on"
+        raise typer.Exit(interrupted(stop, do_this)) from None

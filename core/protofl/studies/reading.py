@@ -1,0 +1,369 @@
+"""Study files: from TOML to a `Study`, with errors that name the file, the line and what was near.
+
+Every key is described in docs/studies.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NoReturn
+
+from protofl.errors import UsageError, unknown
+from protofl.plan.settings import Settings
+from protofl.studies.figures import READERS, UNITS
+from protofl.studies.formulas import evaluate
+from protofl.studies.lines import line_of
+from protofl.studies.study import (
+    EMPTY,
+    KINDS_OF_STUDY,
+    UNKNOWN,
+    Figure,
+    KindOfStudy,
+    Line,
+    Scale,
+    Study,
+    published_figure,
+)
+from protofl.toml import parse_toml
+
+TEXTS = ("title", "paper", "place", "kind", "variant", "draw")
+TABLES = ("options", "rows", "columns", "published", "scales", "variants", "constants")
+KEYS = (*TEXTS, *TABLES, "extends", "figure", "chosen")
+OF_LINE = ("label", "group", "figure", "formula", "note", "published")
+FURTHER = ("set", "with", "method")
+"""What options of a run are called in files, beside the names of `Settings`."""
+
+Load = Callable[[str], tuple[str, str]]
+"""From what ``extends`` names to the file's name, for errors, and its text."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A study file, with those that it extends below it.
+
+    Attributes:
+        name: What it is called in errors.
+        text: What it holds.
+        values: The same as values.
+        below: The file that it extends, if any.
+    """
+
+    name: str
+    text: str
+    values: dict[str, Any]
+    below: File | None = None
+
+    def merged(self, key: str) -> dict[str, Any]:
+        """A table of values, over those of the files below."""
+        under = self.below.merged(key) if self.below else {}
+        return _merge(under, self.values.get(key, {}))
+
+    def first(self, key: str) -> Any:  # noqa: ANN401 - of any type
+        """The value of the highest file that has it; None for none."""
+        if key in self.values:
+            return self.values[key]
+        return self.below.first(key) if self.below else None
+
+    def fail(self, path: tuple[str, ...], what: str, near: str = "", do: str = "") -> NoReturn:
+        """Raise the error about a key, which names the line of the file that has it."""
+        raise UsageError(f"{self.where(path)}: {what}", near, do)
+
+    def where(self, path: tuple[str, ...]) -> str:
+        """``FILE, line N``."""
+        found: list[tuple[File, int]] = []
+        file: File | None = self
+        while file is not None:
+            found.append((file, _depth(file.values, path)))
+            file = file.below
+        deepest = max(found, key=lambda pair: pair[1])[0]
+        line = line_of(deepest.text, path)
+        return f"{deepest.name}, line {line}" if line else deepest.name
+
+    def unknown(self, path: tuple[str, ...], noun: str, name: str, known: Any) -> NoReturn:  # noqa: ANN401
+        """Raise the error about a name that does not exist."""
+        error = unknown(noun, name, known)
+        self.fail(path, error.what, error.near, "the keys are in docs/studies.md")
+
+
+def read_study(text: str, name: str, file: str, load: Load, origin: str = "") -> Study:
+    """A study from its file.
+
+    Args:
+        text: The file's content.
+        name: The study's name.
+        file: The file's, for errors.
+        load: Finds what ``extends`` names.
+        origin: Where it came from.
+
+    Raises:
+        UsageError: It is no study; the error names file and line.
+    """
+    found = open_file(text, file, load)
+    study = _study(found, name)
+    return replace(study, origin=origin, text=text)
+
+
+def open_file(text: str, name: str, load: Load, seen: tuple[str, ...] = ()) -> File:
+    """A file, and those below it.
+
+    Raises:
+        UsageError: It is no TOML, has a key that is none, or extends itself.
+    """
+    try:
+        values = parse_toml(text)
+    except ValueError as error:
+        raise UsageError(f"{name} is no valid TOML: {error}") from None
+    file = File(name, text, values)
+    for key, value in values.items():
+        if key not in KEYS:
+            file.unknown((key,), "key", key, KEYS)
+        if key in TEXTS and not isinstance(value, str):
+            file.fail((key,), f"{key} is {value!r}, and should be a text")
+        if key in TABLES and not isinstance(value, dict):
+            file.fail((key,), f"{key} is {value!r}, and should be a table")
+    below = values.get("extends")
+    if below is None:
+        return file
+    if not isinstance(below, str):
+        file.fail(("extends",), f"extends is {below!r}, and should name a file")
+    other, content = load(below)
+    if other in (*seen, name):
+        file.fail(("extends",), f"{below} extends this file in turn")
+    return replace(file, below=open_file(content, other, load, (*seen, name)))
+
+
+def _study(file: File, name: str) -> Study:
+    if "title" not in file.values:
+        file.fail((), "a study has a title", do='write title = "…", or extend this file')
+    kind: KindOfStudy = file.first("kind") or "table"
+    if kind not in KINDS_OF_STUDY:
+        file.unknown(("kind",), "kind of study", kind, KINDS_OF_STUDY)
+    variants = _scales(file, "variants")
+    variant = file.first("variant") or ""
+    if variant and variant not in variants:
+        file.unknown(("variant",), "variant", variant, variants)
+    options = file.merged("options")
+    _check_options(file, ("options",), options)
+    rows, columns = _rows(file, kind), _columns(file)
+    chosen = file.first("chosen") or []
+    if not (isinstance(chosen, list) and all(isinstance(text, str) for text in chosen)):
+        file.fail(("chosen",), f"chosen is {chosen!r}, and should be a list of texts")
+    study = Study(
+        name=name,
+        title=file.values["title"],
+        rows=rows,
+        columns=columns,
+        paper=file.first("paper") or "",
+        place=file.values.get("place", ""),
+        kind=kind,
+        figure=_figure(file, ("figure",), file.first("figure")) or Figure(),
+        options=options,
+        published=_published(file, rows, columns),
+        scales={"paper": Scale("paper"), **_scales(file, "scales")},
+        variants=variants,
+        variant=variant,
+        constants=_constants(file),
+        chosen=tuple(chosen),
+        draw=file.first("draw") or "",
+    )
+    _check_cells(file, study)
+    return study
+
+
+# --- rows, columns and what was published ---------------------------------------------------------
+
+
+def _rows(file: File, kind: str) -> dict[str, Line]:
+    """Those of the figures and of the file's own rows, described in any of the files."""
+    own = _own(file)
+    described = file.merged("rows")
+    names = [*dict.fromkeys([*own.values.get("published", {}), *own.values.get("rows", {})])]
+    if not names and kind == "pictures":
+        return {"": Line("", "")}
+    if not names:
+        file.fail((), "no rows", do="name them in [published] or in [rows]")
+    published = own.values.get("published")
+    for name in names:
+        row = described.get(name, {})
+        there = published is None or name in published
+        if not there and not (isinstance(row, dict) and row.get("published") is False):
+            file.unknown(("rows", name), "row of [published]", name, published)
+        if name not in described and name not in own.values.get("rows", {}):
+            _check_is_method(file, name, described)
+    return {name: _line(file, "rows", name, described.get(name, {})) for name in names}
+
+
+def _own(file: File) -> File:
+    """The highest study that says which rows there are; what is no study only describes some."""
+    found: File | None = file
+    while found and ("title" not in found.values or not found.values.keys() & _ROWS):
+        found = found.below
+    return found or file
+
+
+_ROWS = {"rows", "published"}
+
+
+def _check_is_method(file: File, name: str, described: Mapping[str, Any]) -> None:
+    if name not in _methods():
+        known = {*_methods(), *described}
+        file.unknown(("published", name), "row or method", name, known)
+
+
+@lru_cache(maxsize=1)
+def _methods() -> frozenset[str]:
+    from protofl.discovery.registry import Registry
+
+    registry = Registry()
+    return frozenset(p.name for kind in ("method", "recipe") for p in registry.plugins(kind))
+
+
+def _columns(file: File) -> dict[str, Line]:
+    given = file.first("columns")
+    if not given:
+        return {"": Line("", "")}
+    return {name: _line(file, "columns", name, values) for name, values in given.items()}
+
+
+def _line(file: File, table: str, name: str, values: Any) -> Line:  # noqa: ANN401 - from a file
+    path = (table, name)
+    if not isinstance(values, dict):
+        file.fail(path, f"{name} is {values!r}, and should be a table of options")
+    for key in ("label", "group", "formula", "note"):
+        if not isinstance(values.get(key, ""), str):
+            file.fail((*path, key), f"{key} is {values[key]!r}, and should be a text")
+    options = {key: value for key, value in values.items() if key not in OF_LINE}
+    _check_options(file, path, options, OF_LINE)
+    if table == "rows" and "method" not in options and name in _methods():
+        options["method"] = name
+    return Line(
+        name,
+        values.get("label", name),
+        values.get("group", ""),
+        options,
+        _figure(file, (*path, "figure"), values.get("figure")),
+        values.get("formula", ""),
+        values.get("note", ""),
+    )
+
+
+def _check_options(
+    file: File, path: tuple[str, ...], options: Mapping[str, Any], further: tuple[str, ...] = ()
+) -> None:
+    for key in options:
+        name = key.replace("-", "_")
+        if name not in Settings.model_fields and name not in FURTHER:
+            known = {*Settings.model_fields, *FURTHER, *further}
+            file.unknown((*path, key), "option", key, known)
+
+
+def _published(
+    file: File, rows: Mapping[str, Line], columns: Mapping[str, Line]
+) -> dict[tuple[str, str], str]:
+    found: dict[tuple[str, str], str] = {}
+    for row, text in _own(file).values.get("published", {}).items():
+        path = ("published", row)
+        if not isinstance(text, str):
+            file.fail(path, f"{text!r} should be a text: the figures, with spaces between them")
+        cells = text.replace(" ±", "±").replace("± ", "±").split()
+        if len(cells) != len(columns):
+            named = ", ".join(columns) if any(columns) else "none, so that there is one"
+            file.fail(path, f"{row} has {len(cells)} figures", f"columns: {named}")
+        for column, cell in zip(columns, cells, strict=True):
+            if cell not in (EMPTY, UNKNOWN) and published_figure(cell) is None:
+                near = f"86.82±0.26, 2.05M, {EMPTY} (left empty) or {UNKNOWN} (not printed)"
+                file.fail(path, f"{cell!r} is no figure", near)
+            found[row, column] = cell
+    return found
+
+
+# --- what is read, at which scale -----------------------------------------------------------------
+
+
+def _figure(file: File, path: tuple[str, ...], given: Any) -> Figure | None:  # noqa: ANN401
+    if given is None:
+        return None
+    values = {"read": given} if isinstance(given, str) else given
+    fields = ("read", "of", "target", "round", "error", "unit", "words")
+    if not isinstance(values, dict):
+        file.fail(path, f"{given!r} is no figure", f"figures: {', '.join(READERS)}")
+    for key in values:
+        if key not in fields:
+            file.unknown((*path, key), "key of a figure", key, fields)
+    figure = Figure(**values)
+    if figure.read not in READERS:
+        file.unknown(path, "figure", figure.read, READERS)
+    reader = READERS[figure.read]
+    if reader.needs_target and not isinstance(figure.target, (int, float)):
+        file.fail(path, f"{figure.read} needs a target", do="write target = 0.5")
+    if figure.unit is not None and figure.unit not in UNITS:
+        file.unknown(path, "unit", figure.unit, UNITS)
+    return figure
+
+
+def _scales(file: File, table: str) -> dict[str, Scale]:
+    found = {}
+    for name, values in file.merged(table).items():
+        path = (table, name)
+        if not isinstance(values, dict):
+            file.fail(path, f"{name} is {values!r}, and should be a table of options")
+        if table == "scales" and name == "paper":
+            file.fail(path, "the scale paper is what the study says", do="name another")
+        options = {k.replace("-", "_"): v for k, v in values.items() if k != "about"}
+        _check_options(file, path, options, ("about",))
+        found[name] = Scale(name, str(values.get("about", "")), options)
+    return found
+
+
+def _constants(file: File) -> dict[str, float]:
+    found = file.merged("constants")
+    for key, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            file.fail(("constants", key), f"{key} is {value!r}, and should be a number")
+    return found
+
+
+def _check_cells(file: File, study: Study) -> None:
+    for table, lines in (("rows", study.rows), ("columns", study.columns)):
+        others = {**study.rows, **study.columns}.keys()
+        numbers = {**dict.fromkeys(others, 1.0), **study.constants}
+        for line in lines.values():
+            if line.formula:
+                try:
+                    evaluate(line.formula, numbers)
+                except UsageError as error:
+                    file.fail((table, line.name, "formula"), error.what, error.near)
+    for row in study.rows:
+        for column in study.columns:
+            if study.figure_of(row, column).read == "formula" and not study.is_empty(row, column):
+                if not (study.rows[row].formula or study.columns[column].formula):
+                    do = "write formula in the row or in the column"
+                    file.fail(("rows", row), f"{row}, {column} has no formula", do=do)
+            no_run = study.is_empty(row, column) or study.figure_of(row, column).read == "formula"
+            options = (study.options, study.columns[column].options, study.rows[row].options)
+            if study.kind != "pictures" and not no_run and not any("method" in o for o in options):
+                do = 'name the row as a method, or write method = "…" in it'
+                file.fail(("rows", row), f"{row or 'the study'} has no method", do=do)
+    if study.kind == "pictures" and study.draw not in ("partition",):
+        file.unknown(("draw",), "picture", study.draw, ("partition",))
+
+
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables, the second's winning key by key."""
+    merged = dict(under)
+    for key, value in over.items():
+        here = merged.get(key)
+        both = isinstance(here, dict) and isinstance(value, dict)
+        merged[key] = _merge(here or {}, value) if both else value
+    return merged
+
+
+def _depth(values: Any, path: tuple[str, ...]) -> int:  # noqa: ANN401 - from a file
+    depth = 0
+    for key in path:
+        if not isinstance(values, dict) or key not in values:
+            break
+        values, depth = values[key], depth + 1
+    return depth

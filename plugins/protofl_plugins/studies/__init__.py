@@ -1,0 +1,1 @@
+"""Tables and figures of papers as studies, a collection for each paper; see docs/studies.md."""

@@ -1,0 +1,1 @@
+"""The tables and figures of FedTGP (Zhang et al., AAAI 2024)."""

@@ -1,0 +1,185 @@
+"""``protofl reproduce``: a table from its file to the screen, from runs old and new."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import protofl as pf
+import pytest
+from protofl.studies.finding import collections
+from protofl.studies.study import Study
+
+STUDY = """
+title = "Accuracy (%) on few images"
+paper = "Ours"
+place = "Table 1"
+kind = "KIND"
+figure = "best"
+chosen = ["the seed"]
+
+[options]
+models = "cnn4"
+dataset = "digits"
+clients = 2
+rounds = 2
+batch-size = 60
+backend = "local"
+
+[columns]
+practical = { label = "Practical", partition = "dirichlet" }
+
+[published]
+local = "50.0"
+fedproto = "60.00±1.25"
+"""
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, data_dir, few):
+    """A study that has been done: its file, the runs, and options for both."""
+    folder = tmp_path_factory.mktemp("study")
+    for kind in ("table", "curves", "bars"):
+        text = STUDY.replace("KIND", kind)
+        text = text.replace('"best"', '"series"') if kind == "curves" else text
+        (folder / f"{kind}.toml").write_text(text, encoding="utf-8")
+    words = ["--runs", folder / "runs", "--dataset", f"digits={few}", "--data-dir", data_dir]
+    result = pf.reproduce(
+        str(folder / "table.toml"),
+        runs=folder / "runs",
+        datasets={"digits": few},
+        data_dir=data_dir,
+        at_once=0,
+    )
+    return folder, [str(word) for word in words], result
+
+
+def test_every_cell_is_a_run(done):
+    _, _, result = done
+    assert {entry.state for entry in result.entries.values()} == {"done"}
+    for row in ("local", "fedproto"):
+        entry = result[row, "practical"]
+        run = pf.load_run(entry.folder)
+        assert run.config["method"] == row
+        best = max(line["test_accuracy"] for line in run.rows)
+        assert entry.mean == pytest.approx(100 * best)
+        assert entry.difference == pytest.approx(100 * best - entry.published.mean)
+
+
+def test_the_screen_shows_ours_and_the_published(done, cli):
+    folder, words, result = done
+    shown = cli("reproduce", folder / "table.toml", "--no-run", *words)
+    assert shown.exit_code == 0, shown.output
+    entry = result["fedproto", "practical"]
+    assert entry.ours in shown.output and "60.00±1.25" in shown.output
+    assert entry.apart in shown.output
+    assert "best round on test samples" in shown.output and "· the seed" in shown.output
+    assert "2 rounds" in shown.output and "protofl's splits of seed 0" in shown.output
+
+
+def test_what_is_there_is_not_repeated(done, cli):
+    folder, words, result = done
+    files = lambda: {p: p.stat().st_mtime_ns for p in (folder / "runs").glob("*/*.json*")}  # noqa: E731
+    before = files()
+    assert len(before) == 2 * 4
+    shown = cli("reproduce", folder / "table.toml", "--at-once", "0", *words)
+    assert shown.exit_code == 0, shown.output
+    assert files() == before
+    more = cli("reproduce", folder / "table.toml", "--rounds", "3", "--no-run", *words)
+    assert "2 of 3 rounds are there (local, Practical, fedproto, Practical)" in more.output
+    fewer = cli("reproduce", folder / "table.toml", "--rounds", "1", "--no-run", *words)
+    assert "1 of 2 rounds" in fewer.output
+    run = pf.load_run(result["local", "practical"].folder)
+    assert f"{100 * run.rows[0]['test_accuracy']:.1f}" in fewer.output
+
+
+def test_a_plan_starts_nothing(done, cli):
+    folder, words, _ = done
+    shown = cli("reproduce", folder / "table.toml", "--plan", "--rounds", "3", *words)
+    assert shown.exit_code == 0, shown.output
+    assert re.search(r"local, practical +1 +2 of 3", shown.output)
+    assert "2, 0 of them finished" in shown.output and "hours with one host" in shown.output
+    assert pf.load_run(folder / "runs" / next((folder / "runs").glob("local*"))).rounds_done == 2
+
+
+def test_files(done, cli, tmp_path):
+    folder, words, result = done
+    for form in ("md", "csv", "tex", "json"):
+        out = tmp_path / f"table.{form}"
+        shown = cli("reproduce", folder / "table.toml", "--no-run", "--out", out, *words)
+        assert shown.exit_code == 0 and out.stat().st_size > 100, shown.output
+    again = cli("reproduce", folder / "table.toml", "--no-run", "--out", out, *words)
+    assert again.exit_code == 2 and "is there already" in again.output
+    printed = cli("reproduce", folder / "table.toml", "--no-run", "--format", "json", *words)
+    cells = json.loads(printed.stdout)["cells"]
+    assert cells[1]["ours"] == pytest.approx(result["fedproto", "practical"].mean)
+
+
+@pytest.mark.parametrize("kind", ["curves", "bars"])
+def test_pictures(done, cli, tmp_path, kind):
+    folder, words, _ = done
+    out = tmp_path / f"{kind}.png"
+    shown = cli("reproduce", folder / f"{kind}.toml", "--no-run", "--out", out, *words)
+    assert shown.exit_code == 0, shown.output
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ([], "no study is given"),
+        (["fedtgp/table-99"], "unknown study 'fedtgp/table-99'"),
+        (["nowhere.toml"], "nowhere.toml can't be read"),
+        (["fedtgp/table-1", "--scale", "small"], "unknown scale of fedtgp/table-1 'small'"),
+        (["fedtgp/table-1", "--dataset", "mnist=digits"], "unknown data set of fedtgp/table-1"),
+        (["fedtgp/table-1", "--out", "t.xls"], "--out t.xls: no such format"),
+        (["fedtgp/table-1", "--out", "t.png"], "fedtgp/table-1 is a table"),
+        (
+            ["fedtgp/table-1", "--no-run", "--dataset", "cifar10=npz:no.npz", "--only", "fml"],
+            "",
+        ),
+        (["fedtgp/table-1", "--dataset", "cifar10=npz:no.npz", "--only", "fml"], "no.npz"),
+    ],
+)
+def test_mistakes_before_anything_starts(cli, words, what, tmp_path):
+    shown = cli("reproduce", *words, "--runs", tmp_path / "runs") if words else cli("reproduce")
+    assert shown.exit_code == (2 if what else 0), shown.output
+    assert what in " ".join(shown.output.split())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_list(cli):
+    shown = cli("reproduce", "--list", "fedtgp/table")
+    assert shown.exit_code == 0
+    for name in collections()["fedtgp"].names():
+        assert (name in shown.output) == ("table" in name)
+    assert "paper, fast, smoke" in shown.output
+
+
+def test_a_study_s_file_is_checked(cli, done, tmp_path):
+    folder, _, _ = done
+    bad = tmp_path / "bad.toml"
+    bad.write_text((folder / "table.toml").read_text("utf-8").replace("cnn4", "cnn5"), "utf-8")
+    shown = cli("check", bad)
+    assert shown.exit_code == 1
+    assert "nobody here has" in shown.output and "has no scale smoke" in " ".join(
+        shown.output.split()
+    )
+
+
+def test_a_study_is_data():
+    study = pf.study("fedtgp/table-10")
+    assert isinstance(study, Study)
+    assert study.published["fedtgp", "practical"] == "97.58±0.05"
+    assert [*study.columns] == ["pathological", "practical"]
+    assert len(study.rows) == 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for c in collections().values() for n in c.names()])
+def test_smoke(name, tmp_path_factory, data_dir):
+    """Every study at its smallest scale; runs that studies share are made once."""
+    runs = tmp_path_factory.getbasetemp() / "smoke-runs"
+    out = pf.reproduce(name, scale="smoke", runs=runs, at_once=0, data_dir=data_dir)
+    states = {entry.state for entry in out.entries.values()}
+    assert states <= {"done", "empty", "not reached"}, out.notes

@@ -1,0 +1,69 @@
+"""Accounts: traffic and FLOPs without training, against real rounds and the published figures."""
+
+from __future__ import annotations
+
+import protofl as pf
+import pytest
+from protofl.program.naming import requested
+from protofl.studies.account import traffic
+from protofl.studies.cells import Change, cells_of
+from protofl.studies.doing import do_study
+from protofl.studies.finding import find_study
+
+TRAFFIC = ("upload_floats", "download_floats")
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("lg-fedavg", {}),
+        ("fedproto", {"variant": "official"}),  # takes prototypes during training
+        ("feddistill", {}),
+        ("fedmd", {}),
+    ],
+)
+def test_traffic_is_that_of_a_run(tmp_path, few, method, given):
+    options = {
+        "method": method,
+        "models": "cnn4",
+        "dataset": few,
+        "partition": "pathological",
+        "clients": 5,
+        "participation": 0.6,
+        "set": given,
+        "public": 20 if method == "fedmd" else 0,
+    }
+    run = {"rounds": 2, "trials": 1, "batch_size": 10, "eval_every": 5, "backend": "local"}
+    lines = traffic(requested({**options, "rounds": 1000})[0])
+    pf.run(**options, **run, out=tmp_path / "run", progress=False, dry_step=False)
+    rows = pf.load_run(tmp_path / "run").rows
+    assert [[line[key] for key in TRAFFIC] for line in lines] == [
+        [row[key] for key in TRAFFIC] for row in rows
+    ]
+
+
+def test_an_account_needs_no_data_that_are_not_here(tmp_path):
+    """Σ|C_i| of CIFAR-100's published split, and what FedProto sends of it."""
+    study = find_study("fedtgp/table-5")
+    # Traffic of prototypes depends on no network.
+    change = Change(only=("fedproto",), options={"data_dir": tmp_path, "models": "cnn4"})
+    (cell,) = cells_of(study, change)
+    line = traffic(cell.request())[1]
+    assert line["upload_floats"] == 882 * 512
+    assert line["download_floats"] == 20 * 100 * 512
+    assert not [*tmp_path.iterdir()], "nothing was downloaded or kept"
+
+
+def test_table_12_is_printed_from_table_8():
+    result = do_study(find_study("fedtgp/table-12"), Change(columns=("published",)), start=False)
+    for entry in result.entries.values():
+        assert entry.ours == entry.text.rstrip("†"), entry.row
+
+
+@pytest.mark.slow
+def test_table_5_to_the_digit(tmp_path):
+    study = find_study("fedtgp/table-5")
+    result = do_study(study, Change(options={"data_dir": tmp_path}), start=False)
+    for row in result.rows:
+        entry = result[row, "practice"]
+        assert entry.ours == entry.text or row == "fedkd-untrained", row

@@ -1,0 +1,169 @@
+"""Figures of runs, formulas, and results as text, against numbers made by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from protofl.errors import UsageError
+from protofl.studies.figures import figure_of
+from protofl.studies.formulas import evaluate
+from protofl.studies.result import Entry, StudyResult, facts_of
+from protofl.studies.study import Figure, Line, Scale, Study, published_figure
+from protofl.studies.texts import as_text
+
+
+def row(trial, number, accuracy, server=None, **more):
+    return {
+        "trial": trial,
+        "round": number,
+        "test_accuracy": accuracy,
+        "client_test_accuracy": accuracy,
+        "upload_floats": 1000,
+        "download_floats": 500 * number,
+        "upload_bytes": 4000,
+        "download_bytes": 2000 * number,
+        "extra": {} if server is None else {"server_test_accuracy": server},
+        "seconds": {"total": 2.0},
+        **more,
+    }
+
+
+ROWS = [
+    row(0, 0, 0.25, 0.5),
+    row(0, 1, 0.75, 0.25),
+    row(0, 2, 0.5, measures={"flops": {"training": 8e9}}),
+    row(1, 0, 0.125),
+    row(1, 1, 0.25),
+    row(1, 2, 0.375, 0.125),
+]
+
+
+@pytest.mark.parametrize(
+    ("figure", "values"),
+    [
+        (Figure("best"), [75, 37.5]),
+        (Figure("final"), [50, 37.5]),
+        (Figure("best", error=True), [25, 62.5]),
+        (Figure("best-server"), [50, 12.5]),
+        (Figure("final-server"), [25, 12.5]),
+        (Figure("floats"), [0.0015, 0.0015]),
+        (Figure("floats", round=2, unit="K"), [2, 2]),
+        (Figure("bytes-up"), [0.004, 0.004]),
+        (Figure("rounds-to", target=0.3), [2, 3]),
+        (Figure("rounds-to", target=0.5), [2, None]),
+        (Figure("floats-to", target=0.375, unit=""), [2500, 4500]),
+        (Figure("seconds-to", target=0.25), [2, 4]),
+        (Figure("seconds-to", target=0.5, of="extra.server_test_accuracy"), [2, None]),
+        (Figure("value", of="measures.flops.training", unit="B"), [8, None]),
+        (Figure("value", of="test_accuracy", round=1, unit="%"), [75, 25]),
+    ],
+)
+def test_figures(figure, values):
+    assert figure_of(ROWS, figure) == pytest.approx(values)
+
+
+def test_only_the_rounds_asked_for_count():
+    assert figure_of(ROWS, Figure("best"), rounds=1) == [25, 12.5]
+    assert figure_of(reversed(ROWS), Figure("final"), rounds=2) == [75, 25]
+
+
+@pytest.mark.parametrize(
+    ("text", "mean", "std", "decimals"),
+    [("86.82±0.26", 86.82, 0.26, 2), ("2.05M", 2.05, None, 2), ("99.81B†", 99.81, None, 2)],
+)
+def test_figures_as_printed(text, mean, std, decimals):
+    found = published_figure(text)
+    assert (found.mean, found.std, found.decimals) == (mean, std, decimals)
+
+
+@pytest.mark.parametrize("text", ["", "n/a", "12±", "±3", "1.2.3", "12 %x"])
+def test_what_is_no_figure(text):
+    assert published_figure(text) is None
+
+
+@pytest.mark.parametrize(
+    ("formula", "value"),
+    [("2 * 3 + 4", 10), ("-a ** 2", -9), ("4 * (a + b_c) / 2", 22), ("max(a, b_c) - min(1, 2)", 7)],
+)
+def test_formulas(formula, value):
+    assert evaluate(formula, {"a": 3, "b-c": 8}) == value
+
+
+@pytest.mark.parametrize(
+    "formula", ["a +", "x", "__import__('os')", "a.b", "[1]", "a if a else a", "'a' * 3", "1 / 0"]
+)
+def test_what_is_no_formula(formula):
+    with pytest.raises(UsageError):
+        evaluate(formula, {"a": 3})
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def result():
+    rows = {"a": Line("a", "A_1"), "b": Line("b", "B", note="of our own")}
+    columns = {"x": Line("x", "10 %", "Group"), "y": Line("y", "τ = 1", "Group")}
+    scales = {"paper": Scale("paper")}
+    study = Study("p/t", "A table", rows, columns, "Paper", "Table 1", scales=scales)
+    entries = {
+        ("a", "x"): Entry("a", "x", "done", values=(50.0, 52.0), text="50.5±0.2"),
+        ("a", "y"): Entry("a", "y", "empty", text="–"),
+        ("b", "x"): Entry("b", "x", "done", values=(49.96,), text="50.0"),
+        ("b", "y"): Entry("b", "y", "missing", text="40", why="cifar10 is not here"),
+    }
+    options = [{"partition": "dirichlet", "trials": 2, "rounds": 60, "hold_split": True}]
+    facts = facts_of(study, "paper", "", options, [{**options[0], "rounds": 1000}])
+    return StudyResult(study, ("a", "b"), ("x", "y"), entries, "paper", facts)
+
+
+def test_a_title_says_all_that_belongs_to_it(result):
+    assert result.title == (
+        "Paper, Table 1: A table (scale paper; protofl's splits of seed 0, one for all trials; "
+        "2 trials; 60 of 1000 rounds; best round on test samples)"
+    )
+    assert result.notes == ["B: of our own", "cifar10 is not here (B, Group, τ = 1)"]
+
+
+def test_ours_beside_the_published(result):
+    entry = result["a", "x"]
+    assert (entry.mean, entry.std, entry.difference) == (51, 1, pytest.approx(0.5))
+    assert (entry.ours, entry.apart) == ("51.0±1.0", "+0.5")
+    assert result["b", "x"].apart == "0.0", "not a zero with a sign"
+    assert result["a", "y"].ours == "–"
+
+
+def test_markdown(result):
+    lines = as_text(result, "md").splitlines()
+    assert lines[4] == "|  | Group 10 % | Group τ = 1 |"
+    assert lines[6:8] == [
+        "| A_1 | 51.0±1.0 / 50.5±0.2 / +0.5 | – |",
+        "| B | 50.0 / 50.0 / 0.0 | no data / 40 |",
+    ]
+
+
+def test_comma_separated_and_json_hold_the_numbers(result):
+    found = [*csv.DictReader(io.StringIO(as_text(result, "csv")))]
+    assert [(r["row"], r["column"], r["state"]) for r in found] == [
+        ("a", "x", "done"), ("a", "y", "empty"), ("b", "x", "done"), ("b", "y", "missing"),
+    ]  # fmt: skip
+    first = found[0]
+    assert (float(first["ours"]), float(first["ours_std"]), float(first["difference"])) == (
+        51,
+        1,
+        0.5,
+    )
+    cells = json.loads(as_text(result, "json"))["cells"]
+    assert cells[2]["published"] == 50.0 and cells[2]["trials"] == 1
+
+
+def test_latex(result):
+    lines = as_text(result, "tex").splitlines()
+    assert r" & \multicolumn{2}{c}{Group} \\" in lines
+    assert r" & 10 \% & $\tau$ = 1 \\" in lines
+    assert r"A\_1 & 51.0$\pm$1.0 & -- \\" in lines
+    assert r" & \textcolor{gray}{\footnotesize 50.5$\pm$0.2 (+0.5)} &  \\" in lines
+    assert lines.count(r"\midrule") == 1 and r"\begin{tabular}{lcc}" in lines

@@ -1,0 +1,215 @@
+"""Study files: what may stand in them, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from protofl.errors import UsageError
+from protofl.studies.cells import Change, cells_of
+from protofl.studies.finding import collections, find_study, study_of_file
+
+BASE = """
+paper = "A paper"
+
+[options]
+models = "htcnn8"
+dataset = "cifar10"
+rounds = 100
+clients = 20
+set = { partition.beta = 0.1 }
+
+[rows]
+fedproto = { label = "FedProto" }
+
+[scales.smoke]
+about = "small"
+rounds = 2
+dataset = "digits"
+clients = { "20" = 4, "*" = 5 }
+[scales.smoke.set]
+partition.beta = 0.5
+fedtgp.S = { "100" = 7, "*" = 3 }
+fedsa.alpha = 0.5
+"""
+
+TABLE = """extends = "base"
+title = "A table"
+place = "Table 1"
+figure = "final"
+
+[columns]
+skewed = { label = "Skewed", partition = "dirichlet" }
+many = { partition = "pathological", clients = 50, set = { partition.beta = 0.3 } }
+
+[rows]
+few-epochs = { method = "fedtgp", set = { S = 100, tau = 1 }, figure = "best" }
+
+[published]
+fedproto = "80.0±0.1 –"
+few-epochs = "? 70.25"
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes a study beside the base file."""
+
+    def write(text=TABLE, base=BASE):
+        (tmp_path / "base.toml").write_text(base, encoding="utf-8")
+        path = tmp_path / "table.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def options(cells, row, column):
+    return next(c for c in cells if (c.row, c.column) == (row, column)).options
+
+
+def test_rows_and_columns_are_those_of_the_file(written):
+    study = study_of_file(written())
+    assert [*study.rows] == ["fedproto", "few-epochs"]
+    assert [*study.columns] == ["skewed", "many"]
+    assert study.rows["fedproto"].label == "FedProto"
+    assert study.published["few-epochs", "many"] == "70.25"
+    assert study.is_empty("fedproto", "many") and not study.is_empty("few-epochs", "skewed")
+    assert study.heading == "A paper, Table 1: A table"
+    assert study.figure_of("few-epochs", "many").read == "best"
+    assert study.figure_of("fedproto", "skewed").read == "final"
+
+
+def test_a_cell_has_the_options_of_all_then_of_its_column_then_of_its_row(written):
+    cells = cells_of(study_of_file(written()), Change())
+    found = options(cells, "few-epochs", "many")
+    assert (found["method"], found["clients"], found["rounds"]) == ("fedtgp", 50, 100)
+    assert found["set"] == {"partition.beta": 0.3, "S": 100, "tau": 1}
+    request = next(c for c in cells if c.row == "few-epochs").request()
+    assert request.options["options"] == {
+        "partition": {"beta": 0.1},
+        "fedtgp": {"S": 100, "tau": 1},
+    }
+    assert options(cells, "fedproto", "many") == {}, "the paper leaves it empty"
+
+
+def test_a_scale_takes_the_place_of_options(written):
+    cells = cells_of(study_of_file(written()), Change(scale="smoke"))
+    first, last = options(cells, "few-epochs", "skewed"), options(cells, "few-epochs", "many")
+    assert (first["dataset"], first["rounds"]) == ("digits", 2)
+    assert (first["clients"], last["clients"]) == (4, 5)
+    assert first["set"] == {"partition.beta": 0.5, "S": 7, "tau": 1}
+    of_another_method = options(cells, "fedproto", "skewed")["set"]
+    assert of_another_method == {"partition.beta": 0.5}
+
+
+def test_the_user_s_changes_are_above_all(written):
+    change = Change(
+        scale="smoke",
+        only=("few-epochs",),
+        columns=("many",),
+        rounds=9,
+        trials=2,
+        datasets={"digits": "npz:other.npz"},
+        options={"device": "cpu", "set": {"fedtgp.tau": 5}},
+    )
+    (cell,) = cells_of(study_of_file(written()), change)
+    found = cell.options
+    assert (found["rounds"], found["trials"], found["dataset"]) == (9, 2, "npz:other.npz")
+    assert found["set"]["fedtgp.tau"] == 5 and found["device"] == "cpu"
+    assert cell.rounds == 9
+
+
+def test_what_a_file_says_is_nobody_s_consent(written):
+    text = TABLE.replace("tau = 1", "tau = 1, dataset.trust_pickle = true")
+    (cell,) = cells_of(
+        study_of_file(written(text)), Change(only=("few-epochs",), columns=("many",))
+    )
+    assert cell.request().said == {}
+    typed = Change(only=("few-epochs",), columns=("many",), options={"set": {"dataset.kind": "x"}})
+    (cell,) = cells_of(study_of_file(written(text)), typed)
+    assert cell.request().said == {"dataset": {"kind": "x"}}
+
+
+MISTAKES = [
+    ("title =", "titel =", "table.toml, line 2: unknown key 'titel'", "'title'"),
+    ('figure = "final"', 'figure = "finale"', "line 4: unknown figure 'finale'", "'final'"),
+    ('figure = "final"', 'kind = "tabel"', "line 4: unknown kind of study 'tabel'", "'table'"),
+    ('figure = "final"', 'figure = { read = "rounds-to" }', "line 4: rounds-to needs a target", ""),
+    (
+        'figure = "final"',
+        'figure = { reads = "best" }',
+        "unknown key of a figure 'reads'",
+        "'read'",
+    ),
+    ('figure = "final"', 'variant = "offical"', "line 4: unknown variant 'offical'", ""),
+    ("clients = 50", "client = 50", "line 8: unknown option 'client'", "'clients'"),
+    ('"80.0±0.1 –"', '"80.0±0.1"', "line 14: fedproto has 1 figures", "columns: skewed, many"),
+    ('"80.0±0.1 –"', '"80.0±0.1 n/a"', "line 14: 'n/a' is no figure", "–"),
+    ('"80.0±0.1 –"', "[80.0]", "line 14: [80.0] should be a text", ""),
+    ("fedproto =", "fedprot =", "line 14: unknown row or method 'fedprot'", "'fedproto'"),
+    ('few-epochs = "? 70.25"', "", "line 11: unknown row of [published] 'few-epochs'", ""),
+    ('method = "fedtgp", ', "", "line 11: few-epochs has no method", ""),
+    ("few-epochs = { method", 'few-epochs = { formula = "2 * unknown", method', "formula", ""),
+    ("[columns]", "[columns", "table.toml is no valid TOML", ""),
+    ('extends = "base"', 'extends = "bose"', "unknown study to extend 'bose'", ""),
+    ('extends = "base"', 'extends = "table"', "line 1: table extends this file in turn", ""),
+]
+
+
+@pytest.mark.parametrize(("right", "wrong", "what", "near"), MISTAKES)
+def test_a_mistake_is_told_with_its_line(written, right, wrong, what, near):
+    assert right in TABLE
+    with pytest.raises(UsageError) as found:
+        study_of_file(written(TABLE.replace(right, wrong, 1)))
+    assert what in found.value.what
+    assert near in found.value.near
+
+
+def test_a_mistake_in_a_file_that_is_extended_names_that_one(written):
+    with pytest.raises(UsageError, match=r"base\.toml, line 8: unknown option 'client'"):
+        study_of_file(written(base=BASE.replace("clients = 20", "client = 20")))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (Change(scale="fats"), "unknown scale of table 'fats'"),
+        (Change(variant="code"), "unknown variant of table 'code'"),
+        (Change(only=("fedprot",)), "unknown row of table in --only 'fedprot'"),
+        (Change(columns=("skew",)), "unknown column of table in --columns 'skew'"),
+        (Change(datasets={"cifar": "digits"}), "unknown data set of table at scale paper 'cifar'"),
+    ],
+)
+def test_a_change_that_is_none_is_told(written, change, what):
+    with pytest.raises(UsageError) as found:
+        cells_of(study_of_file(written()), change)
+    assert what in found.value.what
+
+
+# --- those that are installed ---------------------------------------------------------------------
+
+INSTALLED = [name for collection in collections().values() for name in collection.names()]
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_an_installed_study_says_what_it_is(name):
+    study = find_study(name)
+    assert study.title and study.paper and study.place
+    assert {"paper", "fast", "smoke"} <= {*study.scales}
+    for row in study.rows:
+        for column in study.columns:
+            if study.kind == "table" and not study.is_empty(row, column):
+                assert (row, column) in study.published or "published" not in study.text
+
+
+def test_an_unknown_study_is_told_with_near_ones():
+    with pytest.raises(UsageError) as found:
+        find_study("fedtgp/tabel-1")
+    assert "'fedtgp/table-1'" in found.value.near
+
+
+def test_tables_are_listed_in_their_order():
+    names = [n for n in INSTALLED if n.startswith("fedtgp/table-")]
+    numbers = [int(re.findall(r"\d+", n)[0]) for n in names]
+    assert numbers == sorted(numbers)
