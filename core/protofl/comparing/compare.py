@@ -216,7 +216,9 @@ def _explained(
     if any(table.name.partition("@")[2] == "best" or table.name == "best" for table in tables):
         notes.append("best on test: the round is chosen on the test samples, as the papers do")
     if any(len(row.found) < len(row.values) for table in tables for row in table.rows):
-        notes.append("(3 of 4): so many trials reached the accuracy, and the mean is over these")
+        notes.append(
+            "(3/4): so many of the trials reached the accuracy, and the mean is over these"
+        )
     if any(table.machines for table in tables):
         notes.append("†: seconds of machines, devices, backends or versions that differ")
     seen = [table for table in tables if table.name in shown]

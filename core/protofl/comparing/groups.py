@@ -12,11 +12,12 @@ from typing import Any, TypeAlias
 from protofl.comparing.trials import Trial, trials_of
 from protofl.errors import UsageError
 from protofl.folder.reading import runs_below
+from protofl.folder.result import Result
 from protofl.recorded.run import Run, load_run
 
-Given: TypeAlias = "Run | str | Path"
+Given: TypeAlias = "Run | Result | str | Path"
 Runs: TypeAlias = "Given | Iterable[Given] | Mapping[str, Given | Iterable[Given]]"
-"""A run, its folder or a folder of runs; several of these; or several for each label."""
+"""A run, what `protofl.run` returned, its folder or a folder of runs; several; or by labels."""
 
 SETTING = (
     *("dataset", "data", "subset", "partition", "clients", "public", "hold_split"),
@@ -77,19 +78,22 @@ def opened(runs: Runs) -> dict[str, list[Run]]:
 
 
 def _opened(runs: Given | Iterable[Given]) -> list[Run]:
-    each = [runs] if isinstance(runs, (Run, str, Path)) else runs
+    each = [runs] if isinstance(runs, (Run, Result, str, Path)) else runs
     found: list[Run] = []
     for one in each:
-        found += [one] if isinstance(one, Run) else runs_in(one)
+        found += runs_in(one)
     return list({run.folder.absolute(): run for run in found}.values())
 
 
-def runs_in(folder: str | Path) -> list[Run]:
-    """The run in a folder, or all those below it.
+def runs_in(given: Given) -> list[Run]:
+    """A run, the run in a folder, or all those below it.
 
     Raises:
         UsageError: There is none.
     """
+    if isinstance(given, Run):
+        return [given]
+    folder = given.folder if isinstance(given, Result) else given
     below = list(runs_below(Path(folder).expanduser()))
     return [load_run(path) for path in below] or [load_run(folder)]
 

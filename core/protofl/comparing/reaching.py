@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from protofl.comparing.trials import COSTS, Trial
 
 UNITS = {"rounds": "rounds", "mb": "MB", "upload-mb": "MB sent", "seconds": "seconds",
-         "flops": "FLOPs", "virtual": "virtual seconds"}  # fmt: skip
+         "flops": "FLOPs", "virtual": "virtual s"}  # fmt: skip
 
 
 @dataclass(frozen=True)

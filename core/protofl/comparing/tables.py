@@ -142,7 +142,7 @@ def _spread(row: Row, table: Table) -> str:
     text = number(row.mean, table.share)
     if len(row.found) > 1:
         text += f" ± {number(row.std, table.share, row.mean)}"
-    return text + (f" ({len(row.found)} of {len(row.values)})" if missing else "")
+    return text + (f" ({len(row.found)}/{len(row.values)})" if missing else "")
 
 
 def _difference(d: Difference, table: Table) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from protofl.comparing.groups import runs_in
 from protofl.errors import UsageError
 from protofl.plots.style import (
     COLOURS,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
+    from protofl.folder.result import Result
     from protofl.recorded.run import Run
 
 METRIC = "confusion"
@@ -31,7 +33,7 @@ METRIC = "confusion"
 
 
 def confusion(
-    run: Run | str | Path,
+    run: Run | Result | str | Path,
     trial: int = 0,
     *,
     width: str | float = "column",
@@ -114,7 +116,7 @@ def matrix(
     return made
 
 
-def split(run: Run | str | Path, trial: int = 0) -> Figure:
+def split(run: Run | Result | str | Path, trial: int = 0) -> Figure:
     """Draw how many samples of each class each client had: a bubble's area is their number.
 
     Args:
@@ -134,10 +136,14 @@ def split(run: Run | str | Path, trial: int = 0) -> Figure:
     return split_figure(counts, list(held.classes), title)
 
 
-def _run(run: Run | str | Path) -> Run:
-    from protofl.recorded.run import Run, load_run
-
-    return run if isinstance(run, Run) else load_run(run)
+def _run(given: Run | Result | str | Path) -> Run:
+    runs = runs_in(given)
+    if len(runs) > 1:
+        raise UsageError(
+            f"{given} holds {len(runs)} runs, and the picture is of one",
+            do="give the folder of one",
+        )
+    return runs[0]
 
 
 def _shades() -> Any:  # noqa: ANN401 - a map of colours

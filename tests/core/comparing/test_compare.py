@@ -108,7 +108,7 @@ def test_what_it_takes_to_reach_an_accuracy(write):
     assert rounds.rows[1].difference.mean == -1 and rounds.rows[1].difference.better == 1
     assert row(found, "fedproto", "mb-to-0.8").mean == pytest.approx(1 + 3 + 3)
     assert row(found, "fedtgp", "flops-to-0.8").mean == pytest.approx(1.5e9)
-    assert "(1 of 2)" in found.text("md") and not table(found, "seconds-to-0.8").machines
+    assert "(1/2)" in found.text("md") and not table(found, "seconds-to-0.8").machines
     other = write("other", [[[0.8]]], method="local", device="cuda")
     marked = pf.compare([slow, other], "final", target=0.8, rounds=1)
     assert table(marked, "seconds-to-0.8").machines and "seconds to 80 % †" in marked.text("md")
@@ -155,6 +155,13 @@ def test_an_option_that_has_its_default_makes_no_group(write):
     """Runs of versions that didn't know it are like those of versions that do."""
     old, new = write("old", ends(0.5)), write("new", ends(0.6), seed=1, momentum=0.0, augment=False)
     assert [len(r.values) for r in pf.compare([old, new]).tables[0].rows] == [2]
+
+
+def test_what_pf_run_returns_is_a_run(two):
+    results = [pf.Result([], {}, {}, folder) for folder in two]
+    assert row(pf.compare(results), "fedtgp").difference.count == 5
+    assert len(pf.plots.curve(results).axes[0].get_lines()) == 2
+    assert pf.plots.split(results[0]).axes and pf.plots.confusion(results[1], 1).axes
 
 
 def test_a_folder_stands_for_the_runs_in_it(two):
