@@ -141,9 +141,10 @@ def _arrivals(plan: Plan) -> list[tuple[str, str]]:
     from protofl.arrivals import NEVER, first_rounds, unseen_clients
 
     s, split, rows = plan.settings, plan.split(0), list[tuple[str, str]]()
-    if split.validation is not None:
+    if split.validation is not None and split.validation_offsets is not None:
         held = f"{len(split.validation):,} of the clients' training samples are held out"
-        rows.append(("validation", held))
+        none = int((split.validation_offsets.diff() == 0).sum())
+        rows.append(("validation", held + (f"; none of {count(none, 'client')}" if none else "")))
     unseen = sorted(unseen_clients(plan.seed(0), plan.info.num_clients, s.unseen))
     if unseen:
         tuned = f"; fine-tuned for {count(s.fine_tune, 'epoch')} at the end" if s.fine_tune else ""

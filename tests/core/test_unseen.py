@@ -211,6 +211,15 @@ def test_the_participants_of_another_run(tmp_path, toys):
     assert not (tmp_path / "other").exists()
 
 
+def test_options_are_given_again_as_they_were_typed(tmp_path, toys):
+    given = {"unseen": "2", "join_round": "2", "validation": "1/5", "subset": "90"}
+    train("local", tmp_path / "run", **OPTIONS | given)
+    assert train("local", tmp_path / "run", resume=True, **given).record
+    for other in ({"unseen": "3"}, {"join_round": "2:0.3"}, {"validation": 0.1}, {"subset": "1/2"}):
+        with pytest.raises(pf.UsageError, match="differs from the run's"):
+            train("local", tmp_path / "run", resume=True, **other)
+
+
 # --- what can't be ------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.folder.run_folder import EXTENDED
-from protofl.options.written import check_again, merge_nested, names_in
+from protofl.options.written import check_again, merge_nested, names_in, read_joins, read_share
 from protofl.plan.settings import FREE, UNRECORDED
 from protofl.request.options import merge_options, options_in
 
@@ -49,7 +49,17 @@ def _as_recorded(key: str, value: str) -> str:
         return str(Path(value).expanduser().absolute())
     if key == "public" and value == "none":
         return "0"
+    if key in ("subset", "unseen", "validation"):
+        return str(_number(value))
+    if key == "join_round":
+        return str(read_joins(value))
     name, colon, path = value.partition(":")
     if key in ("dataset", "selection", "world") and colon:
         return f"{name}:{Path(path).expanduser().resolve()}"
     return value
+
+
+def _number(value: str) -> float | str:
+    """A share or a number as a float; what is none as it is."""
+    share = read_share(value)
+    return share if isinstance(share, float) else value
