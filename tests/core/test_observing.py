@@ -171,7 +171,7 @@ def test_some_rounds(toys, tmp_path, every, evaluated, rounds, featured):
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("place", ["write_tensors", "append_line"])
+@pytest.mark.parametrize("place", ["write_tensors", "append"])
 def test_a_kill_while_a_round_is_kept(toys, whole, tmp_path, monkeypatch, place, late):
     original, calls = getattr(series, place), []
 
@@ -234,8 +234,12 @@ def test_damage_is_told(toys, whole, tmp_path):
         lines.extend([event.text] if isinstance(event, pf.events.Note) else [])
 
     train("fedproto", run, resume=True, rounds=ROUNDS + 1, progress=note)
-    assert any("t0-r1.safetensors is damaged" in line for line in lines)
+    assert any("observed/t0-r1.safetensors is damaged" in line for line in lines)
     assert Observed(run).rounds() == [0, 2, 3, 4]
+    assert not any("replays end" in line for line in lines)
+    (run / "uploads/t0-r2.safetensors").unlink()
+    train("fedproto", run, resume=True, rounds=ROUNDS + 2, progress=note)
+    assert any("the uploads of round 2 are not kept: replays end before it" in li for li in lines)
 
 
 def test_a_line_that_is_damaged(whole, tmp_path):

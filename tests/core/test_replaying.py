@@ -181,3 +181,16 @@ def test_damaged_uploads(toys, run, tmp_path):
     file.write_bytes(file.read_bytes()[:-8])
     with pytest.raises(pf.UsageError, match=r"t0-r1\.safetensors is cut"):
         replay(tmp_path / "run")
+
+
+def test_every_round_is_a_real_run_s_where_clients_do_not_listen(toys, tmp_path):
+    """With λ = 0 no upload depends on τ, so the answer holds in all rounds, to the last bit."""
+    given = OPTIONS | {"trials": 1}
+    deaf = SET | {"lambda": 0}
+    train("fedtgp", tmp_path / "run", **given, set=deaf)
+    real = train("fedtgp", tmp_path / "other", **given, set=deaf | {"tau": OTHER})
+    (other,) = replay(tmp_path / "run", set={"tau": OTHER}, keep_knowledge=True).others
+    assert other.first_other == 0
+    assert is_same(pf.load_run(real.folder).knowledge("last"), other.rounds[-1].knowledge)
+    margins = [row["extra"]["prototype_margin"] for row in real.record]
+    assert [r.figures["prototype_margin"] for r in other.rounds] == margins

@@ -1,8 +1,9 @@
 """A folder with a file of tensors for each round, and a journal that names those that count.
 
-A file is written whole and brought to the disk before the journal gets its line, so a process
-that is killed at any moment leaves every round that the journal names. Whoever goes on with a
-series says which rounds are over: others are left out, as they will be done again.
+A file is written whole before the journal gets its line, so a process that is killed at any moment
+leaves every round that the journal names. Whoever goes on with a series says which rounds are over:
+others are left out, as they will be done again. The disk is not waited for, which would take longer
+than all else: a machine that loses its power may lose the last seconds, and checksums tell.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from torch import Tensor
 
 from protofl.errors import UsageError
 from protofl.files.checked import Check, Damaged, check_plain_file, check_plain_name
-from protofl.files.lines import append_line
-from protofl.files.replacing import replacing
+from protofl.files.replacing import naming_file, replacing
 from protofl.files.tensors import Packed, read_tensors, write_tensors
 
 Round = tuple[int, int]
@@ -125,8 +125,8 @@ class Series:
         self._folder.mkdir(exist_ok=True)
         name = f"t{trial}-r{round}.safetensors"
         write_tensors(self._folder / name, tensors, header)
-        entry = Entry(name, Check.of(self._folder / name, sync=True))
-        append_line(self._journal, _values(place, entry), Check())
+        entry = Entry(name, Check.of(self._folder / name))
+        append(self._journal, _line(place, entry))
         entries[place] = entry
         return entry.check.size
 
@@ -149,13 +149,16 @@ class Series:
         return read_tensors(self._folder / entry.file)
 
 
-def _values(place: Round, entry: Entry) -> dict[str, Any]:
-    (trial, round), (size, crc) = place, entry.check.values
-    return {"trial": trial, "round": round, "file": entry.file, "size": size, "crc32": crc}
+def append(file: Path, line: str) -> None:
+    """Add a line to a file."""
+    with naming_file(file), open(file, "a", encoding="utf-8") as journal:
+        journal.write(line)
 
 
 def _line(place: Round, entry: Entry) -> str:
-    return json.dumps(_values(place, entry)) + "\n"
+    (trial, round), (size, crc) = place, entry.check.values
+    values = {"trial": trial, "round": round, "file": entry.file, "size": size, "crc32": crc}
+    return json.dumps(values) + "\n"
 
 
 def _listed(rounds: list[int]) -> str:

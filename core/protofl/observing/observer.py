@@ -58,10 +58,17 @@ class Observer(Nobody):
         for series in (self._observed, self._uploads):
             for line in series.keep(done):
                 note(line)
+        if gaps := sorted(r for t, r in done if self._lacks(t, r)):
+            note(f"the uploads of round {gaps[0]} are not kept: replays end before it")
         self._left = plan.settings.observe_limit * 1e6 - self._observed.size - self._uploads.size
         self._seen: dict[str, Tensor] = {}
         self._features: dict[int, tuple[Tensor, Tensor]] = {}
         self._sent: Mapping[int, Payload] | None = None
+
+    def _lacks(self, trial: int, round: int) -> bool:
+        """Whether uploads of a round were lost, where those of the round before are there."""
+        have = self._uploads.entries
+        return (trial, round) not in have and (trial, round - 1) in have
 
     def samples(self, round: int) -> int:
         """As ``--observe-samples`` says, in a round that is observed."""
