@@ -6,15 +6,19 @@ import json
 from collections.abc import Sequence
 
 from protofl.comparing import spread as over_clients
+from protofl.comparing.compare import compare
 from protofl.comparing.groups import Group, grouped, setting
+from protofl.comparing.tables import sheets
 from protofl.comparing.trials import trials_of
+from protofl.errors import UsageError
 from protofl.recorded.run import Run
 from protofl.reporting.about import data_name, facts, notes, sentence, state
+from protofl.reporting.alternatives import as_bars
 from protofl.reporting.choices import departures, differences_table, options_section
 from protofl.reporting.commands import commands, shown
 from protofl.reporting.drawing import Drawings
 from protofl.reporting.one import costs
-from protofl.reporting.parts import Command, Fact, Page, Part, Section, Table
+from protofl.reporting.parts import Command, Fact, Page, Part, Picture, Section, Table
 from protofl.reporting.pictures import Pictures
 from protofl.reporting.told import Moments, Told
 from protofl.reporting.words import (
@@ -29,6 +33,7 @@ from protofl.reporting.words import (
     spread,
     whole,
 )
+from protofl.reporting.words import sentence as sentence_case
 
 DRAWN = 24
 """Groups at most that are drawn in one picture; of more those that are ahead at the end."""
@@ -91,7 +96,11 @@ def results(title: str, told: Sequence[Told], drawings: Drawings) -> Section:
         drawings: Takes their figures.
     """
     ranked = sorted(told, key=_final, reverse=True)
-    parts: list[Part] = [results_table(ranked)]
+    parts: list[Part] = [
+        results_table(ranked),
+        "The best final accuracy stands first. *The best round is chosen on test samples. Traffic "
+        "of all clients, and time, are a trial's.",
+    ]
     if len(ranked) > DRAWN:
         parts.append(f"Pictures have the {DRAWN} groups that are ahead at the end.")
     some = [own for own in told if own in ranked[:DRAWN]]
@@ -112,7 +121,41 @@ def results(title: str, told: Sequence[Told], drawings: Drawings) -> Section:
         pictures.over_rounds("validation-accuracy", "Validation accuracy"),
         pictures.over_rounds("macro-f1", "Macro F1"),
     ]  # fmt: skip
-    return Section(title, [*parts, *(picture for picture in found if picture)])
+    pictured: list[Part] = [picture for picture in found if picture]
+    return Section(title, [*parts, *pictured, *differences(told, drawings)])
+
+
+def differences(told: Sequence[Told], drawings: Drawings) -> list[Part]:
+    """Differences to the first group over pairs of one seed and split; why there are none."""
+    from protofl import plots
+
+    if len(told) < 2:
+        return []
+    try:
+        found = compare([run for own in told for run in own.group.runs], "final")
+    except UsageError as problem:
+        return [f"Whether groups differ can't be said: {problem.what}."]
+    tables: list[Part] = [
+        Table(sentence_case(s.title), s.columns, s.rows, frozenset(range(1, len(s.columns))))
+        for s in sheets(found)
+        if "difference" in s.columns
+    ]
+    if not tables:
+        return []
+    rows = [row for table in found.tables for row in table.rows if row.difference is not None]
+    words = {
+        row.label: f"{points(d.mean)} points in {count(d.count, 'pair')}, interval "
+        f"{points(d.low)} to {points(d.high)}"
+        for row in rows
+        if (d := row.difference) is not None
+    }
+    picture = Picture(
+        "Is the difference real?",
+        drawings.inline(plots.differences(found, "final", font="sans")),
+        as_bars(f"final test accuracy, difference to {found.tables[0].baseline}", words),
+        "Pairs of one seed and split are points; the mean and its bootstrap interval.",
+    )
+    return [*tables, picture, " ".join(f"{note}." for note in found.notes)]
 
 
 def results_table(told: Sequence[Told]) -> Table:
@@ -142,12 +185,15 @@ def results_table(told: Sequence[Told]) -> Table:
         cells.append(amount(traffic.mean) if traffic else NONE)
         cells.append(duration(time.mean) if time else NONE)
         rows.append(cells)
-    caption = (
-        "Test accuracy, mean ± std over trials, the best final first. *The best round is chosen on "
-        "test samples. Traffic of all clients and time are a trial's."
-    )
     numbers = frozenset(range(1, len(columns)))
-    return Table(caption, columns, rows, numbers, frozenset({0}), sortable=True)
+    return Table(
+        "Test accuracy, mean ± std over trials",
+        columns,
+        rows,
+        numbers,
+        frozenset({0}),
+        sortable=True,
+    )
 
 
 def _cell(own: Told, key: str) -> str:
@@ -250,7 +296,8 @@ def _each(
     again = " \\\n    ".join(["protofl report", *(shown(run.folder) for run in runs)])
     section = Section("The runs", [Command("Make this page again", again, folded=len(runs) > 4)])
     for run in runs:
-        title = f"{run.folder.name}: {labels.get(id(run), run.name)}"
+        label = labels.get(id(run), run.name)
+        title = label if label == run.folder.name else f"{run.folder.name}: {label}"
         if id(run) not in begun:
             parts: list[Part] = ["It has no finished round yet.", *commands(run)]
         else:

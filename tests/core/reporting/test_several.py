@@ -55,12 +55,29 @@ def test_each_run_stands_by_itself_too(runs, page_of_all):
     inner = {
         e.all("h3")[0].words: e for e in read(page_of_all).all("details") if e.has_class("inner")
     }
-    assert list(inner) == ["local: local", "proto: fedproto", "proto-7: fedproto"]
+    assert list(inner) == ["local", "proto: fedproto", "proto-7: fedproto"]
     for name in ("local", "proto", "proto-7"):
-        own = next(e for title, e in inner.items() if title.startswith(f"{name}:"))
+        own = next(e for title, e in inner.items() if title.partition(":")[0] == name)
         best = pf.load_run(runs / name).summary["mean"]["best_test_accuracy"]
         assert f"{100 * best:.1f}" in own.text
         assert f"{name}/config.json" in own.text
+
+
+def test_differences_are_those_of_compare(runs, page_of_all):
+    (row,) = pf.compare(runs, "final").tables[0].rows[1:]
+    caption, (_, rows) = next(
+        t for t in tables_of(read(page_of_all)).items() if "difference" in t[0]
+    )
+    assert caption == "Test accuracy, last round (%): difference to local"
+    assert rows[0][:2] == [row.label, "2"] == ["fedproto", str(row.difference.count)]
+    mean = float(rows[0][2].split()[0].replace("−", "-"))
+    assert mean == pytest.approx(100 * row.difference.mean, abs=0.006)
+    assert "with 2 pairs it can't be below 0.5" in read(page_of_all).text
+
+
+def test_runs_without_a_seed_in_common_are_not_held_against_each_other(runs):
+    page = read(report([runs / "local", runs / "proto-7"]))
+    assert "Whether groups differ can't be said: " in page.text
 
 
 def test_what_differs_is_told_and_nothing_else(page_of_all):
