@@ -16,6 +16,10 @@ LARGEST = 200_000
 """Bytes of SVG beyond which a figure is pixels: a scatter of many points is smaller so."""
 
 
+WIDE = 300
+"""Points beyond which a figure would be too small on a phone, and is moved there instead."""
+
+
 class Drawings:
     """The figures of one page: no two of their names clash, and it knows all their colours."""
 
@@ -23,12 +27,13 @@ class Drawings:
         self._numbers = count()
         self._colours: set[str] = set()
 
-    def inline(self, figure: Figure) -> str:
+    def inline(self, figure: Figure, *, scrolls: bool = True) -> str:
         """A figure as SVG that stands in a page, or as the ``data:`` address of its pixels.
 
         Args:
             figure: The figure. Hatches are taken out of it: they would be most of the text, and on
                 a screen colours are enough.
+            scrolls: Whether a wide one keeps a width at which it can be read, on phones too.
         """
         from matplotlib.patches import Patch
 
@@ -45,7 +50,10 @@ class Drawings:
         box = re.search(r'viewBox="([^"]*)"', text)
         assert box, "matplotlib gives every figure a viewBox"
         # What is not drawn but named (titles, other name spaces) has no place inside HTML.
-        text = re.sub(r"<svg[^>]*>", f'<svg viewBox="{box[1]}" focusable="false">', text, count=1)
+        width = float(box[1].split()[2])
+        least = f' class="spread" style="min-width: {0.85 * width:.0f}px"' if width > WIDE else ""
+        tag = f'<svg viewBox="{box[1]}" focusable="false"{least if scrolls else ""}>'
+        text = re.sub(r"<svg[^>]*>", tag, text, count=1)
         text = self._renamed(text)
         text = re.sub(r"font: ([^;\"]*?px) [^;\"]*", r"font-size: \1", text)  # an older matplotlib
         text = re.sub(r"font-family: [^;\"]*;? ?", "", text)

@@ -13,6 +13,7 @@ from protofl.reporting.about import data_name, facts, notes, sentence, state, ve
 from protofl.reporting.choices import departures, options_section
 from protofl.reporting.commands import commands
 from protofl.reporting.drawing import Drawings
+from protofl.reporting.observations import observed_section
 from protofl.reporting.parts import Page, Part, Picture, Section, Table
 from protofl.reporting.pictures import Pictures
 from protofl.reporting.told import Told
@@ -77,6 +78,7 @@ def sections_of(told: Told, drawings: Drawings) -> list[Section]:
     return [
         learning(told, pictures),
         Section("Clients and classes", clients_and_classes(told, pictures)),
+        observed_section(told, drawings),
         Section("Traffic and time", [*costs(pictures), *_records(told)]),
         departures(run.config),
         options_section(run.config),

@@ -70,6 +70,11 @@ class Picture:
         """Whether it is SVG rather than pixels."""
         return self.drawing.startswith("<svg")
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether it is moved sideways where there is little room."""
+        return self.drawing.startswith("<svg") and 'class="spread"' in self.drawing[:200]
+
 
 @dataclass(frozen=True)
 class Command:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 ROWS = 60
 """Rows of a picture's numbers at most; of more rounds every n-th and the last are told."""
 
+BANDS = 6
+"""Groups at most whose curves have bands: more would hide each other."""
+
 FEW = 12
 """Groups at most of which figures stand beside each other in a table of rounds."""
 
@@ -39,7 +42,8 @@ class Pictures:
         self._groups = [own.group for own in self.told]
 
     def _inline(self, make: Callable[..., Drawn], *args: Any, **options: Any) -> str:  # noqa: ANN401
-        return self.drawings.inline(make(*args, font="sans", **options))
+        broad = options.get("width") == "page"  # it isn't shown where there is no room for it
+        return self.drawings.inline(make(*args, font="sans", **options), scrolls=not broad)
 
     def _having(self, has: Callable[[Trial], bool]) -> list[Group]:
         """The groups, with those of their trials that have something recorded."""
@@ -74,13 +78,15 @@ class Pictures:
         figure = figure_named(name)
         series = {g.label: Told(g).by_round(reader(figure)) for g in groups}
         shown = alternatives.share if figure.share else number
+        options: dict[str, Any] = {"target": target}
+        options["band"] = "std" if len(groups) <= BANDS else "none"
         return Picture(
             title,
-            self._inline(curve, groups, name, target=target),
+            self._inline(curve, groups, name, **options),
             alternatives.over_rounds(title, series, shown, more_is_better=not figure.lower),
             caption,
             rounds_table(f"{title}: the numbers", series, share=figure.share),
-            broad=self._inline(curve, groups, name, target=target, width="page") if wide else "",
+            broad=self._inline(curve, groups, name, **options, width="page") if wide else "",
         )
 
     def over_cost(self, cost: str, title: str, caption: str = "") -> Picture | None:

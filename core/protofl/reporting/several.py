@@ -19,7 +19,7 @@ from protofl.reporting.commands import commands, shown
 from protofl.reporting.drawing import Drawings
 from protofl.reporting.one import costs
 from protofl.reporting.parts import Command, Fact, Page, Part, Picture, Section, Table
-from protofl.reporting.pictures import Pictures
+from protofl.reporting.pictures import BANDS, Pictures
 from protofl.reporting.told import Moments, Told
 from protofl.reporting.words import (
     NONE,
@@ -35,8 +35,8 @@ from protofl.reporting.words import (
 )
 from protofl.reporting.words import sentence as sentence_case
 
-DRAWN = 24
-"""Groups at most that are drawn in one picture; of more those that are ahead at the end."""
+CURVES, BARS = 12, 40
+"""Groups at most that are drawn as curves and as bars: of more those that are ahead at the end."""
 
 
 def page_of_all(runs: Sequence[Run], drawings: Drawings, foot: str) -> Page:
@@ -54,7 +54,7 @@ def page_of_all(runs: Sequence[Run], drawings: Drawings, foot: str) -> Page:
     for name, own in settings.items():
         title = f"Results on {name}" if len(settings) > 1 else "Results"
         sections.append(results(title, own, drawings))
-    every = Pictures(told[:DRAWN], drawings)
+    every = Pictures(_ahead(told, BARS), drawings)
     if told:
         sections.append(Section("Traffic and time", [*costs(every, over=len(settings) == 1)]))
     sections += [_differences(runs), *_departures(told)]
@@ -101,10 +101,11 @@ def results(title: str, told: Sequence[Told], drawings: Drawings) -> Section:
         "The best final accuracy stands first. *The best round is chosen on test samples. Traffic "
         "of all clients, and time, are a trial's.",
     ]
-    if len(ranked) > DRAWN:
-        parts.append(f"Pictures have the {DRAWN} groups that are ahead at the end.")
-    some = [own for own in told if own in ranked[:DRAWN]]
-    pictures = Pictures(some, drawings)
+    if len(ranked) > CURVES:
+        parts.append(f"Curves have the {CURVES} groups that are ahead at the end.")
+    pictures = Pictures(_ahead(told, CURVES), drawings)
+    bars = Pictures(_ahead(told, BARS), drawings)
+    bands = "; bands are one standard deviation" if len(ranked) <= BANDS else ""
     guess = told[0].end("majority_accuracy")
     target = guess.mean if guess is not None and guess.mean == guess.mean else None
     same = all(_guess(own) == _guess(told[0]) for own in told)
@@ -112,10 +113,10 @@ def results(title: str, told: Sequence[Told], drawings: Drawings) -> Section:
     found = [
         pictures.over_rounds(
             "accuracy", "Test accuracy",
-            caption=f"Mean over trials; bands are one standard deviation.{dotted}",
+            caption=f"Mean over trials{bands}.{dotted}",
             wide=True, target=target if same else None,
         ),
-        pictures.bars("final", "Final test accuracy", "Mean over trials ± one standard deviation."),
+        bars.bars("final", "Final test accuracy", "Mean over trials ± one standard deviation."),
         pictures.over_rounds("loss", "Training loss"),
         pictures.clients(),
         pictures.over_rounds("validation-accuracy", "Validation accuracy"),
@@ -123,6 +124,12 @@ def results(title: str, told: Sequence[Told], drawings: Drawings) -> Section:
     ]  # fmt: skip
     pictured: list[Part] = [picture for picture in found if picture]
     return Section(title, [*parts, *pictured, *differences(told, drawings)])
+
+
+def _ahead(told: Sequence[Told], most: int) -> list[Told]:
+    """The groups that are ahead at the end, in the order in which they were given."""
+    first = sorted(told, key=_final, reverse=True)[:most]
+    return [own for own in told if own in first]
 
 
 def differences(told: Sequence[Told], drawings: Drawings) -> list[Part]:
@@ -136,7 +143,13 @@ def differences(told: Sequence[Told], drawings: Drawings) -> list[Part]:
     except UsageError as problem:
         return [f"Whether groups differ can't be said: {problem.what}."]
     tables: list[Part] = [
-        Table(sentence_case(s.title), s.columns, s.rows, frozenset(range(1, len(s.columns))))
+        Table(
+            sentence_case(s.title),
+            s.columns,
+            s.rows,
+            frozenset(range(1, len(s.columns))),
+            folded=len(s.rows) > CURVES,
+        )
         for s in sheets(found)
         if "difference" in s.columns
     ]
@@ -149,13 +162,16 @@ def differences(told: Sequence[Told], drawings: Drawings) -> list[Part]:
         for row in rows
         if (d := row.difference) is not None
     }
+    notes = " ".join(f"{note}." for note in found.notes)
+    if len(rows) > BARS:
+        return [*tables, notes]
     picture = Picture(
         "Is the difference real?",
         drawings.inline(plots.differences(found, "final", font="sans")),
         as_bars(f"final test accuracy, difference to {found.tables[0].baseline}", words),
         "Pairs of one seed and split are points; the mean and its bootstrap interval.",
     )
-    return [*tables, picture, " ".join(f"{note}." for note in found.notes)]
+    return [*tables, picture, notes]
 
 
 def results_table(told: Sequence[Told]) -> Table:

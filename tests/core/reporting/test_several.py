@@ -123,7 +123,7 @@ def test_many_groups_are_drawn_in_part(runs, tmp_path):
         patch.setattr("protofl.reporting.several.Section", _without_inner)
         text = report(tmp_path)
     assert len(results(text)) == 30
-    assert "Pictures have the 24 groups that are ahead at the end." in text
+    assert "Curves have the 12 groups that are ahead at the end." in text
 
 
 def _without_inner(title, parts=(), inner=(), anchor=""):

@@ -1,0 +1,58 @@
+"""What a run has observed stands on its page."""
+
+from __future__ import annotations
+
+import numpy as np
+import protofl as pf
+import pytest
+from protofl.observing import figures
+from protofl.reporting.page import report
+from reported_pages import read
+from runtime_toys import install, train
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """Two rounds of which prototypes and features were kept."""
+    folder = tmp_path_factory.mktemp("seen") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        install(patch)
+        train("fedproto", folder, observe="prototypes,features", progress=False)
+    return folder
+
+
+def pictures_of(page, title):
+    """{heading: what the picture shows in words} of a section."""
+    (section,) = [s for s in page.all("section") if s.all("h2")[0].words == title]
+    found = {}
+    for figure in section.all("figure"):
+        (drawn,) = [e for e in figure.all("div") if e.get("role") == "img"]
+        found[figure.all("h3")[0].words] = drawn["aria-label"].replace("\u00a0", " ")
+    return found
+
+
+def test_prototypes_and_features_are_shown(seen, monkeypatch):
+    # A projection in place of a t-SNE, which takes seconds.
+    monkeypatch.setattr(figures, "in_the_plane", lambda rows, seed=0, perplexity=30.0: rows[:, :2])
+    found = pictures_of(read(report(seen)), "What was observed")
+    assert {*found} >= {
+        "Prototypes in the plane",
+        "Margins over rounds",
+        "Within classes and between",
+        "Alignment by architecture",
+        "Drift of the server's prototypes",
+        "Similarity of clients",
+        "Features of test samples",
+    }
+    observed = pf.load_run(seen).observed
+    margins = figures.margins(observed)
+    first, last = (np.nanmean(margins.server[n]) for n in (0, 1))
+    assert f"from {first:.4g} in round 1 to {last:.4g} in round 2" in found["Margins over rounds"]
+    points = len(observed.features().rows)
+    assert found["Features of test samples"].startswith(f"{points} points of features")
+    assert found["Features of test samples"].endswith("a, b, c and d.")
+
+
+def test_a_run_that_observed_nothing_has_no_such_section(page):
+    titles = [e.words for e in read(page).all("h2")]
+    assert "What was observed" not in titles and "Learning" in titles
