@@ -28,6 +28,7 @@ from protofl_cli.commands import (
     run,
     runs,
     show,
+    sweep,
 )
 from protofl_cli.interrupts import Terminated, interrupted
 from protofl_cli.run_options import with_options
@@ -66,9 +67,10 @@ class Commands(TyperGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
     def resolve_command(self, *args: Any) -> Any:  # noqa: ANN401 - as the base class has it
-        """The command that the words name; ``run`` gets its options only here."""
+        """The command that the words name; ``run`` and ``sweep`` get their options only here."""
         name, command, words = super().resolve_command(*args)
-        return name, run.whole_command() if name == "run" else command, words
+        whole = {"run": run, "sweep": sweep}.get(name or "")
+        return name, whole.whole_command() if whole else command, words
 
 
 def _left(end: SystemExit) -> int:
@@ -163,6 +165,7 @@ def start(
 app.command("run")(with_options(run.run))
 app.command("replay")(replay.replay)
 app.command("reproduce")(reproduce.reproduce)
+app.command("sweep")(with_options(sweep.sweep))
 app.command("bench")(bench.bench)
 app.command("list-plugins")(list_plugins.list_plugins)
 app.command("show")(show.show)

@@ -18,10 +18,12 @@ from protofl_cli.run_options import OTHER_NAMES, PANELS
 PACKAGE = Path(protofl_cli.__file__).parent
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["list-plugins", "--names"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["run", "--help"], ["sweep", "--help"], ["list-plugins", "--names"]]
+)
 def test_does_not_import_torch(words):
     heavy = {"torch", "numpy", "sklearn", "matplotlib", "protofl_plugins"}
-    if words != ["run", "--help"]:
+    if words[0] not in ("run", "sweep"):
         heavy |= {"protofl.plan.settings", "protofl.options.declared"}
     heavy |= {"pydantic"} if words == ["--help"] else set()  # new versions of Typer parse with it
     heavy |= {"rich"} if words == ["list-plugins", "--names"] else set()

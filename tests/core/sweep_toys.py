@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import protofl as pf
+from protofl.batch import events
 from protofl.batch.wanted import Wanted
 from protofl.program.naming import requested
 from protofl.request.options import parse_options
@@ -16,6 +17,19 @@ BATCHES: list[int] = []
 
 class Halted(BaseException):
     """Stands for ^C."""
+
+
+class Halting:
+    """Follows a batch, and interrupts it behind the n-th round that is trained."""
+
+    def __init__(self, rounds):
+        self.left = rounds
+
+    def __call__(self, event):
+        if isinstance(event, events.Row) and not event.before:
+            self.left -= 1
+            if self.left == 0:
+                raise Halted
 
 
 class Scaled:

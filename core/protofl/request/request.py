@@ -44,7 +44,7 @@ class Request:
 def read_request(
     typed: Mapping[str, Any],
     *,
-    config: str | Path | None = None,
+    config: str | Path | Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     save_recipe: str | Path | None = None,
@@ -54,7 +54,7 @@ def read_request(
 
     Args:
         typed: Options by the long names of ``protofl run``, as one types them there.
-        config: A TOML or JSON file with options.
+        config: A TOML or JSON file with options, or what it holds.
         out: The run folder.
         resume: Continue the run in ``out``.
         save_recipe: A new file, .toml or .json, for the options given.
@@ -64,6 +64,7 @@ def read_request(
         UsageError: An option is not written as it should be, or the file or the recipe is broken.
     """
     request = Request({}, resume=resume)
+    where = "the options" if isinstance(config, Mapping) else f"--config {config}"
     check_texts([typed, config, out, save_recipe])
     request.out = Path(out) if out is not None else None
     request.save_recipe = Path(save_recipe) if save_recipe is not None else None
@@ -76,22 +77,24 @@ def read_request(
         return request
     below, needs = dict[str, Any](), dict[str, str]()
     if config is not None:
-        table = read_table(Path(config), "--config", "options")
+        table = config
+        if not isinstance(table, Mapping):
+            table = read_table(Path(table), "--config", "options")
         below, needs = options_in(table), read_needs(table)
     check_texts(below)
     if file_out := below.pop("out", None):
         request.out = request.out or Path(str(file_out))
     request.quiet = below.pop("quiet", False)
     if not isinstance(request.quiet, bool):
-        raise UsageError(f"--config {config}: quiet is {request.quiet!r}", do="write true or false")
+        raise UsageError(f"{where}: quiet is {request.quiet!r}", do="write true or false")
     below = dict(named(as_typed(below)))
     owner = str(typed.get("method") or below.get("method") or "")
     below = parse_options(below, owner)
-    check_names(below, f"option in --config {config}:", ("out", "quiet"))
+    check_names(below, f"option in {where}:", ("out", "quiet"))
     above = parse_options(typed, owner)
     merged = of_method(merge_options(below, above))
-    if config is not None and needs:
-        check_needs_of_file(Path(config), needs, named_in(merged) & named_in(below))
+    if needs and not isinstance(config, Mapping):
+        check_needs_of_file(Path(str(config)), needs, named_in(merged) & named_in(below))
     request.options = with_recipe(merged)
     request.said = of_method({**request.options, "options": above.get("options", {})})["options"]
     return request

@@ -1,0 +1,269 @@
+"""``protofl sweep``: runs over a grid of options, or over points that a search chooses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from protofl_cli import render
+from protofl_cli.interrupts import interrupted, put_off
+from protofl_cli.options import Debug
+from protofl_cli.run_options import option_parameters, with_options
+
+if TYPE_CHECKING:
+    from protofl.sweeps.sweep import Sweep
+
+    from protofl_cli.batch_screen import BatchScreen
+
+PANEL = "Sweep"
+
+
+def whole_command() -> Any:  # noqa: ANN401 - a class of Typer or Click
+    """The command with all options."""
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    app.command("sweep")(with_options(sweep, option_parameters()))
+    return typer.main.get_command(app)
+
+
+def _option(name: str, metavar: str, text: str, **about: Any) -> Any:  # noqa: ANN401 - Typer's
+    long = f"--{name}"
+    return typer.Option(long, metavar=metavar, help=text, rich_help_panel=PANEL, **about)
+
+
+def sweep(
+    method: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="METHOD",
+            help="The method, or a recipe; with --grid method=… none.",
+        ),
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        _option(
+            "grid",
+            "KEY=VALUE,…",
+            "An axis: an option of the method, NAME.KEY as for --set, or an option of a run by its "
+            "long name, with its values; with --search also LOW..HIGH[:log] (repeatable)",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        _option(
+            "out",
+            "DIR",
+            "The sweep's folder (default: runs/sweeps/METHOD-MODELS-DATA-TIME)",
+            show_default=False,
+        ),
+    ] = None,
+    runs: Annotated[
+        Path | None,
+        _option(
+            "runs",
+            "DIR",
+            "The runs' folder, where finished runs are found again (default: runs)",
+            show_default=False,
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        _option("resume", "DIR", "Go on with the sweep in a folder; needs no other option."),
+    ] = None,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan",
+            help="Print the runs, their steps and an estimate of hours by a measured step; train "
+            "nothing.",
+            rich_help_panel=PANEL,
+        ),
+    ] = False,
+    figure: Annotated[
+        str | None,
+        _option(
+            "figure",
+            "NAME",
+            "By what points are compared: best, final, best-server or final-server accuracy, on "
+            "validation samples where the runs have some (default: best)",
+            show_default=False,
+        ),
+    ] = None,
+    search: Annotated[
+        str | None,
+        _option("search", "tpe", "Choose points by what the earlier ones came to (Optuna)."),
+    ] = None,
+    budget: Annotated[
+        int | None,
+        _option("budget", "N", "Points that a search tries (≥ 1; needed)", min=1),
+    ] = None,
+    at_once: Annotated[
+        int | None,
+        _option(
+            "at-once",
+            "N",
+            "Runs at once; 0 for one after the other in this process (≥ 0; default: one per core, "
+            "on a GPU 1)",
+            min=0,
+            show_default=False,
+        ),
+    ] = None,
+    most: Annotated[
+        int | None,
+        _option("most", "N", "Runs that a sweep has at most (default: 1,000)", min=1),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        _option("config", "FILE", "TOML or JSON with options of the runs; the command line wins."),
+    ] = None,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", help="Print the last table only.", rich_help_panel=PANEL),
+    ] = False,
+    debug: Debug = False,
+    **given: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
+) -> None:
+    """Do runs over a grid of options, or search it, and name the best point.
+
+    All options of protofl run may be given; --trials N does N runs of each point, one for each
+    seed. Every run is tried before the first is trained. Runs that are finished are not repeated,
+    and an interrupted sweep goes on with --resume DIR. Exit code 2: found before training; 1: a
+    run failed, and the others were done; 130: interrupted (finished rounds are saved).
+    """
+    from protofl_cli.batch_screen import BatchScreen
+
+    typed = {name.removesuffix("_"): value for name, value in given.items() if value is not None}
+    own = {"figure": figure, "search": search, "budget": budget}
+    places: list[Path] = []
+    try:
+        with BatchScreen(quiet=quiet) as screen:
+            screen.loading("loading")
+            with put_off():
+                import protofl.sweeps.start  # noqa: F401 - torch, which takes seconds
+            if resume is not None:
+                others = {"method": method, "grid": grid, "out": out, "runs": runs, "most": most}
+                others |= {"config": config, "figure": figure, "search": search, **typed}
+                _check_alone({key: v for key, v in others.items() if key != "set"}, plan=plan)
+                places.append(resume)
+                _go_on(resume, typed.get("set"), budget, at_once, screen)
+            else:
+                asked = _asked({"method": method, **typed}, config, grid, own, runs, most)
+                for line in asked[1]:
+                    screen.say(f"note: {line}", "yellow")
+                if plan:
+                    _plan(asked[0], at_once, screen)
+                else:
+                    _begin(asked[0], out, at_once, screen, places)
+    except KeyboardInterrupt as stop:
+        there = places and (places[0] / "sweep.toml").exists()
+        do = f"finished rounds are saved; continue with: {_again(places[0])}" if there else ""
+        raise typer.Exit(interrupted(stop, do or "nothing had been started")) from None
+    if screen.failed:
+        from protofl_cli.batch_screen import show_failures
+
+        show_failures(screen.failed)
+        render.line(f"once that is mended: {_again(places[0])}")
+        raise typer.Exit(1)
+
+
+def _asked(
+    typed: dict[str, Any],
+    config: Path | None,
+    grid: list[str] | None,
+    own: dict[str, Any],
+    runs: Path | None,
+    most: int | None,
+) -> tuple[Sweep, list[str]]:
+    """What is asked for, with lines for the user."""
+    from protofl.errors import UsageError
+    from protofl.plan.settings import build
+    from protofl.program.naming import requested
+    from protofl.sweeps.axes import located, read_axes
+    from protofl.sweeps.sweep import MOST, Sweep, check_sweep
+
+    axes = read_axes(grid or ())
+    request, found = requested(typed, config=config)
+    if given := {k: request.options.pop(k) for k in ("trials",) if k in request.options}:
+        given = {"trials": build({"method": "", "models": "", **given}).trials}
+    if own["search"] and own["budget"] is None:
+        raise UsageError("--search tries as many points as --budget says", do="write --budget N")
+    if own["budget"] is not None and not own["search"]:
+        raise UsageError(
+            "--budget is for a search; a grid is done as a whole", do="add --search tpe"
+        )
+    asked = Sweep(
+        request,
+        located(axes, request),
+        runs=(runs or Path("runs")).expanduser().absolute(),
+        **given,
+        **{key: value for key, value in own.items() if value is not None},
+    )
+    notes = check_sweep(asked, MOST if most is None else most)
+    return asked, [*found.notes, *notes]
+
+
+def _check_alone(others: dict[str, Any], *, plan: bool) -> None:
+    """Whether nothing is given beside --resume that the sweep's file says."""
+    from protofl.errors import UsageError
+
+    given = [key for key, value in others.items() if value is not None]
+    if given or plan:
+        word = "METHOD" if given[:1] == ["method"] else f"--{(given or ['plan'])[0]}"
+        raise UsageError(
+            f"--resume goes on with the sweep as it was; leave {word.replace('_', '-')} out"
+        )
+
+
+def _begin(
+    asked: Sweep, out: Path | None, at_once: int | None, screen: BatchScreen, places: list[Path]
+) -> None:
+    from protofl.sweeps.start import begin, new_folder
+
+    from protofl_cli.sweep_tables import show_head, show_results
+
+    folder = (out if out is not None else new_folder(asked)).expanduser()
+    places.append(folder)
+    screen.total = asked.points * asked.trials
+    if not screen.quiet:
+        show_head(asked, folder)
+    results = begin(asked, folder, at_once=at_once, follow=screen)
+    screen.end()
+    show_results(results, asked, folder)
+
+
+def _go_on(
+    folder: Path,
+    said: list[str] | None,
+    budget: int | None,
+    at_once: int | None,
+    screen: BatchScreen,
+) -> None:
+    from protofl.sweeps.start import resume
+    from protofl.sweeps.sweep import load_sweep
+
+    from protofl_cli.sweep_tables import show_head, show_results
+
+    asked = load_sweep(folder)
+    screen.total = max(asked.points, budget or 0) * asked.trials
+    if not screen.quiet:
+        show_head(asked, folder)
+    asked, results = resume(folder, said=said or (), budget=budget, at_once=at_once, follow=screen)
+    screen.end()
+    show_results(results, asked, folder)
+
+
+def _plan(asked: Sweep, at_once: int | None, screen: BatchScreen) -> None:
+    from protofl.sweeps.start import planned
+
+    from protofl_cli.sweep_tables import show_plan
+
+    tried = planned(asked, at_once=at_once, follow=screen)
+    screen.end()
+    show_plan(asked, tried, at_once)
+
+
+def _again(folder: Path) -> str:
+    from protofl_cli.tables import shown_path
+
+    return f"protofl sweep --resume {shown_path(folder)}"

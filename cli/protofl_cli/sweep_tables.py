@@ -1,0 +1,127 @@
+"""What ``protofl sweep`` prints before and after: what it is, what it will take, the points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protofl_cli import render
+from protofl_cli.tables import clock, shown_path
+
+if TYPE_CHECKING:
+    from protofl.batch.wanted import Tried
+    from protofl.sweeps.results import Line, Results
+    from protofl.sweeps.sweep import Sweep
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _name(sweep: Sweep) -> str:
+    options = sweep.base.options
+    method = options.get("recipe", {}).get("name") or options.get("method")
+    parts = [method, options.get("models"), options.get("dataset") or "digits"]
+    swept = {axis.option for axis in sweep.axes if not axis.owner}
+    return " · ".join(str(part) for part in parts if part and part not in swept)
+
+
+def show_head(sweep: Sweep, folder: Path) -> None:
+    """What the sweep is."""
+    seeds = sweep.seeds
+    over = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    render.heading(f"sweep: {_name(sweep)}")
+    rows = [(axis.key, axis.text.replace(",", ", ").replace("..", " … ")) for axis in sweep.axes]
+    how = f"search by TPE, {_count(sweep.budget, 'point')}" if sweep.search else ""
+    points = how or _count(sweep.points, "point")
+    rows += [
+        ("runs", f"{points}, {over}: {_count(sweep.points * sweep.trials, 'run')}"),
+        ("runs' folder", shown_path(sweep.runs)),
+        ("sweep's folder", shown_path(folder)),
+    ]
+    render.pairs(rows)
+    render.text()
+
+
+def show_results(results: Results, sweep: Sweep, folder: Path) -> None:
+    """The points, best first."""
+    keys = [axis.key for axis in sweep.axes]
+    by_validation = results.chosen_on == "validation"
+    columns = [*keys, "validation accuracy" if by_validation else "accuracy"]
+    columns += ["test accuracy there"] * by_validation
+    rounds = results.figure.startswith("best")
+    columns += ["after rounds"] * rounds
+    states = not all(line.whole for line in results.lines)
+    columns += [""] + ["state"] * states
+    rows = []
+    for line in results.lines:
+        row = [_shown(line, key) for key in keys] + [_spread(line, "value")]
+        row += [_spread(line, "test")] * by_validation
+        row += [_rounds(line)] * rounds
+        rows.append([*row, "best" if line is results.best else "", *[line.state] * states])
+    render.text()
+    numbers = columns[len(keys) : len(keys) + 1 + by_validation + rounds]
+    title = f"{_name(sweep)}: {results.words}" + ", mean ± std" * (sweep.trials > 1)
+    render.table(columns, rows, title=title, right=numbers)
+    pairs = [("results", shown_path(folder / "results.csv") + ", results.json")]
+    if results.best and results.best.runs[0].folder:
+        config = shown_path(results.best.runs[0].folder / "config.json")
+        pairs.insert(0, ("the best again", f"protofl run --config {config}"))
+    render.pairs(pairs)
+
+
+def _shown(line: Line, key: str) -> str:
+    from protofl.sweeps.axes import shown
+
+    return shown(line.point[key])
+
+
+def _spread(line: Line, key: str) -> str:
+    mean, std = line.mean(key), line.std(key)
+    if mean is None or std is None:
+        return ""
+    return f"{mean:.2%}" + (f" ± {std:.2%}" if len(line.values(key)) > 1 else "")
+
+
+def _rounds(line: Line) -> str:
+    found = sorted({run.figure["round"] + 1 for run in line.runs if run.figure})
+    return " … ".join(map(str, dict.fromkeys((found[0], found[-1])))) if found else ""
+
+
+def show_plan(sweep: Sweep, tried: Sequence[Tried], at_once: int | None) -> None:
+    """The runs that are to be, and what they will take."""
+    from protofl.batch.sharing import shared
+
+    shown = [
+        [
+            one.wanted.name,
+            f"{one.rounds:,}",
+            f"{one.steps:,}",
+            "there" if one.finished else f"{one.done} rounds" if one.done else "",
+            "" if one.seconds is None else clock(one.seconds),
+        ]
+        for one in tried
+    ]
+    columns = ["run", "rounds", "mini-batches", "done", "core time"]
+    render.table(columns, shown, right=columns[1:3] + columns[4:])
+    count, runs = len(tried), sweep.points * sweep.trials
+    seconds = sum(one.seconds or 0.0 for one in tried)
+    steps = sum(one.steps for one in tried)
+    rows = []
+    if sweep.search:
+        rows.append(("search", f"{count} runs at the ends of its ranges stand for {runs}"))
+        seconds, steps = seconds * runs / count, steps * runs // count
+    todo = runs - (0 if sweep.search else sum(one.finished for one in tried))
+    on_gpu = any(one.device != "cpu" for one in tried)
+    most, hosts = shared([one.wanted.request for one in tried][:todo], at_once, on_gpu=on_gpu)
+    rows += [
+        ("runs", f"{runs:,}, {todo:,} to do; {steps:,} mini-batches in all"),
+        ("at once", f"{_count(most, 'run')}" + f", each with {hosts} hosts" * (hosts > 1)),
+        ("estimate", f"{_hours(seconds / (most * max(1, hosts)))}, by a measured step of each"),
+    ]
+    render.pairs(rows)
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{clock(seconds)} minutes"

@@ -1,0 +1,128 @@
+"""Searches: points that Optuna chooses, runs that it stops, and how they are gone on with."""
+
+from __future__ import annotations
+
+import builtins
+import json
+
+import protofl as pf
+import pytest
+from protofl.batch import events
+from protofl.sweeps.axes import located, read_axes
+from protofl.sweeps.search import JOURNAL, ends_of
+from protofl.sweeps.start import begin, resume
+from protofl.sweeps.sweep import Sweep
+from runtime_toys import install
+from sweep_toys import Halted, Halting, request_of
+
+optuna = pytest.importorskip("optuna")
+
+BUDGET = 8
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch, tmp_path):
+    install(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+
+
+def search_in(tmp_path, name, budget=BUDGET, trials=1):
+    base = request_of("fedproto", models="toy1", rounds=4, local_epochs=3)
+    axes = located(read_axes(["lambda=0.01..10:log", "lr=0.0001..0.5:log"]), base)
+    runs = tmp_path / f"runs-{name}"
+    return Sweep(base, axes, trials, search="tpe", budget=budget, runs=runs)
+
+
+def begun(tmp_path, name, follow=events.ignore, **changes):
+    return begin(search_in(tmp_path, name, **changes), tmp_path / name, at_once=0, follow=follow)
+
+
+def told_of(results):
+    """Points, states and figures, in the order in which they came."""
+    return sorted(
+        (tuple(line.point.items()), line.state, [run.figure for run in line.runs])
+        for line in results.lines
+    )
+
+
+def test_a_search_with_one_run_at_a_time_is_repeatable_and_goes_on(tmp_path):
+    one = begun(tmp_path, "one")
+    assert len(one.lines) == BUDGET and len({str(line.point) for line in one.lines}) == BUDGET
+    for line in one.lines:
+        assert 0.01 <= line.point["lambda"] <= 10 and 0.0001 <= line.point["lr"] <= 0.5
+    stopped = [line for line in one.lines if line.state.startswith("stopped")]
+    for l in one.lines:
+        print(l.point, l.state, l.runs[0].figure)
+    assert stopped, "the median rule stops some of them"
+
+    # Killed at three moments: in the first point's run, between points, in a late one.
+    with pytest.raises(Halted):
+        begun(tmp_path, "two", Halting(2))
+    with (tmp_path / "two" / JOURNAL).open("a") as journal:
+        journal.write('{"op_code": 4, "half a li')
+    (tmp_path / "two" / f"{JOURNAL}.lock").touch()
+    for rounds in (4, 9):
+        with pytest.raises(Halted):
+            resume(tmp_path / "two", at_once=0, follow=Halting(rounds))
+    assert told_of(resume(tmp_path / "two", at_once=0)[1]) == told_of(one)
+
+    # A run that was stopped keeps its rounds, and can be gone on with.
+    run = stopped[0].runs[0]
+    assert 0 < run.rounds < 4 and len(pf.load_run(run.folder).rows) == run.rounds
+    on = pf.run(out=run.folder, resume=True, backend="local", progress=False)
+    assert len(on.record) == 4
+
+    # More points; what was found before counts.
+    more = resume(tmp_path / "two", budget=BUDGET + 1, at_once=0)[1]
+    assert len(more.lines) == BUDGET + 1
+    assert json.loads((tmp_path / "two/results.json").read_text())["best"]
+
+
+def test_the_runs_of_a_point_are_one_for_each_seed_and_the_mean_counts(tmp_path):
+    results = begun(tmp_path, "seeds", budget=2, trials=2)
+    assert [[run.seed for run in line.runs] for line in results.lines] == [[0, 1], [0, 1]]
+    study = optuna.load_study(
+        study_name="sweep",
+        storage=optuna.storages.JournalStorage(
+            optuna.storages.journal.JournalFileBackend(str(tmp_path / "seeds" / JOURNAL))
+        ),
+    )
+    assert sorted(trial.value for trial in study.trials) == pytest.approx(
+        sorted(line.mean("value") for line in results.lines)
+    )
+
+
+def test_ends_of_ranges_and_all_values_are_tried_beforehand(tmp_path):
+    axes = read_axes(["a=1,2,3", "b=0.5..2"])
+    assert (
+        ends_of(axes)
+        == [
+            {"a": "1", "b": 0.5},
+            {"a": "2", "b": 0.5},
+            {"a": "3", "b": 0.5},
+            {"a": "1", "b": 2.0},
+        ]
+        or ends_of(axes)[-1]["b"] == 2
+    )
+    base = request_of("fedproto", models="toy1")
+    sweep = Sweep(
+        base, located(read_axes(["lambda=-1..10"]), base), search="tpe", budget=3, runs=tmp_path
+    )
+    with pytest.raises(pf.UsageError, match=r"lambda=-1: .*lambda"):
+        begin(sweep, tmp_path / "sweep", at_once=0)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_without_optuna_the_extra_is_named_before_anything_starts(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def lacks(name, *given):
+        if name.partition(".")[0] == "optuna":
+            raise ImportError(name)
+        return real(name, *given)
+
+    monkeypatch.setattr(builtins, "__import__", lacks)
+    with pytest.raises(pf.UsageError) as caught:
+        begun(tmp_path, "none")
+    assert "protofl[tune]" in caught.value.do
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,323 @@
+"""Sweeps: axes and points, their file, the table, and the runs of a grid."""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from dataclasses import replace
+
+import protofl as pf
+import pytest
+from protofl.batch import events
+from protofl.sweeps.axes import at_point, located, number_of_points, points_of, read_axes
+from protofl.sweeps.results import Done, Line, Results, figure_of
+from protofl.sweeps.start import begin, planned, resume
+from protofl.sweeps.sweep import Sweep, check_same_place, check_sweep, load_sweep, write_sweep
+from runtime_toys import install, train, without_times
+from sweep_toys import Halted, Halting, Scaled, request_of
+
+# --- axes -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fedtgp():
+    return request_of("fedtgp", models="cnn4", dataset="digits", partition="dirichlet")
+
+
+def axes_of(base, *texts):
+    return located(read_axes(texts), base)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tau", "not of the form"),
+        ("=1", "not of the form"),
+        ("tau=", "no value"),
+        ("tau=1,,2", "an empty value"),
+        ("tau=1,2,1", "1 is there twice"),
+        ("lr=0.1..0.01", "0.1 is not below 0.01"),
+        ("lr=0..1:log", "nothing at 0"),
+    ],
+)
+def test_an_axis_that_is_none(text, said):
+    with pytest.raises(pf.UsageError, match=said):
+        read_axes([text])
+
+
+@pytest.mark.parametrize(
+    ("texts", "said", "near"),
+    [
+        (["lr=0.1", "lr=0.2"], "--grid lr is given twice", ""),
+        (["local-epochs=1,2", "local_epochs=3"], "is the same option as", ""),
+        (["lr=0.1,0.10"], "0.1 and 0.10 are the same", ""),
+        (["lr=0.1,-1"], "--grid lr=-1: ", ""),
+        (["clients=4,x"], "--grid clients=x: ", ""),
+        (["rouns=1,2"], "'rouns'", "'rounds'"),
+        (["lamda=1,2"], "'lamda'", "'lambda'"),
+        (["run.lamda=1"], "'lamda'", ""),
+        (["workers=1,2"], "no axis", "results don't depend on it"),
+        (["seed=1,2"], "no axis", "--trials"),
+        (["wrappers=a,b"], "no axis", "recipes"),
+    ],
+)
+def test_axes_that_can_not_be(fedtgp, texts, said, near):
+    with pytest.raises(pf.UsageError) as caught:
+        axes_of(fedtgp, *texts)
+    assert said in caught.value.what and near in caught.value.near + caught.value.do
+
+
+def test_whose_options_axes_are(fedtgp):
+    axes = axes_of(fedtgp, "tau=10,100", "lr=0.01,0.1", "partition.beta=0.1,0.5", "run.rounds=2,3")
+    assert [(a.owner, a.option) for a in axes] == [
+        ("fedtgp", "tau"),
+        ("", "lr"),
+        ("partition", "beta"),
+        ("", "rounds"),
+    ]
+    assert number_of_points(axes) == 16
+    points = points_of(axes)
+    assert points[0] == {"tau": "10", "lr": 0.01, "partition.beta": "0.1", "run.rounds": 2}
+    assert points[1]["run.rounds"] == 3 and len({tuple(p.items()) for p in points}) == 16
+    request = at_point(fedtgp, axes, points[-1], seed=7)
+    assert request.options["options"]["fedtgp"] == {"tau": "100"}
+    assert request.options["options"]["partition"] == {"beta": "0.5"}
+    assert (request.options["lr"], request.options["rounds"]) == (0.1, 3)
+    assert (request.options["seed"], request.options["trials"]) == (7, 1)
+    assert "fedtgp" not in fedtgp.options.get("options", {}), "the base stays what it was"
+
+
+def test_an_option_that_method_and_run_have_is_asked_for():
+    class Both:
+        class Config(pf.Config):
+            lr: float = pf.Field(0.1, description="the server's")
+
+    base = request_of(Both)
+    with pytest.raises(pf.UsageError, match="both have this option") as caught:
+        axes_of(base, "lr=1,2")
+    assert "--grid run.lr=" in caught.value.do and "--grid scaled.lr=" in caught.value.do
+    assert [a.owner for a in axes_of(base, "run.lr=1,2", "scaled.lr=1,2")] == ["", "scaled"]
+
+
+def test_methods_and_recipes_are_an_axis(fedtgp):
+    base = replace(fedtgp, options={k: v for k, v in fedtgp.options.items() if k != "method"})
+    axes = axes_of(base, "method=fedproto,fedsa-tgp")
+    plain, recipe = (at_point(base, axes, point, 0).options for point in points_of(axes))
+    assert plain["method"] == "fedproto" and "recipe" not in plain
+    assert recipe["recipe"]["name"] == "fedsa-tgp" and recipe["use"]
+    assert recipe["method"] in ("fedsa", "fedtgp")
+    with pytest.raises(pf.UsageError, match="whose option"):
+        axes_of(base, "method=fedproto,fedtgp", "tau=1,2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"axes": []}, "no --grid is given"),
+        ({"trials": 300}, r"1,200 runs \(2 × 2 points × 300 trials\), and 1,000 is the most"),
+        ({"figure": "bst"}, "unknown figure 'bst'"),
+        ({"search": "cma", "budget": 3}, "unknown search 'cma'"),
+    ],
+)
+def test_sweeps_that_can_not_be(fedtgp, changes, said):
+    sweep = Sweep(fedtgp, axes_of(fedtgp, "tau=1,2", "lr=0.1,0.2"))
+    with pytest.raises(pf.UsageError, match=said):
+        check_sweep(replace(sweep, **changes))
+
+
+def test_a_range_needs_a_search_and_one_point_is_said(fedtgp):
+    ranged = Sweep(fedtgp, axes_of(fedtgp, "lr=0.001..0.1:log"))
+    with pytest.raises(pf.UsageError, match="is a range") as caught:
+        check_sweep(ranged)
+    assert "--search tpe" in caught.value.do
+    assert check_sweep(replace(ranged, search="tpe", budget=4)) == []
+    one = check_sweep(Sweep(fedtgp, axes_of(fedtgp, "lr=0.1")))
+    assert one == ["a grid of one point: there is nothing to compare it with"]
+
+
+# --- figures and tables ---------------------------------------------------------------------------
+
+
+def row(round, test, validation=None, server=None):
+    found = {"round": round, "test_accuracy": test, "extra": {}}
+    found |= {"validation_accuracy": validation} if validation is not None else {}
+    found["extra"] |= {"server_test_accuracy": server} if server is not None else {}
+    return found
+
+
+def test_the_best_round_is_chosen_on_validation_where_there_is_some():
+    rows = [row(0, 0.5, 0.6), row(1, 0.9, 0.7), row(2, 0.7, 0.8), row(3, 0.6, 0.8)]
+    found = figure_of(rows, "best")
+    assert found == {"value": 0.8, "test": 0.7, "round": 2, "chosen_on": "validation"}
+    assert figure_of(rows, "final")["value"] == 0.8
+    assert figure_of(rows, "final")["test"] == 0.6
+    plain = [row(0, 0.5), row(1, 0.9), row(2, 0.9), row(3, None)]
+    assert figure_of(plain, "best") == {"value": 0.9, "test": 0.9, "round": 1, "chosen_on": "test"}
+    assert figure_of(plain, "final")["round"] == 2
+    assert figure_of(plain, "best-server") is None
+    assert figure_of([row(0, 0.5, server=0.3)], "best-server")["value"] == 0.3
+
+
+def line(point, *values, state="finished"):
+    figures = [{"value": v, "test": v - 0.1, "round": 1, "chosen_on": "validation"} for v in values]
+    return Line(
+        {"lr": point},
+        [Done(n, state, 2, figure=figure) for n, figure in enumerate(figures)],
+    )
+
+
+def test_points_are_sorted_and_the_best_is_whole(tmp_path):
+    lines = [line(1, 0.5, 0.7), line(2, 0.99, state="stopped"), line(3, 0.8, 0.9)]
+    lines += [Line({"lr": 4}, [Done(0, "failed", error="why"), *line(4, 0.9).runs])]
+    results = Results("best", lines)
+    assert [one.point["lr"] for one in results.lines] == [3, 1, 2, 4]
+    assert results.best.point == {"lr": 3}
+    assert "chosen on validation samples" in results.words
+    assert results.lines[3].state == "1 failed, 1 finished"
+    results.write(tmp_path)
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert found["best"] == {"lr": 3}
+    assert found["points"][0]["mean"] == statistics.fmean([0.8, 0.9])
+    assert found["points"][0]["test_std"] == pytest.approx(0.05)
+    table = [*csv.DictReader((tmp_path / "results.csv").read_text().splitlines())]
+    assert len(table) == 7
+    assert {r["error"] for r in table} == {"", "why"}
+
+
+# --- a grid, from its beginning to its table ------------------------------------------------------
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    install(monkeypatch)
+
+
+def toy_sweep(tmp_path, *texts, method=Scaled, **options):
+    base = request_of(method, **options)
+    return Sweep(base, axes_of(base, *texts), trials=2, runs=tmp_path / "runs")
+
+
+def test_a_grid_is_its_runs_one_by_one(toys, tmp_path):
+    sweep = toy_sweep(tmp_path, "scale=0.5", "lr=0.1,0.2")
+    results = begin(sweep, tmp_path / "sweep", at_once=0)
+    assert len(results.lines) == 2
+    for one in results.lines:
+        alone = train(
+            Scaled,
+            tmp_path / f"alone-{one.point['scale']}-{one.point['lr']}",
+            lr=one.point["lr"],
+            set={"scale": one.point["scale"]},
+            trials=2,
+            dry_step=False,
+            progress=False,
+        )
+        rows = [(run.seed, pf.load_run(run.folder).rows) for run in one.runs]
+        records = [{**row, "trial": seed} for seed, own in rows for row in without_times(own)]
+        assert records == without_times(alone.record)
+        assert one.mean("value") == pytest.approx(alone.summary["mean"]["best_test_accuracy"])
+        assert one.std("value") == pytest.approx(alone.summary["std"]["best_test_accuracy"])
+    means = [one.mean("value") for one in results.lines]
+    assert means == sorted(means, reverse=True)
+    assert results.chosen_on == "test" and "on test samples" in results.words
+
+
+def test_interrupted_and_gone_on_with_the_table_is_the_same(toys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # A method that is installed, as the file has it.
+    sweep = toy_sweep(tmp_path, "lambda=0.5,1", method="fedproto", models="toy1")
+    whole = begin(replace(sweep, runs=tmp_path / "whole"), tmp_path / "one", at_once=0)
+    with pytest.raises(Halted):
+        begin(sweep, tmp_path / "two", at_once=0, follow=Halting(1))
+    for rounds in (2, 3):
+        with pytest.raises(Halted):
+            resume(tmp_path / "two", at_once=0, follow=Halting(rounds))
+    told = []
+    again, results = resume(tmp_path / "two", at_once=0, follow=told.append)
+    assert again.values() == sweep.values()
+    new = [e for e in told if isinstance(e, events.Row) and not e.before]
+    assert len(new) == 8 - 1 - 2 - 3
+    assert figures(results) == figures(whole)
+
+
+def figures(results):
+    return [(one.point, one.state, [run.figure for run in one.runs]) for one in results.lines]
+
+
+def test_a_failing_cell_is_told_and_the_others_are_done(toys, tmp_path):
+    results = begin(toy_sweep(tmp_path, "fails=-1,1"), tmp_path / "sweep", at_once=0)
+    good, bad = results.lines
+    assert (good.state, bad.state) == ("finished", "2 failed")
+    assert results.best is good
+    assert "so it was asked for" in bad.runs[0].error and bad.runs[0].folder.is_dir()
+
+
+def test_a_value_out_of_range_is_found_before_anything_is_made(toys, tmp_path):
+    with pytest.raises(pf.UsageError, match=r"scale=-1 · seed 0 \(and of 1 more\)"):
+        begin(toy_sweep(tmp_path, "scale=1,-1"), tmp_path / "sweep", at_once=0)
+    assert not (tmp_path / "sweep").exists()
+    assert not [*tmp_path.glob("runs/*/config.json")]
+
+
+def test_a_plan_trains_nothing(toys, tmp_path):
+    tried = planned(toy_sweep(tmp_path, "rounds=1,4"), at_once=0)
+    assert [one.steps for one in tried[::2]] == [tried[0].steps, 4 * tried[0].steps]
+    assert tried[2].seconds > tried[0].seconds > 0
+    assert not [*tmp_path.glob("**/metrics.jsonl")]
+
+
+def test_folders_that_are_in_use(toys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sweep = toy_sweep(tmp_path, "lambda=0.5,1", method="fedproto", rounds=1, models="toy1")
+    begin(sweep, tmp_path / "sweep", at_once=0)
+    with pytest.raises(pf.UsageError, match="is the folder of this sweep") as caught:
+        begin(sweep, tmp_path / "sweep", at_once=0)
+    assert "--resume" in caught.value.do
+    with pytest.raises(pf.UsageError, match="is the folder of another sweep"):
+        begin(replace(sweep, trials=1), tmp_path / "sweep", at_once=0)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/file").touch()
+    with pytest.raises(pf.UsageError, match="is in use"):
+        begin(sweep, tmp_path / "other", at_once=0)
+    with pytest.raises(pf.UsageError, match=r"no folder of a sweep \(it has no sweep.toml\)"):
+        resume(tmp_path / "other", at_once=0)
+
+
+def test_the_file_of_a_sweep_says_what_it_is(fedtgp, tmp_path):
+    options = {**fedtgp.options, "wrappers": ["quantise"], "use": {"inference": "local"}}
+    options["options"] = {"fedtgp": {"tau": "7"}, "partition": {"beta": 0.3}}
+    base = replace(fedtgp, options=options)
+    axes = axes_of(base, "lambda=1,2", "lr=0.001..0.1:log", "batch-size=8..64")
+    sweep = Sweep(base, axes, trials=3, search="tpe", budget=5, runs=tmp_path)
+    write_sweep(tmp_path, sweep)
+    again = load_sweep(tmp_path)
+    assert again.values() == sweep.values()
+    assert again.axes == sweep.axes and again.seeds == [0, 1, 2]
+    assert again.base.options["use"] == {"inference": "local"}
+    assert again.base.options["options"]["fedtgp"] == {"tau": "7"}
+    assert again.with_budget(9).budget == 9
+    with pytest.raises(pf.UsageError, match="begun with 5"):
+        again.with_budget(4)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = [", "sweep.toml is no valid TOML"),
+        ('method = "fedtgp"', "'sweep' is missing"),
+        ('[sweep]\ntrials = "x"\n[grid]', "sweep.toml: "),
+        ('methd = "fedtgp"\n[sweep]\ntrials = 1\n[grid]', "unknown option in the options: 'methd'"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, text, said):
+    (tmp_path / "sweep.toml").write_text(text)
+    with pytest.raises(pf.UsageError) as caught:
+        load_sweep(tmp_path)
+    assert said in caught.value.what and "sweep.toml" in caught.value.what
+
+
+def test_paths_are_from_where_a_sweep_was_begun(fedtgp, tmp_path):
+    sweep = Sweep(fedtgp, axes_of(fedtgp, "tau=1,2"), where=tmp_path)
+    options = {**fedtgp.options, "dataset": "npz:few.npz"}
+    with pytest.raises(pf.UsageError, match="was begun in"):
+        check_same_place(replace(sweep, base=replace(fedtgp, options=options)))
