@@ -1,7 +1,8 @@
-"""The console script: ^C while Python still imports the command line is no traceback."""
+"""The console script: what there is to do before the command line is imported, and behind it."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -12,4 +13,17 @@ def main() -> None:
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         sys.exit(130)
-    begin()
+    try:
+        begin()
+    except SystemExit as end:
+        _leave_trackers(end)
+        raise
+
+
+def _leave_trackers(end: SystemExit) -> None:
+    """Where a tracker hangs, end without what its library wants to wait for at a program's end."""
+    told = sys.modules.get("protofl.tracking.told")
+    if told is not None and told.still_at_work():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code if isinstance(end.code, int) else 0)

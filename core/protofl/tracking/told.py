@@ -18,6 +18,11 @@ WAITING = 1000
 """Rounds that wait for a slow tracker, at most."""
 
 
+def still_at_work() -> bool:
+    """Whether a tracker of this program has not ended."""
+    return any(isinstance(thread, Told) for thread in threading.enumerate())
+
+
 @dataclass(frozen=True)
 class Ending:
     """How a run ended."""

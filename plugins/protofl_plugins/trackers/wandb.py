@@ -20,6 +20,9 @@ from protofl_plugins.trackers.missing import expect_library
 if TYPE_CHECKING:
     from wandb import Run
 
+TIMEOUT = 30.0
+"""Seconds in which W&B answers, or is taken for dead."""
+
 ENDS = {"finished": 0, "failed": 1, "interrupted": 255}
 """Exit codes, which W&B shows as finished, failed, crashed."""
 
@@ -64,6 +67,7 @@ class WandB:
 
         settings = wandb.Settings(
             silent=True,
+            init_timeout=TIMEOUT,
             console="off",
             disable_git=True,
             disable_code=True,
