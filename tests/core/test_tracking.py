@@ -8,7 +8,10 @@ import time
 
 import protofl as pf
 import pytest
+from protofl.batch.batch import Batch
+from protofl.batch.wanted import Wanted
 from protofl.plan.plan import Plan
+from protofl.program.naming import requested
 from protofl.rounds import events
 from protofl.testing.trackers import line
 from protofl.trackers.tracked import TrackedRun
@@ -231,6 +234,20 @@ def test_a_name_that_something_else_has(tmp_path):
     with pytest.raises(pf.UsageError, match="--track tells: the run has a method of that name"):
         named = type("Tells", (Fails,), {})
         train(named, tmp_path / "run", track=Tells, progress=False)
+
+
+def test_runs_of_a_batch_have_a_group(tmp_path):
+    given = {**GIVEN, "method": "local", "track": Tells, "dry_step": False}
+    wanted = [Wanted(f"lr={lr}", requested({**given, "lr": lr})[0]) for lr in (0.1, 0.2)]
+    with Batch(tmp_path, at_once=0, group="sweep-7") as batch:
+        outcomes = batch.do_all(batch.try_all(wanted))
+    runs = [each[1] for each in TOLD if each[0] == "open_run"]
+    assert [(run.group, run.folder) for run in runs] == [("sweep-7", o.folder) for o in outcomes]
+    assert len({run.key for run in runs}) == 2
+    broken = requested({**given, "set": {"tells.breaks": "check"}})[0]
+    with Batch(tmp_path, at_once=0) as batch:
+        (tried,) = batch.try_all([Wanted("broken", broken)])
+    assert "it has no library" in tried.error.what
 
 
 def test_figures_parameters_and_steps():

@@ -33,7 +33,7 @@ from protofl.batch import events
 from protofl.batch.hands import GRACE, Hand, Here, ProcessHand
 from protofl.batch.sharing import shared
 from protofl.batch.tasks import InOrder, Message, Runs, Source, Task, Tries, mistakes
-from protofl.batch.wanted import Outcome, Tried, Wanted
+from protofl.batch.wanted import Outcome, Tried, Wanted, grouped
 from protofl.errors import ProtoflError, UsageError
 from protofl.request.request import Request
 
@@ -47,11 +47,18 @@ class Batch:
             does them in this process, one after the other: it sees classes of this program, and
             has nothing to start.
         follow: Called with every event (`protofl.batch.events`).
+        group: The name under which trackers of the runs, where they have some, put them together.
     """
 
     def __init__(
-        self, runs: Path, *, at_once: int | None = None, follow: events.Follow = events.ignore
+        self,
+        runs: Path,
+        *,
+        at_once: int | None = None,
+        follow: events.Follow = events.ignore,
+        group: str = "",
     ) -> None:
+        self._group = group
         self.runs, self._at_once, self._follow = runs.expanduser().absolute(), at_once, follow
         self._inbox: queue.Queue[tuple[Hand, Message | None]] = queue.Queue()
         self._hands: list[Hand] = []
@@ -148,7 +155,7 @@ class Batch:
         hand = self._free.pop() if self._free else self._hand()
         self._going[hand] = wanted
         request, order = self._task.order(wanted)
-        hand.order({**order, "runs": str(self.runs)}, request)
+        hand.order({**order, "runs": str(self.runs)}, grouped(request, self._group))
 
     def _hand(self) -> Hand:
         hand = Here(self._take) if self._at_once == 0 else ProcessHand(self._inbox)

@@ -19,6 +19,7 @@ from protofl.recorded.wanted import Wanted
 from protofl.request.request import Request
 from protofl.rounds import events
 from protofl.rounds.measures import check_measures
+from protofl.tracking.following import check_trackers
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -74,6 +75,7 @@ class Doing:
         plan.split(0)
         check_measures(plan)
         check_participation(plan)
+        check_trackers(plan)
         there = wanted.candidates(runs)
         part = next((part for run in there if (part := wanted.part_of(run))), None)
         part = part or next(filter(wanted.can_extend, there), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -99,6 +99,19 @@ class Outcome:
         whole = load_run(self.folder)
         first = self.seed - int(whole.config["seed"])
         return whole.part(range(first, first + self.trials), self.rounds)
+
+
+def grouped(request: Request, group: str) -> Request:
+    """The request, whose trackers, where it has some, put it under a name with others.
+
+    Args:
+        request: A request.
+        group: The name; empty for none. One that the request has stays.
+    """
+    options = request.options
+    if not (group and options.get("track")) or options.get("track_group"):
+        return request
+    return replace(request, options={**options, "track_group": group})
 
 
 def to_values(request: Request) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from protofl.rounds.events import Progress
 from protofl.rounds.federation import Federation
 from protofl.rounds.measures import check_measures
 from protofl.runs.config import check_same_data, config_of, told_changes
-from protofl.tracking.following import Followed
+from protofl.tracking.following import Followed, check_trackers
 from protofl.views.packing import pack_server
 
 
@@ -79,8 +79,7 @@ def _start(
     check_measures(plan)
     check_participation(plan)
     check_observing(plan)
-    for tracker in plan.trackers:
-        tracker.call("check")
+    check_trackers(plan)
     if recorded:
         check_same_data(recorded, plan)
         folder = with_more(folder, recorded, plan)

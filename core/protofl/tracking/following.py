@@ -20,6 +20,16 @@ from protofl.trackers.tracked import TrackedRun
 from protofl.tracking.told import AGAIN, Ending, Told
 
 
+def check_trackers(plan: Plan) -> None:
+    """Whether the trackers of a run can track at all.
+
+    Raises:
+        UsageError: One can't: its library is missing.
+    """
+    for tracker in plan.trackers:
+        tracker.call("check")
+
+
 class Followed:
     """The progress of a run, of which its trackers are told too.
 
@@ -44,7 +54,6 @@ class Followed:
 
     def __call__(self, event: Event) -> None:
         """Take an event, in the thread of the run."""
-        self._progress(event)
         match event:
             case events.Planned():
                 self._plan, self._folder = event.plan, event.folder
@@ -60,6 +69,7 @@ class Followed:
             case events.Finished():
                 self._begin()
                 self._end(Ending("finished", event.result.summary))
+        self._progress(event)  # it may end the run
         self._tell()
 
     def __exit__(
