@@ -93,6 +93,39 @@ def test_what_is_there_is_not_repeated(done, cli):
     assert f"{100 * run.rows[0]['test_accuracy']:.1f}" in fewer.output
 
 
+def test_its_rows_are_compared(done, cli, monkeypatch):
+    folder, words, result = done
+    monkeypatch.chdir(folder)
+    shown = cli("compare", "table.toml", "--figure", "best", "--baseline", "Local", *words)
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.startswith("table, practical: test accuracy (%)")
+    means = {row: result[row, "practical"].mean for row in ("local", "fedproto")}
+    for row, mean in means.items():
+        assert re.search(rf"^{row} +1 +{mean:.2f}$", shown.output, re.MULTILINE)
+    gain = f"{means['fedproto'] - means['local']:+.2f}".replace("-", "−")
+    assert re.search(rf"^fedproto +1 +{re.escape(gain)} ", shown.output, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("table.toml --runs nowhere", "in no column are there runs of two rows in nowhere"),
+        ("table.toml --baseline fedtgp", "unknown baseline 'fedtgp'"),
+        ("table.toml runs", "table is a study, and there is more to compare"),
+        ("runs --scale smoke", "--scale is of a study, and runs were given"),
+        ("fedtgp/table-66", "unknown study 'fedtgp/table-66'"),
+        ("nowhere/runs", "nowhere/runs is no run folder"),
+        ("none.toml", "none.toml can't be read"),
+    ],
+)
+def test_mistakes_in_comparing(done, cli, monkeypatch, words, said):
+    folder, options, _ = done
+    monkeypatch.chdir(folder)
+    given = options[2:] if "table.toml" in words else []
+    shown = cli("compare", *words.split(), *given)
+    assert shown.exit_code == 2 and said in shown.stderr
+
+
 def test_a_plan_starts_nothing(done, cli):
     folder, words, _ = done
     shown = cli("reproduce", folder / "table.toml", "--plan", "--rounds", "3", *words)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from protofl_cli import render
-from protofl_cli.options import Debug
+from protofl_cli.options import DataDir, Debug
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
     from protofl.comparing.comparison import Comparison
+    from protofl.studies.study import Study
 
 FORMATS = ("table", "md", "csv", "tex", "json")
 
 
 def compare(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of runs.")
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="Run folders, or folders of runs; or a study: PAPER/NAME, FILE.toml.",
+        ),
     ],
     figure: Annotated[
         list[str] | None,
@@ -64,6 +69,22 @@ def compare(
     confidence: Annotated[
         float, typer.Option("--confidence", metavar="SHARE", help="Of the bootstrap intervals.")
     ] = 0.95,
+    scale: Annotated[
+        str | None, typer.Option("--scale", metavar="NAME", help="Of a study (default: paper)")
+    ] = None,
+    runs_folder: Annotated[
+        Path | None,
+        typer.Option("--runs", metavar="DIR", help="Where a study's runs are (default: runs)"),
+    ] = None,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dataset",
+            metavar="NAME=NAME[:PATH]",
+            help="What takes the place of a study's data set, as for reproduce; repeatable.",
+        ),
+    ] = None,
+    data_dir: DataDir = None,
     format_: Annotated[
         str | None,
         typer.Option(
@@ -87,18 +108,11 @@ def compare(
     if out is not None:
         checked("--out", out, force=force)
     with render.waiting("reading"):
-        from protofl.comparing.compare import compare as compared
-
-        found = compared(
-            runs,
-            figure or (),
-            target=target,
-            baseline=baseline,
-            unpaired=unpaired,
-            by=group_by or (),
-            rounds=rounds,
-            confidence=confidence,
-        )
+        given = {
+            "figures": figure or (), "target": target, "baseline": baseline, "unpaired": unpaired,
+            "by": group_by or (), "rounds": rounds, "confidence": confidence,
+        }  # fmt: skip
+        found = _compared(runs, given, scale, runs_folder, dataset, data_dir)
     if kind == "table":
         _show(found)
     elif out is None:
@@ -111,6 +125,69 @@ def compare(
         except OSError as error:
             raise UsageError(f"--out {out} can't be written: {error.strerror or error}") from None
         render.line(f"comparison: {out}")
+
+
+def _compared(
+    runs: list[str],
+    given: dict[str, Any],
+    scale: str | None,
+    folder: Path | None,
+    datasets: list[str] | None,
+    data_dir: Path | None,
+) -> Comparison:
+    """The comparison of runs, or of the one study that is named."""
+    from protofl.comparing.compare import compare as compared
+    from protofl.errors import UsageError
+
+    study = _study(runs)
+    if study is None:
+        of_study = {
+            "--scale": scale,
+            "--runs": folder,
+            "--dataset": datasets,
+            "--data-dir": data_dir,
+        }
+        for flag, value in of_study.items():
+            if value is not None:
+                raise UsageError(f"{flag} is of a study, and runs were given", do="leave it out")
+        return compared(runs, **given)
+    from protofl.options.written import assignments
+    from protofl.studies.cells import Change
+    from protofl.studies.compared import compare_study
+
+    own = assignments("--dataset", datasets or [], "NAME=NAME[:PATH]")
+    options = {"data_dir": data_dir} if data_dir else {}
+    change = Change(scale=scale or "paper", datasets=own, options=options)
+    return compare_study(study, change, folder or Path("runs"), **given)
+
+
+def _study(runs: list[str]) -> Study | None:
+    """The study that is named; None where folders are.
+
+    Raises:
+        UsageError: There are several, or runs beside it; or its file is none of a study.
+    """
+    from protofl.errors import UsageError
+
+    named = [n for n in runs if n.endswith(".toml") or not Path(n).expanduser().exists()]
+    if not named:
+        return None
+    from protofl.studies.finding import find_study
+
+    found = []
+    for name in named:
+        try:
+            found.append(find_study(name))
+        except UsageError as error:
+            if name.endswith(".toml") or error.near.startswith("did you mean"):
+                raise
+    if found and len(runs) > 1:
+        raise UsageError(
+            f"{found[0].name} is a study, and there is more to compare",
+            "its rows are compared with each other",
+            "give one study, or runs",
+        )
+    return found[0] if found else None
 
 
 def _format(given: str | None, out: Path | None) -> str:

@@ -29,12 +29,10 @@ REPEATED = ("seed", "trials", "rounds")
 """Options that say how often and how long the same thing is done."""
 
 PLACE = set(
-    "backend block checkpoint_every classes client_store data_dir deterministic device dry_step "
-    "engine eval_every job_limit keep measure metrics min_clients observe observe_every "
-    "observe_limit observe_samples on_bad_upload on_lost_client options.backend options.engine "
-    "profile recipe record_uploads server_threads upload_bound upload_limit workers".split()
+    "block checkpoint_every data_dir deterministic device dry_step engine eval_every "
+    "options.backend options.engine recipe server_threads".split()
 )
-"""Options of the machine, of what is kept and recorded, and of what ends a run."""
+"""Options of the machine and of what is kept, beside those that may change on resume."""
 
 SAID_FIRST = ("method", "dataset", "models", "partition", "options.partition.beta", "clients")
 """What is said first of how runs differ; other options often go with one of these."""
@@ -82,7 +80,10 @@ def _opened(runs: Given | Iterable[Given]) -> list[Run]:
     found: list[Run] = []
     for one in each:
         found += runs_in(one)
-    return list({run.folder.absolute(): run for run in found}.values())
+    # Parts of one folder, of fewer trials or rounds, are other runs.
+    parts = ("seed", "trials", "rounds")
+    once = {(r.folder.absolute(), *(r.config.get(key) for key in parts)): r for r in found}
+    return list(once.values())
 
 
 def runs_in(given: Given) -> list[Run]:
@@ -138,8 +139,10 @@ def grouped(runs: Runs, by: str | Sequence[str] = (), *, settings: bool = True) 
 
 def treatment(run: Run) -> dict[str, Any]:
     """What was done in a run, beside on which data, how often and where; flat, without defaults."""
+    from protofl.plan.settings import FREE
+
     metrics = (f"options.{metric}" for metric in run.config.get("metrics", ()))
-    left_out = (*SETTING, *REPEATED, *PLACE, *metrics)
+    left_out = (*SETTING, *REPEATED, *PLACE, *FREE, *metrics)
     return {k: v for k, v in _options(run).items() if not _is_in(k, left_out)}
 
 

@@ -132,7 +132,15 @@ def test_groups_by_what_differs(write):
     labels = [row.label for row in pf.compare(runs).tables[0].rows]
     assert labels == ["fedtgp, tau=1", "fedtgp, tau=10", "fedproto"]
     same = write(
-        "again", ends(0.7), seed=2, lr=0.1, device="cuda", backend="process", layout={"x": 1}
+        "again",
+        ends(0.7),
+        seed=2,
+        lr=0.1,
+        device="cuda",
+        backend="process",
+        layout={"x": 1},
+        observe=["prototypes"],
+        keep="last",
     )
     assert len(pf.compare([*runs, same]).tables[0].rows) == 3
     with pytest.raises(pf.UsageError, match="are several groups"):
