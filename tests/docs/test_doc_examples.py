@@ -183,6 +183,7 @@ PYTHON = [
     "docs/checkpoint.md",
     "docs/observing.md",
     "docs/report.md",
+    "docs/studies.md",
     *(f"docs/reference/{name}.md" for name in REFERENCE),
 ]
 
@@ -203,6 +204,8 @@ def test_python_on_other_pages_runs(page, data_dir, few, monkeypatch):
 
     session = partial(pf.Session, dataset=few)
     monkeypatch.setattr(pf, "run", small)
+    in_here = {"at_once": 0, "data_dir": data_dir}
+    monkeypatch.setattr(pf, "reproduce", partial(pf.reproduce, **in_here))
     monkeypatch.setattr(pf, "Session", lambda **options: session(**options | always))
     blocks = blocks_of(page, "python")
     assert blocks

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError, unknown
 from protofl.studies.figures import READERS
-from protofl.studies.study import Figure, Scale, Study, Values
+from protofl.studies.study import DRAWINGS, Figure, Scale, Study, Values
 
 if TYPE_CHECKING:
     from protofl.request.request import Request
@@ -163,6 +163,8 @@ def _cell(study: Study, row: str, column: str, layers: list[Scale], change: Chan
         options["rounds"] = change.rounds
     if measure := READERS[figure.read].measure:
         options["measure"] = [*dict.fromkeys([*options.get("measure", []), measure])]
+    if study.kind == "pictures" and (sight := DRAWINGS[study.draw]):
+        options["observe"] = [*dict.fromkeys([*options.get("observe", []), sight])]
     options = {key: value for key, value in options.items() if value not in (None, {}, [])}
     return Cell(row, column, figure, options, options.get("rounds"), said=said)
 

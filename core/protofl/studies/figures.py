@@ -101,7 +101,8 @@ def words_of(figure: Figure) -> str:
     """What a figure is, in words."""
     words = figure.words or READERS[figure.read].words
     if figure.target is not None:
-        words = f"{words} {figure.of or READERS[figure.read].of} ≥ {figure.target:g}"
+        of = (figure.of or READERS[figure.read].of).rpartition(".")[2].replace("_", " ")
+        words = f"{words} {of} ≥ {figure.target:g}"
     return words
 
 

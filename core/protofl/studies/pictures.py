@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from protofl import plots
 from protofl.data.picture import split_figure
 from protofl.errors import UsageError
 from protofl.plots.bar_charts import bar_chart
@@ -58,9 +59,12 @@ def figures_of(result: StudyResult) -> Iterator[tuple[str, Figure]]:
                 yield column, _curves(result, column)
     else:
         for entry in result.entries.values():
+            name = "-".join(part for part in (entry.row, entry.column) if part)
             if entry.split is not None:
-                name = "-".join(part for part in (entry.row, entry.column) if part)
                 yield name, _split(result, entry)
+            elif entry.state == "done" and entry.folder is not None:
+                drawn = getattr(plots, result.study.draw.replace("-", "_"))
+                yield name, drawn(entry.folder)
 
 
 def _curves(result: StudyResult, column: str) -> Figure:

@@ -16,6 +16,7 @@ from protofl.studies.figures import READERS, UNITS
 from protofl.studies.formulas import evaluate
 from protofl.studies.lines import line_of
 from protofl.studies.study import (
+    DRAWINGS,
     EMPTY,
     KINDS_OF_STUDY,
     UNKNOWN,
@@ -343,11 +344,11 @@ def _check_cells(file: File, study: Study) -> None:
                     file.fail(("rows", row), f"{row}, {column} has no formula", do=do)
             no_run = study.is_empty(row, column) or study.figure_of(row, column).read == "formula"
             options = (study.options, study.columns[column].options, study.rows[row].options)
-            if study.kind != "pictures" and not no_run and not any("method" in o for o in options):
+            if not no_run and not any("method" in o for o in options):
                 do = 'name the row as a method, or write method = "…" in it'
                 file.fail(("rows", row), f"{row or 'the study'} has no method", do=do)
-    if study.kind == "pictures" and study.draw not in ("partition",):
-        file.unknown(("draw",), "picture", study.draw, ("partition",))
+    if study.kind == "pictures" and study.draw not in DRAWINGS:
+        file.unknown(("draw",), "picture", study.draw or "nothing", DRAWINGS)
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

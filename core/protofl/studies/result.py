@@ -217,8 +217,11 @@ def facts_of(
             if now:
                 of = f" of {was}" if was and was != now else ""
                 facts.append(f"{now}{of} {one}{'' if now == '1' and not of else 's'}")
-    figures = {f.read for r in study.rows for c in study.columns if (f := study.figure_of(r, c))}
-    if options and any(READERS[read].chosen_on_test for read in figures):
+    places = [(row, column) for row in study.rows for column in study.columns]
+    figures = [study.figure_of(*place) for place in places if not study.is_empty(*place)]
+    words = dict.fromkeys(words_of(f) for f in figures if f.read not in ("best", "formula"))
+    facts += [", ".join(words)] if words else []
+    if options and any(READERS[figure.read].chosen_on_test for figure in figures):
         facts.append("best round on test samples")
     return tuple(facts)
 

@@ -16,6 +16,20 @@ KINDS_OF_STUDY: dict[str, str] = {
     "pictures": "a picture a cell",
 }
 
+DRAWINGS: dict[str, str] = {
+    "partition": "",
+    "margins": "prototypes",
+    "margin-curves": "prototypes",
+    "distances": "prototypes",
+    "alignment": "prototypes",
+    "drift": "prototypes",
+    "similarity": "prototypes",
+    "prototypes": "prototypes",
+    "features": "features",
+    "images": "images",
+}
+"""What may be drawn of each cell, and what its run has to observe for it."""
+
 EMPTY = "–"
 """A cell that the paper leaves empty."""
 
