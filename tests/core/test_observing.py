@@ -271,7 +271,7 @@ def sizes_of(folder):
     return [sum(len(d) for f, d in files.items() if f.startswith(name)) for name in names]
 
 
-@pytest.mark.parametrize("method", ["fedproto", "fedsa", "fedavg"])
+@pytest.mark.parametrize("method", ["fedproto", "fedavg", "fedpkd"])
 def test_what_it_takes_is_said_in_advance(toys, tmp_path, method):
     lines = []
 
@@ -281,6 +281,7 @@ def test_what_it_takes_is_said_in_advance(toys, tmp_path, method):
     what = "prototypes,features" if method != "fedavg" else "features"
     given = {"rounds": 3, "feature_dim": 400, "observe": what, "record_uploads": True}
     given |= {"models": "toy1"} if method == "fedavg" else {}
+    given |= {"public": 24, "set": {"server_model": "dense8"}} if method == "fedpkd" else {}
     found = train(method, tmp_path / "run", progress=note, **given)
     (line,) = (line for line in lines if "what is observed will take" in line)
     number, unit, *_ = line.partition("about ")[2].split()

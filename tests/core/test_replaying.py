@@ -13,6 +13,7 @@ from protofl.replaying.server import is_same
 from runtime_toys import install, train
 
 ROUNDS, TAU, OTHER = 3, 0.5, 0.05
+ADDED = ("download_payload", "upload_payload", "server_aggregate")
 SET = {"S": 5, "tau": TAU}
 OPTIONS = {"rounds": ROUNDS, "record_uploads": True, "trials": 2, "participation": 0.75}
 
@@ -114,6 +115,21 @@ def test_attacks_and_defences_are_replayed(toys, tmp_path):
     found = replay(out, use={"server_aggregate": "fedproto"})
     assert (found.differs, found.compared[0]) == ("", 2)
     assert found.others[0].first_other == 0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"with": ["quantise", "top-k"]},
+        {"world": "uniform", "participation": 0.5, "over_select": 0.5},
+        {"add": [f"{hook}=lg-fedavg" for hook in ADDED]},
+    ],
+    ids=["encoded", "absent", "added"],
+)
+def test_uploads_of_all_kinds(toys, tmp_path, given):
+    out = train("fedproto", tmp_path / "run", rounds=3, record_uploads=True, **given).folder
+    found = replay(out)
+    assert (found.differs, len(found.own.rounds)) == ("", 3)
 
 
 def test_a_run_that_goes_on(toys, tmp_path):

@@ -78,8 +78,7 @@ def announce(plan: Plan, learned: Mapping[str, Any], note: Callable[[str], None]
             f"what is to be observed will take about {_megabytes(total)} ({parts}), and "
             f"--observe-limit is {limit:g} MB",
             "a run keeps it in its folder",
-            f"raise it (--observe-limit {_rounded_up(total)}), or observe less: fewer rounds "
-            "(--observe-every), fewer samples (--observe-samples)",
+            f"raise it (--observe-limit {_rounded_up(total)}), or {_less(sizes)}",
         )
     if parts:
         note(f"what is observed will take about {_megabytes(total)} in the run's folder ({parts})")
@@ -178,10 +177,18 @@ class Expected:
         return prod(shape) * SIZES[spec.dtype] + NAMED
 
 
+def _less(sizes: Mapping[str, int | None]) -> str:
+    """How to observe less of what takes most."""
+    return {
+        "uploads": "leave --record-uploads out, or record fewer rounds",
+        "features": "observe fewer rounds (--observe-every) or samples (--observe-samples)",
+    }.get(max(sizes, key=lambda what: sizes[what] or 0), "observe fewer rounds (--observe-every)")
+
+
 def _megabytes(size: int | None) -> str:
-    """``34 MB``, ``3.4 MB``, ``34 kB``."""
+    """``34 MB``, ``3.4 MB``, ``340 kB``."""
     number = (size or 0) / 1e6
-    if number < 0.1:
+    if number < 1:
         return f"{number * 1e3:.0f} kB"
     return f"{number:.1f} MB" if number < 10 else f"{number:,.0f} MB"
 
