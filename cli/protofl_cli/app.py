@@ -29,6 +29,7 @@ from protofl_cli.commands import (
     runs,
     show,
     sweep,
+    watch,
 )
 from protofl_cli.interrupts import Terminated, interrupted
 from protofl_cli.run_options import with_options
@@ -173,6 +174,7 @@ app.command("compare")(compare.compare)
 app.command("plot")(plot.plot)
 app.command("report")(report.report)
 app.command("matrix")(matrix.matrix)
+app.command("watch")(watch.watch)
 app.command("check")(check.check)
 app.command("new-plugin")(new_plugin.new_plugin)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -155,6 +155,7 @@ def _cell(value: str) -> Any:  # noqa: ANN401 - a string or rich's Text
 
     styles = {"ok": "green", "broken": "red", "clash": "red", "unusable": "red", "·": "dim"}
     styles |= {"passed": "green", "failed": "bold red", "skipped": "yellow"}
+    styles |= {"finished": "green", "going on": "cyan", "unfinished": "yellow", "damaged": "red"}
     return Text(value, style=styles.get(value, ""))
 
 
@@ -273,3 +274,74 @@ class Bar:
     def show(self, label: str, status: str, share: float | None = None) -> None:
         """Draw the line anew; see `Bars.show`."""
         self._bars.show("", label, status, share)
+
+
+def encodes(signs: str) -> bool:
+    """Whether the terminal's encoding has signs."""
+    try:
+        signs.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except (UnicodeError, LookupError):
+        return False
+    return True
+
+
+Board = tuple[Row, Sequence[Row], str]
+"""Headings, rows, and a line below them."""
+
+
+def board(make: Callable[[int], Board], right: Iterable[str]) -> None:
+    """Print a board once.
+
+    Args:
+        make: Makes it for a width.
+        right: Its columns of numbers.
+    """
+    screen = console()
+    screen.print(_drawn(make(screen.width), right))
+
+
+def _drawn(made: Board, right: Iterable[str]) -> Any:  # noqa: ANN401 - something to print
+    from rich.console import Group
+    from rich.text import Text
+
+    columns, rows, below = made
+    grid = _table(columns, right, [name for name in columns[1:] if name])
+    for row in rows:
+        grid.add_row(*map(_cell, row))
+    return Group(*([grid] if rows else []), Text(below, style="dim"))
+
+
+class Live:
+    """A board that is drawn anew in its place, where there is a terminal.
+
+    Args:
+        right: Its columns of numbers.
+    """
+
+    def __init__(self, right: Iterable[str]) -> None:
+        from rich.live import Live as _Live
+
+        self._console, self._right = console(), [*right]
+        self._live = _Live(console=self._console, auto_refresh=False)
+
+    @property
+    def draws(self) -> bool:
+        """Whether there is a terminal to draw on."""
+        return self._console.is_terminal and not self._console.is_dumb_terminal
+
+    def __enter__(self) -> Live:
+        if self.draws:
+            self._live.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if self.draws:
+            self._live.stop()
+
+    def show(self, make: Callable[[int, int], Board]) -> None:
+        """Draw the board anew.
+
+        Args:
+            make: Makes it for a width and a height.
+        """
+        self._live.update(_drawn(make(*self._console.size), self._right), refresh=True)

@@ -127,3 +127,22 @@ def test_rm_of_one_that_goes_on_removes_none(cli, runs):
 def test_mistakes(cli, runs, words, message):
     result = cli("runs", *words)
     assert result.exit_code == 2 and message in " ".join(result.output.split())
+
+
+def test_run_reuse(cli, runs, data_dir):
+    """The run that is there is shown, a longer one goes on, another one is begun beside it."""
+    words = ["--models", "mlp", "--dataset", "wine", "--partition", "iid", "--clients", 3]
+    words += ["--data-dir", data_dir, "--backend", "local", "--no-dry-step", "--reuse", "runs"]
+    found = cli("run", "local", *words, "--rounds", 2)
+    assert found.exit_code == 0, found.output
+    assert "runs/local-0 has this run already" in found.output
+    assert "best accuracy" in found.output and "round 1/2" not in found.output
+    more = cli("run", "local", *words, "--rounds", 3)
+    assert "round 3/3" in more.output and "round 2/3" not in more.output
+    assert listed(cli, "--method", "local", "--seed", 0)[0]["done"] == 3
+    other = cli("run", "local", *words, "--rounds", 1, "--seed", 7)
+    assert other.exit_code == 0, other.output
+    identity = listed(cli, "--seed", 7)[0]["identity"]
+    assert (runs / f"local-mlp-wine-s7-{identity[:8]}").is_dir()
+    refused = cli("run", "local", *words, "--out", "x")
+    assert refused.exit_code == 2 and "leave --out and --resume out" in refused.output

@@ -67,7 +67,16 @@ def test_version(cli):
 def test_every_setting_has_its_option_and_the_reverse():
     command = whole_command()
     flags = {flag for parameter in command.params for flag in parameter.opts}
-    own = {"method", "--config", "--out", "--save-recipe", "--resume", "--quiet", "--debug"}
+    own = {
+        "method",
+        "--config",
+        "--out",
+        "--save-recipe",
+        "--resume",
+        "--reuse",
+        "--quiet",
+        "--debug",
+    }
     # The recipe is given as METHOD, and `Settings` holds where it came from.
     names = Settings.model_fields.keys() - {"method", "recipe"}
     long = {OTHER_NAMES.get(name, name).replace("_", "-") for name in names}

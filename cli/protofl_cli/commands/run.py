@@ -68,6 +68,16 @@ def run(
             rich_help_panel="Record and screen",
         ),
     ] = False,
+    reuse: Annotated[
+        Path | None,
+        typer.Option(
+            "--reuse",
+            metavar="DIR",
+            help="A folder of runs: where one in it is this run already, its table is printed; one "
+            "with fewer rounds goes on; otherwise the run is begun in it.",
+            rich_help_panel="Record and screen",
+        ),
+    ] = None,
     quiet: Annotated[
         bool,
         typer.Option(
@@ -104,12 +114,16 @@ def run(
                 _check_named(request.options)
             screen.loading()
             with put_off():
+                from protofl.recorded.once import once
                 from protofl.rounds.events import Note
                 from protofl.runs.run import start
 
             for line in found.notes:
                 screen(Note(line))
-            start(request, screen)
+            if reuse is not None:
+                once(request, reuse, screen)
+            else:
+                start(request, screen)
     except KeyboardInterrupt as stop:
         do = _to_continue(screen.folder, "nothing had been started")
         raise typer.Exit(interrupted(stop, do)) from None

@@ -11,6 +11,7 @@ from protofl.folder.result import Result
 from protofl.machine.idle import Idle
 from protofl.program.naming import requested
 from protofl.program.showing import shown
+from protofl.recorded.once import once
 from protofl.request.options import as_typed
 from protofl.rounds import events
 from protofl.rounds.events import Progress
@@ -29,6 +30,7 @@ def run(
     set: Mapping[str, Any] | None = None,
     progress: Progress | bool = True,
     save_recipe: str | Path | None = None,
+    reuse: str | Path | None = None,
     **options: Any,  # noqa: ANN401 - the options of a run
 ) -> Result:
     """Train a federation of heterogeneous clients.
@@ -55,6 +57,8 @@ def run(
         progress: Called with every event of the run (`protofl.events`). True: a line a round, and
             notes, in a notebook's output or on standard error. False: nothing.
         save_recipe: A new file, .toml or .json, for the options given: a recipe of this run.
+        reuse: A folder of runs. One in it that is this run already is not trained again, one with
+            fewer rounds goes on, and otherwise a run is begun in it (docs/runs.md).
         **options: All other options of ``protofl run`` by their long names
             (`protofl.plan.settings`); ``classes=[CLASS, …]`` makes further ones known, that
             ``add`` may name.
@@ -75,6 +79,7 @@ def run(
         resume=resume,
         config=config,
         save_recipe=save_recipe,
+        reuse=reuse,
         progress=progress,
     )
 
@@ -84,6 +89,7 @@ def carry_out(
     *,
     progress: Progress | bool,
     idle: Idle | None = None,
+    reuse: str | Path | None = None,
     **places: Any,  # noqa: ANN401 - as `read_request` takes them
 ) -> Result:
     """Do what a program asks for; see `run`.
@@ -92,6 +98,7 @@ def carry_out(
         typed: The options of the run.
         progress: Called with every event; True for what is usual, False for nothing.
         idle: Hosts that earlier runs have left.
+        reuse: A folder of runs among which it may be already.
         **places: The files of a request, and whether it continues.
     """
     follow = shown() if progress is True else progress or events.ignore
@@ -101,4 +108,6 @@ def carry_out(
             until.enter_context(offer.open())
         for line in found.notes:
             follow(events.Note(line))
+        if reuse is not None:
+            return once(request, reuse, follow, idle).result
         return start(request, follow, idle)

@@ -10,7 +10,7 @@ from protofl.folder.result import Result
 from protofl.machine.idle import Idle
 from protofl.program.run import carry_out
 
-_PLACES = ("out", "resume", "config", "save_recipe")
+_PLACES = ("out", "resume", "config", "save_recipe", "reuse")
 
 
 class Session:

@@ -70,24 +70,44 @@ class Told:
     problem: str = ""
 
 
+class Index:
+    """What is told of the runs in a folder and below it.
+
+    Args:
+        folder: The folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._kept = _read(folder / INDEX)
+
+    def runs(self, *, save: bool = True) -> dict[Path, Told]:
+        """The runs that are there now, {run folder: what its files say}.
+
+        Args:
+            save: Whether to keep what was read for others.
+        """
+        found: dict[str, tuple[Stamps, Told]] = {}
+        fresh = False
+        for path in runs_below(self._folder):
+            name, stamps = path.relative_to(self._folder).as_posix(), _stamps(path)
+            old = self._kept.get(name)
+            if old is None or old[0] != stamps:
+                fresh, old = True, (stamps, told_of(path))
+            found[name] = old
+        if save and (fresh or found.keys() != self._kept.keys()):
+            _write(self._folder / INDEX, found)
+        self._kept = found
+        return {self._folder / name: told for name, (_, told) in found.items()}
+
+
 def runs_in(folder: Path) -> dict[Path, Told]:
     """What is told of the runs in a folder and below it, {run folder: what its files say}.
 
     Args:
         folder: The folder.
     """
-    kept = _read(folder / INDEX)
-    found: dict[str, tuple[Stamps, Told]] = {}
-    fresh = False
-    for path in runs_below(folder):
-        name, stamps = path.relative_to(folder).as_posix(), _stamps(path)
-        old = kept.get(name)
-        if old is None or old[0] != stamps:
-            fresh, old = True, (stamps, told_of(path))
-        found[name] = old
-    if fresh or found.keys() != kept.keys():
-        _write(folder / INDEX, found)
-    return {folder / name: told for name, (_, told) in found.items()}
+    return Index(folder).runs()
 
 
 def told_of(path: Path) -> Told:

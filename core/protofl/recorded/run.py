@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from protofl.errors import UsageError
 from protofl.folder.reading import PARTITION, Reading
-from protofl.folder.result import recorded_accuracies
+from protofl.folder.result import Result, recorded_accuracies
 
 if TYPE_CHECKING:
     import numpy as np
@@ -184,6 +184,19 @@ class Run:
     def accuracies(self) -> dict[int, dict[int, float]]:
         """{trial: {client: accuracy}} of the last evaluation; empty of more than 1,000 clients."""
         return recorded_accuracies(sorted(self.rows, key=lambda row: row["round"]))
+
+    @property
+    def result(self) -> Result:
+        """What `protofl.run` returns of a run that is finished.
+
+        Raises:
+            UsageError: It isn't.
+        """
+        if self.summary is None:
+            raise UsageError(
+                f"{self.folder} is not finished", do=f"protofl run --resume --out {self.folder}"
+            )
+        return Result(self.rows, self.summary, self.accuracies, self.folder)
 
     # --- what the data and the weights are needed for --------------------------------------------
 

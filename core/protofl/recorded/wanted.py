@@ -67,6 +67,11 @@ class Wanted:
                 f"--out {request.out}: a run that may be there already is found by what it is",
                 do="leave --out and --resume out",
             )
+        if request.save_recipe is not None:
+            raise UsageError(
+                f"--save-recipe {request.save_recipe}: a recipe is written where a run is begun",
+                do="leave it out, or run without reusing one",
+            )
         note = lambda line: progress(events.Note(line))  # noqa: E731
         plan = Plan.make(request.options, request.extra, note, said=request.said)
         return cls(request, plan, config_of(plan), progress)
@@ -150,10 +155,14 @@ class Wanted:
         return run.part(trials, rounds)
 
     def told_of(self, run: Run) -> Run:
-        """A run that is reused; what isn't known of it, or may change last digits, is told."""
+        """A run that is reused; what isn't known of it, or may change last digits, is told.
+
+        To who follows it has ended.
+        """
         _, notes = differences(run.config, self.config, self.defaults)
         about = f" ({'; '.join(notes)})" if notes else ""
         self.note(f"{run.folder} has this run already{about}")
+        self.progress(events.Finished(run.result, self.plan))
         return run
 
     def _depends_on_rounds(self, run: Run) -> bool:

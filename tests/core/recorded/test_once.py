@@ -96,6 +96,18 @@ def test_a_finished_run_is_not_repeated(runs, log):
     assert find(ask(lr=0.2), runs) is None
 
 
+def test_from_a_program(runs):
+    given = {**GIVEN, "reuse": runs, "progress": False, "dry_step": False}
+    first = pf.run("fedproto", **given)
+    follow = Log()
+    again = pf.run("fedproto", **given | {"progress": follow})
+    assert again.folder == first.folder and not follow.rounds
+    assert (again.record, again.summary) == (first.record, first.summary)
+    assert again.client_accuracies == first.client_accuracies
+    with pf.Session(**given) as session:
+        assert session.run("fedproto").folder == first.folder
+
+
 def test_it_is_found_in_folders_below_and_under_any_name(runs, log):
     first = once(ask(), runs)
     (runs / "a/b").mkdir(parents=True)

@@ -1,0 +1,91 @@
+"""``protofl watch``: runs while they go on, in another terminal or on another machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from protofl_cli import render
+from protofl_cli.options import Debug
+
+if TYPE_CHECKING:
+    from protofl.recorded.following import Following, Seen
+
+GRACE = 10.0
+"""Seconds without anybody at work after which it ends: a sweep may be between two runs."""
+
+
+def watch(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="A run, or a folder with runs in it or below it."),
+    ] = Path("runs"),
+    once: Annotated[bool, typer.Option("--once", help="Print how things are, and end.")] = False,
+    every: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Time between two looks.")
+    ] = 1.0,
+    debug: Debug = False,
+) -> None:
+    """Show runs while they go on: round, accuracy, traffic, time left.
+
+    It reads files only, so it works in another terminal, and on another machine that has the
+    folder. It ends when nobody is at work any more; Ctrl-C ends it at any time, and no run.
+    """
+    from protofl.errors import UsageError
+    from protofl.recorded.following import Following
+
+    from protofl_cli.run_lines import RIGHT, Lines, board
+
+    path = folder.expanduser()
+    if not path.is_dir():
+        raise UsageError(f"there is no folder {folder}", do="name a run, or the folder of runs")
+    following, lines = Following(path), Lines(path)
+    if once:
+        render.board(partial(board, following.look(), path), RIGHT)
+        return
+    seen: list[Seen] = []
+    try:
+        with render.Live(RIGHT) as live:
+            for seen in _looks(following, every):
+                if live.draws:
+                    live.show(partial(board, seen, path))
+                else:
+                    render.plain(lines.new(seen))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    for line in _ends(seen):
+        render.line(line, "yellow")
+
+
+def _looks(following: Following, every: float) -> Iterator[list[Seen]]:
+    """The runs, again and again, until nobody is at work on them."""
+    quiet_since = time.monotonic()
+    while True:
+        seen = following.look()
+        yield seen
+        if following.is_at_work(seen):
+            quiet_since = time.monotonic()
+        elif _is_over(seen) or time.monotonic() - quiet_since >= GRACE:
+            return
+        time.sleep(every)
+
+
+def _is_over(seen: list[Seen]) -> bool:
+    """Whether there is a single run, and it has come to its end."""
+    return len(seen) == 1 and seen[0].state == "finished"
+
+
+def _ends(seen: list[Seen]) -> list[str]:
+    """How runs that nobody is at work on go on."""
+    from protofl_cli.tables import shown_path
+
+    left = [run for run in seen if run.state == "unfinished"]
+    found = [f"go on with it: protofl run --resume --out {shown_path(r.path)}" for r in left[:3]]
+    return (
+        found if len(left) < 4 else [f"{len(left)} are unfinished: protofl runs list --unfinished"]
+    )

@@ -1,0 +1,113 @@
+"""Runs that go on, as a board on a terminal, or a line for each round elsewhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protofl_cli import render
+from protofl_cli.tables import bytes_text, clock
+
+if TYPE_CHECKING:
+    from protofl.recorded.following import Seen
+
+CURVE, WIDE = 24, 110
+"""Characters of a curve, half as many on a terminal that is not so wide."""
+
+BLOCKS, PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*#@"
+"""Signs of a curve from low to high, and those of a terminal that lacks them."""
+
+
+COLUMNS = ("run", "state", "round", "accuracy", "last", "best", "left", "traffic", "absent")
+RIGHT = ("round", "last", "best", "left", "traffic", "absent")
+
+
+def board(seen: Sequence[Seen], folder: Path, width: int, height: int = 0) -> render.Board:
+    """The runs as a table of as many lines and columns as there is room for.
+
+    Args:
+        seen: The runs, the most interesting first.
+        folder: The folder below which they are.
+        width: Characters of a line of the terminal.
+        height: Its lines; 0 for any number.
+    """
+    shown = seen[: max(1, height - 5)] if height else seen
+    rows = [_cells(run, folder, CURVE if width >= WIDE else CURVE // 2) for run in shown]
+    count = len(COLUMNS) - (not any(run.absent for run in shown))
+    columns = COLUMNS[: count if width >= WIDE else COLUMNS.index("traffic")]
+    words = f"{_counts(seen)} in {folder}" if seen else f"no runs in {folder} yet"
+    words += f"; {len(seen) - len(shown)} are not shown" if len(shown) < len(seen) else ""
+    return columns, [row[: len(columns)] for row in rows], words
+
+
+def _cells(run: Seen, folder: Path, width: int = CURVE) -> list[str]:
+    told = run.told
+    trial = f"trial {run.trial + 1}/{told.trials} " if told.trials > 1 else ""
+    return [
+        _name(run, folder),
+        run.state,
+        f"{trial}{run.round}/{told.rounds}",
+        curve(run.curve, width),
+        f"{run.curve[-1]:.1%}" if run.curve else "",
+        f"{max(run.curve):.1%}" if run.curve else "",
+        "" if run.left is None else clock(run.left),
+        bytes_text(run.megabytes * 1e6) if run.megabytes else "",
+        str(run.absent or ""),
+    ]
+
+
+def _name(run: Seen, folder: Path) -> str:
+    name = run.path.relative_to(folder).as_posix()
+    return run.path.absolute().name if name == "." else name
+
+
+def _counts(seen: Sequence[Seen]) -> str:
+    states = Counter(run.state for run in seen)
+    order = ("going on", "finished", "unfinished", "damaged")
+    return ", ".join(f"{states[state]:,} {state}" for state in order if states[state])
+
+
+def curve(values: Sequence[float], width: int = CURVE) -> str:
+    """Numbers from 0 to 1 as a line of blocks, one for each or for the mean of several.
+
+    The lowest block is the least value shown and the highest the largest, so that a curve that
+    rises by little still shows it.
+    """
+    if not values:
+        return ""
+    step = max(1.0, len(values) / width)
+    edges = [round(n * step) for n in range(min(len(values), width) + 1)]
+    parts = [values[a:b] for a, b in pairwise(edges) if b > a]
+    means = [sum(part) / len(part) for part in parts]
+    low, high = min(means), max(means)
+    signs = BLOCKS if render.encodes(BLOCKS) else PLAIN
+    scale = (len(signs) - 1) / (high - low) if high > low else 0.0
+    return "".join(signs[round((mean - low) * scale)] for mean in means)
+
+
+class Lines:
+    """What has happened since the last look, where there is no terminal to draw on.
+
+    Args:
+        folder: The folder below which the runs are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._said: dict[Path, tuple[str, int, int]] = {}
+
+    def new(self, seen: Sequence[Seen]) -> Iterator[str]:
+        """A line for each run that has moved."""
+        for run in seen:
+            now = (run.state, run.trial, run.round)
+            if self._said.get(run.path) == now:
+                continue
+            self._said[run.path] = now
+            name, state, rounds, _, accuracy, best, left, *_ = _cells(run, self._folder)
+            words = [f"{name}: {state}, round {rounds}"]
+            words += [f"accuracy {accuracy}, best {best}"] if accuracy else []
+            words += [f"{left} left"] if left else []
+            yield ", ".join(words)

@@ -1,0 +1,122 @@
+"""Runs while they go on, seen from outside: by their files alone, from any process or machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import UsageError
+from protofl.files.lock import LOCK, is_held
+from protofl.folder.reading import FINISHED, GOING_ON, METRICS, Reading
+from protofl.recorded.index import Index, Told
+
+RECENT = 5
+"""Rounds from whose time that of the next ones is estimated."""
+
+ORDER = {GOING_ON: 0, "damaged": 1, "unfinished": 2, FINISHED: 3}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How far a run is.
+
+    Attributes:
+        path: Its folder.
+        told: What its files say.
+        state: ``finished``, ``going on``, ``unfinished`` or ``damaged``.
+        trial: The trial of its last round.
+        round: Rounds done of that trial.
+        curve: The accuracies [rounds that were evaluated] of that trial.
+        megabytes: What its clients have sent and received so far, of all trials.
+        absent: How often clients that were asked were absent, likewise.
+        left: Seconds to its end, as far as its last rounds tell.
+    """
+
+    path: Path
+    told: Told
+    state: str
+    trial: int = 0
+    round: int = 0
+    curve: Sequence[float] = field(default_factory=list)
+    megabytes: float = 0.0
+    absent: int = 0
+    left: float | None = None
+
+
+class Following:
+    """All runs in a folder, a single run, a sweep's or a study's.
+
+    Args:
+        folder: The folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._index = folder, Index(folder)
+        self._ended: dict[Path, tuple[Told, Seen]] = {}
+
+    def look(self) -> list[Seen]:
+        """The runs as they are now: those that go on first, then by the time of the last round."""
+        runs = self._index.runs(save=False)
+        seen = [self._seen(path, told) for path, told in runs.items()]
+        return sorted(seen, key=lambda run: (ORDER[run.state], -run.told.time, run.path))
+
+    def is_at_work(self, seen: Sequence[Seen]) -> bool:
+        """Whether a process is at work: on a run, or on a sweep that is between two.
+
+        Args:
+            seen: The runs.
+        """
+        return any(run.state == GOING_ON for run in seen) or is_held(self._folder / LOCK)
+
+    def _seen(self, path: Path, told: Told) -> Seen:
+        """One run; the record of one that has ended is read once."""
+        if told.problem:
+            return Seen(path, told, "damaged")
+        reading = Reading(path)
+        held, old = reading.going_on, self._ended.get(path)
+        if old is not None and old[0] == told and not held:
+            return old[1]
+        state = GOING_ON if held else FINISHED if told.finished else "unfinished"
+        try:
+            found = _follow(reading, told, state)
+        except UsageError:  # since it was told of
+            return Seen(path, told, "damaged")
+        if not held:
+            self._ended[path] = (told, found)
+        return found
+
+
+def _follow(reading: Reading, told: Told, state: str) -> Seen:
+    rows = reading.rows
+    if not rows:
+        return Seen(reading.path, told, state)
+    trial = rows[-1]["trial"]
+    own = [row for row in rows if row["trial"] == trial]
+    return Seen(
+        path=reading.path,
+        told=told,
+        state=state,
+        trial=trial,
+        round=len(own),
+        curve=[a for row in own if (a := row.get("test_accuracy")) is not None],
+        megabytes=sum(map(_bytes, rows)) / 1e6,
+        absent=sum(len(row.get("absent", ())) for row in rows),
+        left=_left(reading, rows, told) if state == GOING_ON else None,
+    )
+
+
+def _bytes(row: dict[str, Any]) -> int:
+    return int(row.get("upload_bytes", 0)) + int(row.get("download_bytes", 0))
+
+
+def _left(reading: Reading, rows: Sequence[dict[str, Any]], told: Told) -> float | None:
+    """Seconds left, from the last rounds and the time since the last one ended."""
+    recent: list[float] = [row["seconds"]["total"] for row in rows[-RECENT:] if "seconds" in row]
+    if not recent:
+        return None
+    to_go = (told.rounds * told.trials - len(rows)) * sum(recent) / len(recent)
+    since = time.time() - (reading.path / METRICS).stat().st_mtime
+    return max(0.0, to_go - max(0.0, since))

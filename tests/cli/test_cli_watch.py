@@ -1,0 +1,142 @@
+"""``protofl watch``: what it shows of runs, and when it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from protofl.files.lock import alone
+from protofl.files.replacing import replacing, write_json
+from protofl.recorded.following import Following
+from protofl_cli.commands import watch
+from protofl_cli.run_lines import BLOCKS, curve
+
+
+def row(trial, round, accuracy, **more):
+    return {
+        "trial": trial,
+        "round": round,
+        "test_accuracy": accuracy,
+        "upload_bytes": 1_500_000,
+        "download_bytes": 500_000,
+        "seconds": {"total": 30.0},
+        **more,
+    }
+
+
+def write(folder: Path, rows, rounds=10, trials=1, finished=False):
+    """A run's folder, as far as it is looked at."""
+    (folder / "checkpoint").mkdir(parents=True, exist_ok=True)
+    config = {"method": "fedproto", "rounds": rounds, "trials": trials, "clients": 3, "seed": 0}
+    write_json(folder / "config.json", config)
+    with replacing(folder / "metrics.jsonl") as part:
+        part.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    write_json(folder / "checkpoint/manifest.json", {"checks": {}, "finished": finished})
+    return folder
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(watch, "GRACE", 0.2)
+
+
+def test_once(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    going = write(tmp_path / "runs/going", [row(0, n, 0.5 + n / 20) for n in range(4)])
+    write(tmp_path / "runs/done", [row(0, n, 0.9) for n in range(10)], finished=True)
+    write(tmp_path / "runs/two", [row(t, 0, None) for t in (0, 1)], trials=2)
+    write(tmp_path / "runs/bad", []).joinpath("metrics.jsonl").write_text("[\n")
+    with alone(going, "--out"):
+        output = cli("watch", "--once").output
+    lines = {line.split()[0]: " ".join(line.split()) for line in output.splitlines()[2:]}
+    assert [*lines][:2] == ["going", "bad"]  # what goes on first, then what is wrong
+    assert re.fullmatch(r"going going on 4/10 \S{4} 65.0% 65.0% [23]:\d\d 8 MB", lines["going"])
+    assert lines["done"] == f"done finished 10/10 {BLOCKS[0] * 10} 90.0% 90.0% 20 MB"
+    assert lines["two"].startswith("two unfinished trial 2/2 1/10")
+    assert "1 going on, 1 finished, 1 unfinished, 1 damaged in runs" in output
+
+
+def test_seconds_left_and_absent(tmp_path):
+    rows = [row(0, n, 0.5, absent={"1": "failed", "2": "skipped"}) for n in range(4)]
+    folder = write(tmp_path / "run", rows)
+    with alone(folder, "--out"):
+        (seen,) = Following(tmp_path).look()
+    assert seen.absent == 8 and seen.megabytes == 8
+    assert 6 * 30 - 5 < seen.left <= 6 * 30  # six rounds of 30 s, less what has gone since
+
+
+def test_a_run_that_ends_after_its_last_file_was_read(tmp_path):
+    """Its lock goes last, and nothing of its files changes then."""
+    folder = write(tmp_path / "run", [row(0, 0, 0.5)], rounds=1, finished=True)
+    following = Following(tmp_path)
+    with alone(folder, "--out"):
+        assert [run.state for run in following.look()] == ["going on"]
+    assert [run.state for run in following.look()] == ["finished"]
+
+
+def test_it_follows_a_run_to_its_end(cli, tmp_path, quick):
+    folder = write(tmp_path / "runs/a", [row(0, 0, 0.5)])
+    begun = threading.Event()
+
+    def run():
+        with alone(folder, "--out"):
+            begun.set()
+            for n in range(2, 11):
+                time.sleep(0.03)
+                write(folder, [row(0, r, 0.5) for r in range(n)], finished=n == 10)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    begun.wait()
+    result = cli("watch", "runs", "--every", "0.1")
+    thread.join()
+    lines = result.output.splitlines()
+    assert result.exit_code == 0 and lines[-1].startswith("a: finished, round 10/10")
+    assert lines[0].startswith("a: going on, round ") and 3 <= len(lines) <= 11
+    assert len({*lines}) == len(lines)  # nothing is said twice
+
+
+def test_it_stays_while_a_sweep_is_between_two_runs(cli, tmp_path, quick):
+    sweep = tmp_path / "sweep"
+    write(sweep / "a", [row(0, 0, 0.5)], rounds=1, finished=True)
+    begun, ended = threading.Event(), []
+
+    def work():
+        with alone(sweep, "--out"):
+            begun.set()
+            time.sleep(0.6)  # three times as long as it would wait
+            ended.append(time.monotonic())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    cli("watch", "sweep", "--every", "0.1")
+    over = time.monotonic()
+    thread.join()
+    assert over >= ended[0]
+
+
+def test_a_run_that_nobody_is_at_work_on(cli, tmp_path, quick):
+    write(tmp_path / "run", [row(0, 0, 0.5)])
+    output = cli("watch", "run", "--every", "0.1").output
+    assert "run: unfinished, round 1/10" in output
+    assert "protofl run --resume --out run" in output
+
+
+def test_mistakes_and_emptiness(cli, tmp_path):
+    result = cli("watch", "nowhere")
+    assert result.exit_code == 2 and "there is no folder nowhere" in result.output
+    (tmp_path / "runs").mkdir()
+    assert "no runs in runs yet" in cli("watch", "--once").output
+
+
+def test_a_curve():
+    assert curve([]) == "" and curve([0.5]) == BLOCKS[0]
+    assert curve([n / 7 for n in range(8)], 8) == BLOCKS
+    assert curve([0.80, 0.81], 8) == BLOCKS[0] + BLOCKS[-1]  # a small rise is seen
+    long = curve([n / 999 for n in range(1000)], 24)
+    assert len(long) == 24 and [*long] == sorted(long)
