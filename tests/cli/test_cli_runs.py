@@ -136,7 +136,7 @@ def test_run_reuse(cli, runs, data_dir):
     found = cli("run", "local", *words, "--rounds", 2)
     assert found.exit_code == 0, found.output
     assert "runs/local-0 has this run already" in found.output
-    assert "final accuracy" in found.output and "round 1/2" not in found.output
+    assert "majority guess" in found.output and "round 1/2" not in found.output
     more = cli("run", "local", *words, "--rounds", 3)
     assert "round 3/3" in more.output and "round 2/3" not in more.output
     assert listed(cli, "--method", "local", "--seed", 0)[0]["done"] == 3
