@@ -126,6 +126,26 @@ def test_mistakes_in_comparing(done, cli, monkeypatch, words, said):
     assert shown.exit_code == 2 and said in shown.stderr
 
 
+def test_a_run_that_was_begun_for_more_counts_with_the_rounds_it_has(tmp_path, data_dir, few, cli):
+    """Of a method that depends on their number it would be another run."""
+    text = (
+        STUDY.replace("KIND", "table")
+        .replace('local = "50.0"\n', "")
+        .replace("rounds = 2", "rounds = 3")
+    )
+    text = (
+        text.replace("fedproto =", "fedkd =")
+        + "\n[rows]\nfedkd = { set = { auxiliary_dim = 8 } }\n"
+    )
+    (tmp_path / "kd.toml").write_text(text, encoding="utf-8")
+    how = {"runs": tmp_path / "runs", "datasets": {"digits": few}, "data_dir": data_dir}
+    whole = pf.reproduce("kd.toml", at_once=0, **how)["fedkd", "practical"]
+    fewer = pf.reproduce("kd.toml", at_once=0, rounds=2, **how)["fedkd", "practical"]
+    assert fewer.folder == whole.folder
+    rows = pf.load_run(whole.folder).rows[:2]
+    assert fewer.mean == pytest.approx(100 * max(row["test_accuracy"] for row in rows))
+
+
 def test_a_plan_starts_nothing(done, cli):
     folder, words, _ = done
     shown = cli("reproduce", folder / "table.toml", "--plan", "--rounds", "3", *words)

@@ -66,6 +66,7 @@ class Cell:
         figure: What is read.
         options: Options of its run, as one types them; empty where a formula makes it.
         rounds: Rounds that count.
+        begun: Rounds that the study says.
         formula: Arithmetic in place of a run.
         empty: Whether the paper leaves it empty.
         said: What the user said of it, which may hold consents.
@@ -76,6 +77,7 @@ class Cell:
     figure: Figure
     options: dict[str, Any] = field(default_factory=dict)
     rounds: int | None = None
+    begun: int | None = None
     formula: str = ""
     empty: bool = False
     said: dict[str, Any] = field(default_factory=dict)
@@ -159,6 +161,7 @@ def _cell(study: Study, row: str, column: str, layers: list[Scale], change: Chan
     options["dataset"] = change.datasets.get(str(options.get("dataset")), options.get("dataset"))
     if change.trials is not None:
         options["trials"] = change.trials
+    begun = options.get("rounds")
     if change.rounds is not None:
         options["rounds"] = change.rounds
     if measure := READERS[figure.read].measure:
@@ -166,7 +169,7 @@ def _cell(study: Study, row: str, column: str, layers: list[Scale], change: Chan
     if study.kind == "pictures" and (sight := DRAWINGS[study.draw]):
         options["observe"] = [*dict.fromkeys([*options.get("observe", []), sight])]
     options = {key: value for key, value in options.items() if value not in (None, {}, [])}
-    return Cell(row, column, figure, options, options.get("rounds"), said=said)
+    return Cell(row, column, figure, options, options.get("rounds"), begun, said=said)
 
 
 def _scaled(study: Study, row: str, column: str, layers: list[Scale]) -> dict[str, Any]:

@@ -15,16 +15,11 @@ from protofl.batch.batch import Batch
 from protofl.batch.tasks import mistakes
 from protofl.batch.wanted import Outcome, Tried, Wanted
 from protofl.errors import ProtoflError, UsageError
-from protofl.plan.settings import Settings
-from protofl.recorded.once import find
-from protofl.recorded.run import Run
-from protofl.recorded.wanted import Wanted as Planned
-from protofl.request.request import Request
-from protofl.rounds.events import ignore
 from protofl.studies.account import flops, plan_of, traffic
 from protofl.studies.cells import Cell, Change, cells_of
 from protofl.studies.figures import READERS, UNITS, figure_of, series, unit_of
 from protofl.studies.formulas import evaluate, plain
+from protofl.studies.looking import longest, whole
 from protofl.studies.missing import check_here
 from protofl.studies.result import Entry, State, StudyResult, facts_of
 from protofl.studies.study import Study
@@ -75,10 +70,6 @@ class Done:
         chosen = [c for c in self.cells if c.options and needs_run(self.study, c) == trains]
         found = {cell.key: cell for cell in reversed(chosen) if cell.key not in self.missing}
         return [*reversed(found.values())]
-
-    def wanted(self) -> list[Wanted]:
-        """The runs, in the order of `to_run`."""
-        return [Wanted(cell.name, cell.request()) for cell in self.to_run()]
 
 
 def needs_run(study: Study, cell: Cell) -> bool:
@@ -156,7 +147,11 @@ def missing_error(done: Done, found: Mapping[str, UsageError]) -> UsageError:
 
 
 def _run(done: Done, runs: Path, at_once: int | None, follow: events.Follow) -> None:
-    wanted, cells = done.wanted(), done.to_run()
+    if done.change.rounds is not None:
+        _look_up(done, runs, lambda line: None)
+    cells = [cell for cell in done.to_run() if cell.key not in done.rows]
+    done.parts.clear()
+    wanted = [Wanted(cell.name, cell.request()) for cell in cells]
     if not wanted:
         return
     with Batch(runs, at_once=at_once, follow=follow) as batch:
@@ -175,21 +170,12 @@ def _run(done: Done, runs: Path, at_once: int | None, follow: events.Follow) -> 
 def _look_up(done: Done, runs: Path, note: Note) -> None:
     for cell in done.to_run():
         note(f"looking for {cell.name}")
-        request = cell.request()
-        run = find(request, runs)
-        if run is not None:
+        if (run := whole(cell, runs)) is not None:
             done.rows[cell.key], done.folders[cell.key] = run.rows, run.folder
-        elif (part := longest(request, runs)) is not None:
+        elif (part := longest(cell.request(), runs)) is not None:
             done.folders[cell.key] = part.folder
-            asked = Settings.model_fields["trials"].default
-            asked = (cell.rounds or part.config["rounds"]) * request.options.get("trials", asked)
+            asked = (cell.rounds or part.config["rounds"]) * cell.options.get("trials", 1)
             done.parts[cell.key] = f"{part.rounds_done} of {asked} rounds are there"
-
-
-def longest(request: Request, runs: Path) -> Run | None:
-    """The run that is there with the most rounds, whole or not."""
-    found = Planned.of(request, ignore).candidates(runs.expanduser())
-    return found[0] if found else None
 
 
 # --- what came of it ------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from protofl.errors import UsageError
 from protofl.plan.plan import Plan
 from protofl.studies.account import plan_of
 from protofl.studies.cells import Cell, Change
-from protofl.studies.doing import Done, longest, needs_run
+from protofl.studies.doing import Done, needs_run
+from protofl.studies.looking import longest, whole
 from protofl.studies.missing import check_here
 from protofl.studies.result import facts_of
 from protofl.studies.study import Study
@@ -131,7 +132,7 @@ def _planned(
 ) -> PlannedRun:
     load, rounds = workload(plan), plan.settings.rounds * plan.settings.trials
     lacks = missing.get(cell.key)
-    known = None if lacks else longest(cell.request(), folder)
+    known = None if lacks else whole(cell, folder) or longest(cell.request(), folder)
     finished = 0 if known is None else min(known.rounds_done, rounds)
     seconds = None
     if measure and finished < rounds:
