@@ -164,7 +164,6 @@ def start(
 
 
 app.command("run")(with_options(run.run))
-app.command("replay")(replay.replay)
 app.command("reproduce")(reproduce.reproduce)
 app.command("sweep")(with_options(sweep.sweep))
 app.command("bench")(bench.bench)
@@ -173,6 +172,7 @@ app.command("show")(show.show)
 app.command("compare")(compare.compare)
 app.command("plot")(plot.plot)
 app.command("report")(report.report)
+app.command("replay")(replay.replay)
 app.command("matrix")(matrix.matrix)
 app.command("watch")(watch.watch)
 app.command("check")(check.check)

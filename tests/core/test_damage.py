@@ -315,7 +315,7 @@ def test_names_that_lead_out_of_the_folder(tmp_path, folders, name, where):
     assert victim.read_bytes() == b"dear"
 
 
-@pytest.mark.parametrize("place", ["checkpoint", "parked", "profile"])
+@pytest.mark.parametrize("place", ["checkpoint", "parked", "profile", "observed", "uploads"])
 def test_folders_that_are_links(tmp_path, folders, place):
     out, victim = tmp_path / "run", tmp_path / "victim"
     shutil.copytree(folders.cut, out)
