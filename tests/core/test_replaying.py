@@ -68,6 +68,15 @@ def test_a_grid(toys, run):
     assert same == {label: "tau=0.5, S=5" in label for label in labels}  # lr is 0.1 in the run
 
 
+@pytest.mark.parametrize(
+    ("option", "alike"),
+    [({"tau": OTHER}, True), ({"processor": False}, False), ({"send_initial": False}, False)],
+)
+def test_what_clients_get_in_the_first_round_is_looked_at(toys, run, option, alike):
+    (other,) = replay(run, set=option, rounds=1).others
+    assert other.first_sent is alike
+
+
 def test_what_concerns_clients_changes_nothing(toys, run):
     (other,) = replay(run, set={"lambda": 7}).others
     assert other.first_other is None

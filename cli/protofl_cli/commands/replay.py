@@ -121,7 +121,13 @@ def _show(found: Replay) -> None:
     for other in found.others:
         if other.first_other is None:
             render.text(f"{other.label}: nothing changes in the server's half.")
-    if changing:
+    for other in found.others:
+        if not other.first_sent:
+            render.text(
+                f"{other.label}: its server sends other things before the first round already, so "
+                "no round here is what a run would have had."
+            )
+    if any(other.first_sent for other in changing):
         render.text(
             "Where a change concerns the server alone, round 1 is what a run with it would have "
             "had. From round 2 on this is what the server makes of these uploads; clients of such "

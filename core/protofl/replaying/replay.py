@@ -32,10 +32,13 @@ class Replayed:
     Attributes:
         label: What was changed: ``tau=10``.
         rounds: Its rounds.
+        first_sent: Whether the first round's clients get what they got in the run. Where they
+            don't (FedTGP without its processor), no round is what a run would have had.
     """
 
     label: str
     rounds: list[ReplayedRound] = field(default_factory=list)
+    first_sent: bool = True
 
     @property
     def first_other(self) -> int | None:
@@ -72,6 +75,7 @@ class Replay:
         every = [
             {
                 "changed": each.label,
+                "first_sent": each.first_sent,
                 "rounds": [{"round": r.round, "same": r.same, **r.figures} for r in each.rounds],
             }
             for each in (self.own, *self.others)
@@ -94,9 +98,9 @@ def replay(
     """Run the server's half of a run again on the uploads that it has kept (``--record-uploads``).
 
     No client is trained. What the server knows behind the first round is what a run with the
-    changed options would have had, to the last bit, where they concern the server alone. From the
-    second round on the answer is "given these uploads": in a run the clients would have met other
-    knowledge, and sent something else.
+    changed options would have had, to the last bit, where they concern the server alone and it
+    sends the same in the beginning. From the second round on the answer is "given these uploads":
+    in a run the clients would have met other knowledge, and sent something else.
 
     Args:
         run: The run's folder.
@@ -129,6 +133,10 @@ def replay(
     chosen = uploads.rounds[:rounds]
     for number in chosen:
         sent = uploads.of(number, plan.device)
+        if number == 0:
+            first = own.downloads(0, sent)
+            for each, server in changed:
+                each.first_sent = server.downloads(0, sent) == first
         features = _features(observed, number, trial)
         own.round(number, sent)
         kept, extra = kept_knowledge.of(number), extras.get(number, {})

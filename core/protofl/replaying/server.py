@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,17 @@ class ReplayedServer:
     def knowledge(self) -> Payload:
         """What it knows."""
         return self._side.record.knowledge
+
+    def downloads(self, number: int, clients: Iterable[int]) -> dict[int, bytes]:
+        """What clients would download at the beginning of a round.
+
+        Args:
+            number: The round.
+            clients: The clients.
+        """
+        with compute_threads(self.plan.settings.server_threads):
+            self._side.begin(number)
+            return dict(self._side.downloads(clients, Tally(), counted=False))
 
     def round(self, number: int, uploads: Mapping[int, Payload]) -> None:
         """A round as the run had it: aggregate, train, the figures at its end.
