@@ -244,6 +244,24 @@ def figures(results):
     return [(one.point, one.state, [run.figure for run in one.runs]) for one in results.lines]
 
 
+def test_its_runs_are_a_group_for_trackers(toys, tmp_path):
+    groups = []
+
+    class Groups:
+        @pf.hookimpl
+        def open_run(self, run):
+            groups.append(run.group)
+
+        @pf.hookimpl
+        def log_round(self, row):
+            pass
+
+    sweep = toy_sweep(tmp_path, "lr=0.1,0.2", track=["groups"])
+    sweep.base.extra["tracker", "groups"] = Groups
+    begin(sweep, tmp_path / "my-sweep", at_once=0)
+    assert groups == ["my-sweep"] * 4
+
+
 def test_a_failing_cell_is_told_and_the_others_are_done(toys, tmp_path):
     results = begin(toy_sweep(tmp_path, "fails=-1,1"), tmp_path / "sweep", at_once=0)
     good, bad = results.lines

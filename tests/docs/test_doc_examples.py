@@ -184,6 +184,7 @@ PYTHON = [
     "docs/observing.md",
     "docs/report.md",
     "docs/studies.md",
+    "docs/trackers.md",
     *(f"docs/reference/{name}.md" for name in REFERENCE),
 ]
 

@@ -76,7 +76,9 @@ def begin(
     if sweep.search:
         check_installed()
     with ExitStack() as until, told_of_disk():
-        batch = until.enter_context(Batch(sweep.runs, at_once=at_once, follow=follow))
+        batch = until.enter_context(
+            Batch(sweep.runs, at_once=at_once, follow=follow, group=folder.name)
+        )
         tried = _tried(sweep, batch)
         until.enter_context(alone(folder.expanduser().absolute(), "--out"))
         check_new_folder(folder, sweep)
@@ -116,7 +118,9 @@ def resume(
         if budget is not None and budget != sweep.budget:
             sweep = sweep.with_budget(budget)
             write_sweep(folder, sweep)
-        batch = until.enter_context(Batch(sweep.runs, at_once=at_once, follow=follow))
+        batch = until.enter_context(
+            Batch(sweep.runs, at_once=at_once, follow=follow, group=folder.name)
+        )
         return sweep, _carried_out(sweep, folder, batch, _tried(sweep, batch))
 
 
