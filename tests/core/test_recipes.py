@@ -318,6 +318,9 @@ def test_a_recipe_is_checked(publish, tmp_path):
     }
     assert found["two_rounds"] == "not reached"  # by the same cause
     assert "it sets seed" in why["it_is_no_run"] and "--lr -1" in why["the_dry_step"]
+    path.write_text('method = "local"\nlocal-epocs = 3\n')
+    with pytest.raises(pf.UsageError, match=r"mine\.toml: unknown option 'local_epocs'"):
+        contract_for(str(path))
 
 
 def test_a_recipe_of_others_plugins_says_whose_they_are(publish):

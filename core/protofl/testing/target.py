@@ -10,7 +10,7 @@ from protofl.discovery.kinds import KINDS
 from protofl.discovery.registry import Registry
 from protofl.errors import UsageError, unknown
 from protofl.program.naming import kind_of
-from protofl.request.recipes import recipe_of
+from protofl.request.recipes import Recipe, recipe_of
 from protofl.sources.loading import load
 from protofl.studies.finding import collection_of_file, holds_study
 from protofl.testing import CONTRACTS
@@ -45,7 +45,7 @@ def contract_for(
         if holds_study(path):
             kind, values["plugin"] = "study", collection_of_file(path)
         else:
-            values["plugin"] = recipe_of(path.read_text(encoding="utf-8"))
+            values["plugin"] = _recipe_in(path)
         values["name"] = path.stem
     elif colon and (left.endswith(".py") or _means_module(left, right)):
         plugin = load(f"{left}:{right}")
@@ -64,6 +64,15 @@ def contract_for(
     found = made()
     found.choice() if kind not in ("method", "wrapper") else found.cls
     return made
+
+
+def _recipe_in(path: Path) -> type[Recipe]:
+    """The recipe that a file holds; an error names the file."""
+    try:
+        return recipe_of(path.read_text(encoding="utf-8"))
+    except UsageError as error:
+        error.what = f"{path}: {error.what}"
+        raise
 
 
 def _split_kind(text: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ import protofl as pf
 import pytest
 from protofl.discovery.registry import Registry
 from protofl.plugin.choice import choose
+from protofl.testing import TrackerContract, run_checks
 from protofl.testing.trackers import SUMMARY, line
 from protofl.trackers.tracked import TrackedRun
 
@@ -269,3 +270,12 @@ def test_no_library_is_imported_before_it_is_needed(name, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without)
     __import__("importlib").reload(module)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_the_contract(name):
+    """TensorBoard's is among the quick ones, tests/contract/test_contracts.py."""
+    found = run_checks(type("Chosen", (TrackerContract,), {"plugin": name}))
+    assert [finding for finding in found if finding.outcome == "failed"] == []
+    assert sum(finding.outcome == "passed" for finding in found) >= 10
