@@ -23,7 +23,12 @@ def run(tmp_path_factory, data_dir, few):
 
 @pytest.mark.parametrize(
     "words",
-    ["drift", "margins --round 2", "similarity --as cka --round 3", "features --width page"],
+    [
+        "drift",
+        "margins --round 2",
+        "similarity --as cka --round 3",
+        pytest.param("features --width page", marks=pytest.mark.slow),
+    ],
 )
 def test_pictures(cli, run, words):
     kind, *others = words.split()

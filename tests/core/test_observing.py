@@ -157,7 +157,11 @@ def test_images(tmp_path):
 
 @pytest.mark.parametrize(
     ("every", "evaluated", "rounds", "featured"),
-    [(2, 1, [1, 3, 4], [1, 3, 4]), (3, 2, [2, 4], [4]), (9, 1, [4], [4])],
+    [
+        pytest.param(2, 1, [1, 3, 4], [1, 3, 4], marks=pytest.mark.slow),
+        (3, 2, [2, 4], [4]),
+        pytest.param(9, 1, [4], [4], marks=pytest.mark.slow),
+    ],
 )
 def test_some_rounds(toys, tmp_path, every, evaluated, rounds, featured):
     given = {"rounds": 5, "observe_every": every, "eval_every": evaluated, "dry_step": False}
@@ -170,7 +174,9 @@ def test_some_rounds(toys, tmp_path, every, evaluated, rounds, featured):
 # --- kills, resumes, damage -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "late", [pytest.param(False, marks=pytest.mark.slow), True], ids=["before", "after"]
+)
 @pytest.mark.parametrize("place", ["write_tensors", "append"])
 def test_a_kill_while_a_round_is_kept(toys, whole, tmp_path, monkeypatch, place, late):
     original, calls = getattr(series, place), []

@@ -12,7 +12,7 @@ from protofl.testing import toy as toyfed
 from slowness import quick
 
 LEARNING = sorted(RUNS.keys() - {"local"})
-OFTEN = ("fedproto", "fedtgp", "fedsa", "fedktl", "fedkd", "fedgen", "fedpkd")
+OFTEN = ("fedproto", "fedtgp", "fedsa", "fedkd", "fedpkd")
 
 
 @pytest.mark.parametrize("name", quick(LEARNING, *OFTEN))
