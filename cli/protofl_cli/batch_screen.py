@@ -120,7 +120,7 @@ class BatchScreen:
         return max(1, tried.steps) * (1 - tried.done / whole)
 
     def _begun(self, wanted: Wanted) -> None:
-        self._began = self._began or time.monotonic()
+        self._began = time.monotonic() if self._began is None else self._began
         self._going[wanted] = _Going(time.monotonic())
 
     def _row(self, event: events.Row) -> None:

@@ -220,13 +220,12 @@ def _begin(
 ) -> None:
     from protofl.sweeps.start import begin, new_folder
 
-    from protofl_cli.sweep_tables import show_head, show_results
+    from protofl_cli.sweep_tables import show_results
 
     folder = (out if out is not None else new_folder(asked)).expanduser()
     places.append(folder)
     screen.total = asked.points * asked.trials
-    if not screen.quiet:
-        show_head(asked, folder)
+    _show(asked, folder, screen)
     results = begin(asked, folder, at_once=at_once, follow=screen)
     screen.end()
     show_results(results, asked, folder)
@@ -242,15 +241,24 @@ def _go_on(
     from protofl.sweeps.start import resume
     from protofl.sweeps.sweep import load_sweep
 
-    from protofl_cli.sweep_tables import show_head, show_results
+    from protofl_cli.sweep_tables import show_results
 
     asked = load_sweep(folder)
     screen.total = max(asked.points, budget or 0) * asked.trials
-    if not screen.quiet:
-        show_head(asked, folder)
+    _show(asked, folder, screen)
     asked, results = resume(folder, said=said or (), budget=budget, at_once=at_once, follow=screen)
     screen.end()
     show_results(results, asked, folder)
+
+
+def _show(asked: Sweep, folder: Path, screen: BatchScreen) -> None:
+    """What the sweep is."""
+    from protofl_cli.sweep_tables import show_head
+
+    if not screen.quiet:
+        screen.end()  # of the live lines
+        show_head(asked, folder)
+        screen.loading("dry steps")
 
 
 def _plan(asked: Sweep, at_once: int | None, screen: BatchScreen) -> None:

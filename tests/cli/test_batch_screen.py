@@ -1,0 +1,99 @@
+"""What is shown of runs that are done at once, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from protofl.batch import events
+from protofl.batch.wanted import Outcome, Tried, Wanted
+from protofl.errors import RunFailure
+from protofl.request.request import Request
+from protofl_cli import batch_screen
+from protofl_cli.batch_screen import BatchScreen, show_failures
+
+RUNS = [Wanted(f"lr={n}", Request({})) for n in range(4)]
+
+
+class Clock:
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    found = Clock()
+    monkeypatch.setattr(batch_screen, "time", found)
+    return found
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The live lines of a terminal, by their keys, as they were drawn last."""
+    lines = {}
+    monkeypatch.setattr("protofl_cli.render.Bars.live", True)
+    monkeypatch.setattr(
+        "protofl_cli.render.Bars.show", lambda self, key, *rest: lines.update({key: rest})
+    )
+    monkeypatch.setattr("protofl_cli.render.Bars.drop", lambda self, key: lines.pop(key, None))
+    return lines
+
+
+def tried(screen, **there):
+    for number, wanted in enumerate(RUNS):
+        done = 10 if wanted.name in there.get("finished", ()) else 0
+        found = Tried(wanted, done=done, rounds=10, steps=100)
+        screen(events.Trying(found, number + 1, len(RUNS)))
+
+
+def rows(screen, wanted, count):
+    screen(events.Begun(wanted))
+    screen(events.Planned(wanted, 10, 1, 0))
+    for number in range(count):
+        screen(events.Row(wanted, {"round": number, "test_accuracy": number / 10}, before=False))
+
+
+def test_a_line_for_each_run_that_goes_on_and_one_for_all(drawn, clock, capsys):
+    with BatchScreen(4) as screen:
+        tried(screen, finished=["lr=0"])
+        assert drawn["all"] == ("dry steps", "4/4 runs", 1.0)
+        rows(screen, RUNS[1], 0)
+        clock.now = 20.0
+        rows(screen, RUNS[2], 0)
+        for number in range(5):
+            screen(events.Row(RUNS[1], {"round": number, "test_accuracy": 0.5}, before=False))
+        assert drawn[str(id(RUNS[1]))] == (
+            "lr=1",
+            "round 5/10  acc 50.0%, best 50.0%  0:20 left",
+            0.5,
+        )
+        # Half of one of three runs in 20 s: two and a half are left.
+        assert drawn["all"] == ("all", "1/4 runs, 1:40 left", 0.25)
+        screen(events.Ended(Outcome(RUNS[1], "finished", Path("x"))))
+        assert str(id(RUNS[1])) not in drawn
+        error = RunFailure("it broke", do="mend it")
+        screen(events.Ended(Outcome(RUNS[2], "failed", Path("y"), error=error)))
+        assert drawn["all"][1].startswith("3/4 runs, 1 failed")
+    said = capsys.readouterr().out
+    assert "tried 4 runs, 1 of them there already" in said
+    assert "2/4 lr=1: finished, best accuracy 50.0%" in said and "3/4 lr=2: failed: it" in said
+    show_failures(screen.failed)
+    assert capsys.readouterr().err.split("\n")[:2] == [
+        "error: lr=2 (y): it broke",
+        "       mend it",
+    ]
+
+
+def test_notes_that_all_runs_have_are_told_once_and_quiet_is_quiet(capsys):
+    with BatchScreen(4) as screen:
+        for wanted in RUNS:
+            screen(events.Note(wanted, "batches are small"))
+    assert capsys.readouterr().out == "note: lr=0: batches are small\n"
+    with BatchScreen(4, quiet=True) as screen:
+        tried(screen)
+        rows(screen, RUNS[0], 2)
+        screen(events.Note(RUNS[0], "batches are small"))
+        screen(events.Ended(Outcome(RUNS[0], "stopped", Path("x"))))
+    assert capsys.readouterr().out == ""
