@@ -99,6 +99,9 @@ class BatchScreen:
                 self._note(event.wanted, event.text)
             case events.Ended():
                 self._take_end(event.outcome)
+            case events.Ending():
+                runs = f"{event.runs} run{'s'[: event.runs != 1]}"
+                self.say(f"ending {runs} behind what is saved; ^C once more kills them", "yellow")
         self._draw()
 
     # --- events ---------------------------------------------------------------------------------

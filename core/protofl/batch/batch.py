@@ -77,6 +77,14 @@ class Batch:
     ) -> None:
         for hand in self._hands:
             hand.close()
+        try:
+            if self._going and self._at_once != 0:
+                self._follow(events.Ending(len(self._going)))
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Wait until all that was done has ended."""
         until, again = time.monotonic() + GRACE, None
         while self._hands:
             try:

@@ -87,6 +87,17 @@ class Ended(Event):
     outcome: Outcome
 
 
+@dataclass(frozen=True)
+class Ending(Event):
+    """The batch is interrupted; runs that go on are ended in order.
+
+    Attributes:
+        runs: How many there are.
+    """
+
+    runs: int
+
+
 Follow = Callable[[Event], None]
 """Called with every event of a batch, in the thread that does it."""
 
