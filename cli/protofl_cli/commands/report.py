@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,11 +12,16 @@ from protofl_cli import render
 from protofl_cli.options import Debug
 from protofl_cli.overwriting import Force, checked
 
+if TYPE_CHECKING:
+    from protofl.studies.result import StudyResult
+
 
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Run folders, or folders of runs: a sweep's, all."),
+        typer.Argument(
+            metavar="RUN...", help="Run folders, folders of runs, a sweep's folder, or one study."
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -29,6 +34,16 @@ def report(
     title: Annotated[
         str, typer.Option("--title", metavar="TEXT", help="Its heading.", show_default=False)
     ] = "",
+    scale: Annotated[
+        str | None,
+        typer.Option("--scale", metavar="NAME", help="Of a study: paper (the default), fast, …"),
+    ] = None,
+    found_in: Annotated[
+        Path | None,
+        typer.Option(
+            "--runs", metavar="DIR", help="Of a study: the folder of runs (default: runs)"
+        ),
+    ] = None,
     force: Force = False,
     debug: Debug = False,
 ) -> None:
@@ -36,18 +51,51 @@ def report(
 
     Of one run it has the figures that count, curves, clients and classes, traffic and time, the
     configuration, where it departs from the paper, and the commands that repeat it; of several a
-    comparison, and each run by itself. Runs may be going on.
+    comparison, and each run by itself. Runs may be going on. Of a study of protofl reproduce it has
+    ours beside the published figures, as far as its runs are there.
     """
-    target = _target(runs, out, force)
+    study = _study_in(runs)
+    if study is None and (scale or found_in):
+        from protofl.errors import UsageError
+
+        raise UsageError(
+            "--scale and --runs are of a study", do="name one: protofl reproduce --list"
+        )
+    target = _target(runs, out, force, study)
     with render.waiting("reading"):
         from protofl.reporting.page import report as write_report
 
-        text = write_report(runs, target, title=title)
+        about = runs if study is None else _result_of(study, scale or "paper", found_in)
+        text = write_report(about, target, title=title)
     size = len(text.encode()) / 1e3
     render.line(f"report: {target} ({size:,.0f} kB; open it in a browser)")
 
 
-def _target(runs: list[Path], out: Path | None, force: bool) -> Path:
+def _study_in(given: list[Path]) -> str | None:
+    """The study that is named, where no folder is."""
+    (name, *others) = map(str, given)
+    known = name.endswith(".toml") or "/" in name
+    return name if known and not others and not Path(name).expanduser().is_dir() else None
+
+
+def _result_of(name: str, scale: str, runs: Path | None) -> StudyResult:
+    """What came of a study so far; nothing is started.
+
+    Raises:
+        UsageError: It is neither a study nor a folder.
+    """
+    from protofl.errors import UsageError
+    from protofl.studies.program import reproduce
+
+    try:
+        return reproduce(name, scale=scale, runs=runs or Path("runs"), start=False)
+    except UsageError as problem:
+        if problem.what.startswith("unknown study"):
+            problem.what = f"{name} is no run folder, and no study"
+        raise
+
+
+def _target(runs: list[Path], out: Path | None, force: bool, study: str | None) -> Path:
     """The file, checked before anything takes time."""
     from protofl.errors import UsageError
 
@@ -55,7 +103,7 @@ def _target(runs: list[Path], out: Path | None, force: bool) -> Path:
         raise UsageError(f"--out {out} is no HTML file", do="give a name that ends in .html")
     if out is None:
         one = len(runs) == 1 and (runs[0] / "config.json").is_file()
-        name = runs[0].resolve().name if one else ""
+        name = runs[0].resolve().name if one else (study or "").removesuffix(".toml")
         out = Path(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "report")
         out = out.with_name(f"{out.name}.html")
     return checked("--out", out, force=force)

@@ -71,7 +71,7 @@ AT_ONCE = _how(
 DEVICE = _how("device", "DEVICE", "auto, cpu, cuda or cuda:N (default: auto)")
 ENGINE = _how("engine", "NAME", "The training engine (default: eager)")
 OUT = _option(
-    "Output", "out", "FILE", "Write the result: .md, .csv, .tex, .json, .png, .pdf or .svg"
+    "Output", "out", "FILE", "Write the result: .md, .csv, .tex, .json, .html, .png, .pdf or .svg"
 )
 FORMAT = _option("Output", "format", "NAME", "table, md, csv, tex or json (default: by --out)")
 
@@ -123,7 +123,7 @@ def reproduce(
     from protofl.options.written import assignments
     from protofl.studies.cells import Change, cells_of
     from protofl.studies.finding import find_study
-    from protofl.studies.texts import PICTURES, as_text, format_of
+    from protofl.studies.texts import PAGE, PICTURES, as_text, format_of
 
     form = format_of(out, format_)
     if out is not None:
@@ -163,6 +163,12 @@ def reproduce(
         show_result(result)
         for file in draw(result, out):
             render.line(f"picture: {file}", "dim")
+    elif form == PAGE and out is not None:
+        from protofl.reporting.page import report
+
+        show_result(result)
+        report(result, out)
+        render.line(f"report: {out}", "dim")
     elif form and out is None:
         render.plain([as_text(result, form).rstrip("\n")])
     else:

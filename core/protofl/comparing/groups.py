@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from protofl.comparing.trials import Trial, trials_of
 from protofl.errors import UsageError
+from protofl.files.checked import read_json
 from protofl.folder.reading import runs_below
 from protofl.folder.result import Result
 from protofl.recorded.run import Run, load_run
@@ -95,8 +96,23 @@ def runs_in(given: Given) -> list[Run]:
     if isinstance(given, Run):
         return [given]
     folder = given.folder if isinstance(given, Result) else given
-    below = list(runs_below(Path(folder).expanduser()))
+    path = Path(folder).expanduser()
+    below = list(runs_below(path)) or _of_sweep(path)
     return [load_run(path) for path in below] or [load_run(folder)]
+
+
+def _of_sweep(folder: Path) -> list[Path]:
+    """The folders of a sweep's runs, which lie elsewhere, by its results; none of another folder.
+
+    Raises:
+        Damaged: ``results.json`` isn't whole.
+    """
+    file = folder / "results.json"
+    if not ((folder / "sweep.toml").is_file() and file.is_file()):
+        return []
+    points = read_json(file).get("points", ())
+    found = [run.get("folder") for point in points for run in point.get("runs", ())]
+    return [folder / place for place in dict.fromkeys(found) if place]
 
 
 def grouped(runs: Runs, by: str | Sequence[str] = (), *, settings: bool = True) -> list[Group]:

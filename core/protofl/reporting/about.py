@@ -35,9 +35,9 @@ REASONS = {
 
 
 def data_name(config: Mapping[str, Any]) -> str:
-    """The data set without the folders that its file lies in."""
-    name, colon, file = str(config["dataset"]).partition(":")
-    return f"{name} {Path(file).name}" if colon else name
+    """The data set, or the name of its file."""
+    name, _, file = str(config["dataset"]).partition(":")
+    return Path(file).stem or name
 
 
 def sentence(told: Told) -> str:

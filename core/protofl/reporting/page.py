@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from protofl.comparing.groups import Given, runs_in
 from protofl.errors import UsageError
 from protofl.files.replacing import replacing
-from protofl.folder.reading import runs_below
-from protofl.recorded.run import Run, load_run
+from protofl.folder.result import Result
+from protofl.recorded.run import Run
 from protofl.reporting.drawing import Drawings
 from protofl.reporting.one import page_of
+from protofl.reporting.parts import Page
 from protofl.reporting.render import html
 from protofl.version import __version__
 
+if TYPE_CHECKING:
+    from protofl.studies.result import StudyResult
+
 
 def report(
-    runs: Run | str | Path | Iterable[Run | str | Path],
+    runs: Given | Iterable[Given] | StudyResult,
     out: str | Path | None = None,
     *,
     title: str = "",
@@ -25,8 +31,10 @@ def report(
     """Write a page about runs: HTML in one file, which needs no network.
 
     Args:
-        runs: Runs, their folders, or folders in which they lie. One run has a page of its own, of
-            several there is one that compares them. They may be going on.
+        runs: Runs, their folders, folders in which they lie or a sweep's, or what `pf.run`
+            returned. One run has a page of its own, of several there is one that compares them.
+            They may be going on. Or what `pf.reproduce` returned: ours beside the published
+            figures, and the runs.
         out: The file to write, with whatever lies there replaced; none for the text alone.
         title: The page's heading, in place of one made of what the runs are.
 
@@ -39,15 +47,9 @@ def report(
     Examples:
         >>> pf.report("runs/first", "first.html")  # doctest: +SKIP
     """
-    found = runs_in([runs] if isinstance(runs, (Run, str, Path)) else runs)
     drawings = Drawings()
     foot = f"Made by protofl {__version__} on {datetime.now():%Y-%m-%d at %H:%M}."
-    if len(found) == 1:
-        page = page_of(found[0], drawings, foot)
-    else:
-        from protofl.reporting.several import page_of_all
-
-        page = page_of_all(found, drawings, foot)
+    page = _page(runs, drawings, foot)
     page.title = title or page.title
     text = html(page, drawings)
     if out is not None:
@@ -55,24 +57,21 @@ def report(
     return text
 
 
-def runs_in(given: Iterable[Run | str | Path]) -> list[Run]:
-    """The runs that are given, or lie in the folders that are; each once.
+def _page(about: Given | Iterable[Given] | StudyResult, drawings: Drawings, foot: str) -> Page:
+    """The page of a study, of one run, or of several."""
+    if not isinstance(about, (Run, Result, str, Path, Iterable)):
+        from protofl.reporting.of_study import page_of_study
 
-    Raises:
-        UsageError: A folder isn't there, or holds no run; one tells of no run.
-    """
-    found: dict[Path, Run] = {}
-    for one in given:
-        if isinstance(one, Run):
-            found.setdefault(one.folder.resolve(), one)
-            continue
-        folder = Path(one).expanduser()
-        below = list(runs_below(folder)) if folder.is_dir() else []
-        for path in below or [folder]:  # a folder without runs is refused when it is opened
-            found.setdefault(path.resolve(), load_run(path))
+        return page_of_study(about, drawings, foot)
+    each = [about] if isinstance(about, (Run, Result, str, Path)) else about
+    found = {run.folder.resolve(): run for one in each for run in runs_in(one)}
     if not found:
         raise UsageError("no run is given", do="give the folder of a run, or one with runs in it")
-    return list(found.values())
+    if len(found) == 1:
+        return page_of(next(iter(found.values())), drawings, foot)
+    from protofl.reporting.several import page_of_all
+
+    return page_of_all([*found.values()], drawings, foot)
 
 
 def write(text: str, path: Path) -> None:

@@ -71,7 +71,10 @@ def page_of_all(runs: Sequence[Run], drawings: Drawings, foot: str) -> Page:
 
 
 def _by_setting(told: Sequence[Told]) -> dict[str, list[Told]]:
-    """Groups by the data that they are on and the samples that they are scored on."""
+    """Groups by the data that they are on and the samples that they are scored on.
+
+    There their names don't say what all have in common.
+    """
     found: dict[str, list[Told]] = {}
     names: dict[str, str] = {}
     for own in told:
@@ -81,7 +84,12 @@ def _by_setting(told: Sequence[Told]) -> dict[str, list[Told]]:
             alike = sum(other.partition(" (")[0] == name for other in names.values())
             names[key] = f"{name} ({alike + 1})" if alike else name
         found.setdefault(names[key], []).append(own)
-    return found
+    if len(found) == 1:
+        return found
+    return {
+        name: [Told(g) for g in grouped([r for o in own for r in o.group.runs], settings=False)]
+        for name, own in found.items()
+    }
 
 
 # --- what runs come to ----------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from protofl.studies.study import EMPTY
 
 FORMATS = ("md", "csv", "tex", "json")
 PICTURES = ("png", "pdf", "svg")
+PAGE = "html"
+"""What `protofl.report` makes of a result; it is a file always."""
 
 
 def format_of(path: Path | None, given: str | None) -> str:
@@ -23,11 +25,12 @@ def format_of(path: Path | None, given: str | None) -> str:
         UsageError: There is no such format.
     """
     found = given or (path.suffix.removeprefix(".").lower() if path else "")
-    if found in ("", "table", *FORMATS, *PICTURES):
+    if found in ("", "table", *FORMATS, *PICTURES) or (found == PAGE and path):
         return "" if found == "table" else found
     flag = f"--format {given}" if given else f"--out {path}"
     raise UsageError(
-        f"{flag}: no such format", f"formats: table, {', '.join((*FORMATS, *PICTURES))}"
+        f"{flag}: no such format",
+        f"formats: table, {', '.join((*FORMATS, *PICTURES))}; html with --out",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 
@@ -99,6 +100,16 @@ def test_runs_on_other_data_are_not_compared(runs, copy, tmp_path):
     assert section_titles(text)[:2] == ["Results on tiny, iid", "Results on other, iid"]
     assert "Ahead at the end" not in facts_of(read(text))
     assert "are not compared with each other" in read(text).all("header")[0].words
+
+
+def test_a_sweeps_folder_stands_for_its_runs(runs, tmp_path):
+    (tmp_path / "sweep.toml").write_text('method = "fedproto"\n')
+    names = ("proto", "proto-7", "proto")
+    places = [{"folder": os.path.relpath(runs / name, tmp_path)} for name in names]
+    points = [{"runs": places[:1]}, {"runs": places[1:]}, {"runs": [{"folder": None}]}]
+    (tmp_path / "results.json").write_text(json.dumps({"points": points}))
+    rows = results(report(tmp_path))
+    assert [(row["group"], row["trials"]) for row in rows] == [("fedproto", "3")]
 
 
 def test_a_run_that_has_not_begun_stands_beside_others(runs, copy):
