@@ -81,9 +81,9 @@ def compare(
         for block, main in zip(found, mains, strict=True)
         for own in asked
     ]
-    every = {int(trial.run.config.get("eval_every", 1)) for trial in trials}
+    every = {str(trial.run.config.get("eval_every", 1)) for trial in trials}
     if len(every) > 1 and any(own.when != "final" for own in wanted):
-        words = " or ".join(map(str, sorted(every)))
+        words = " or ".join(sorted(every))
         notes.append(f"evaluated every {words} rounds: the best of more rounds is better by chance")
     notes += _explained(tables, shown, not unpaired, confidence)
     return Comparison(tuple(tables), tuple(notes), not unpaired, tuple(shown))

@@ -157,7 +157,8 @@ def treatment(run: Run) -> dict[str, Any]:
     """What was done in a run, beside on which data, how often and where; flat, without defaults."""
     from protofl.plan.settings import FREE
 
-    metrics = (f"options.{metric}" for metric in run.config.get("metrics", ()))
+    recorded = run.config.get("metrics")
+    metrics = [f"options.{name}" for name in recorded] if isinstance(recorded, list) else []
     left_out = (*SETTING, *REPEATED, *PLACE, *FREE, *metrics)
     return {k: v for k, v in _options(run).items() if not _is_in(k, left_out)}
 
@@ -169,8 +170,8 @@ def setting(run: Run) -> dict[str, Any]:
     """
     found = {key: v for key, v in _options(run).items() if _is_in(key, SETTING)}
     found["dataset"] = str(run.config.get("dataset", "")).partition(":")[0]
-    data = run.config.get("data", {})
-    return found | {f"data.{key}": data[key] for key in ("digest", "public") if key in data}
+    whole = dict(_flat(run.config))
+    return found | {key: whole[key] for key in ("data.digest", "data.public") if key in whole}
 
 
 def _options(run: Run) -> dict[str, Any]:
@@ -189,6 +190,11 @@ def _defaults() -> dict[str, Any]:
 
     fields = Settings.model_fields.items()
     return {name: field.get_default(call_default_factory=True) for name, field in fields}
+
+
+def option_of(run: Run, key: str) -> Any:  # noqa: ANN401 - options are of many types
+    """What a configuration says under names with dots between them; None for nothing."""
+    return dict(_flat(run.config)).get(key)
 
 
 def said(run: Run, key: str) -> str:

@@ -141,10 +141,10 @@ def _asked(trial: Trial) -> int:
 
 def title_of(run: Run) -> str:
     """On which data a run was, in words."""
-    config = run.config
-    beta = config.get("options", {}).get("partition", {}).get("beta")
-    how = str(config["partition"]) + (f" β={beta:g}" if isinstance(beta, float) else "")
-    return f"{str(config['dataset']).partition(':')[0]}, {how}, {config['clients']} clients"
+    own = {key: setting(run).get(key) for key in ("dataset", "options.partition.beta")}
+    beta = own["options.partition.beta"]
+    how = said(run, "partition") + (f" β={beta:g}" if isinstance(beta, float) else "")
+    return f"{own['dataset']}, {how}, {run.config['clients']} clients"
 
 
 def _once(group: Group, notes: list[str]) -> Group:

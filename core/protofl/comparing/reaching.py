@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from protofl.comparing.groups import option_of
 from protofl.comparing.trials import COSTS, Trial
 
 UNITS = {"rounds": "rounds", "mb": "MB", "upload-mb": "MB sent", "seconds": "seconds",
@@ -50,14 +51,10 @@ class Reaching:
 def recorded_costs(trials: list[Trial]) -> list[str]:
     """The costs that every line of some trials has; bytes of both directions alone."""
     names = [name for name in COSTS if name != "upload-mb"]
-    return [n for n in names if all(COSTS[n].of(r) is not None for t in trials for r in t.rows)]
+    return [n for n in names if all(None not in trial.each(COSTS[n].of) for trial in trials)]
 
 
 def machine_of(trial: Trial) -> tuple[str, ...]:
     """What a trial's seconds depend on, as far as it is recorded."""
-    config = trial.run.config
-    versions = config.get("versions", {})
-    found = [
-        config.get(key) for key in ("device", "engine", "backend", "workers", "server_threads")
-    ]
-    return tuple(map(str, [*found, versions.get("cpu"), versions.get("torch")]))
+    names = ("device", "engine", "backend", "workers", "server_threads")
+    return tuple(str(option_of(trial.run, n)) for n in (*names, "versions.cpu", "versions.torch"))

@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from protofl.comparing import spread
-from protofl.errors import UsageError
+from protofl.errors import UsageError, unknown
+from protofl.files.checked import Damaged
+from protofl.folder.reading import METRICS
 from protofl.recorded.run import Run
 
 Floats = npt.NDArray[np.float64]
@@ -25,9 +27,15 @@ def _over_clients(of: Callable[[Any], float]) -> Callable[[Row], float | None]:
 
     def read(row: Row) -> float | None:
         found = row.get("client_accuracies")
-        return of(found.values()) if found else None
+        return of(map(_number, found.values())) if found else None
 
     return read
+
+
+def _number(value: object) -> float:
+    if isinstance(value, (int, float)):
+        return float(value)
+    raise TypeError(value)
 
 
 @dataclass(frozen=True)
@@ -108,13 +116,17 @@ COSTS = {
         lambda row: (row["upload_bytes"] + row["download_bytes"]) / 1e6,
     ),
     "upload-mb": Cost("MB sent by all clients", lambda row: row["upload_bytes"] / 1e6),
-    "seconds": Cost("seconds", lambda row: row["seconds"]["total"]),
+    "seconds": Cost("seconds", lambda row: float(row["seconds"]["total"])),
     "flops": Cost(
         "FLOPs of all clients", lambda row: at(row, "measures.flops.counted"), "--measure flops"
     ),
     "virtual": Cost("virtual seconds", lambda row: at(row, "virtual.seconds"), "--world"),
 }
 """What a curve can be drawn over, and what reaching an accuracy is told in."""
+
+
+DAMAGE = (TypeError, KeyError, AttributeError, ValueError, OverflowError)
+"""What is raised by a line that lacks something, or has another kind of thing."""
 
 
 @dataclass(frozen=True)
@@ -159,17 +171,36 @@ class Trial:
         """
         source = figure_named(name).source
         read = source if callable(source) else lambda row: at(row, source)
-        found = [(n, value) for n, row in enumerate(self.rows) if (value := read(row)) is not None]
+        each = self.each(read)
+        found = [(n, float(value)) for n, value in enumerate(each) if value is not None]
         if not found:
             raise _no_figure(self, name)
         places, values = zip(*found, strict=True)
         return np.array(places, dtype=np.int64), np.array(values, dtype=np.float64)
 
+    def each(self, read: Callable[[Row], Any]) -> list[Any]:
+        """What is read from each of its lines.
+
+        Raises:
+            Damaged: A line is not what a run writes; it names file and line.
+        """
+        try:
+            return [read(row) for row in self.rows]
+        except DAMAGE:
+            for row in self.rows:
+                try:
+                    read(row)
+                except DAMAGE:
+                    line = next(n for n, own in enumerate(self.run.rows, 1) if own is row)
+                    file = self.run.folder / METRICS
+                    raise Damaged(f"{file}, line {line}, is not what a run writes") from None
+            raise
+
     def has(self, name: str) -> bool:
         """Whether any line has a figure."""
         source = figure_named(name).source
         read = source if callable(source) else lambda row: at(row, source)
-        return any(read(row) is not None for row in self.rows)
+        return any(value is not None for value in self.each(read))
 
     def spent(self, name: str) -> Floats:
         """What all rounds until each of `rows` have cost, it included, [rows].
@@ -180,11 +211,9 @@ class Trial:
         Raises:
             UsageError: There is no such cost, or the run has not recorded it.
         """
-        from protofl.errors import unknown
-
         if name not in COSTS:
             raise unknown("cost", name, COSTS)
-        cost, each = COSTS[name], [COSTS[name].of(row) for row in self.rows]
+        cost, each = COSTS[name], self.each(COSTS[name].of)
         if None in each:
             raise UsageError(
                 f"{self.name} has no {name}: line of round {self.rows[each.index(None)]['round']}",

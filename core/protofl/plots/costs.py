@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protofl.comparing.groups import Group, Runs
+from protofl.comparing.trials import Row
+from protofl.files.numbers import finite
 from protofl.plots.curves import groups_in
 from protofl.plots.style import (
     INK,
@@ -75,9 +77,8 @@ def stages(
         font: ``serif`` or ``sans``.
     """
     groups = groups_in(runs, by)
-    names = dict.fromkeys(
-        name for g in groups for t in g.trials for row in t.rows for name in row["seconds"]
-    )
+    rows = [own for g in groups for t in g.trials for own in t.each(lambda r: dict(r["seconds"]))]
+    names = dict.fromkeys(name for own in rows for name in own)
     found = {
         group.label: {name: _mean(group, "seconds", name) for name in names if name != "total"}
         for group in groups
@@ -94,13 +95,14 @@ def stages(
 
 def _mean(group: Group, *names: str) -> float:
     """The mean of a number over all rounds of all trials; what a line hasn't is 0."""
-    found = []
-    for row in (row for trial in group.trials for row in trial.rows):
+
+    def read(row: Row) -> float:
         inside: Any = row
         for name in names:
             inside = inside.get(name, 0)
-        found.append(float(inside))
-    return float(np.mean(found))
+        return finite(float(inside)) or 0.0
+
+    return float(np.mean([value for trial in group.trials for value in trial.each(read)]))
 
 
 def _stacked(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from protofl.comparing.groups import Group, Runs
 from protofl.comparing.selection import WHEN, best_place
-from protofl.comparing.trials import Trial
+from protofl.comparing.trials import Row, Trial
 from protofl.errors import UsageError, unknown
 from protofl.plots.curves import groups_in
 from protofl.plots.style import (
@@ -91,17 +91,22 @@ def accuracies(trial: Trial, when: str = "final") -> npt.NDArray[np.float64]:
     Raises:
         UsageError: They are not recorded.
     """
-    if when == "final":
-        rows = [row for row in trial.rows if "client_accuracies" in row]
-        row = rows[-1] if rows else {}
-    else:
-        row = trial.rows[best_place(trial, when)]
-    if not row.get("client_accuracies"):
+    each = trial.each(_ascending)
+    there = [own for own in each if len(own)]
+    found = there[-1] if there and when == "final" else np.empty(0)
+    if when != "final":
+        found = each[best_place(trial, when)]
+    if not len(found):
         raise UsageError(
             f"{trial.name} has no accuracy of each client",
             do="they are recorded of runs with at most 1,000 clients",
         )
-    return np.sort(np.array([*row["client_accuracies"].values()], dtype=np.float64)) * 100
+    return found
+
+
+def _ascending(row: Row) -> npt.NDArray[np.float64]:
+    values = [*row.get("client_accuracies", {}).values()]
+    return np.sort(np.array(values, dtype=np.float64)) * 100
 
 
 def _sorted(axes: Axes, groups: Sequence[Sequence[npt.NDArray[np.float64]]]) -> None:

@@ -131,7 +131,7 @@ def split(run: Run | Result | str | Path, trial: int = 0) -> Figure:
     own = _run(run)
     held = own.split(trial)
     counts = held.train_counts + held.test_counts
-    about = [own.config["dataset"].partition(":")[0], own.config["partition"]]
+    about = [str(own.config.get(key)).partition(":")[0] for key in ("dataset", "partition")]
     title = " · ".join([*about, f"{len(counts)} clients", f"seed {own.config['seed'] + trial}"])
     return split_figure(counts, list(held.classes), title)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protofl.errors import UsageError
+from protofl.files.checked import Damaged
 
 if TYPE_CHECKING:
     from protofl.data.split import Split
@@ -53,8 +54,17 @@ class RecordedSplit:
             again: Makes the split again, from the data.
 
         Raises:
-            UsageError: The record has no such trial.
+            UsageError: The record has no such trial, or is damaged.
         """
+        try:
+            return cls._of(file, record, trial, again)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            raise Damaged(f"{file} is not what a run writes") from None
+
+    @classmethod
+    def _of(
+        cls, file: Path, record: Mapping[str, Any], trial: int, again: Callable[[], Split]
+    ) -> RecordedSplit:
         trials = {int(one["trial"]): one for one in (record, *record.get("trials", ()))}
         own = trials.get(trial)
         if own is None:
@@ -62,14 +72,16 @@ class RecordedSplit:
                 f"{file} has no trial {trial}", f"it has: {', '.join(map(str, trials))}"
             )
         tests = np.array(own["test_counts"], dtype=np.int64)
+        if tests.shape != (len(own["train_counts"]), len(own["classes"])):
+            raise ValueError
         return cls(
-            classes=tuple(own["classes"]),
+            classes=tuple(map(str, own["classes"])),
             train_counts=np.array(own["train_counts"], dtype=np.int64),
             test_counts=tests,
             validation_counts=np.array(own.get("validation_counts", 0 * tests), dtype=np.int64),
             public_samples=own["public_samples"],
             global_test_samples=own["global_test_samples"],
-            hash=own["hash"],
+            hash=str(own["hash"]),
             file=file,
             _again=again,
         )

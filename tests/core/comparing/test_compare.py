@@ -269,6 +269,39 @@ def test_a_run_that_is_there_twice(two, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "draw"),
+    [
+        ('"upload_bytes": 1000000', '"upload_bytes": "many"', pf.plots.traffic),
+        ('"seconds": {', '"minutes": {', pf.plots.stages),
+        (
+            '"client_accuracies": {"0": 0.',
+            '"client_accuracies": {"0": {}, "x": 0.',
+            pf.plots.clients,
+        ),
+        ('"client_accuracies": {', '"client_accuracies": 7, "x": {', pf.compare),
+    ],
+)
+def test_a_line_that_no_run_writes(two, old, new, draw):
+    file = two[0] / "metrics.jsonl"
+    lines = file.read_text().splitlines()
+    assert old in lines[3]
+    lines[3] = lines[3].replace(old, new)
+    file.write_text("\n".join([*lines, ""]))
+    with pytest.raises(pf.UsageError) as error:
+        draw(two)
+    assert f"{file}, line 4," in error.value.what
+
+
+def test_a_partition_that_no_run_writes(two):
+    file = two[1] / "partition.json"
+    for content in ('{"trial": 0}', '{"trial": []}', file.read_text().replace('"nought", ', "")):
+        file.write_text(content)
+        with pytest.raises(pf.UsageError) as error:
+            pf.compare(two)
+        assert str(file) in error.value.what
+
+
+@pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"target": 80}, "--target 80"),
