@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from protofl_cli import render
@@ -9,35 +10,56 @@ from protofl_cli.tables import clock, shown_path
 
 if TYPE_CHECKING:
     from protofl.studies.planning import StudyPlan
-    from protofl.studies.result import StudyResult
+    from protofl.studies.result import Entry, StudyResult
 
 
 def show_result(result: StudyResult) -> None:
-    """Ours in the first line of a cell, below it the published figure and the difference."""
-    from protofl.studies.texts import headings, lines_of
+    """Ours in the first line of a cell, below it the published figure and the difference.
 
-    columns = ["", *headings(result)]
-    rows = []
-    for row in result.rows:
-        cells = [result.study.rows[row].label]
-        for column in result.columns:
-            entry = result[row, column]
-            if entry.state == "empty":
-                cells.append("–")
-                continue
-            ours, published, apart = lines_of(entry)
-            below = "  ".join(part for part in (published, apart) if part)
-            cells.append("\n".join(part for part in (ours or "·", below) if part))
-        rows.append(cells)
+    What is wider than the screen is several tables, as far as possible a group of columns each.
+    """
+    labels = [result.study.rows[row].label for row in result.rows]
+    cells = {c: [_cell(result[row, c]) for row in result.rows] for c in result.columns}
     render.text()
     render.text(result.study.heading, "bold")
     render.text("; ".join(result.facts), "dim")
     if any(entry.published for entry in result.entries.values()):
-        render.text("in each cell: ours; below it the published figure, and the difference", "dim")
+        words = "in each cell: ours, the published figure, and the difference"
+        render.text(words, "dim")
     render.text()
-    render.table(columns, rows, right=columns[1:])
+    room = render.console().width - max(map(len, labels)) - 1
+    for group, columns in _parts(result, cells, room):
+        names = [result.study.columns[c].label or "ours" for c in columns]
+        rows = [[label, *(cells[c][n] for c in columns)] for n, label in enumerate(labels)]
+        render.table(["", *names], rows, right=names, keep=names, title=group)
     for note in result.notes:
         render.text(f"· {note}", "dim")
+
+
+def _cell(entry: Entry) -> str:
+    from protofl.studies.texts import lines_of
+
+    if entry.state == "empty":
+        return "–"
+    ours, published, apart = lines_of(entry)
+    return "\n".join(part for part in (ours or "·", published, apart) if part)
+
+
+def _parts(
+    result: StudyResult, cells: Mapping[str, list[str]], room: int
+) -> Iterator[tuple[str, list[str]]]:
+    """Columns that stand beside each other, and what stands above them."""
+    about, part, taken = result.study.columns, list[str](), 0
+    wide = {
+        c: 2 + max(len(line) for text in (about[c].label, *cells[c]) for line in text.split("\n"))
+        for c in result.columns
+    }
+    for c in result.columns:
+        if part and (about[c].group != about[part[0]].group or taken + wide[c] > room):
+            yield about[part[0]].group, part
+            part, taken = [], 0
+        part, taken = [*part, c], taken + wide[c]
+    yield about[part[0]].group, part
 
 
 def show_plan(plan: StudyPlan) -> None:
