@@ -66,8 +66,8 @@ def show_plan(plan: StudyPlan) -> None:
     """The runs, what is there of them, steps and hours."""
     rows = []
     for run in plan.runs:
-        state = run.missing or _state(run.done, run.rounds)
-        hours = "" if run.seconds is None else clock(run.seconds)
+        state = "data not here" if run.missing else _state(run.done, run.rounds)
+        hours = "" if run.seconds is None else _hours(run.seconds)
         steps = f"{run.steps:,}" if run.steps else ""
         rows.append((run.name, str(run.cells), state, steps, hours))
     render.text()
@@ -93,7 +93,12 @@ def show_plan(plan: StudyPlan) -> None:
         )
     if plan.accounts:
         pairs.append(("accounts", f"{plan.accounts}, without training"))
+    pairs += [("note", text) for text in dict.fromkeys(run.missing for run in plan.runs) if text]
     render.pairs(pairs)
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:,.0f} h" if seconds > 100 * 3600 else clock(seconds)
 
 
 def _state(done: int, rounds: int) -> str:

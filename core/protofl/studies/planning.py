@@ -148,6 +148,6 @@ def _planned(
         finished,
         steps_in(load),
         seconds,
-        "" if lacks is None else "data not here",
+        "" if lacks is None else lacks.what,
         None if known is None else known.folder,
     )

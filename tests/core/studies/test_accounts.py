@@ -9,6 +9,7 @@ from protofl.studies.account import traffic
 from protofl.studies.cells import Change, cells_of
 from protofl.studies.doing import do_study
 from protofl.studies.finding import find_study
+from protofl.studies.planning import plan_study
 
 TRAFFIC = ("upload_floats", "download_floats")
 
@@ -67,3 +68,29 @@ def test_table_5_to_the_digit(tmp_path):
     for row in result.rows:
         entry = result[row, "practice"]
         assert entry.ours == entry.text or row == "fedkd-untrained", row
+
+
+def test_a_plan_needs_no_data_that_are_not_here(tmp_path):
+    """Steps by the data's sizes, hours by a measured step; BatchNorm needs images that differ."""
+    study = find_study("fedtgp/table-11")
+    options = {"data_dir": tmp_path / "data", "clients": 2, "feature_dim": 8, "device": "cpu"}
+    change = Change(only=("fedproto",), columns=("resnet10",), rounds=2, trials=1, options=options)
+    (run,) = plan_study(study, change, tmp_path / "runs").runs
+    assert "cifar100 is not here yet" in run.missing
+    assert run.steps == pytest.approx(2 * 60_000 * 0.75 / 10, abs=8)
+    assert run.seconds is not None and run.seconds > 1
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_cell_whose_data_are_not_here_is_an_error_or_left_empty(tmp_path):
+    study = find_study("fedtgp/table-1")
+    change = Change(
+        only=("fml",), columns=("practical-cifar10",), datasets={"cifar10": "npz:no.npz"}
+    )
+    with pytest.raises(pf.UsageError, match=r"no\.npz") as found:
+        do_study(study, change, tmp_path)
+    assert "wanted by fml, practical-cifar10" in found.value.near
+    assert "--skip-missing" in found.value.do
+    result = do_study(study, change, tmp_path, skip_missing=True)
+    assert result["fml", "practical-cifar10"].state == "missing"
+    assert "no.npz" in result.notes[-1]
