@@ -339,3 +339,36 @@ def test_paths_are_from_where_a_sweep_was_begun(fedtgp, tmp_path):
     options = {**fedtgp.options, "dataset": "npz:few.npz"}
     with pytest.raises(pf.UsageError, match="was begun in"):
         check_same_place(replace(sweep, base=replace(fedtgp, options=options)))
+
+
+CONSENT = """
+import protofl as pf
+from torch.nn.functional import cross_entropy
+
+class Opens:
+    "It opens what only the user may allow."
+
+    class Config(pf.Config):
+        opens: bool = pf.Field(False, description="open it", consent=True)
+        scale: float = pf.Field(1.0, gt=0, description="factor of the loss")
+
+    terms = {"ce": "cross-entropy"}
+
+    @pf.hookimpl
+    def local_loss(self, client, batch, output):
+        return {"ce": client.config.scale * cross_entropy(output.logits, batch.y)}
+"""
+
+
+def test_what_only_the_user_may_allow_is_said_again(toys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "opens.py").write_text(CONSENT)
+    base = request_of("opens.py:Opens", rounds=1, set={"opens": True})
+    sweep = Sweep(base, axes_of(base, "scale=1,2"), runs=tmp_path / "runs")
+    whole = begin(sweep, tmp_path / "sweep", at_once=0)
+    with pytest.raises(pf.UsageError, match="for nobody but you to allow"):
+        resume(tmp_path / "sweep", at_once=0)
+    with pytest.raises(pf.UsageError, match="differs from the run's"):
+        resume(tmp_path / "sweep", said=["opens.opens=false"], at_once=0)
+    again = resume(tmp_path / "sweep", said=["opens.opens=true"], at_once=0)[1]
+    assert figures(again) == figures(whole)
