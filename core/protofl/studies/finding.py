@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.resources
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import ClassVar
 
 from protofl.discovery.kinds import Plugin
 from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError, UsageError, unknown
+from protofl.studies.opened import Found
 from protofl.studies.reading import read_study
 from protofl.studies.study import Study
 from protofl.toml import parse_toml
@@ -51,13 +52,18 @@ class Collection:
             UsageError: Its file is none of a study.
         """
         text = cls.texts[name]
-        return read_study(text, f"{cls.name}/{name}", f"{name}.toml", cls._load, cls.origin)
+        return read_study(text, f"{cls.name}/{name}", f"{name}.toml", cls.load, cls.origin)
 
     @classmethod
-    def _load(cls, other: str) -> tuple[str, str]:
+    def load(cls, other: str) -> Found:
+        """What a file of the collection extends.
+
+        Raises:
+            UsageError: There is no such file.
+        """
         if other in cls.texts:
-            return f"{other}.toml", cls.texts[other]
-        return installed_text(other, cls.texts)
+            return Found(f"{other}.toml", cls.texts[other], cls.load)
+        return installed(other, cls.texts)
 
 
 def load_collection(plugin: Plugin) -> type[Collection]:
@@ -115,9 +121,11 @@ def study_of_file(path: Path) -> Study:
         UsageError: It can't be read, or is none of a study.
     """
 
-    def load(other: str) -> tuple[str, str]:
+    def load(other: str) -> Found:
         beside = path.parent / f"{other.removesuffix('.toml')}.toml"
-        return (str(beside), _text(beside)) if beside.is_file() else installed_text(other, ())
+        if beside.is_file():
+            return Found(str(beside), _text(beside), load)
+        return installed(other, ())
 
     return read_study(_text(path), path.stem, str(path), load, str(path))
 
@@ -146,17 +154,23 @@ def collection_of_file(path: Path) -> type[Collection]:
     return OfFile
 
 
-def installed_text(name: str, beside: Mapping[str, str] | tuple[()]) -> tuple[str, str]:
+def installed(name: str, beside: Iterable[str]) -> Found:
     """The file that ``extends = "COLLECTION/NAME"`` means.
+
+    Args:
+        name: What is extended.
+        beside: Files that could have been meant too.
 
     Raises:
         UsageError: There is none.
     """
     found = collections()
-    texts = {f"{c}/{n}": text for c, loaded in found.items() for n, text in loaded.texts.items()}
-    if name not in texts:
-        raise unknown("study to extend", name, {*texts, *beside})
-    return f"{name}.toml", texts[name]
+    collection, _, own = name.partition("/")
+    if collection in found and own in found[collection].texts:
+        loaded = found[collection]
+        return Found(f"{name}.toml", loaded.texts[own], loaded.load)
+    known = {f"{c}/{n}" for c, loaded in found.items() for n in loaded.texts}
+    raise unknown("study to extend", name, {*known, *beside})
 
 
 def _text(path: Path) -> str:

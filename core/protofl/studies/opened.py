@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from protofl.errors import UsageError, unknown
 from protofl.studies.lines import line_of
@@ -14,8 +14,22 @@ TEXTS = ("title", "paper", "place", "kind", "variant", "draw")
 TABLES = ("options", "rows", "columns", "published", "scales", "variants", "constants")
 KEYS = (*TEXTS, *TABLES, "extends", "figure", "chosen")
 
-Load = Callable[[str], tuple[str, str]]
-"""From what ``extends`` names to the file's name, for errors, and its text."""
+Load = Callable[[str], "Found"]
+"""Finds what ``extends`` names."""
+
+
+class Found(NamedTuple):
+    """A file that another one extends.
+
+    Attributes:
+        name: What it is called in errors.
+        text: What it holds.
+        load: Finds what it extends itself: what is beside it, before what is installed.
+    """
+
+    name: str
+    text: str
+    load: Load
 
 
 @dataclass(frozen=True)
@@ -89,10 +103,10 @@ def open_file(text: str, name: str, load: Load, seen: tuple[str, ...] = ()) -> F
         return file
     if not isinstance(below, str):
         file.fail(("extends",), f"extends is {below!r}, and should name a file")
-    other, content = load(below)
+    other, content, further = load(below)
     if other in (*seen, name):
         file.fail(("extends",), f"{below} extends this file in turn")
-    return replace(file, below=open_file(content, other, load, (*seen, name)))
+    return replace(file, below=open_file(content, other, further, (*seen, name)))
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -213,3 +213,24 @@ def test_tables_are_listed_in_their_order():
     names = [n for n in INSTALLED if n.startswith("fedtgp/table-")]
     numbers = [int(re.findall(r"\d+", n)[0]) for n in names]
     assert numbers == sorted(numbers)
+
+
+def test_a_distribution_s_own_collection_is_found(tmp_path, monkeypatch, written):
+    """An entry point names a package; its files may extend those of others."""
+    package, about = tmp_path / "their_studies", tmp_path / "theirs-1.0.dist-info"
+    package.mkdir()
+    about.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "table-2.toml").write_text(
+        'extends = "fedtgp/table-10"\ntitle = "Ours"\n[published]\nfedproto = "99.0 ?"\n'
+    )
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[protofl.studies]\nmine = their_studies\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert collections()["mine"].names() == ["mine/table-2"]
+    study = find_study("mine/table-2")
+    assert study.origin == "theirs 1.0" and study.variant == "official"
+    assert [*study.rows] == ["fedproto"] and [*study.columns] == ["pathological", "practical"]
+    (cell, _) = cells_of(study, Change(scale="smoke"))
+    assert cell.options["dataset"] == "digits"
+    assert cell.options["partition"] == "published:pathological"
