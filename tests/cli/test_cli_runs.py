@@ -71,7 +71,7 @@ def test_list_says_what_goes_on_and_what_is_damaged(cli, runs):
         "runs/local-1": "finished",
         "runs/proto": "going on",
     }
-    assert "config.json is damaged" in output.replace("\n", " ")
+    assert "local-0/config.json is damaged: it is no JSON" in output
 
 
 def test_list_needs_no_torch_and_no_numpy(runs):

@@ -93,9 +93,9 @@ def list_runs(
         right=("rounds", "best", "final"),
         keep=("method", "models", "rounds", "best", "final", "state", "identity"),
     )
-    for path, told, _ in found:
+    for _, told, _ in found:
         if told.problem:
-            render.text(f"{path}: {told.problem}", "red")
+            render.line(told.problem, "red")
     if common:
         render.text(f"all: {', '.join(f'{key} {value}' for key, value in common.items())}", "dim")
     words = f"{len(found):,} run{'s' if len(found) > 1 else ''} in {folder}"
