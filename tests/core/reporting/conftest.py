@@ -43,3 +43,9 @@ def page_of_all(runs):
 def copy(runs, tmp_path):
     """A copy of the first run, to be changed."""
     return shutil.copytree(runs / "proto", tmp_path / "copy")
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Figures are made and not drawn, which takes most of a page's time."""
+    monkeypatch.setattr("protofl.plots.svg", lambda figure, **_: '<svg viewBox="0 0 9 9"></svg>')

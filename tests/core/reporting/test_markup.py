@@ -143,7 +143,7 @@ def test_names_in_a_folder_stay_words(copy):
     assert text.count("<script>") == 1
 
 
-def test_nothing_that_a_folder_names_is_executed(copy, tmp_path):
+def test_nothing_that_a_folder_names_is_executed(copy, tmp_path, undrawn):
     evil = tmp_path / "evil.py"
     evil.write_text(f"open({str(tmp_path / 'done')!r}, 'w')\nclass Evil: pass\n")
     config = json.loads((copy / "config.json").read_text())

@@ -117,7 +117,7 @@ def test_all_options_as_they_were_resolved(page, run):
     assert "momentum" not in changed and "fedproto.variant" not in changed
 
 
-def test_a_run_that_goes_on_is_read(copy):
+def test_a_run_that_goes_on_is_read(copy, undrawn):
     lines = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
     unfinished(copy, "".join(lines[:4]) + lines[4][:90])
     with alone(copy, "--out"):
@@ -165,6 +165,7 @@ def test_of_many_rounds_some_are_told(copy):
     assert "rises from 0.0\u00a0% in round 1 to 39.9\u00a0% in round 400" in alt
 
 
+@pytest.mark.slow
 def test_the_same_run_makes_the_same_page(runs, page):
     when = re.compile(r"Made by protofl .*?</p>")
     assert when.sub("", report(runs / "proto")) == when.sub("", page)

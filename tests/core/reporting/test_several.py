@@ -76,7 +76,7 @@ def test_differences_are_those_of_compare(runs, page_of_all):
     assert "with 2 pairs it can't be below 0.5" in read(page_of_all).text
 
 
-def test_runs_without_a_seed_in_common_are_not_held_against_each_other(runs):
+def test_runs_without_a_seed_in_common_are_not_held_against_each_other(runs, undrawn):
     page = read(report([runs / "local", runs / "proto-7"]))
     assert "Whether groups differ can't be said: " in page.text
 
@@ -91,7 +91,7 @@ def test_what_differs_is_told_and_nothing_else(page_of_all):
     }
 
 
-def test_runs_on_other_data_are_not_compared(runs, copy, tmp_path):
+def test_runs_on_other_data_are_not_compared(runs, copy, tmp_path, undrawn):
     config = json.loads((copy / "config.json").read_text())
     config["data"]["digest"] = "0" * 64
     config["dataset"] = "other"
@@ -102,7 +102,7 @@ def test_runs_on_other_data_are_not_compared(runs, copy, tmp_path):
     assert "are not compared with each other" in read(text).all("header")[0].words
 
 
-def test_a_sweeps_folder_stands_for_its_runs(runs, tmp_path):
+def test_a_sweeps_folder_stands_for_its_runs(runs, tmp_path, undrawn):
     (tmp_path / "sweep.toml").write_text('method = "fedproto"\n')
     names = ("proto", "proto-7", "proto")
     places = [{"folder": os.path.relpath(runs / name, tmp_path)} for name in names]
@@ -112,33 +112,27 @@ def test_a_sweeps_folder_stands_for_its_runs(runs, tmp_path):
     assert [(row["group"], row["trials"]) for row in rows] == [("fedproto", "3")]
 
 
-def test_a_run_that_has_not_begun_stands_beside_others(runs, copy):
+def test_a_run_that_has_not_begun_stands_beside_others(runs, copy, undrawn):
     unfinished(copy, "")
     text = report([runs / "proto", copy])
     assert "1 of 2 not finished" in read(text).all("header")[0].words
     assert "It has no finished round yet." in text
 
 
-def test_a_run_given_twice_is_one(runs):
+def test_a_run_given_twice_is_one(runs, undrawn):
     text = report([runs / "proto", runs / "proto", runs / "proto-7/../proto"])
     assert re.search(r"<h1>fedproto on tiny</h1>", text)
     assert "Results" not in section_titles(text)
 
 
-def test_many_groups_are_drawn_in_part(runs, tmp_path):
-    for number in range(30):
-        folder = shutil.copytree(runs / "local", tmp_path / f"run-{number:02}")
+def test_many_groups_are_drawn_in_part(runs, tmp_path, monkeypatch, undrawn):
+    for number in range(3):
+        folder = shutil.copytree(runs / "local", tmp_path / f"run-{number}")
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"lr": 0.1 + number}))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("protofl.reporting.several.Section", _without_inner)
-        text = report(tmp_path)
-    assert len(results(text)) == 30
-    assert "Curves have the 12 groups that are ahead at the end." in text
-
-
-def _without_inner(title, parts=(), inner=(), anchor=""):
-    """Sections without those of single runs, which would take their time."""
-    from protofl.reporting.parts import Section
-
-    return Section(title, list(parts))
+    monkeypatch.setattr("protofl.reporting.several.CURVES", 2)
+    text = report(tmp_path)
+    assert len(results(text)) == 3
+    assert "Curves have the 2 groups that are ahead at the end." in text
+    heads, _ = tables_of(read(text))["Test accuracy: the numbers"]
+    assert heads == ["round", "local, lr=0.1", "local, lr=1.1"]
