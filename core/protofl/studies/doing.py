@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,10 @@ def _round(row: Mapping[str, Any]) -> int:
 def _by_formula(study: Study, cell: Cell, entries: Mapping[tuple[str, str], Entry]) -> Entry:
     """A cell by arithmetic over constants, and over other cells of its column or its row."""
     names: dict[str, float] = {plain(key): value for key, value in study.constants.items()}
+    for row, line in study.rows.items():  # of rows too that are not wanted
+        if line.formula and row != cell.row:
+            with suppress(UsageError):
+                names[plain(row)] = evaluate(line.formula, study.constants)
     beside: dict[str, Entry] = {}
     for (row, column), entry in entries.items():
         if column == cell.column and row != cell.row and study.rows[cell.row].formula:

@@ -139,8 +139,9 @@ class StudyResult:
             lines += [f"{line.label}: {line.note}"] if line.note else []
         why: dict[str, list[str]] = {}
         for entry in self.entries.values():
-            if entry.why:
-                why.setdefault(entry.why, []).append(self.name_of(entry))
+            text = entry.why or ("by a formula, at every scale" if _by_formula(entry) else "")
+            if text:
+                why.setdefault(text, []).append(self.name_of(entry))
         return lines + [f"{text} ({', '.join(names)})" for text, names in why.items()]
 
     def name_of(self, entry: Entry) -> str:
@@ -188,6 +189,10 @@ class StudyResult:
                 "pip install 'protofl[pandas]'",
             ) from None
         return pd.DataFrame(self.records())
+
+
+def _by_formula(entry: Entry) -> bool:
+    return entry.figure.read == "formula" and entry.state == "done"
 
 
 def facts_of(
