@@ -85,22 +85,39 @@ def list_runs(
         return
     rows = [_row(path.relative_to(folder.expanduser()), told, state) for path, told, state in found]
     common = {key: rows[0][key] for key in SHARED if len({row[key] for row in rows}) == 1}
-    common = common if len(rows) > 1 else {}
-    columns = [key for key in rows[0] if key not in common]
+    columns, dropped = _fitting(rows, [key for key in rows[0] if key not in common])
     render.table(
         columns,
         [[row[key] for key in columns] for row in rows],
         right=("rounds", "best", "final"),
-        keep=("method", "models", "rounds", "best", "final", "state", "identity"),
+        keep=("rounds", "best", "final", "state", "identity"),
+        wrap=True,
     )
     for _, told, _ in found:
         if told.problem:
             render.line(told.problem, "red")
     if common:
-        render.text(f"all: {', '.join(f'{key} {value}' for key, value in common.items())}", "dim")
+        said = ", ".join(f"{key} {value}" for key, value in common.items())
+        render.text(said if len(rows) == 1 else f"all: {said}", "dim")
+    if dropped:
+        render.text(f"no room for {', '.join(dropped)}: widen the terminal, or --json", "dim")
     words = f"{len(found):,} run{'s' if len(found) > 1 else ''} in {folder}"
     render.line(f"{words}; all about one: protofl runs show IDENTITY", "dim")
 
+
+def _fitting(rows: list[dict[str, str]], columns: list[str]) -> tuple[list[str], list[str]]:
+    """The columns for which there is room, and those for which there is none."""
+    wide = {key: max(len(key), *(len(row[key]) for row in rows)) for key in columns}
+    kept, dropped = list(columns), list[str]()
+    for key in DISPENSABLE:
+        if key in kept and sum(wide[k] + 3 for k in kept) - 3 > render.console().width:
+            kept.remove(key)
+            dropped.append(key)
+    return kept, dropped
+
+
+DISPENSABLE = ("split", "final", "models", "data", "method")
+"""Columns that are left out where there is no room; a folder's name often says the same."""
 
 SHARED = ("method", "models", "data", "split", "state")
 """Columns that are said once where all rows have the same."""
