@@ -194,13 +194,16 @@ def in_the_plane(rows: np.ndarray, seed: int = 0, perplexity: float = 30.0) -> n
     if len(rows) < FEWEST:
         raise UsageError(f"a t-SNE needs {FEWEST} points: there are {len(rows)}")
     from sklearn.manifold import TSNE  # takes a second to import
+    from threadpoolctl import threadpool_limits
 
     near = min(perplexity, (len(rows) - 1) / 3)
     method = "exact" if len(rows) < 200 else "barnes_hut"
     plane = TSNE(
         perplexity=near, init="pca", learning_rate="auto", random_state=seed, method=method
     )
-    return np.asarray(plane.fit_transform(np.asarray(rows, np.float64)))
+    # Threads that wait for each other take ten times as long where cores are shared.
+    with threadpool_limits(1):
+        return np.asarray(plane.fit_transform(np.asarray(rows, np.float64)))
 
 
 def _by_class(
