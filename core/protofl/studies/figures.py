@@ -50,14 +50,17 @@ class Reader:
 
 
 def value_at(row: Row, name: str) -> Any:  # noqa: ANN401 - of any type
-    """What a line has in a column, ``OUTER.INNER`` where nested; None for nothing."""
+    """What a line has in a column, ``OUTER.INNER`` where nested or in a list; None for nothing."""
     found: Any = row
     rest = name
-    while isinstance(found, Mapping) and rest:
-        if rest in found:
+    while isinstance(found, (Mapping, list)) and rest:
+        if isinstance(found, Mapping) and rest in found:
             return found[rest]
         head, _, rest = rest.partition(".")
-        found = found.get(head)
+        if isinstance(found, Mapping):
+            found = found.get(head)
+        else:
+            found = found[int(head)] if head.isdecimal() and int(head) < len(found) else None
     return found if not rest else None
 
 

@@ -16,6 +16,7 @@ from protofl.plots.curves import Curve, curve_chart
 from protofl.plots.saving import save
 from protofl.studies.figures import unit_of, words_of
 from protofl.studies.result import Entry, StudyResult
+from protofl.studies.study import Figure as Read
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,8 +85,12 @@ def _curves(result: StudyResult, column: str) -> Figure:
 
 def _axis(result: StudyResult, column: str) -> str:
     figure = result.study.figure_of(result.rows[0], column)
-    label, unit = result.study.columns[column].label, unit_of(figure)
-    words = ", ".join(part for part in (words_of(figure), label) if part)
+    label = result.study.columns[column].label
+    return _with_unit(", ".join(part for part in (words_of(figure), label) if part), figure)
+
+
+def _with_unit(words: str, figure: Read) -> str:
+    unit = unit_of(figure)
     return f"{words} ({unit})" if unit else words
 
 
@@ -94,13 +99,15 @@ def _bars(result: StudyResult) -> Figure:
     for row in result.rows:
         label = result.study.rows[row].label
         for column in result.columns:
-            entry, name = result[row, column], result.study.columns[column].label
+            line = result.study.columns[column]
+            entry, name = result[row, column], ", ".join(filter(None, [line.group, line.label]))
             if entry.mean is not None:
                 series.setdefault(label, {})[name] = (entry.mean, entry.std or 0.0)
             if (published := entry.published) is not None:
                 theirs = series.setdefault(f"{label}, published", {})
                 theirs[name] = (published.mean, published.std or 0.0)
-    return bar_chart(series, _axis(result, result.columns[0]), width="page")
+    figure = result.study.figure_of(result.rows[0], result.columns[0])
+    return bar_chart(series, _with_unit(words_of(figure), figure), width="page")
 
 
 def _split(result: StudyResult, entry: Entry) -> Figure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 KindOfStudy = Literal["table", "curves", "bars", "account", "pictures"]
@@ -189,8 +189,9 @@ class Study:
         return f"{where}: {self.title}" if where else self.title
 
     def figure_of(self, row: str, column: str) -> Figure:
-        """What is read of a cell."""
-        return self.rows[row].figure or self.columns[column].figure or self.figure
+        """What is read of a cell; ``{column}`` in what it is of is its column's name."""
+        found = self.rows[row].figure or self.columns[column].figure or self.figure
+        return replace(found, of=found.of.replace("{column}", column))
 
     def is_empty(self, row: str, column: str) -> bool:
         """Whether the paper leaves a cell empty."""

@@ -10,6 +10,7 @@ import pytest
 from protofl.errors import UsageError
 from protofl.studies.figures import figure_of
 from protofl.studies.formulas import evaluate
+from protofl.studies.pictures import draw
 from protofl.studies.result import Entry, StudyResult, facts_of
 from protofl.studies.study import Figure, Line, Scale, Study, published_figure
 from protofl.studies.texts import as_text
@@ -39,6 +40,7 @@ ROWS = [
     row(1, 1, 0.25),
     row(1, 2, 0.375, 0.125),
 ]
+ROWS[0]["extra"]["by_class"] = [0.25, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,8 @@ ROWS = [
         (Figure("seconds-to", target=0.25), [2, 4]),
         (Figure("seconds-to", target=0.5, of="extra.server_test_accuracy"), [2, None]),
         (Figure("value", of="measures.flops.training", unit="B"), [8, None]),
+        (Figure("value", of="extra.by_class.1", round=0), [0.5, None]),
+        (Figure("value", of="extra.by_class.2", round=0), [None, None]),
         (Figure("value", of="test_accuracy", round=1, unit="%"), [75, 25]),
     ],
 )
@@ -167,3 +171,21 @@ def test_latex(result):
     assert r"A\_1 & 51.0$\pm$1.0 & -- \\" in lines
     assert r" & \textcolor{gray}{\footnotesize 50.5$\pm$0.2 (+0.5)} &  \\" in lines
     assert lines.count(r"\midrule") == 1 and r"\begin{tabular}{lcc}" in lines
+
+
+def test_what_a_cell_is_read_from_may_name_its_column():
+    rows = {"a": Line("a", "A", figure=Figure("value", of="extra.by_class.{column}"))}
+    study = Study("s", "t", rows, {"1": Line("1", "class 1"), "x.y": Line("x.y", "")})
+    assert study.figure_of("a", "1").of == "extra.by_class.1"
+    assert study.figure_of("a", "x.y").of == "extra.by_class.x.y"
+
+
+def test_bars_of_columns_that_are_called_alike_stay_apart(tmp_path):
+    """As FedPKD's α of two data sets: one bar in place of two would be another figure."""
+    columns = {c: Line(c, "α = 0.1", group=g) for c, g in (("x", "CIFAR-10"), ("y", "CIFAR-100"))}
+    study = Study("s", "t", {"a": Line("a", "A")}, columns, kind="bars")
+    entries = {("a", c): Entry("a", c, "done", values=(v,)) for c, v in (("x", 50.0), ("y", 25.0))}
+    found = StudyResult(study, ("a",), ("x", "y"), entries, "paper", ())
+    (file,) = draw(found, tmp_path / "bars.svg")
+    drawn = file.read_text(encoding="utf-8")
+    assert "CIFAR-10, α = 0.1" in drawn and "CIFAR-100, α = 0.1" in drawn

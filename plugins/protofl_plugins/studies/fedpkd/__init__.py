@@ -1,0 +1,1 @@
+"""The tables and figures of FedPKD (Lyu et al., ICDCS 2023)."""

@@ -1,0 +1,1 @@
+"""The tables and figures of FedSA (Zhou et al., AAAI 2025)."""
