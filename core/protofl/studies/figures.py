@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from protofl.comparing.trials import at
 from protofl.studies.study import Figure
 
 Row = Mapping[str, Any]
@@ -49,26 +50,11 @@ class Reader:
     trains: bool = True
 
 
-def value_at(row: Row, name: str) -> Any:  # noqa: ANN401 - of any type
-    """What a line has in a column, ``OUTER.INNER`` where nested or in a list; None for nothing."""
-    found: Any = row
-    rest = name
-    while isinstance(found, (Mapping, list)) and rest:
-        if isinstance(found, Mapping) and rest in found:
-            return found[rest]
-        head, _, rest = rest.partition(".")
-        if isinstance(found, Mapping):
-            found = found.get(head)
-        else:
-            found = found[int(head)] if head.isdecimal() and int(head) < len(found) else None
-    return found if not rest else None
-
-
 def series(rows: Rows, figure: Figure) -> list[tuple[int, float]]:
     """(round, figure) of the rounds that have it."""
     of = figure.of or READERS[figure.read].of
     of = f"measures.architectures.{of}" if figure.read == "forward-flops" else of
-    found = [(int(row["round"]), value_at(row, of)) for row in rows]
+    found = [(int(row["round"]), at(row, of)) for row in rows]
     if figure.error:
         return [(number, 1 - value) for number, value in found if value is not None]
     return [(number, value) for number, value in found if value is not None]
