@@ -91,6 +91,8 @@ def show_plan(plan: StudyPlan) -> None:
         pairs.append(
             ("left", f"about {left:,.1f} hours with one host on {plan.device}, by measured steps")
         )
+    for name, about in plan.files.items():
+        pairs.append((f"--file {name}", f"is not given: {about}"))
     if plan.accounts:
         pairs.append(("accounts", f"{plan.accounts}, without training"))
     pairs += [("note", text) for text in dict.fromkeys(run.missing for run in plan.runs) if text]

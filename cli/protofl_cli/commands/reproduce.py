@@ -49,6 +49,11 @@ DATASET = _which(
     "NAME=NAME[:PATH]",
     "What takes the place of a data set of the study: cifar10=npz:FILE; repeatable.",
 )
+FILE = _which(
+    "file",
+    "NAME=PATH",
+    "A file of yours that the study names, such as a generator's weights; repeatable.",
+)
 SET = _which(
     "set", "[NAME.]KEY=VALUE", "An option of a plugin in all runs, as for protofl run; repeatable."
 )
@@ -92,6 +97,7 @@ def reproduce(
     rounds: Annotated[int | None, ROUNDS] = None,
     trials: Annotated[int | None, TRIALS] = None,
     dataset: Annotated[list[str] | None, DATASET] = None,
+    file: Annotated[list[str] | None, FILE] = None,
     set_: Annotated[list[str] | None, SET] = None,
     runs: Annotated[Path, RUNS] = Path("runs"),
     no_run: Annotated[bool, NO_RUN] = False,
@@ -146,6 +152,7 @@ def reproduce(
         rounds=rounds,
         trials=trials,
         datasets=assignments("--dataset", dataset or [], "NAME=NAME[:PATH]"),
+        files=assignments("--file", file or [], "NAME=PATH"),
         options=options | ({"set": given} if given else {}),
     )
     cells_of(found, change)  # what is mistaken is told before torch is loaded
@@ -161,8 +168,8 @@ def reproduce(
         from protofl.studies.pictures import draw
 
         show_result(result)
-        for file in draw(result, out):
-            render.line(f"picture: {file}", "dim")
+        for path in draw(result, out):
+            render.line(f"picture: {path}", "dim")
     elif form == PAGE and out is not None:
         from protofl.reporting.page import report
 

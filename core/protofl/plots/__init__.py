@@ -24,7 +24,8 @@ from protofl.plots.observations import distances as distances
 from protofl.plots.observations import drift as drift
 from protofl.plots.observations import margin_curves as margin_curves
 from protofl.plots.observations import margins as margins
-from protofl.plots.observed_squares import images as images
+from protofl.plots.observed_images import images as images
+from protofl.plots.observed_images import images_of_runs as images_of_runs
 from protofl.plots.observed_squares import similarity as similarity
 from protofl.plots.per_client import clients as clients
 from protofl.plots.planes import features as features
@@ -49,6 +50,7 @@ __all__ = [
     "drift",
     "features",
     "images",
+    "images_of_runs",
     "margin_curves",
     "margins",
     "matrix",

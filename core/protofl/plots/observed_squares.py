@@ -1,14 +1,12 @@
-"""What a run has observed as squares: similarities between clients, and generated images."""
+"""What a run has observed as squares: similarities between clients."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from protofl.errors import UsageError, unknown
-from protofl.plots.observations import names_of, observed_of
+from protofl.plots.observations import observed_of
 from protofl.plots.style import (
     COLOURS,
     FAINT,
@@ -86,55 +84,6 @@ def similarity(
     )
     title = {"pearson": "Pearson's r", "spearman": "Spearman's ρ", "cka": "linear CKA"}[kind]
     bar.set_label(title, **words(font, TEXT))
-    return made
-
-
-def images(
-    run: Run | str | Path,
-    rounds: list[int] | None = None,
-    trial: int = 0,
-    *,
-    width: str | float = "page",
-    font: str = "serif",
-) -> Figure:
-    """Draw the images that the server has sent: a row for each round, a column for each class.
-
-    Args:
-        run: A run with ``--observe images``, or its folder.
-        rounds: The rounds, from 0; five over the run where None.
-        trial: The trial.
-        width: ``column``, ``page`` or inches.
-        font: ``serif`` or ``sans``.
-
-    Raises:
-        UsageError: No images were observed in one of them.
-    """
-    observed = observed_of(run)
-    have = [r for r in observed.rounds(trial) if "images" in observed.kinds(r, trial)]
-    if rounds is None:
-        steps = np.linspace(0, len(have) - 1, min(5, len(have))).round().astype(int)
-        rounds = [have[step] for step in steps] or [-1]
-    found = [observed.images(round, trial) for round in rounds]
-    names = names_of(run, trial)
-    columns = sorted({int(c) for seen in found for c in seen.classes})
-    inches = inches_of(width)
-    cell = (inches - 0.55) / len(columns)
-    made, first = canvas(width, (cell + 0.04) * len(found) + 0.22, font)
-    first.remove()
-    axes = made.subplots(len(found), len(columns), squeeze=False)
-    for row, seen in zip(axes, found, strict=True):
-        pictures = dict(zip(seen.classes.tolist(), seen.images, strict=True))
-        for axis, c in zip(row, columns, strict=True):
-            axis.set(xticks=[], yticks=[])
-            for spine in axis.spines.values():
-                spine.set_visible(False)
-            if c in pictures:
-                shown = pictures[c].transpose(1, 2, 0)
-                grey = {"cmap": "gray", "vmin": 0, "vmax": 255} if shown.shape[2] == 1 else {}
-                axis.imshow(shown.squeeze() if grey else shown, interpolation="nearest", **grey)
-        row[0].set_ylabel(f"round {seen.round + 1}", **words(font, SMALL))
-    for axis, c in zip(axes[0], columns, strict=True):
-        axis.set_title(names[c][:12], pad=2, **words(font, SMALL))
     return made
 
 

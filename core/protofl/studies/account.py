@@ -20,6 +20,7 @@ import torch
 
 from protofl.data.cache import cache_file
 from protofl.data.dataset import Dataset
+from protofl.data.generators import ImageSource
 from protofl.data.split import Split, make_split
 from protofl.discovery.registry import Registry
 from protofl.errors import UsageError
@@ -111,14 +112,34 @@ def plan_of(request: Request, note: Callable[[str], None] = lambda line: None) -
     registry = Registry(settings.block, request.extra, settings.classes)
     outline = outline_of(data_choice(options, registry), settings.data_dir)
     if outline is None:
-        return Plan.make(options, request.extra, note, said=request.said)
+        return with_sizes(Plan.make(options, request.extra, note, said=request.said))
     extra = {**request.extra, ("dataset", STAND_IN): _stand_in(outline)}
     own = {k: v for k, v in options.get("options", {}).items() if k != "dataset"}
     given = {**options, "dataset": STAND_IN, "options": own}
     with tempfile.TemporaryDirectory(prefix="protofl-") as folder:
         plan = Plan.make({**given, "data_dir": folder}, extra, lambda line: None, said=request.said)
     data = outline.dataset()
-    return replace(plan, data=data, splits=_splits(plan, data))
+    return with_sizes(replace(plan, data=data, splits=_splits(plan, data)))
+
+
+def with_sizes(plan: Plan) -> Plan:
+    """A plan whose generator has the sizes that its plugin says (``sizes``) where it is not here.
+
+    Raises:
+        UsageError: It is not here, and its plugin says none.
+    """
+    choice = plan.choices.get("generator")
+    if choice is None:
+        return plan
+    try:
+        choice.call("outline", data_dir=plan.settings.data_dir)
+    except UsageError:
+        sizes = getattr(choice.plugin, "sizes", None)
+        if sizes is None:
+            raise
+        images = ImageSource(choice.name, lambda: sizes, lambda: None, plan.data, plan.device)
+        return replace(plan, images=images)
+    return plan
 
 
 def _stand_in(outline: Outline) -> type:
@@ -191,6 +212,7 @@ def traffic(request: Request) -> list[dict[str, Any]]:
         plan,
         data=data,
         splits=lambda seed: split,
+        images=plan.images and plan.images.unopened(),
         choices={**plan.choices, "engine": still},
         settings=plan.settings.model_copy(update=changes),
         info=replace(plan.info, local_epochs=1),

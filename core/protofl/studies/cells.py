@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError, unknown
 from protofl.studies.figures import READERS
+from protofl.studies.given import OWNERS, dealt, files_in, filled
 from protofl.studies.study import DRAWINGS, Figure, Scale, Study, Values
 
 if TYPE_CHECKING:
@@ -16,19 +17,6 @@ if TYPE_CHECKING:
 
 NESTED = ("set", "use")
 LISTS = ("add", "drop", "with", "measure", "metrics")
-OWNERS = {
-    "partition",
-    "dataset",
-    "models",
-    "generator",
-    "selection",
-    "world",
-    "engine",
-    "backend",
-    "optimizer",
-    "schedule",
-}
-"""Owners of options in ``set`` that every run has."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +31,7 @@ class Change:
         rounds: Rounds of every run; None as the study says.
         trials: Trials of every run; None as the study says.
         datasets: {data set of the study: what takes its place}.
+        files: {file of the study: where it is}.
         options: Further options of all runs, by their long names; ``set`` is a mapping.
     """
 
@@ -53,6 +42,7 @@ class Change:
     rounds: int | None = None
     trials: int | None = None
     datasets: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     options: Values = field(default_factory=dict)
 
 
@@ -70,6 +60,7 @@ class Cell:
         formula: Arithmetic in place of a run.
         empty: Whether the paper leaves it empty.
         said: What the user said of it, which may hold consents.
+        lacks: {file that the user has to give, and has not: what it is}.
     """
 
     row: str
@@ -81,6 +72,7 @@ class Cell:
     formula: str = ""
     empty: bool = False
     said: dict[str, Any] = field(default_factory=dict)
+    lacks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -116,7 +108,7 @@ def cells_of(study: Study, change: Change) -> list[Cell]:
         change: Scale, selection, and what the user changes.
 
     Raises:
-        UsageError: A scale, row, column or data set is not the study's.
+        UsageError: A scale, row, column, data set or file is not the study's.
     """
     if change.scale not in study.scales:
         raise unknown(f"scale of {study.name}", change.scale, study.scales)
@@ -136,7 +128,25 @@ def cells_of(study: Study, change: Change) -> list[Cell]:
     for word in change.datasets:
         if word not in used:
             raise unknown(f"data set of {study.name} at scale {change.scale}", word, used)
-    return [_cell(study, row, column, layers, change) for row in rows for column in columns]
+    for name in change.files:
+        if name not in study.files:
+            raise unknown(f"file of {study.name} in --file", name, study.files)
+    cells = [_cell(study, row, column, layers, change) for row in rows for column in columns]
+    return _told(cells, flat(change.options.get("set", {})))
+
+
+def _told(cells: list[Cell], said: dict[str, Any]) -> list[Cell]:
+    """Cells with the options of plugins that the user gave and that concern them."""
+    if not said:
+        return cells
+    run = [cell for cell in cells if cell.options]
+    own = dict(zip(map(id, run), dealt(said, [cell.request() for cell in run]), strict=True))
+    return [
+        replace(cell, options=merged(cell.options, {"set": given}), said=given)
+        if (given := own.get(id(cell)))
+        else cell
+        for cell in cells
+    ]
 
 
 def _selected(
@@ -155,9 +165,9 @@ def _cell(study: Study, row: str, column: str, layers: list[Scale], change: Chan
         formula = study.rows[row].formula or study.columns[column].formula
         return Cell(row, column, figure, formula=formula, empty=empty)
     options = _scaled(study, row, column, layers)
-    given = dict(change.options)
-    said = flat(given.pop("set", {}))
-    options = merged(options, {**given, "set": said} if said else given)
+    lacks = {n: study.files[n] for n in files_in(options) if n not in change.files}
+    options = filled(options, change.files)
+    options = merged(options, {k: v for k, v in change.options.items() if k != "set"})
     options["dataset"] = change.datasets.get(str(options.get("dataset")), options.get("dataset"))
     if change.trials is not None:
         options["trials"] = change.trials
@@ -169,7 +179,7 @@ def _cell(study: Study, row: str, column: str, layers: list[Scale], change: Chan
     if study.kind == "pictures" and (sight := DRAWINGS[study.draw]):
         options["observe"] = [*dict.fromkeys([*options.get("observe", []), sight])]
     options = {key: value for key, value in options.items() if value not in (None, {}, [])}
-    return Cell(row, column, figure, options, options.get("rounds"), begun, said=said)
+    return Cell(row, column, figure, options, options.get("rounds"), begun, lacks=lacks)
 
 
 def _scaled(study: Study, row: str, column: str, layers: list[Scale]) -> dict[str, Any]:
@@ -195,14 +205,25 @@ def merged(under: Values, over: Values) -> dict[str, Any]:
 
 
 def replaced(options: Values, scale: Scale) -> dict[str, Any]:
-    """Options in which others take the place of some, as a scale or a variant says."""
+    """Options in which others take the place of some, as a scale or a variant says.
+
+    Where another plugin takes the place of one, the options of the first go with it.
+    """
     found = merged({}, options)
     for key, value in scale.options.items():
         if key == "set":
-            found["set"] = _replaced_set(found, flat(value, whole=True))
-        else:
-            found[key] = _in_place(found.get(key), value)
+            continue
+        was, found[key] = _plugin(found.get(key)), _in_place(found.get(key), value)
+        if key in OWNERS and was != _plugin(found[key]) and "set" in found:
+            own = f"{key}."
+            found["set"] = {k: v for k, v in found["set"].items() if not k.startswith(own)}
+    if "set" in scale.options:
+        found["set"] = _replaced_set(found, flat(scale.options["set"], whole=True))
     return found
+
+
+def _plugin(value: Any) -> str:  # noqa: ANN401 - options are of many types
+    return str(value).partition(":")[0]
 
 
 def _in_place(here: Any, value: Any) -> Any:  # noqa: ANN401 - options are of many types

@@ -97,7 +97,8 @@ def do_study(
         study: The study.
         change: Scale, selection, and what else is changed.
         runs: The folder of runs; what is there is not repeated.
-        start: Whether runs are started; otherwise only those that are there are read.
+        start: Whether runs are started, which those of an account never are; otherwise only those
+            that are there are read.
         skip_missing: Whether cells whose data or weights lack are left empty.
         at_once: Runs that are done at once; None as many as there are cores, 0 in this process.
         follow: Called with every event of the batch.
@@ -107,6 +108,7 @@ def do_study(
         UsageError: A cell can't be run, or its data or weights lack; nothing has been started.
     """
     done = Done.begun(study, change or Change())
+    start = start and study.kind != "account"
     found = check_here(done.to_run(), note, fetch=start)
     accounts = check_here(done.to_account(), note, fetch=start, account=True)
     found |= accounts

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError, UsageError
 from protofl.files.folders import default_data_dir
+from protofl.options.declared import Config, consents
 from protofl.plan.inputs import load_data
 from protofl.plan.settings import build
 from protofl.plugin.choice import choose
 from protofl.request.request import Request
 from protofl.studies.account import data_choice, outline_of
 from protofl.studies.cells import Cell
+from protofl.studies.given import files_in, generator_class, needs_generator
 
 
 def check_here(
@@ -33,17 +35,19 @@ def check_here(
     """
     found: dict[str, UsageError] = {}
     known: dict[str, UsageError | None] = {}
-    for cell in cells:
-        if cell.key in found:
-            continue
-        request = cell.request()
-        settings = build({k: v for k, v in request.options.items() if v is not None})
-        parts = {"dataset": settings.dataset}
-        if _needs_generator(request, settings.method):
-            parts["generator"] = settings.generator
-        for kind, text in parts.items():
-            own = settings.options.get(kind)
-            name = f"{kind} {text} {own}"
+    wanting = [cell for cell in cells if _needs_files(cell, account=account)]
+    if wanting:
+        found |= dict.fromkeys([cell.key for cell in wanting], _not_given(wanting))
+    # Generators first: for data that are not here something may be downloaded.
+    for kind in ("dataset",) if account else ("generator", "dataset"):
+        for cell in cells:
+            if cell.key in found:
+                continue
+            request = cell.request()
+            settings = build({k: v for k, v in request.options.items() if v is not None})
+            if kind == "generator" and not needs_generator(request):
+                continue
+            name = f"{kind} {getattr(settings, kind)} {settings.options.get(kind)}"
             if name not in known:
                 known[name] = _lacks(kind, request, note, fetch=fetch, account=account)
             if (error := known[name]) is not None:
@@ -60,7 +64,7 @@ def _lacks(
     registry = Registry(options.get("block") or (), request.extra, options.get("classes"))
     try:
         if kind == "generator":
-            text = str(options.get("generator"))
+            text = build({k: v for k, v in options.items() if v is not None}).generator
             choice = choose(registry, kind, text, options.get("options", {}).get(kind))
             choice.call("outline", data_dir=folder)
             return None
@@ -78,14 +82,42 @@ def _lacks(
             )
     except ProtoflError as error:
         name = options.get(kind)
+        if kind == "generator":
+            left = "or leave such cells out with --skip-missing"
+            what = f"generator {text}: {error.what}"
+            return UsageError(what, error.near, f"{error.do}; {left}" if error.do else left)
         do = f"give it, with --dataset {name}=npz:FILE for one, or leave such cells out with "
         what = error.what if str(name).partition(":")[0] in error.what else f"{name}: {error.what}"
-        return UsageError(what, error.near, f"{do if kind == 'dataset' else ''}--skip-missing")
+        return UsageError(what, error.near, f"{do}--skip-missing")
     return None
 
 
-def _needs_generator(request: Request, method: str) -> bool:
-    names = {method, *request.options.get("use", {}).values()}
-    registry = Registry(request.options.get("block") or (), request.extra)
-    loaded: list[Any] = [registry.load("method", str(name)) for name in names]
-    return any(getattr(plugin, "needs_generator", False) for plugin in loaded)
+def _needs_files(cell: Cell, *, account: bool) -> bool:
+    """Whether a cell lacks a file of the user's; an account asks of a generator its sizes alone."""
+    if not (account and cell.lacks):
+        return bool(cell.lacks)
+    own = {k: v for k, v in cell.options.get("set", {}).items() if not k.startswith("generator.")}
+    beside = {k: v for k, v in cell.options.items() if k not in ("generator", "set")}
+    return not cell.lacks.keys().isdisjoint(files_in([own, beside]))
+
+
+def _not_given(cells: Sequence[Cell]) -> UsageError:
+    """The error about files that are the user's to give, with the words to type."""
+    files = {name: about for cell in cells for name, about in cell.lacks.items()}
+    words = [f"--file {name}=PATH" for name in files]
+    for cell in cells:
+        request = cell.request()
+        if needs_generator(request):
+            kind, said = getattr(generator_class(request), "Config", Config), request.said
+            usual = {key: kind.model_fields[name].default for key, name in consents(kind).items()}
+            for key, value in usual.items():
+                if key not in said.get("generator", {}):
+                    text = json.dumps(not value) if isinstance(value, bool) else "PATH"
+                    words.append(f"--set generator.{key}={text}")
+    one = len(files) == 1
+    return UsageError(
+        f"{'a file is' if one else f'{len(files)} files are'} needed and not given: "
+        f"{', '.join(files)}",
+        "; ".join(f"{name} is {about}" for name, about in files.items()),
+        f"add {' '.join(dict.fromkeys(words))}; or leave such cells out with --skip-missing",
+    )

@@ -10,9 +10,9 @@ from protofl.errors import UsageError, unknown
 from protofl.studies.lines import line_of
 from protofl.toml import parse_toml
 
-TEXTS = ("title", "paper", "place", "kind", "variant", "draw")
-TABLES = ("options", "rows", "columns", "published", "scales", "variants", "constants")
-KEYS = (*TEXTS, *TABLES, "extends", "figure", "chosen")
+TEXTS = ("title", "paper", "place", "kind", "variant")
+TABLES = ("options", "rows", "columns", "published", "scales", "variants", "constants", "files")
+KEYS = (*TEXTS, *TABLES, "extends", "figure", "chosen", "draw")
 
 Load = Callable[[str], "Found"]
 """Finds what ``extends`` names."""

@@ -13,7 +13,9 @@ from protofl.data.picture import split_figure
 from protofl.errors import UsageError
 from protofl.plots.bar_charts import bar_chart
 from protofl.plots.curves import Curve, curve_chart
+from protofl.plots.observed_images import own_images, rounds_with_images
 from protofl.plots.saving import save
+from protofl.recorded.run import load_run
 from protofl.studies.figures import unit_of, words_of
 from protofl.studies.result import Entry, StudyResult
 from protofl.studies.study import Figure as Read
@@ -58,14 +60,57 @@ def figures_of(result: StudyResult) -> Iterator[tuple[str, Figure]]:
         for column in result.columns:
             if any(result[row, column].curve for row in result.rows):
                 yield column, _curves(result, column)
+    elif result.study.of_images.get("together"):
+        if any(entry.state == "done" for entry in result.entries.values()):
+            yield "", _images_together(result)
     else:
         for entry in result.entries.values():
             name = "-".join(part for part in (entry.row, entry.column) if part)
             if entry.split is not None:
                 yield name, _split(result, entry)
             elif entry.state == "done" and entry.folder is not None:
-                drawn = getattr(plots, result.study.draw.replace("-", "_"))
-                yield name, drawn(entry.folder)
+                yield name, _observed(result, entry.folder)
+
+
+def _observed(result: StudyResult, folder: Path) -> Figure:
+    """What a run has observed."""
+    how = result.study.of_images
+    if result.study.draw != "images" or not how:
+        found: Figure = getattr(plots, result.study.draw.replace("-", "_"))(folder)
+        return found
+    there = rounds_with_images(folder)
+    rounds = [number for number in how.get("rounds", ()) if number in there]
+    classes = _classes(result, folder)
+    return plots.images(folder, rounds or None, classes=classes, width=_width(classes))
+
+
+def _images_together(result: StudyResult) -> Figure:
+    """A line of images for each cell: of its last observed round."""
+    study = result.study
+    several = (len(result.rows) > 1, len(result.columns) > 1)
+    runs = {}
+    for entry in result.entries.values():
+        if entry.state == "done" and entry.folder is not None:
+            labels = (study.rows[entry.row].label, study.columns[entry.column].label)
+            shown = [text for text, own in zip(labels, several, strict=True) if own]
+            runs[", ".join(shown) or labels[0]] = entry.folder
+    first = next(iter(runs.values()))
+    client, classes = study.of_images.get("client"), _classes(result, first)
+    return plots.images_of_runs(runs, classes=classes, client=client, width=_width(classes))
+
+
+def _width(classes: list[int] | None) -> str:
+    return "column" if classes is not None and len(classes) <= 5 else "page"
+
+
+def _classes(result: StudyResult, folder: Path) -> list[int] | None:
+    """The classes that are drawn; None for all."""
+    count, client = (result.study.of_images.get(key) for key in ("classes", "client"))
+    if count is None:
+        return None
+    if client is not None:
+        return sorted([*own_images(folder, client)][:count])
+    return sorted(load_run(folder).observed.images().classes.tolist())[:count]
 
 
 def _curves(result: StudyResult, column: str) -> Figure:

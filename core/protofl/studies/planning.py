@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from protofl.batch.estimate import pace, seconds_of, steps_in, workload
@@ -59,6 +59,7 @@ class StudyPlan:
         study: The study.
         runs: Its runs, in the order of its cells.
         accounts: Accounts, which are not trained.
+        files: {file that the user has to give, and has not: what it is}.
         folder: The folder of runs.
         device: Where steps were measured.
         facts: Scale, splits, trials and rounds, in words.
@@ -70,6 +71,7 @@ class StudyPlan:
     folder: Path
     device: str
     facts: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_study(
@@ -95,7 +97,7 @@ def plan_study(
         UsageError: A cell can't be run.
     """
     done, folder = Done.begun(study, change), Path(runs).expanduser()
-    cells = done.to_run()
+    cells = done.to_run() if study.kind != "account" else []
     made = Counter(cell.key for cell in done.cells if cell.options)
     missing = check_here(cells, lambda line: None, fetch=False)
     paces: dict[str, dict[str, float]] = {}
@@ -117,7 +119,8 @@ def plan_study(
     variant = study.variant if change.variant is None else change.variant
     options = [cell.options for cell in done.cells if cell.options and needs_run(study, cell)]
     facts = facts_of(study, change.scale, variant, options, options)
-    return StudyPlan(study, tuple(found), len(done.to_account()), folder, device, facts)
+    files = {name: about for cell in cells for name, about in cell.lacks.items()}
+    return StudyPlan(study, tuple(found), len(done.to_account()), folder, device, facts, files)
 
 
 def _planned(
@@ -148,6 +151,13 @@ def _planned(
         finished,
         steps_in(load),
         seconds,
-        "" if lacks is None else lacks.what,
+        _without(cell, lacks),
         None if known is None else known.folder,
     )
+
+
+def _without(cell: Cell, lacks: UsageError | None) -> str:
+    """What a run lacks, in a few words."""
+    if lacks is None:
+        return ""
+    return f"without {', '.join(cell.lacks)}" if cell.lacks else lacks.what

@@ -40,6 +40,7 @@ def reproduce(
     rounds: int | None = None,
     trials: int | None = None,
     datasets: Mapping[str, str] | None = None,
+    files: Mapping[str, str | Path] | None = None,
     runs: str | Path = "runs",
     start: bool = True,
     skip_missing: bool = False,
@@ -59,6 +60,7 @@ def reproduce(
         rounds: Rounds of every run; None as the study says.
         trials: Trials of every run; None as the study says.
         datasets: {data set of the study: what takes its place}, ``{"cifar10": "npz:FILE"}``.
+        files: {file of the study: where it is}, such as a generator's weights.
         runs: The folder of runs; what is there is not repeated.
         start: Whether runs are started; otherwise only those that are there are read.
         skip_missing: Whether cells whose data or weights lack are left empty.
@@ -82,6 +84,7 @@ def reproduce(
         rounds=rounds,
         trials=trials,
         datasets=dict(datasets or {}),
+        files={name: str(path) for name, path in (files or {}).items()},
         options=options,
     )
     return do_study(

@@ -15,8 +15,8 @@ from protofl.plan.settings import Settings
 from protofl.studies.figures import READERS, UNITS
 from protofl.studies.formulas import evaluate
 from protofl.studies.opened import File, Load, open_file
+from protofl.studies.reading_pictures import check_named, drawing
 from protofl.studies.study import (
-    DRAWINGS,
     EMPTY,
     KINDS_OF_STUDY,
     UNKNOWN,
@@ -28,7 +28,7 @@ from protofl.studies.study import (
     published_figure,
 )
 
-OF_LINE = ("label", "group", "figure", "formula", "note", "published")
+OF_LINE = ("label", "group", "figure", "figures", "formula", "note", "published")
 FURTHER = ("set", "with", "method")
 """What options of a run are called in files, beside the names of `Settings`."""
 
@@ -67,6 +67,7 @@ def _study(file: File, name: str) -> Study:
     chosen = file.first("chosen") or []
     if not (isinstance(chosen, list) and all(isinstance(text, str) for text in chosen)):
         file.fail(("chosen",), f"chosen is {chosen!r}, and should be a list of texts")
+    draw, of_images = drawing(file, kind)
     study = Study(
         name=name,
         title=file.values["title"],
@@ -83,7 +84,9 @@ def _study(file: File, name: str) -> Study:
         variant=variant,
         constants=_constants(file),
         chosen=tuple(chosen),
-        draw=file.first("draw") or "",
+        draw=draw,
+        of_images=of_images,
+        files=_files(file),
     )
     _check_cells(file, study)
     return study
@@ -161,9 +164,22 @@ def _line(file: File, table: str, name: str, values: Any) -> Line:  # noqa: ANN4
         values.get("group", ""),
         options,
         _figure(file, (*path, "figure"), values.get("figure")),
+        _figures(file, path, values.get("figures", {})),
         values.get("formula", ""),
         values.get("note", ""),
     )
+
+
+def _figures(file: File, path: tuple[str, ...], given: Any) -> dict[str, Figure]:  # noqa: ANN401
+    path = (*path, "figures")
+    columns = file.first("columns") or {}
+    if not isinstance(given, dict) or (given and path[0] != "rows"):
+        file.fail(path, "figures is of a row: a table of columns, and what is read there")
+    for column in given:
+        if column not in columns:
+            file.unknown((*path, column), "column", column, columns)
+    found = {column: _figure(file, (*path, column), value) for column, value in given.items()}
+    return {column: figure for column, figure in found.items() if figure is not None}
 
 
 def _check_options(
@@ -234,6 +250,14 @@ def _scales(file: File, table: str) -> dict[str, Scale]:
     return found
 
 
+def _files(file: File) -> dict[str, str]:
+    found = file.merged("files")
+    for name, about in found.items():
+        if not isinstance(about, str):
+            file.fail(("files", name), f"{name} is {about!r}, and should say what it is, and where")
+    return found
+
+
 def _constants(file: File) -> dict[str, float]:
     found = file.merged("constants")
     for key, value in found.items():
@@ -252,6 +276,10 @@ def _check_cells(file: File, study: Study) -> None:
                     evaluate(line.formula, numbers)
                 except UsageError as error:
                     file.fail((table, line.name, "formula"), error.what, error.near)
+    for table, lines in (("rows", study.rows), ("columns", study.columns)):
+        for line in lines.values():
+            check_named(file, (table, line.name), line.options, study.files)
+    check_named(file, ("options",), study.options, study.files)
     for row in study.rows:
         for column in study.columns:
             if study.figure_of(row, column).read == "formula" and not study.is_empty(row, column):
@@ -263,5 +291,3 @@ def _check_cells(file: File, study: Study) -> None:
             if not no_run and not any("method" in o for o in options):
                 do = 'name the row as a method, or write method = "…" in it'
                 file.fail(("rows", row), f"{row or 'the study'} has no method", do=do)
-    if study.kind == "pictures" and study.draw not in DRAWINGS:
-        file.unknown(("draw",), "picture", study.draw or "nothing", DRAWINGS)

@@ -30,6 +30,14 @@ DRAWINGS: dict[str, str] = {
 }
 """What may be drawn of each cell, and what its run has to observe for it."""
 
+OF_IMAGES: dict[str, str] = {
+    "together": "one picture, a line a cell, in place of one a cell with a line a round",
+    "rounds": "the rounds, from 0; those among them that the run has",
+    "classes": "so many classes: the first, or of a client its commonest",
+    "client": "a client, whose own images are the first line",
+}
+"""What may stand in ``draw`` beside ``picture = "images"``."""
+
 EMPTY = "–"
 """A cell that the paper leaves empty."""
 
@@ -109,6 +117,7 @@ class Line:
         group: A heading above several columns; empty for none.
         options: Options of the run, as a recipe has them.
         figure: What is read here, where it differs from the study's.
+        figures: Of a row, {column: what is read there}.
         formula: In place of a run: arithmetic over the study's constants.
         note: A word below the table.
     """
@@ -118,6 +127,7 @@ class Line:
     group: str = ""
     options: Values = field(default_factory=dict)
     figure: Figure | None = None
+    figures: Mapping[str, Figure] = field(default_factory=dict)
     formula: str = ""
     note: str = ""
 
@@ -157,8 +167,10 @@ class Study:
         variants: Readings of the paper other than its equations, by name.
         variant: The one that is usual here; empty for the paper's equations.
         constants: Numbers for formulas.
+        files: {file that the user has to give: what it is}; in options ``{NAME}`` stands for it.
         chosen: What was chosen where the paper leaves a value open.
         draw: Which picture, for ``pictures``.
+        of_images: How pictures of images are drawn, see `OF_IMAGES`.
         origin: Distribution and version that it came from, or the file.
         text: The file.
     """
@@ -177,8 +189,10 @@ class Study:
     variants: Mapping[str, Scale] = field(default_factory=dict)
     variant: str = ""
     constants: Mapping[str, float] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     chosen: tuple[str, ...] = ()
     draw: str = ""
+    of_images: Values = field(default_factory=dict)
     origin: str = ""
     text: str = field(default="", repr=False)
 
@@ -190,7 +204,9 @@ class Study:
 
     def figure_of(self, row: str, column: str) -> Figure:
         """What is read of a cell; ``{column}`` in what it is of is its column's name."""
-        found = self.rows[row].figure or self.columns[column].figure or self.figure
+        own = self.rows[row]
+        beside = own.figures.get(column) or own.figure
+        found = beside or self.columns[column].figure or self.figure
         return replace(found, of=found.of.replace("{column}", column))
 
     def is_empty(self, row: str, column: str) -> bool:

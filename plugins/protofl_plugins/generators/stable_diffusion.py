@@ -21,6 +21,7 @@ class StableDiffusion:
     """A diffusers pipeline, a folder or a hub name, with a fixed prompt (protofl[diffusion])."""
 
     argument = "model"
+    sizes = pf.Outline(latent_dim=4 * 64 * 64, side=512)
 
     class Config(pf.Config):
         """Options."""
@@ -46,7 +47,7 @@ class StableDiffusion:
                 f"{folder} holds no latent diffusion pipeline: no unet and no transformer",
                 do="give the folder that save_pretrained wrote",
             )
-        return pf.Outline(latent_dim=4 * 64 * 64, side=512)
+        return self.sizes
 
     @pf.hookimpl
     def open_generator(

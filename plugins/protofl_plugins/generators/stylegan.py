@@ -34,6 +34,7 @@ class _StyleGAN:
     """What both have in common."""
 
     code = ""
+    sizes = pf.Outline(latent_dim=512, side=64, channels=3, num_classes=None)
 
     class Config(pf.Config):
         """Options."""
@@ -56,7 +57,7 @@ class _StyleGAN:
     def outline(self, config: Config, data_dir: Path) -> pf.Outline:
         """The usual sizes; only the file itself knows its own, and it is not opened for that."""
         _check(config, self.code)
-        return pf.Outline(latent_dim=512, side=64, channels=3, num_classes=None)
+        return self.sizes
 
     @pf.hookimpl
     def open_generator(
