@@ -187,6 +187,18 @@ def test_pictures(done, cli, tmp_path, kind):
         (["fedtgp/table-1", "--scale", "small"], "unknown scale of fedtgp/table-1 'small'"),
         (["fedtgp/table-1", "--dataset", "mnist=digits"], "unknown data set of fedtgp/table-1"),
         (["fedtgp/table-1", "--out", "t.xls"], "--out t.xls: no such format"),
+        (
+            ["fedktl/table-8", "--file", "stylegan-xl=x.pkl"],
+            "a file is needed and not given: stable-diffusion",
+        ),
+        (
+            ["fedktl/table-1", "--only", "fml,fedktl", "--file", "stylegan-xl=x.pkl"],
+            "generator stylegan-xl: repo is not given",
+        ),
+        (
+            ["fedktl/table-1", "--file", "stylegan=x.pkl"],
+            "unknown file of fedktl/table-1 in --file",
+        ),
         (["fedtgp/table-1", "--out", "t.png"], "fedtgp/table-1 is a table"),
         (
             ["fedtgp/table-1", "--no-run", "--dataset", "cifar10=npz:no.npz", "--only", "fml"],
