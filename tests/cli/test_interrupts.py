@@ -19,6 +19,8 @@ def terminated(number, frame):
 )
 def test_what_is_put_off_comes_at_the_end(number, kind):
     before = signal.signal(signal.SIGTERM, terminated)
+    # Where tests run in the background of a script, nobody is to be interrupted.
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     done = []
     try:
         with pytest.raises(kind):
@@ -29,6 +31,7 @@ def test_what_is_put_off_comes_at_the_end(number, kind):
         assert signal.getsignal(signal.SIGTERM) is terminated
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, usual)
     with put_off():
         pass
 

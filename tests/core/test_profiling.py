@@ -17,7 +17,7 @@ from protofl.hosts.jobs import StartTrial, Train
 from protofl.profile import operators, timeline
 from protofl.profile import spans as profiling
 from protofl.profile.operators import Operators
-from protofl.profile.spans import OFF, HostProfile
+from protofl.profile.spans import OFF, HostProfile, Spans
 from protofl.profile.timeline import Timeline, _nested
 from runtime_toys import install, make_plan, train, without_times
 from slowness import quick
@@ -94,6 +94,12 @@ def test_the_events_are_of_chromes_format(profiled):
     named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
     assert {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"} <= named
     assert min(begin(e) for e in events if e["ph"] == "X") == 0
+
+
+def test_spans_of_a_process_share_its_clock():
+    """Each had a reading of its own, and a pause between both clocks moved it by microseconds."""
+    moments = {Spans().unix(0) for _ in range(100)}
+    assert len(moments) == 1
 
 
 def test_spans_of_a_track_lie_within_each_other(profiled):
@@ -311,6 +317,7 @@ class FakeClock:
 def clock(monkeypatch):
     found = FakeClock()
     monkeypatch.setattr(profiling, "time", found)
+    monkeypatch.setattr(profiling, "_UNIX", found.time_ns() - found.perf_counter_ns())
     monkeypatch.setattr(timeline, "time", found)
     return found
 

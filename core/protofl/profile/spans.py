@@ -28,6 +28,8 @@ SAMPLED = 2
 Event = tuple[str, str, int, int, str, dict[str, Any]]
 """Name, category, start (Unix ns), length (ns), track within the process, arguments."""
 
+_UNIX = time.time_ns() - time.perf_counter_ns()
+
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
@@ -44,7 +46,6 @@ class Spans:
         self.on = on
         self.events: list[Event] = []
         self.sums: dict[tuple[str, str], int] = defaultdict(int)
-        self._unix = time.time_ns() - time.perf_counter_ns()
 
     def span(self, name: str, category: str, **args: Any) -> AbstractContextManager[None]:  # noqa: ANN401
         """Record the block that follows."""
@@ -64,11 +65,11 @@ class Spans:
         if not self.on:
             return
         self.sums[category, name] += end - start
-        self.events.append((name, category, start + self._unix, end - start, track, args))
+        self.events.append((name, category, start + _UNIX, end - start, track, args))
 
     def unix(self, moment: int) -> int:
         """A reading of `time.perf_counter_ns` as Unix nanoseconds."""
-        return moment + self._unix
+        return moment + _UNIX
 
 
 OFF = Spans(on=False)
