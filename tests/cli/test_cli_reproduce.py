@@ -228,6 +228,7 @@ def test_a_study_s_file_is_checked(cli, done, tmp_path):
     bad.write_text((folder / "table.toml").read_text("utf-8").replace("cnn4", "cnn5"), "utf-8")
     shown = cli("check", bad)
     assert shown.exit_code == 1
+    assert f"not installed · {bad}" in "".join(shown.output.split("\n")).replace("  ", " ")
     assert "nobody here has" in shown.output and "has no scale smoke" in " ".join(
         shown.output.split()
     )

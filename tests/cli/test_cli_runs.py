@@ -55,6 +55,7 @@ def test_list_of_some(cli, runs):
     assert names("--dataset", "wine", "--models", "mlp") == ["local-0", "local-1", "proto"]
     assert names("--dataset", "digits") == [] and names("--models", "cnn4") == []
     assert "No such runs" in cli("runs", "list", "--models", "cnn4").output
+    assert cli("runs", "list", "--runs", runs).output == cli("runs", "list", runs).output
 
 
 def listed(cli, *words):

@@ -94,7 +94,7 @@ def _load(
     plugin = found.registry.find(contract.kind, found.label)
     return contract, {
         "plugin": plugin.label,
-        "target": plugin.target,
+        "target": name if name.endswith(".toml") else plugin.target,
         "distribution": plugin.distribution,
         "version": plugin.version,
     }

@@ -100,7 +100,7 @@ def replay(
     _show(found)
     if target:
         write_json(target, found.to_values())
-        render.line(f"wrote {target}")
+        render.line(f"replay: {target}")
 
 
 def _show(found: Replay) -> None:

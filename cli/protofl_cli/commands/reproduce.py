@@ -182,7 +182,7 @@ def reproduce(
         show_result(result)
         if out is not None:
             out.expanduser().write_text(as_text(result, form or "md"), encoding="utf-8")
-            render.line(f"written: {out}", "dim")
+            render.line(f"study: {out}", "dim")
     if any(entry.state == "failed" for entry in result.entries.values()):
         raise typer.Exit(1)
 

@@ -34,9 +34,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def list_runs(
     folder: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="The folder of runs; those below it are listed too."),
-    ] = Path("runs"),
+        Path | None, typer.Argument(metavar="[DIR]", help="The same as --runs DIR.")
+    ] = None,
+    runs: Folder = Path("runs"),
     method: Annotated[
         str | None, typer.Option("--method", metavar="NAME", help="Of this method or recipe only.")
     ] = None,
@@ -61,9 +61,10 @@ def list_runs(
     trials; the best is chosen on test samples.
     """
     from protofl.errors import UsageError
-    from protofl.folder.reading import UNFINISHED, Reading
+    from protofl.folder.reading import DAMAGED, FINISHED, Reading
     from protofl.recorded.index import runs_in
 
+    folder = folder or runs
     if not folder.expanduser().is_dir():
         raise UsageError(f"there is no folder {folder}", do="name the folder of your runs")
     found = []
@@ -73,8 +74,11 @@ def list_runs(
         is_asked &= method in (None, told.method, told.name)
         is_asked &= dataset in (None, told.dataset, told.dataset.partition(":")[0])
         if is_asked and not (unfinished and told.finished):
-            state = Reading(path).state if not told.finished else "finished"
-            found.append((path, told, "damaged" if told.problem else state or UNFINISHED))
+            if told.problem:
+                state = DAMAGED
+            else:
+                state = FINISHED if told.finished else Reading(path).state
+            found.append((path, told, state))
     found.sort(key=lambda each: (each[1].time, each[0]))
     if as_json:
         rows = [{"folder": str(p), "state": state, **asdict(told)} for p, told, state in found]

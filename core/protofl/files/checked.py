@@ -148,6 +148,8 @@ def read_json(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise Damaged(f"{path} can't be read: {error.strerror or error}") from None
+    except json.JSONDecodeError as error:
+        raise Damaged(f"{path} is damaged: it is no JSON (line {error.lineno})") from None
     except (ValueError, RecursionError):
         raise Damaged(f"{path} is damaged: it is no JSON") from None
     if not isinstance(values, dict):

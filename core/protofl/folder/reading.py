@@ -25,7 +25,7 @@ FOLDERS = ("checkpoint/", "parked/", "profile/", "observed/", "uploads/")
 OWN = (CONFIG, METRICS, SUMMARY, PARTITION, TRACKING, *FOLDERS)
 """What a run writes into its folder."""
 
-FINISHED, UNFINISHED, GOING_ON = "finished", "unfinished", "going on"
+FINISHED, UNFINISHED, GOING_ON, DAMAGED = "finished", "unfinished", "going on", "damaged"
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,8 @@ class Reading:
             UsageError: It isn't.
         """
         path = Path(folder).expanduser()
-        if not (path / CONFIG).is_file():
-            if not path.is_dir():
-                near = "there is no such folder" if not path.exists() else "it is a file"
-            else:
-                inside = sorted(entry.parent.name for entry in path.glob(f"*/{CONFIG}"))
-                near = f"runs in it: {', '.join(inside[:5])}" if inside else "it holds no runs"
-                near += f", and {len(inside) - 5} more" if len(inside) > 5 else ""
-            raise UsageError(
-                f"{folder} is no run folder (it has no {CONFIG})", near, "give the folder of a run"
-            )
+        if not is_run(path):
+            raise _no_run(folder, path)
         return cls(path)
 
     @cached_property
@@ -123,11 +115,54 @@ class Reading:
 
     @property
     def state(self) -> str:
-        """``finished``, ``going on`` or ``unfinished``."""
-        return GOING_ON if self.going_on else FINISHED if self.finished else UNFINISHED
+        """``finished``, ``going on``, ``unfinished``, or ``damaged``: finished, and rounds lack."""
+        if self.going_on:
+            return GOING_ON
+        if not self.finished:
+            return UNFINISHED
+        try:
+            return DAMAGED if self.lost else FINISHED
+        except Damaged:
+            return DAMAGED
+
+    @property
+    def lost(self) -> str:
+        """What a finished run's record lacks, in words; empty for nothing."""
+        asked = self.config["rounds"] * self.config["trials"]
+        if not self.finished or len(self.rows) >= asked:
+            return ""
+        return (
+            f"{self.path / METRICS}, line {len(self.rows) + 1}, is missing: the run is finished, "
+            f"and had {asked:,} rounds"
+        )
 
 
 _NEEDED = {"method": str, "rounds": int, "trials": int, "clients": int, "seed": int}
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run's; its ``checkpoint/`` is none, though it has a configuration."""
+    if not (folder / CONFIG).is_file():
+        return False
+    return not (folder.name == "checkpoint" and (folder / "manifest.json").is_file())
+
+
+def _no_run(given: str | Path, path: Path) -> UsageError:
+    what = f"{given} is no run folder (it has no {CONFIG})"
+    if not path.is_dir():
+        near = "there is no such folder" if not path.exists() else "it is a file"
+        return UsageError(what, near, "give the folder of a run")
+    if (path / MANIFEST).is_file():
+        near = f"it has the checkpoint of one, whose {CONFIG} is lost"
+        do = "put it back; checkpoint/config.json says how the run began"
+        return UsageError(what, near, do)
+    if path.name == "checkpoint" and (path / "manifest.json").is_file():
+        what = f"{given} is no run folder, it is the checkpoint of one"
+        return UsageError(what, do="give the folder that it is in")
+    inside = sorted(entry.parent.name for entry in path.glob(f"*/{CONFIG}"))
+    near = f"runs in it: {', '.join(inside[:5])}" if inside else "it holds no runs"
+    near += f", and {len(inside) - 5} more" if len(inside) > 5 else ""
+    return UsageError(what, near, "give the folder of a run")
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
@@ -178,7 +213,7 @@ def _where_there_is_one(file: Path) -> dict[str, Any] | None:
 
 def _table(file: Path) -> dict[str, Any]:
     """A table in a file, which may be a link to one elsewhere: nothing is written here."""
-    return read_json(file.resolve())
+    return read_json(file.resolve() if file.is_symlink() else file)
 
 
 def runs_below(folder: Path) -> Iterator[Path]:
@@ -186,7 +221,7 @@ def runs_below(folder: Path) -> Iterator[Path]:
 
     A run's own folders are not looked through, nor hidden ones, nor links to other folders.
     """
-    if (folder / CONFIG).is_file():
+    if is_run(folder):
         yield folder
         return
     try:
@@ -194,5 +229,5 @@ def runs_below(folder: Path) -> Iterator[Path]:
     except OSError:
         return
     for entry in below:
-        if not entry.is_symlink() or (entry / CONFIG).is_file():
+        if not entry.is_symlink() or is_run(entry):
             yield from runs_below(entry)

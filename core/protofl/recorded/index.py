@@ -158,6 +158,7 @@ def _progress(reading: Reading) -> dict[str, Any]:
     return {
         "done": len(reading.rows),
         "finished": reading.finished,
+        "problem": reading.lost,
         "best": sum(best) / len(best) if best else None,
         "final": sum(final) / len(final) if final else None,
         "time": _time(file if reading.rows else reading.path / CONFIG),

@@ -9,7 +9,7 @@ from pathlib import Path
 from protofl.errors import UsageError, unknown
 from protofl.files.checked import check_plain
 from protofl.files.lock import LOCK, alone
-from protofl.folder.reading import CONFIG, GOING_ON, OWN, SUMMARY, Reading
+from protofl.folder.reading import CONFIG, GOING_ON, OWN, SUMMARY, Reading, is_run
 from protofl.recorded.index import Told, runs_in
 
 _IDENTITY = re.compile(r"([0-9a-f]{4,})(?:-s(\d+))?")
@@ -26,7 +26,7 @@ def named(word: str, runs: Path) -> list[Path]:
     Raises:
         UsageError: It names none.
     """
-    if (Path(word).expanduser() / CONFIG).is_file():
+    if is_run(Path(word).expanduser()):
         return [Path(word).expanduser()]
     there = runs_in(runs.expanduser())
     if found := [path for path in there if path.name == word]:

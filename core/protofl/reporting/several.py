@@ -243,12 +243,15 @@ def _facts(told: Sequence[Told], settings: dict[str, list[Told]]) -> list[Fact]:
         if ranked:
             first = ranked[0]
             final = first.end("final_test_accuracy") or Moments(float("nan"), None)
-            note = f"final test accuracy of {first.group.label}"
+            note, level = f"final test accuracy of {first.group.label}", False
             if len(ranked) > 1:
                 ahead = points(_final(first) - _final(ranked[1])).strip("+−")
-                note += f", {ahead} points ahead of {ranked[1].group.label}"
+                level = _final(first) == _final(ranked[1])
+                note += ", level with " if level else f", {ahead} points ahead of "
+                note += ranked[1].group.label
             value = spread(final.mean, final.std)
-            found.append(Fact("Ahead at the end", value, note, lead=True))
+            title = "Level at the end" if level else "Ahead at the end"
+            found.append(Fact(title, value, note, lead=True))
             guess = first.end("majority_accuracy")
             if guess is not None and guess.mean == guess.mean:
                 value = spread(guess.mean, guess.std)

@@ -22,6 +22,7 @@ from protofl.studies.figures import READERS, UNITS, figure_of, series, unit_of
 from protofl.studies.formulas import evaluate, plain
 from protofl.studies.looking import longest, whole
 from protofl.studies.missing import check_here
+from protofl.studies.places import place_of, placed
 from protofl.studies.result import Entry, State, StudyResult, facts_of
 from protofl.studies.study import Study
 
@@ -122,14 +123,12 @@ def do_study(
     for cell in done.to_account():
         note(f"counting {cell.name}")
         if study.draw == "partition":
-            done.splits[cell.key] = _split_of(cell)
+            with placed(study, cell):
+                done.splits[cell.key] = _split_of(cell)
             continue
         count = flops if READERS[cell.figure.read].measure == "flops" else traffic
-        try:
+        with placed(study, cell):
             done.rows[cell.key] = count(cell.request())
-        except UsageError as error:
-            error.what = f"{cell.name}: {error.what}"
-            raise
     return result_of(done)
 
 
@@ -160,6 +159,8 @@ def _run(done: Done, runs: Path, at_once: int | None, follow: events.Follow) -> 
     with Batch(runs, at_once=at_once, follow=follow) as batch:
         tried: list[Tried] = batch.try_all(wanted)
         if (wrong := mistakes(tried)) is not None:
+            first = next(i for i, one in enumerate(tried) if one.error is not None)
+            wrong.what = f"{place_of(done.study, cells[first], wrong.what)}{wrong.what}"
             raise wrong
         outcomes: list[Outcome] = batch.do_all(tried)
     for cell, outcome in zip(cells, outcomes, strict=True):
@@ -173,7 +174,9 @@ def _run(done: Done, runs: Path, at_once: int | None, follow: events.Follow) -> 
 def _look_up(done: Done, runs: Path, note: Note) -> None:
     for cell in done.to_run():
         note(f"looking for {cell.name}")
-        if (run := whole(cell, runs)) is not None:
+        with placed(done.study, cell):
+            run = whole(cell, runs)
+        if run is not None:
             done.rows[cell.key], done.folders[cell.key] = run.rows, run.folder
         elif (part := longest(cell.request(), runs)) is not None:
             done.folders[cell.key] = part.folder

@@ -15,6 +15,7 @@ from protofl.studies.cells import Cell, Change
 from protofl.studies.doing import Done, needs_run
 from protofl.studies.looking import longest, whole
 from protofl.studies.missing import check_here
+from protofl.studies.places import place_of
 from protofl.studies.result import facts_of
 from protofl.studies.study import Study
 
@@ -112,7 +113,7 @@ def plan_study(
                 why = missing[cell.key].what
                 found.append(PlannedRun(cell.name, made[cell.key], missing=why))
                 continue
-            error.what = f"{cell.name}: {error.what}"
+            error.what = f"{place_of(study, cell, error.what)}{cell.name}: {error.what}"
             raise
         device = str(plan.device)
         found.append(_planned(cell, made[cell.key], plan, missing, folder, paces, measure=measure))

@@ -48,7 +48,7 @@ def read_study(text: str, name: str, file: str, load: Load, origin: str = "") ->
     """
     found = open_file(text, file, load)
     study = _study(found, name)
-    return replace(study, origin=origin, text=text)
+    return replace(study, origin=origin, text=text, source=found)
 
 
 def _study(file: File, name: str) -> Study:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from protofl.studies.opened import File
 
 KindOfStudy = Literal["table", "curves", "bars", "account", "pictures"]
 KINDS_OF_STUDY: dict[str, str] = {
@@ -173,6 +176,7 @@ class Study:
         of_images: How pictures of images are drawn, see `OF_IMAGES`.
         origin: Distribution and version that it came from, or the file.
         text: The file.
+        source: The same with what it extends, for errors.
     """
 
     name: str
@@ -195,6 +199,7 @@ class Study:
     of_images: Values = field(default_factory=dict)
     origin: str = ""
     text: str = field(default="", repr=False)
+    source: File | None = field(default=None, repr=False, compare=False)
 
     @property
     def heading(self) -> str:

@@ -10,6 +10,7 @@ import protofl as pf
 import pytest
 from protofl.files.lock import LOCK, alone, is_held
 from protofl.folder.reading import Reading, read_rows, runs_below
+from protofl.recorded.index import told_of
 from runtime_toys import train
 
 
@@ -80,6 +81,27 @@ def test_what_is_no_run_is_said_with_the_runs_that_are_near(made, tmp_path):
         pf.load_run(tmp_path / "nowhere")
     with pytest.raises(pf.UsageError, match="it is a file"):
         pf.load_run(made.folder / "config.json")
+
+
+def test_a_run_that_lost_its_configuration_is_none(copy):
+    (copy / "config.json").unlink()
+    with pytest.raises(pf.UsageError, match="no run folder") as caught:
+        pf.load_run(copy)
+    assert "config.json is lost" in caught.value.near
+    with pytest.raises(pf.UsageError, match="it is the checkpoint of one"):
+        pf.load_run(copy / "checkpoint")
+
+
+def test_a_finished_run_whose_record_is_short_is_damaged(copy):
+    assert Reading.of(copy).state == "finished"
+    lines = (copy / "metrics.jsonl").read_bytes().splitlines(True)
+    (copy / "metrics.jsonl").write_bytes(b"".join(lines[:-1]) + lines[-1][:20])
+    found = Reading.of(copy)
+    assert found.state == "damaged"
+    assert found.lost.startswith(f"{copy}/metrics.jsonl, line 6, is missing")
+    (copy / "summary.json").unlink()
+    told = told_of(copy)
+    assert (told.done, told.problem) == (5, found.lost)
 
 
 def test_a_copy_without_checkpoints_is_finished_where_it_has_a_summary(copy):
@@ -161,6 +183,8 @@ def test_runs_below_a_folder(made, tmp_path):
     for place in ("b", "a/2", "a/1", ".hidden/3"):
         (tmp_path / place).mkdir(parents=True)
         shutil.copy(made.folder / "config.json", tmp_path / place)
+    (tmp_path / "lost").mkdir()  # a run without its configuration: its checkpoint is no run
+    shutil.copytree(made.folder / "checkpoint", tmp_path / "lost/checkpoint")
     (tmp_path / "a/1/checkpoint").mkdir()
     shutil.copy(made.folder / "config.json", tmp_path / "a/1/checkpoint")
     (tmp_path / "empty").mkdir()

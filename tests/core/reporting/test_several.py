@@ -52,6 +52,16 @@ def test_who_is_ahead_is_marked_and_named(page_of_all):
     assert plain(facts_of(page)["Ahead at the end"]) == rows[0]["final"]
 
 
+def test_who_is_level_is_not_ahead(runs, tmp_path):
+    shutil.copytree(runs / "local", tmp_path / "one")
+    shutil.copytree(runs / "local", tmp_path / "two")
+    config = json.loads((tmp_path / "two/config.json").read_text())
+    (tmp_path / "two/config.json").write_text(json.dumps(config | {"lr": 0.5}))
+    page = read(report([tmp_path / "one", tmp_path / "two"]))
+    assert plain(facts_of(page)["Level at the end"]) == finals(runs / "local")
+    assert "Ahead at the end" not in facts_of(page)
+
+
 def test_each_run_stands_by_itself_too(runs, page_of_all):
     inner = {
         e.all("h3")[0].words: e for e in read(page_of_all).all("details") if e.has_class("inner")

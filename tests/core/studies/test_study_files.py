@@ -7,6 +7,7 @@ import re
 import pytest
 from protofl.errors import UsageError
 from protofl.studies.cells import Change, cells_of
+from protofl.studies.doing import do_study
 from protofl.studies.finding import collections, find_study, study_of_file
 
 BASE = """
@@ -169,6 +170,32 @@ def test_a_mistake_is_told_with_its_line(written, right, wrong, what, near):
 def test_a_mistake_in_a_file_that_is_extended_names_that_one(written):
     with pytest.raises(UsageError, match=r"base\.toml, line 8: unknown option 'client'"):
         study_of_file(written(base=BASE.replace("clients = 20", "client = 20")))
+
+
+@pytest.mark.parametrize("how", [{"start": False}, {"start": True, "at_once": 0}])
+@pytest.mark.parametrize(
+    ("right", "wrong", "what"),
+    [
+        ("tau = 1", "tao = 1", "table.toml, line 11: few-epochs, skewed"),
+        ("clients = 50", "models = 'cnn5'", "table.toml, line 8: few-epochs, many"),
+        ("partition.beta = 0.1", "partition.bata = 0.1", "base.toml, line 9: few-epochs, skewed"),
+        ('= "dirichlet"', '= "dirichle"', "table.toml, line 7: few-epochs, skewed"),
+    ],
+)
+def test_an_option_that_turns_out_wrong_is_told_with_its_line(
+    written, tmp_path, right, wrong, what, how
+):
+    text, base = TABLE.replace(right, wrong), BASE.replace(right, wrong)
+    change = Change(scale="smoke", only=("few-epochs",))
+    with pytest.raises(UsageError) as found:
+        do_study(study_of_file(written(text, base)), change, tmp_path / "runs", **how)
+    assert what in found.value.what and "unknown" in found.value.what
+
+
+def test_what_the_user_said_wrong_is_in_no_file(written, tmp_path):
+    change = Change(scale="smoke", only=("few-epochs",), options={"set": {"fedtgp.tao": 1}})
+    with pytest.raises(UsageError, match=r"^few-epochs, skewed: unknown option of fedtgp 'tao'"):
+        do_study(study_of_file(written()), change, tmp_path / "runs", start=False)
 
 
 @pytest.mark.parametrize(
