@@ -76,7 +76,8 @@ def load_collection(plugin: Plugin) -> type[Collection]:
     papers = [
         v["paper"] for text in texts.values() if isinstance((v := _values(text)).get("paper"), str)
     ]
-    about = f"{count} studies{f' of {papers[0]}' if papers else ''}"
+    noun = "study" if count == 1 else "studies"
+    about = f"{count} {noun}{f' of {papers[0]}' if papers else ''}"
     origin = f"{plugin.distribution} {plugin.version}"
     found = {"__doc__": about, "name": plugin.name, "texts": texts, "origin": origin}
     return type("Collection", (Collection,), found)
