@@ -219,7 +219,9 @@ def test_list(cli):
     assert shown.exit_code == 0
     for name in collections()["fedtgp"].names():
         assert (name in shown.output) == ("table" in name)
-    assert "paper, fast, smoke" in shown.output
+    assert "scales: paper, fast, smoke" in shown.output
+    assert max(map(len, shown.output.splitlines())) <= 100
+    assert len(shown.output.splitlines()) < 3 * len(collections()["fedtgp"].names())
 
 
 def test_a_study_s_file_is_checked(cli, done, tmp_path):

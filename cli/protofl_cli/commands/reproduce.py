@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -205,19 +206,24 @@ def _list(study: str | None) -> None:
             try:
                 found = collection.study(label.removeprefix(f"{name}/"))
             except ProtoflError as error:
-                rows.append((label, "broken", error.what, "", ""))
+                rows.append((label, f"broken: {error.what}", "", ""))
                 continue
             assert isinstance(found, Study)
             size = f"{len(found.rows)} × {len(found.columns)}"
-            rows.append((label, found.place, found.title, size, ", ".join(found.scales)))
+            about = f"{found.place}: {found.title}" if found.place else found.title
+            rows.append((label, about, size, ", ".join(found.scales)))
     if not rows:
         render.text("No study is installed." if study is None else f"No study has {study!r}.")
         return
-    render.table(
-        ("study", "place", "what it shows", "rows × columns", "scales"),
-        rows,
-        keep=("place", "rows × columns", "scales"),
-    )
+    usual = Counter(scales for *_, scales in rows).most_common(1)[0][0]
+    shown = [
+        (label, f"{about} ({scales})" if scales not in ("", usual) else about, size)
+        for label, about, size, scales in rows
+    ]
+    render.table(("study", "what it shows", "cells"), shown, right=("cells",), keep=("cells",))
+    words = f"{len(rows)} stud{'y' if len(rows) == 1 else 'ies'}; cells: rows × columns"
+    others = ", where no others are named" if any(r[-1] not in ("", usual) for r in rows) else ""
+    render.line(f"{words}; scales: {usual}{others}", "dim")
 
 
 def _plan(study: Study, change: Change, runs: Path) -> None:

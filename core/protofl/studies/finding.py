@@ -178,7 +178,8 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} can't be read: {error}", do="give a study's FILE.toml") from None
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} can't be read: {why}", do="give a study's FILE.toml") from None
 
 
 def _values(text: str) -> Mapping[str, object]:
