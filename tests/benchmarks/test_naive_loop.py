@@ -79,7 +79,10 @@ def both(plan, other, folder):
     return compare(a, b, ours, theirs)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(m, marks=[pytest.mark.slow] * (m == "fedkd")) for m in METHODS],
+)
 def test_both_reach_the_same(data, tmp_path, method):
     options = {"options": {"fedtgp": {"S": 5}}} if method == "fedtgp" else {}
     plan = plan_of(data, method, **options)

@@ -20,7 +20,7 @@ ELSEWHERE = {
     "model-group": LARGE,
     "selection": {"list"},  # needs a file; its tests make one
     "world": {"trace"},
-    "tracker": {"mlflow", "wandb"},  # take seconds to import; see tests/plugins/trackers
+    "tracker": {"tensorboard", "mlflow", "wandb"},  # see tests/plugins/trackers
     "engine": {"vmapped", "compiled", "captured"},  # see tests/plugins/engines
 }
 TWICE = (

@@ -273,7 +273,7 @@ def test_in_a_folder_a_file_and_a_recipe(tmp_path, monkeypatch):
     ]
     text = recipe.read_text()
     assert "upload_payload of fedproto added" in text and "local_loss=fedproto.align" in text
-    again = pf.run(config=tmp_path / "one/config.json", out=tmp_path / "two")
+    again = pf.run(config=tmp_path / "one/config.json", out=tmp_path / "two", backend="local")
     by_recipe = train(None, tmp_path / "three", config=recipe)
     for run in (again, by_recipe):
         assert without_times(run.record) == without_times(first.record)

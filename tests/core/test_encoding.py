@@ -290,6 +290,7 @@ def test_memory_survives_resume(tmp_path, monkeypatch, store):
     assert any(b"top-k" in data for data in stored(tmp_path / "one").values())
 
 
+@pytest.mark.slow
 def test_memory_moves_with_its_client(tmp_path):
     """Clients of two workers, dealt anew in each round, are what they are in one process."""
     options = {**MEMORY, "models": "cnn4", "dataset": "digits", "subset": 200, "clients": 4}

@@ -115,8 +115,7 @@ def test_more_rounds_of_several_trials(tmp_path):
     "at",
     [
         (0, 3),
-        (1, 2),
-        *(pytest.param(at, marks=pytest.mark.slow) for at in ((0, 2), (1, 3), (2, 0))),
+        *(pytest.param(at, marks=pytest.mark.slow) for at in ((0, 2), (1, 2), (1, 3), (2, 0))),
     ],
 )
 def test_what_goes_on_may_be_interrupted(tmp_path, at):

@@ -174,7 +174,7 @@ def plain(rows):
     return [{k: v for k, v in row.items() if k != "measures"} for row in without_times(rows)]
 
 
-@pytest.mark.parametrize("backend", ["local", "process"])
+@pytest.mark.parametrize("backend", ["local", pytest.param("process", marks=pytest.mark.slow)])
 def test_on_and_off_are_one_run(toys, tmp_path, backend):
     given = {"public": 24, "rounds": 2, "set": {"server_model": "dense8"}, "workers": 2}
     off = train("fedpkd", tmp_path / "off", **given)

@@ -120,10 +120,11 @@ def test_fixed_lists_and_their_replay(tmp_path, toys, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     config = run.folder / "config.json"
-    again = pf.run(config=config, out=tmp_path / "again", dry_step=False)
+    here = {"config": config, "backend": "local"}
+    again = pf.run(out=tmp_path / "again", dry_step=False, **here)
     assert without_times(again.record) == without_times(run.record)
     with pytest.raises(Interrupted):
-        pf.run(config=config, out=tmp_path / "cut", progress=interrupted(3))
+        pf.run(out=tmp_path / "cut", progress=interrupted(3), **here)
     (tmp_path / "lists.txt").write_text("0 1 2\n7\n3 4 5\n")
     with pytest.raises(pf.UsageError, match=r"--selection list:.* is not the file with which"):
         train("fedproto", tmp_path / "cut", resume=True)

@@ -191,6 +191,8 @@ PYTHON = [
 
 @pytest.mark.parametrize("page", PYTHON)
 def test_python_on_other_pages_runs(page, data_dir, few, monkeypatch):
+    if page == "docs/trackers.md":
+        pytest.importorskip("tensorboard")
     run, runs, few_clients = pf.run, [], {"clients": 2, "rounds": 2, "batch_size": 64}
     always = {**few_clients, "feature_dim": 16, "backend": "local", "data_dir": data_dir}
 
