@@ -101,6 +101,7 @@ def open_loop(plan, folder):
 """
 
 
+@pytest.mark.slow
 def test_beside_another_loop_without_comparing(cli, small, tmp_path):
     (tmp_path / "other.py").write_text(OTHER)
     words = ("--against", "other.py", "--check-rounds", 0, "--json", "b.json")

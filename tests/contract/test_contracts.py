@@ -35,8 +35,10 @@ TWICE = (
 
 def contract_of(plugin):
     name = f"Test_{plugin.kind}_{plugin.name}".replace("-", "_")
-    left_out = dict.fromkeys(TWICE) if plugin.kind in ("method", "engine") else {}
-    return name, type(name, (CONTRACTS[plugin.kind],), {"plugin": plugin.name, **left_out})
+    own = dict.fromkeys(TWICE) if plugin.kind in ("method", "engine") else {}
+    if plugin.kind == "study" and plugin.name != "fedsa":  # hundreds of cells each
+        own = {"pytestmark": pytest.mark.slow}
+    return name, type(name, (CONTRACTS[plugin.kind],), {"plugin": plugin.name, **own})
 
 
 globals().update(

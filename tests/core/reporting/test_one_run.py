@@ -152,6 +152,7 @@ def test_what_cannot_be_read_is_named(copy, tmp_path):
         report(empty)
 
 
+@pytest.mark.slow
 def test_of_many_rounds_some_are_told(copy):
     row = json.loads((copy / "metrics.jsonl").read_text().splitlines()[-1])
     rows = [row | {"trial": 0, "round": n, "test_accuracy": n / 1000} for n in range(400)]
