@@ -97,7 +97,9 @@ def test_the_readme_s_commands_in_this_process(words):
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param("fedmrl --models htcnn8 --set shared=cnn4/cnn4 --set d_1=4", marks=pytest.mark.slow),
+        pytest.param(
+            "fedmrl --models htcnn8 --set shared=cnn4/cnn4 --set d_1=4", marks=pytest.mark.slow
+        ),
         "fedrep --models cnn4 --set tau=1",
         "proto-nce --models cnn4",
         "fedproto --models widths5 --partition quantity",
