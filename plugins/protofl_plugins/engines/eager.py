@@ -64,8 +64,7 @@ def train_by(
         job.lap("backward")
         if job.after_batch is not None:
             job.after_batch(batch, output)
-        update(gradients)
-        fused.update()
+        fused.update(update(gradients, norms=fused.norms()))
         sums.add(terms, len(batch.x))
         job.lap("update")
     return sums.read()

@@ -8,7 +8,8 @@ optimisers are torch's own (`TorchUpdate`), for engines that train one client af
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import protofl as pf
@@ -17,6 +18,9 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 Groups = Sequence[tuple[Sequence[Tensor], float]]
+
+Norms = Mapping[int, Sequence[Tensor]]
+"""By group, the norms of gradients that count in clipping but belong to others, 0-d."""
 
 
 class Update:
@@ -68,14 +72,28 @@ class Update:
         return [tensor for moment in self._moments for tensor in moment] + counts
 
     @torch.no_grad()
-    def __call__(self, gradients: Sequence[Tensor | None], clients: slice | None = None) -> None:
-        """One step, of these clients alone; a parameter without a gradient stays as it is."""
+    def __call__(
+        self,
+        gradients: Sequence[Tensor | None],
+        clients: slice | None = None,
+        norms: Norms = MappingProxyType({}),
+    ) -> dict[int, Tensor]:
+        """One step, of these clients alone; a parameter without a gradient stays as it is.
+
+        Returns:
+            What clipping left of each group's gradients, in 0…1; nothing without clipping.
+        """
         used = [i for i, g in enumerate(gradients) if g is not None]
         found = [g for g in gradients if g is not None]
-        if not used:
-            return
+        shares: dict[int, Tensor] = {}
         if self._clip:
-            found = self._clipped(used, found)
+            found, shares = self._clipped(used, found, norms)
+        if used:
+            self._step(used, found, clients)
+        return shares
+
+    def _step(self, used: list[int], found: list[Tensor], clients: slice | None) -> None:
+        """The step of those parameters that have a gradient."""
         parameters, *moments = (
             [each[i] if clients is None else each[i][clients] for i in used]
             for each in (self._parameters, *self._moments)
@@ -125,20 +143,24 @@ class Update:
         factors = [self._like(shares[i] * -self._lr[i], i) for i in used]
         return [self._like(squares[i], i) for i in used], factors
 
-    def _clipped(self, used: list[int], found: list[Tensor]) -> list[Tensor]:
+    def _clipped(
+        self, used: list[int], found: list[Tensor], further: Norms
+    ) -> tuple[list[Tensor], dict[int, Tensor]]:
         """Each group's gradients scaled down to the norm ``clip`` where theirs is larger."""
-        clipped = list(found)
-        for group in dict.fromkeys(self._group[i] for i in used):
+        clipped, shares = list(found), dict[int, Tensor]()
+        for group in dict.fromkeys([*(self._group[i] for i in used), *further]):
             own = [n for n, i in enumerate(used) if self._group[i] == group]
             if self._clients:
                 norms = [vector_norm(found[n].flatten(1), dim=1) for n in own]
             else:
-                norms = [*torch._foreach_norm([found[n] for n in own])]
+                norms = [*torch._foreach_norm([found[n] for n in own])] if own else []
+            norms += further.get(group, [])
             # No look at the norm: nothing waits for the device.
             scale = (self._clip / (vector_norm(torch.stack(norms), dim=0) + 1e-6)).clamp(max=1)
+            shares[group] = scale
             for n in own:
                 clipped[n] = found[n] * self._like(scale, used[n])
-        return clipped
+        return clipped, shares
 
     def _like(self, number: Tensor, i: int) -> Tensor:
         """A number, or one for each client, to multiply a parameter with."""
@@ -158,8 +180,11 @@ class TorchUpdate:
         self._groups = [[*own] for own, _ in job.groups]
         self._optimizer, self._clip = job.torch_optimizer(), job.clip
 
-    def __call__(self, gradients: Sequence[Tensor | None]) -> None:
+    def __call__(
+        self, gradients: Sequence[Tensor | None], *, norms: Norms = MappingProxyType({})
+    ) -> dict[int, Tensor]:
         """One step; a parameter without a gradient stays as it is."""
+        assert not norms, "no layer is updated beside one of torch's own optimisers"
         parameters = [p for own in self._groups for p in own]
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -167,6 +192,7 @@ class TorchUpdate:
             torch.nn.utils.clip_grad_norm_(own, self._clip)
         self._optimizer.step()
         self._optimizer.zero_grad()
+        return {}
 
 
 def update_of(job: pf.TrainJob) -> Update | TorchUpdate:

@@ -274,7 +274,8 @@ def odd_loss(net):
 
 
 @pytest.mark.usefixtures("small_too")
-def test_fused_layers_in_odd_places():
+@pytest.mark.parametrize("clip", [0.0, 0.2])
+def test_fused_layers_in_odd_places(clip):
     own, reference = Odd(torch.float64), Odd(torch.float64)
 
     def after(batch, output):
@@ -284,14 +285,17 @@ def test_fused_layers_in_odd_places():
         rest = [net.head.weight, net.spare.weight]
         return [(list(net.extractor.parameters()), 0.05), (rest, 0.02)]
 
-    train(make_job(own, groups(own), odd_loss(own), dtype=torch.float64, after_batch=after))
-    train_with_torch(reference, groups(reference), odd_loss(reference), "sgd", torch.float64)
+    options = {"dtype": torch.float64, "after_batch": after, "clip": clip}
+    train(make_job(own, groups(own), odd_loss(own), **options))
+    loss, most = odd_loss(reference), clip or float("inf")
+    norms = train_with_torch_clipped(reference, groups(reference), loss, most)
+    assert min(norms) > 0.2  # clipping takes effect in both groups
     close(own, reference, 1e-12)
     assert not any("forward" in vars(m) for m in own.modules())
 
 
 @pytest.mark.usefixtures("small_too")
-@pytest.mark.parametrize("options, taken", [({}, 4), ({"clip": 1.0}, 0), ({"momentum": 0.5}, 0)])
+@pytest.mark.parametrize("options, taken", [({}, 4), ({"clip": 1.0}, 4), ({"momentum": 0.5}, 0)])
 def test_layers_are_fused_where_the_update_is_plain(options, taken):
     net = Net()
     job = make_job(net, groups_of(net), plain_loss, **options)
@@ -321,7 +325,48 @@ def test_a_loss_that_differentiates_itself_is_told_so():
             train(make_job(net, groups_of(net), penalty))
 
 
-def test_clip_is_torchs_for_each_group():
+class Tied(Net):
+    """Two layers with one weight."""
+
+    def __init__(self, dtype):
+        super().__init__(dtype)
+        self.spare = nn.Linear(4, 4).to(dtype)
+        self.further = nn.Linear(4, 4).to(dtype)
+        with torch.no_grad():
+            for p in (*self.spare.parameters(), *self.further.parameters()):
+                p.copy_(torch.linspace(-0.5, 0.5, p.numel()).view_as(p))
+        self.further.weight = self.spare.weight
+
+    def features(self, x):
+        return self.further(self.spare(self.extractor(x)).tanh())
+
+
+@pytest.mark.usefixtures("small_too")
+def test_clip_of_a_weight_that_two_layers_share():
+    ours, theirs = Tied(torch.float64), Tied(torch.float64)
+
+    def groups(net):
+        return [([*net.parameters()], 0.05)]
+
+    train(make_job(ours, groups(ours), plain_loss, dtype=torch.float64, clip=0.2))
+    norms = train_with_torch_clipped(theirs, groups(theirs), plain_loss, 0.2)
+    assert min(norms) > 0.2
+    close(ours, theirs, 1e-12)
+
+
+@pytest.mark.usefixtures("small_too")
+def test_clip_where_all_that_trains_is_fused():
+    ours, theirs = Net(torch.float64), Net(torch.float64)
+    heads = [[([*net.head.parameters()], 0.05)] for net in (ours, theirs)]
+    train(make_job(ours, heads[0], plain_loss, dtype=torch.float64, clip=0.1))
+    norms = train_with_torch_clipped(theirs, heads[1], plain_loss, 0.1)
+    assert min(norms) > 0.1
+    close(ours, theirs, 1e-12)
+
+
+@pytest.mark.parametrize("smallest", [0, 1 << 16], ids=["fused", "stored"])
+def test_clip_is_torchs_for_each_group(monkeypatch, smallest):
+    monkeypatch.setattr(layers, "SMALLEST", smallest)
     ours, theirs = Net(torch.float64), Net(torch.float64)
     train(make_job(ours, groups_of(ours), plain_loss, dtype=torch.float64, clip=0.3))
     norms = train_with_torch_clipped(theirs, groups_of(theirs), plain_loss, 0.3)
