@@ -15,6 +15,7 @@ from dataclasses import replace
 from queue import SimpleQueue
 
 from protofl.dispatch.recovery import Handle, Kept, Memory, Slot
+from protofl.dispatch.watch import Watch
 from protofl.errors import HostFailure, Late
 from protofl.files.scratch import ScratchFolder
 from protofl.hosts.host import go_on
@@ -68,6 +69,7 @@ class Crew:
         self.assigned: dict[int, int] = {}
         self.notes: SimpleQueue[str] = SimpleQueue()
         self._start, self._memory, self._limit = start, Memory(journal), job_limit
+        self._watch = Watch(job_limit + GRACE)
         self._handover = ScratchFolder("protofl-moved-")
         self._trial: StartTrial | None = None
         self._closed = False
@@ -103,6 +105,7 @@ class Crew:
         with self.lock:
             self._closed = True
             slots = list(self.slots)
+        self._watch.close()
         for slot in slots:
             slot.host.close()
         self._handover.clear()
@@ -151,24 +154,15 @@ class Crew:
         """Have a host do a job; one that can't interrupt it is ended."""
         if not self._limit or not isinstance(job, ClientJob):
             return slot.host.do(job)
-        rung = threading.Event()
-
-        def ring() -> None:
-            rung.set()
-            slot.host.close()
-
-        alarm = threading.Timer(self._limit + GRACE, ring)
-        alarm.daemon = True
-        alarm.start()
-        try:
-            return slot.host.do(job)
-        except HostFailure as failure:
-            if not rung.is_set():
-                raise
-            why = f"no end after {self._limit:g} s (--job-limit), and it could not be interrupted"
-            raise Late(f"{failure.what}: {why}", do=go_on(job)) from failure
-        finally:
-            alarm.cancel()
+        with self._watch.over(slot.host) as watched:
+            try:
+                return slot.host.do(job)
+            except HostFailure as failure:
+                if not watched.rung:
+                    raise
+                limit = f"{self._limit:g} s (--job-limit)"
+                why = f"no end after {limit}, and it could not be interrupted"
+                raise Late(f"{failure.what}: {why}", do=go_on(job)) from failure
 
     def _without(self, slot: Slot, failure: HostFailure, job: Job | None, why: str) -> Absent:
         """Put another host in the place of one, whose client is absent."""

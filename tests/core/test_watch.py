@@ -1,0 +1,47 @@
+"""Deadlines of jobs, kept by one thread."""
+
+import threading
+import time
+
+from protofl.dispatch.watch import NAME, Watch
+
+
+class Host:
+    def __init__(self):
+        self.closed = threading.Event()
+
+    def close(self):
+        self.closed.set()
+
+
+def test_a_late_job_ends_its_host_and_no_other():
+    watch, hosts = Watch(0.2), [Host() for _ in range(4)]
+    with watch.over(hosts[0]) as done:
+        pass
+    with watch.over(hosts[1]) as first:
+        time.sleep(0.1)
+        with watch.over(hosts[2]) as second:
+            assert hosts[1].closed.wait(20)
+            assert hosts[2].closed.wait(20), "one that began while others were looked after"
+    with watch.over(hosts[3]) as later:
+        assert hosts[3].closed.wait(20), "one that began when nothing was left to look after"
+    assert first.rung
+    assert second.rung
+    assert later.rung
+    assert not done.rung
+    assert not hosts[0].closed.is_set()
+    watch.close()
+
+
+def looking():
+    return [thread for thread in threading.enumerate() if thread.name == NAME]
+
+
+def test_one_thread_looks_after_all_jobs_and_ends_when_it_is_closed():
+    before, watch = looking(), Watch(1000)
+    for _ in range(50):
+        with watch.over(Host()):
+            (thread,) = {*looking()} - {*before}
+    watch.close()
+    thread.join(20)
+    assert not thread.is_alive()
