@@ -168,7 +168,7 @@ def _make(
     block: list[str],
 ) -> tuple[Dataset, Split]:
     """The data and their split, by the steps of a run's plan."""
-    from protofl.data.split import kept_split, make_split, number_of_clients
+    from protofl.data.splitting import kept_split, make_split, number_of_clients
     from protofl.discovery.registry import Registry
     from protofl.files.folders import default_data_dir
     from protofl.plan.inputs import load_data

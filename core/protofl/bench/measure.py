@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import statistics
-import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,19 +11,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from protofl.bench import subset
 from protofl.bench.cases import Case
 from protofl.bench.compare import TOLERANCE, compare
+from protofl.bench.driver import Side
+from protofl.bench.machine import machine
 from protofl.data.dataset import Dataset
-from protofl.errors import HostFailure, ProtoflError, UsageError
+from protofl.errors import UsageError
 from protofl.files.folders import default_data_dir
 from protofl.files.numbers import finite
-from protofl.machine.cores import usable_cores
-from protofl.machine.interpreter import fresh_interpreter
 from protofl.request.options import merge_options
-from protofl.version import versions
 
 Progress = Callable[[str, dict[str, Any]], None]
 
@@ -273,75 +265,6 @@ class _Measurement:
         self.progress("step", {"text": text})
 
 
-class Side:
-    """The driver's end of a `protofl.bench.side` process."""
-
-    def __init__(
-        self, name: str, options: dict[str, Any], file: Path | None, folder: Path, *, double: bool
-    ) -> None:
-        self.name = name
-        begin = time.perf_counter()
-        command, environment = fresh_interpreter("protofl.bench.side")
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-            encoding="utf-8",
-        )
-        values = {"options": options, "file": file and str(file), "folder": str(folder)}
-        try:
-            self.about = self._exchange({**values, "double": double})
-        except BaseException:
-            self.close()
-            raise
-        self.launch = time.perf_counter() - begin
-        """Seconds until the loop was ready: a fresh interpreter, imports, data, hosts."""
-
-    def ask(self, op: str, **values: Any) -> dict[str, Any]:  # noqa: ANN401 - scalars
-        """Have an operation done.
-
-        Raises:
-            ProtoflError: What went wrong there.
-        """
-        return self._exchange({"op": op, **values})
-
-    def _exchange(self, values: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps(values) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except OSError:
-            line = ""
-        if not line:
-            code = self._process.wait()
-            raise HostFailure(
-                f"the process of {self.name} ended with code {code} in the middle of the measure",
-                do="code -9 often means that memory ran out: try fewer --clients",
-            )
-        answer: dict[str, Any] = json.loads(line)
-        if "failure" in answer:
-            raise ProtoflError.from_values(answer["failure"])
-        return answer
-
-    def close(self) -> None:
-        """End the process; its workers end with it."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.close()
-            self._process.wait(timeout=10)
-        except (OSError, subprocess.TimeoutExpired):
-            self.kill()
-        self._process.stdout.close()
-
-    def kill(self) -> None:
-        """End it in the middle of its work."""
-        self._process.kill()
-        self._process.wait()
-
-
 def _writable(options: dict[str, Any]) -> dict[str, Any]:
     return {k: str(v) if isinstance(v, Path) else v for k, v in options.items()}
 
@@ -363,25 +286,3 @@ def _ratio(measures: dict[str, list[dict[str, float]]]) -> dict[str, float] | No
     ours, theirs = ([m["total"] for m in measures[name]] for name in (OURS, THEIRS))
     pairs = spread([b / a for a, b in zip(ours, theirs, strict=True)])
     return pairs | {"median": statistics.median(theirs) / statistics.median(ours)}
-
-
-def machine() -> dict[str, Any]:
-    """What a figure depends on beside the code."""
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {
-        **versions(),
-        "system": platform.platform(),
-        "processor": _processor(),
-        "cores": len(usable_cores()),
-        "gpu": gpu,
-        "load_before": load,
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model n"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

@@ -1,10 +1,4 @@
-"""From a data set and a partitioner to every client's training and test rows.
-
-Without public data the data set's own training and test parts are pooled, partitioned, and each
-client's share is shuffled and split 75/25 (FedTGP, FedKTL, FedSA: "Implementation Details"). With
-public data (FedPKD, Sec. V-A) N samples of the training part are held out unlabelled, the data
-set's own test part is the global test set, and the rest of the training part is partitioned and
-split 75/25. Data that come already split keep their split.
+"""A split: which rows of a data set every client trains, validates and is tested on; its record.
 
 A split depends on the data, the partitioner with its options, and the seed; never on the method.
 """
@@ -12,8 +6,7 @@ A split depends on the data, the partitioner with its options, and the seed; nev
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -23,12 +16,6 @@ import torch
 from torch import Tensor
 
 from protofl.data.dataset import Dataset
-from protofl.data.subset import class_balanced, in_words
-from protofl.errors import UsageError
-from protofl.randomness import numpy_stream
-
-Partition = Callable[..., list[np.ndarray]]
-"""A partitioner with its options bound: by name all but ``config`` of its hook's arguments."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,190 +121,6 @@ class Split:
                 digest.update(f"{len(tensor)};".encode())
                 digest.update(tensor.numpy().astype("<i8").tobytes())
         return digest.hexdigest()
-
-
-def number_of_clients(data: Dataset, given: int | None, usual: int) -> int:
-    """M: as given, else as the data come split, else as usual."""
-    if given is None and data.split is not None:
-        return len(data.split)
-    return usual if given is None else given
-
-
-def kept_split(data: Dataset) -> list[str]:
-    """What to tell whoever names a partitioner of data that come already split."""
-    if data.split is None:
-        return []
-    return ["the data come already split over clients: that split is kept"]
-
-
-def make_split(
-    data: Dataset,
-    partition: Partition,
-    num_clients: int | None,
-    batch_size: int,
-    seed: int,
-    public: int = 0,
-    train_share: float = 0.75,
-    partitioner: str = "",
-    subset: float = 1,
-) -> Split:
-    """Split a data set over clients.
-
-    The partitioner is asked for enough samples per client to fill one training batch after the
-    split, ⌈batch_size / train_share⌉. Where the data are too few to give that to everyone it is
-    half the mean share instead, and at least 2, so that runs with many clients work; a note says
-    so.
-
-    Args:
-        data: The data; where they come already split, that split is used.
-        partition: The partitioner with its options bound. It is given the labels of the samples
-            to split and returns positions among these.
-        num_clients: M; None only for data that come already split.
-        batch_size: B.
-        seed: The effective seed; the split depends on no other randomness.
-        public: Samples of the training part to hold out as unlabelled public data.
-        train_share: Share of a client's samples that it trains on.
-        partitioner: The partitioner's name, for the record.
-        subset: What the clients get of the samples that are left, class-balanced: a share up to 1,
-            or above 1 their number.
-
-    Raises:
-        UsageError: The data can't be split this way.
-    """
-    if data.split is not None:
-        return _own_split(data, num_clients, public, subset)
-    if num_clients is None or num_clients < 1:
-        raise UsageError(f"a split needs at least 1 client, not {num_clients}", do="give --clients")
-
-    public_rows, test_rows, base = _hold_out(data, num_clients, seed, public)
-    notes: list[str] = []
-    if subset != 1:
-        total, chance = len(base), numpy_stream(seed, "split", "subset")
-        base = base[class_balanced(data.y.numpy()[base], subset, chance)]
-        notes.append(in_words(data.y.numpy()[base], total))
-    least = math.ceil(batch_size / train_share)
-    if num_clients * least > len(base):
-        lowered = max(2, len(base) // num_clients // 2)
-        if num_clients * lowered <= len(base):
-            notes.append(
-                f"{len(base)} samples are too few to fill a batch of {batch_size} for each of "
-                f"{num_clients} clients; asked for at least {lowered} samples each, not {least}"
-            )
-        least = lowered
-    shares = partition(
-        labels=data.y.numpy()[base],
-        num_classes=data.num_classes,
-        num_clients=num_clients,
-        min_samples=least,
-        generator=numpy_stream(seed, "split", "partition"),
-        notes=notes,
-    )
-    rows, sizes = _checked(shares, len(base), num_clients, partitioner or "the partitioner")
-
-    # Shuffle within every client at once: sort by client, then by a random key.
-    client = np.repeat(np.arange(num_clients), sizes)
-    keys = numpy_stream(seed, "split", "shuffle").random(len(rows))
-    rows = base[rows[np.lexsort((keys, client))]]
-    train_sizes = np.clip(np.floor(sizes * train_share + 1e-9).astype(np.int64), 1, sizes - 1)
-    pieces = np.stack([train_sizes, sizes - train_sizes], axis=1).reshape(-1)
-    return Split(
-        rows=torch.from_numpy(rows),
-        offsets=torch.from_numpy(np.concatenate([[0], np.cumsum(pieces)])),
-        public=public_rows,
-        global_test=test_rows,
-        partitioner=partitioner,
-        notes=notes,
-    )
-
-
-def _hold_out(
-    data: Dataset, num_clients: int, seed: int, public: int
-) -> tuple[Tensor | None, Tensor | None, np.ndarray]:
-    """Public rows, global test rows, and the rows that are left to partition.
-
-    One permutation serves both, the test rows first: so the global test set does not depend on
-    the number of public samples, and a larger public set contains the smaller.
-    """
-    if not public:
-        return None, None, np.arange(len(data.y), dtype=np.int64)
-    has_test = data.num_train < len(data.y)
-    tenth = 0 if has_test else max(1, data.num_train // 10)
-    largest = data.num_train - tenth - 2 * num_clients
-    if not 0 < public <= largest:
-        raise UsageError(
-            f"can't hold out {public} public samples",
-            f"the training part has {data.num_train} samples"
-            + (f", of which {tenth} are the global test set" if tenth else "")
-            + f", and {num_clients} clients need at least 2 each",
-            f"use --public with at most {largest}" if largest > 0 else "use fewer clients",
-        )
-    order = numpy_stream(seed, "split", "public").permutation(data.num_train).astype(np.int64)
-    if has_test:
-        test = np.arange(data.num_train, len(data.y), dtype=np.int64)
-    else:
-        test = np.sort(order[:tenth])
-    held = np.sort(order[tenth : tenth + public])
-    base = np.sort(order[tenth + public :])
-    return torch.from_numpy(held), torch.from_numpy(test), base
-
-
-def _checked(
-    shares: list[np.ndarray], num_samples: int, num_clients: int, name: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """All shares' positions one after another, and their sizes, if they are a partition."""
-    do = "this is an error in the partitioner, not in your options"
-    if len(shares) != num_clients:
-        raise UsageError(f"{name} returned {len(shares)} parts for {num_clients} clients", do=do)
-    sizes = np.array([len(share) for share in shares], dtype=np.int64)
-    for client in np.flatnonzero(sizes < 2):
-        raise UsageError(
-            f"empty client: client {client} of {num_clients} got {sizes[client]} of "
-            f"{num_samples} samples from {name}",
-            "a client needs at least 1 training and 1 test sample",
-            "use fewer clients, a larger beta, or another partitioner",
-        )
-    rows = np.concatenate([np.asarray(share).reshape(-1) for share in shares])
-    if not np.issubdtype(rows.dtype, np.integer):
-        raise UsageError(f"{name} returned rows of type {rows.dtype}", "rows are int64", do)
-    rows = rows.astype(np.int64)
-    if rows.min() < 0 or rows.max() >= num_samples:
-        raise UsageError(f"{name} returned rows outside 0…{num_samples - 1}", do=do)
-    twice = np.flatnonzero(np.bincount(rows, minlength=num_samples) > 1)
-    if twice.size:
-        raise UsageError(f"{name} gave row {twice[0]} to more than one place", do=do)
-    return rows, sizes
-
-
-def _own_split(data: Dataset, num_clients: int | None, public: int, subset: float) -> Split:
-    """The split that the data came with."""
-    own = data.split or []
-    if num_clients not in (None, len(own)):
-        raise UsageError(
-            f"these data come split over {len(own)} clients, not {num_clients}",
-            do=f"use --clients {len(own)}, or leave it out",
-        )
-    if public:
-        raise UsageError(
-            f"can't hold out {public} public samples: these data come already split",
-            do="give public samples of their own: --public npz:PATH",
-        )
-    if subset != 1:
-        raise UsageError(
-            "--subset takes a part before the data are split, and these come already split",
-            do="leave it out",
-        )
-    pieces = [part for pair in own for part in pair]
-    sizes = torch.tensor([len(part) for part in pieces], dtype=torch.int64)
-    for index in torch.nonzero(sizes == 0).flatten().tolist():
-        raise UsageError(
-            f"empty client: client {index // 2} of {len(own)} has no "
-            f"{('training', 'test')[index % 2]} sample in the data's own split",
-            do="repair the data set's files",
-        )
-    offsets = torch.zeros(len(pieces) + 1, dtype=torch.int64)
-    offsets[1:] = sizes.cumsum(0)
-    rows = torch.cat([part.long() for part in pieces]) if pieces else offsets[:0]
-    return Split(rows=rows, offsets=offsets, partitioner="own")
 
 
 def partition_record(splits: Sequence[Split], data: Dataset) -> dict[str, Any]:

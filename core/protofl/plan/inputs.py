@@ -14,7 +14,8 @@ from protofl.data.generators import ImageSource
 from protofl.data.npz import options_like
 from protofl.data.preparation import AsStored, Preparation, pixels_for
 from protofl.data.spec import PLURAL, Kind, SampleSpec, in_words
-from protofl.data.split import Split, kept_split, make_split
+from protofl.data.split import Split
+from protofl.data.splitting import kept_split, make_split
 from protofl.data.validation import with_validation
 from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError, UsageError

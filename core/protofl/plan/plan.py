@@ -18,7 +18,8 @@ from protofl.data.cache import to_stderr
 from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.preparation import Preparation
-from protofl.data.split import Split, majority_correct, number_of_clients
+from protofl.data.split import Split, majority_correct
+from protofl.data.splitting import number_of_clients
 from protofl.discovery.registry import Registry
 from protofl.machine.device import device_of
 from protofl.models.architecture import Architecture, SplitModel

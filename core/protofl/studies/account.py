@@ -21,7 +21,8 @@ import torch
 from protofl.data.cache import cache_file
 from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
-from protofl.data.split import Split, make_split
+from protofl.data.split import Split
+from protofl.data.splitting import make_split
 from protofl.discovery.registry import Registry
 from protofl.errors import UsageError
 from protofl.hookspecs.markers import hookimpl

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from protofl.data.split import make_split
+from protofl.data.splitting import make_split
 from protofl.errors import UsageError
 from protofl.plugin.choice import Choice
 from protofl.testing import toy

@@ -6,17 +6,12 @@ Everything goes in through the public way: plugins that are not installed are gi
 
 from __future__ import annotations
 
-import copy
-import json
-import math
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import protofl as pf
 from protofl.hosts.jobs import Train, TrainReply
@@ -29,106 +24,24 @@ from protofl.testing.toy_data import dataset as dataset
 from protofl.testing.toy_data import make_data as make_data
 from protofl.testing.toy_data import make_images as make_images
 from protofl.testing.toy_data import random_batch as random_batch
+from protofl.testing.toy_models import CNN as CNN
+from protofl.testing.toy_models import EMBEDDING as EMBEDDING
+from protofl.testing.toy_models import NORM as NORM
+from protofl.testing.toy_models import PIXELS as PIXELS
+from protofl.testing.toy_models import TWO_LAYERS as TWO_LAYERS
+from protofl.testing.toy_models import Extractor as Extractor
+from protofl.testing.toy_models import Head as Head
+from protofl.testing.toy_models import architecture as architecture
+from protofl.testing.toy_models import group as group
+from protofl.testing.toy_state import client_state as client_state
+from protofl.testing.toy_state import count_floats as count_floats
+from protofl.testing.toy_state import header as header
+from protofl.testing.toy_state import own_state as own_state
+from protofl.testing.toy_state import same as same
+from protofl.testing.toy_state import server_state as server_state
 from protofl.views.client import Client
 from protofl.views.records import ClientRecord, ServerRecord
 from protofl.views.server import Server
-
-# --- models -----------------------------------------------------------------------------------
-
-
-Extractor = Callable[[pf.SampleSpec, int], nn.Module]
-"""What a sample is, K → a module from samples to K features."""
-Head = Callable[[int, int], nn.Module]
-"""K, C → a module from features to scores."""
-
-
-def _cnn(sample: pf.SampleSpec, K: int) -> nn.Module:
-    channels, height, width = sample.shape
-    width = 4 * ((height - 2) // 2) * ((width - 2) // 2)
-    convolution = [nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
-    return nn.Sequential(*convolution, nn.Linear(width, K), nn.Tanh())
-
-
-def _norm(sample: pf.SampleSpec, K: int) -> nn.Module:
-    flat = [nn.Flatten(), nn.Linear(math.prod(sample.shape), K)]
-    return nn.Sequential(*flat, nn.BatchNorm1d(K), nn.Tanh())
-
-
-def _pixels(sample: pf.SampleSpec, K: int) -> nn.Module:
-    return nn.Flatten()
-
-
-class _MeanEmbedding(nn.Module):
-    def __init__(self, vocabulary: int, width: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        mean: Tensor = self.embedding(x).mean(1)
-        return mean
-
-
-def _embedding(sample: pf.SampleSpec, K: int) -> nn.Module:
-    return nn.Sequential(_MeanEmbedding(sample.vocabulary, 6), nn.Linear(6, K), nn.Tanh())
-
-
-def _linear(K: int, C: int) -> nn.Module:
-    return nn.Linear(K, C)
-
-
-def _two_layers(K: int, C: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(K, 5), nn.ReLU(), nn.Linear(5, C))
-
-
-def _build(
-    extractor: Extractor, head: Head, sample: pf.SampleSpec, num_classes: int, feature_dim: int
-) -> pf.SplitModel:
-    f = extractor(sample, feature_dim)
-    return pf.SplitModel(f, head(feature_dim, num_classes), feature_dim)
-
-
-def architecture(
-    name: str, extractor: Extractor, head: Head = _linear, words: str = "linear"
-) -> pf.Architecture:
-    """An architecture; its evaluation batch is small, so that several are needed."""
-    return pf.Architecture(name, partial(_build, extractor, head), False, 7, words)
-
-
-CNN = architecture("cnn", _cnn)
-NORM = architecture("norm", _norm)
-PIXELS = architecture("pixels", _pixels)
-EMBEDDING = architecture("embedding", _embedding)
-TWO_LAYERS = architecture("cnn-mlp", _cnn, _two_layers, "5")
-
-
-def group(
-    *members: pf.Architecture, K: int = 8, side: int = SIDE, kinds: Sequence[str] = ("image",)
-) -> type:
-    """A model group plugin of these architectures."""
-    taken = tuple(kinds)
-
-    class Group:
-        """Toy models."""
-
-        kinds: tuple[str, ...] = taken
-        feature_dim: int = K
-        min_side: int = side
-        channels: int | None = None
-
-        @pf.hookimpl
-        def architectures(self, config: pf.Config) -> list[pf.Architecture]:
-            """As they were given."""
-            return [*members]
-
-        @pf.hookimpl
-        def server_architectures(self, config: pf.Config) -> list[pf.Architecture]:
-            """A small one under the name that servers ask for."""
-            return [architecture("resnet56", _norm)]
-
-    return Group
-
-
-# --- a run ------------------------------------------------------------------------------------
 
 
 def make_plan(
@@ -290,78 +203,7 @@ class Toy:
         return loss(batch, output, 0)
 
 
-# --- what is compared -------------------------------------------------------------------------
-
-
-def client_state(record: ClientRecord) -> Any:  # noqa: ANN401 - a nested value
-    """All that a client keeps, as one nested value that later changes don't reach."""
-    modules = {name: slot.module.state_dict() for name, slot in record.slots()}
-    kept = (record.model.state_dict(), modules, record.state, dict(record.received), record.round)
-    scratch = {owner: values for owner, values in record.scratch.items() if values}
-    return copy.deepcopy((*kept, scratch))
-
-
-def own_state(record: ClientRecord) -> Any:  # noqa: ANN401 - a nested value
-    """What a client is between its jobs: all but its download and its frozen modules."""
-    modules = {name: slot.module.state_dict() for name, slot in record.slots() if slot.train}
-    return copy.deepcopy((record.model.state_dict(), modules, record.state))
-
-
-def server_state(record: ServerRecord) -> Any:  # noqa: ANN401 - a nested value
-    """All that the server keeps."""
-    modules = {
-        f"{owner}/{name}": module.state_dict()
-        for owner, found in record.modules.items()
-        for name, module in found.items()
-    }
-    state = {owner: values for owner, values in record.state.items() if values}
-    return copy.deepcopy((dict(record.knowledge), modules, state, record.round))
-
-
-def same(a: Any, b: Any) -> bool:  # noqa: ANN401 - nested values
-    """Whether two nested values are equal, tensors bit for bit."""
-    if isinstance(a, torch.Tensor):
-        return (
-            isinstance(b, torch.Tensor)
-            and a.dtype == b.dtype
-            and a.shape == b.shape
-            and torch.equal(_bits(a), _bits(b))
-        )
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
-    return bool(a == b) or (a != a and b != b)
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    """A tensor's memory; there is no NumPy for some types."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-
-
 def fingerprint(toy: Toy) -> Any:  # noqa: ANN401 - a nested value
     """Everything that a run leaves, of the server and all clients."""
     clients = [client_state(toy.client(i)) for i in range(toy.plan.info.num_clients)]
     return toy.lines, server_state(toy.server), clients
-
-
-def header(blob: bytes) -> dict[str, Any]:
-    """The header of safetensors bytes, read by hand: {name: {dtype, shape, …}}."""
-    if not blob:
-        return {}
-    (length,) = struct.unpack("<Q", blob[:8])
-    found: dict[str, Any] = json.loads(blob[8 : 8 + length])
-    found.pop("__metadata__", None)
-    return found
-
-
-def count_floats(blob: bytes) -> int:
-    """Elements of floating-point tensors that are no buffers, counted in the header."""
-    total = 0
-    for name, entry in header(blob).items():
-        if entry["dtype"] in ("F64", "F32", "F16", "BF16") and "/buffer/" not in name:
-            elements = 1
-            for size in entry["shape"]:
-                elements *= size
-            total += elements
-    return total

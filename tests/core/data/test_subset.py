@@ -8,7 +8,7 @@ import numpy as np
 import protofl as pf
 import pytest
 import torch
-from protofl.data.split import make_split
+from protofl.data.splitting import make_split
 from protofl.data.subset import class_balanced
 from protofl.plan.settings import build
 from protofl.testing import toy as toyfed

@@ -1,0 +1,35 @@
+"""The machine on which figures were measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from protofl.machine.cores import usable_cores
+from protofl.version import versions
+
+
+def machine() -> dict[str, Any]:
+    """What a figure depends on beside the code."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        **versions(),
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": len(usable_cores()),
+        "gpu": gpu,
+        "load_before": load,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model n"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

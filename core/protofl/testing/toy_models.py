@@ -1,0 +1,113 @@
+"""Small models for tests: architectures of images and tokens, with one head or another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from torch import Tensor, nn
+
+import protofl as pf
+from protofl.testing.toy_data import SIDE
+
+Extractor = Callable[[pf.SampleSpec, int], nn.Module]
+"""What a sample is, K → a module from samples to K features."""
+
+
+Head = Callable[[int, int], nn.Module]
+"""K, C → a module from features to scores."""
+
+
+def _cnn(sample: pf.SampleSpec, K: int) -> nn.Module:
+    channels, height, width = sample.shape
+    width = 4 * ((height - 2) // 2) * ((width - 2) // 2)
+    convolution = [nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    return nn.Sequential(*convolution, nn.Linear(width, K), nn.Tanh())
+
+
+def _norm(sample: pf.SampleSpec, K: int) -> nn.Module:
+    flat = [nn.Flatten(), nn.Linear(math.prod(sample.shape), K)]
+    return nn.Sequential(*flat, nn.BatchNorm1d(K), nn.Tanh())
+
+
+def _pixels(sample: pf.SampleSpec, K: int) -> nn.Module:
+    return nn.Flatten()
+
+
+class _MeanEmbedding(nn.Module):
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean: Tensor = self.embedding(x).mean(1)
+        return mean
+
+
+def _embedding(sample: pf.SampleSpec, K: int) -> nn.Module:
+    return nn.Sequential(_MeanEmbedding(sample.vocabulary, 6), nn.Linear(6, K), nn.Tanh())
+
+
+def _linear(K: int, C: int) -> nn.Module:
+    return nn.Linear(K, C)
+
+
+def _two_layers(K: int, C: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(K, 5), nn.ReLU(), nn.Linear(5, C))
+
+
+def _build(
+    extractor: Extractor, head: Head, sample: pf.SampleSpec, num_classes: int, feature_dim: int
+) -> pf.SplitModel:
+    f = extractor(sample, feature_dim)
+    return pf.SplitModel(f, head(feature_dim, num_classes), feature_dim)
+
+
+def architecture(
+    name: str, extractor: Extractor, head: Head = _linear, words: str = "linear"
+) -> pf.Architecture:
+    """An architecture; its evaluation batch is small, so that several are needed."""
+    return pf.Architecture(name, partial(_build, extractor, head), False, 7, words)
+
+
+def group(
+    *members: pf.Architecture, K: int = 8, side: int = SIDE, kinds: Sequence[str] = ("image",)
+) -> type:
+    """A model group plugin of these architectures."""
+    taken = tuple(kinds)
+
+    class Group:
+        """Toy models."""
+
+        kinds: tuple[str, ...] = taken
+        feature_dim: int = K
+        min_side: int = side
+        channels: int | None = None
+
+        @pf.hookimpl
+        def architectures(self, config: pf.Config) -> list[pf.Architecture]:
+            """As they were given."""
+            return [*members]
+
+        @pf.hookimpl
+        def server_architectures(self, config: pf.Config) -> list[pf.Architecture]:
+            """A small one under the name that servers ask for."""
+            return [architecture("resnet56", _norm)]
+
+    return Group
+
+
+CNN = architecture("cnn", _cnn)
+
+
+NORM = architecture("norm", _norm)
+
+
+PIXELS = architecture("pixels", _pixels)
+
+
+EMBEDDING = architecture("embedding", _embedding)
+
+
+TWO_LAYERS = architecture("cnn-mlp", _cnn, _two_layers, "5")
