@@ -23,12 +23,13 @@ from protofl import functional as F
 from torch import Tensor
 
 from protofl_plugins import distilling as D
+from protofl_plugins import per_architecture as A
 
 
-class FedDF(D.ModelPerArchitecture):
+class FedDF(A.ModelPerArchitecture):
     """The server fuses the clients' models by distilling their ensemble (Lin et al., 2020)."""
 
-    class Config(D.ArchitecturesConfig):
+    class Config(A.ArchitecturesConfig):
         """Options."""
 
         paper_epochs = {"local_epochs": 30, "server_epochs": 5}
@@ -65,8 +66,8 @@ class FedDF(D.ModelPerArchitecture):
         fused = pf.Payload()
         if not server.config.server_epochs:
             return fused
-        teacher = D.public_logits_of(server, uploads).mean(0)
-        for name in D.architectures_of(server, uploads):
+        teacher = A.public_logits_of(server, uploads).mean(0)
+        for name in A.architectures_of(server, uploads):
             student = server.build(name)
             pf.load_weights(student, server.knowledge, f"model@{name}")
             self._distil(server, student, teacher, name)

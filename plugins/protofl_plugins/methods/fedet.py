@@ -26,12 +26,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from protofl_plugins import distilling as D
+from protofl_plugins import per_architecture as A
 
 
-class FedET(D.TrainsServerModel, D.ModelPerArchitecture):
+class FedET(D.TrainsServerModel, A.ModelPerArchitecture):
     """Small client models teach a large server model, share its last layer (Cho et al., 2022)."""
 
-    class Config(D.ArchitecturesConfig):
+    class Config(A.ArchitecturesConfig):
         """Options, with the paper's symbols."""
 
         paper_epochs = {"local_epochs": 10, "server_epochs": 10}
@@ -77,8 +78,8 @@ class FedET(D.TrainsServerModel, D.ModelPerArchitecture):
         model = server.modules["model"] = server.build(config.server_model or server.architecture)
         start = super().setup_server(server)
         layer = _layer(pf.pack_weights(model, "model"))
-        for name in D.architectures_of(server, server.clients):
-            start.update(D.renamed(layer, "model", f"model@{name}"))
+        for name in A.architectures_of(server, server.clients):
+            start.update(A.renamed(layer, "model", f"model@{name}"))
         return start
 
     @pf.hookimpl
@@ -90,7 +91,7 @@ class FedET(D.TrainsServerModel, D.ModelPerArchitecture):
         own = pf.pack_weights(model, "model")
         pf.load_weights(model, own | pf.average_weights(layers, "model"), "model")
 
-        z = D.public_logits_of(server, uploads)
+        z = A.public_logits_of(server, uploads)
         label = F.ensemble_logits(z).argmax(1)
         weights = F.variance_weights(z) * (z.argmax(2) != label)
         total = weights.sum(0)
@@ -107,7 +108,7 @@ class FedET(D.TrainsServerModel, D.ModelPerArchitecture):
         D.train_on_public(server, model, loss, epochs=epochs, lr=lr, momentum=momentum)
         known = pf.Payload()
         for name in dict.fromkeys(k.split("/")[0] for k in server.knowledge if "@" in k):
-            known.update(D.renamed(_layer(pf.pack_weights(model, "model")), "model", name))
+            known.update(A.renamed(_layer(pf.pack_weights(model, "model")), "model", name))
         return known
 
 
