@@ -42,6 +42,8 @@ def _cell(entry: Entry) -> str:
     if entry.state == "empty":
         return "–"
     ours, published, apart = lines_of(entry)
+    if entry.partial:  # in brackets below, so that columns stay narrow
+        ours = f"{entry.figures}\n(" + entry.partial.replace(", ", ",\n") + ")"
     return "\n".join(part for part in (ours or "·", published, apart) if part)
 
 
@@ -67,6 +69,7 @@ def show_plan(plan: StudyPlan) -> None:
     rows = []
     for run in plan.runs:
         state = "data not here" if run.missing else _state(run.done, run.rounds)
+        state += ", diverged" * run.diverged
         hours = "" if run.seconds is None else _hours(run.seconds)
         steps = f"{run.steps:,}" if run.steps else ""
         rows.append((run.name, str(run.cells), state, steps, hours))

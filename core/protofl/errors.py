@@ -48,7 +48,7 @@ class ProtoflError(Exception):
     @staticmethod
     def from_values(values: Mapping[str, Any]) -> ProtoflError:
         """The error that `to_values` wrote down, with its traceback as the cause."""
-        known = {kind.__name__: kind for kind in (UsageError, HostFailure, Late)}
+        known = {kind.__name__: kind for kind in (UsageError, HostFailure, Late, Diverged)}
         kind = known.get(str(values["error"]), RunFailure)
         error: ProtoflError = kind(values["what"], values["near"], values["do"])
         error.__cause__ = RuntimeError(values["trace"])
@@ -63,6 +63,10 @@ class UsageError(ProtoflError):
 
 class RunFailure(ProtoflError):
     """The run started and failed; finished rounds are saved (exit code 1)."""
+
+
+class Diverged(RunFailure):
+    """Training or the server made NaN or infinity; the same run would again."""
 
 
 class Overtime(BaseException):

@@ -7,8 +7,10 @@ import re
 
 import protofl as pf
 import pytest
+from protofl.studies.cells import Change
 from protofl.studies.finding import collections
 from protofl.studies.pictures import draw
+from protofl.studies.planning import plan_study
 from protofl.studies.study import Study
 
 STUDY = """
@@ -154,6 +156,16 @@ def test_a_plan_starts_nothing(done, cli):
     assert re.search(r"local, practical +1 +2 of 3", shown.output)
     assert "2, 0 of them finished" in shown.output and "hours with one host" in shown.output
     assert pf.load_run(folder / "runs" / next((folder / "runs").glob("local*"))).rounds_done == 2
+
+
+def test_a_run_with_another_seed_is_not_the_one_that_is_wanted(done, few, data_dir):
+    folder, _, _ = done
+    how = {"runs": folder / "runs", "datasets": {"digits": few}, "data_dir": data_dir}
+    found = pf.reproduce(str(folder / "table.toml"), start=False, seed=7, **how)
+    assert {(entry.state, entry.why) for entry in found.entries.values()} == {("not run", "")}
+    change = Change(datasets=how["datasets"], options={"data_dir": data_dir, "seed": 7})
+    planned = plan_study(found.study, change, how["runs"], measure=False)
+    assert [run.done for run in planned.runs] == [0, 0]
 
 
 def test_files(done, cli, tmp_path):

@@ -67,6 +67,11 @@ SKIP = typer.Option(
     help="Leave cells empty whose data or weights are not here.",
     rich_help_panel="Runs",
 )
+AGAIN = typer.Option(
+    "--again",
+    help="Do runs again that diverged before, though nothing has changed since.",
+    rich_help_panel="Runs",
+)
 AT_ONCE = _how(
     "at-once",
     "N",
@@ -103,6 +108,7 @@ def reproduce(
     runs: Annotated[Path, RUNS] = Path("runs"),
     no_run: Annotated[bool, NO_RUN] = False,
     skip_missing: Annotated[bool, SKIP] = False,
+    again: Annotated[bool, AGAIN] = False,
     at_once: Annotated[int | None, AT_ONCE] = None,
     device: Annotated[str | None, DEVICE] = None,
     engine: Annotated[str | None, ENGINE] = None,
@@ -160,9 +166,8 @@ def reproduce(
     if plan:
         _plan(found, change, runs)
         return
-    result = _done(
-        found, change, runs, start=not no_run, skip_missing=skip_missing, at_once=at_once
-    )
+    how = {"skip_missing": skip_missing, "again": again, "at_once": at_once}
+    result = _done(found, change, runs, start=not no_run, **how)
     from protofl_cli.study_tables import show_result
 
     if form in PICTURES and out is not None:
@@ -184,7 +189,7 @@ def reproduce(
         if out is not None:
             out.expanduser().write_text(as_text(result, form or "md"), encoding="utf-8")
             render.line(f"study: {out}", "dim")
-    if any(entry.state == "failed" for entry in result.entries.values()):
+    if any(entry.state in ("failed", "broken off") for entry in result.entries.values()):
         raise typer.Exit(1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ class Doing:
         part = next((part for run in there if (part := wanted.part_of(run))), None)
         part = part or next(filter(wanted.can_extend, there), None)
         load, done = workload(plan), part.rounds_done if part else 0
+        ended = wanted.failed_before(part) if part and done < s.rounds * s.trials else None
         found: dict[str, Any] = {
             "identity": wanted.identity,
             "folder": str(part.folder) if part else None,
@@ -87,6 +89,7 @@ class Doing:
             **_asked(plan),
             "device": plan.device.type,
             "steps": steps_in(load),
+            "failed_before": asdict(ended) if ended else None,
         }
         if done < s.rounds * s.trials:
             alike = _without(request.options, "seed", "trials", "rounds")

@@ -10,6 +10,7 @@ from protofl.batch import events
 from protofl.batch.sharing import placed
 from protofl.batch.wanted import Outcome, Tried, Wanted
 from protofl.errors import ProtoflError, UsageError
+from protofl.folder.failure import Failure
 from protofl.request.request import Request
 
 Message = Mapping[str, Any]
@@ -87,6 +88,8 @@ class Tries:
         """Take what it came to."""
         known = {k: v for k, v in message.items() if k in Tried.__dataclass_fields__}
         known["folder"] = Path(known["folder"]) if known.get("folder") else None
+        if ended := known.get("failed_before"):
+            known["failed_before"] = Failure(**ended)
         self.found[wanted] = Tried(wanted, **{**known, "error": error})
         follow(events.Trying(self.found[wanted], len(self.found), self._count))
 

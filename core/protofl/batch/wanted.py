@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from protofl.errors import ProtoflError
+from protofl.folder.failure import Failure
 from protofl.recorded.run import Run, load_run
 from protofl.request.request import Request
 
@@ -44,6 +45,7 @@ class Tried:
         steps: Mini-batches that all of its clients train on, as far as they are known beforehand.
         seconds: What the rest of it takes with one host, by measured steps; None where nothing was
             measured (`protofl.batch.batch.Batch.try_all`).
+        failed_before: Why it ended where it is unfinished, and would end again; None for nothing.
     """
 
     wanted: Wanted
@@ -57,6 +59,7 @@ class Tried:
     device: str = "cpu"
     steps: int = 0
     seconds: float | None = None
+    failed_before: Failure | None = None
 
     @property
     def finished(self) -> bool:

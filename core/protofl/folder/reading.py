@@ -20,9 +20,10 @@ from protofl.files.lock import LOCK, is_held
 CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 PARTITION, MANIFEST = "partition.json", "checkpoint/manifest.json"
 TRACKING = "tracking.json"
+FAILURE = "failure.json"
 
 FOLDERS = ("checkpoint/", "parked/", "profile/", "observed/", "uploads/")
-OWN = (CONFIG, METRICS, SUMMARY, PARTITION, TRACKING, *FOLDERS)
+OWN = (CONFIG, METRICS, SUMMARY, PARTITION, TRACKING, FAILURE, *FOLDERS)
 """What a run writes into its folder."""
 
 FINISHED, UNFINISHED, GOING_ON, DAMAGED = "finished", "unfinished", "going on", "damaged"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from protofl.errors import RunFailure
+from protofl.errors import Diverged, RunFailure
 from protofl.gate.contents import Contents
 from protofl.gate.declared import Declared
 from protofl.gate.decoding import Decoder
@@ -53,7 +53,8 @@ class DownloadGate:
         except Fault as fault:
             near = "" if fault.rule == "finite" else f"{fault.rule}: {RULES[fault.rule]}"
             who = f"it was made by {self._declared.sender}"
-            raise RunFailure(f"it holds {fault.words}", near, who) from None
+            kind = Diverged if fault.rule == "finite" else RunFailure
+            raise kind(f"it holds {fault.words}", near, who) from None
 
     def _opened(self, blob: bytes, client: Client) -> Payload:
         forms = self._contents.forms(blob)

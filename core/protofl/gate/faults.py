@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from protofl.errors import RunFailure
+from protofl.errors import Diverged, RunFailure
 from protofl.files.header import quoted
 from protofl.wire.payload import Payload
 
@@ -55,7 +55,8 @@ def refused_upload(client: int, round: int, fault: Fault) -> RunFailure:
         "missing": f"declare it optional in the method's upload_rules, or {skip}",
         "shape": f"declare shapes that may vary in the method's upload_rules, or {skip}",
     }
-    return RunFailure(
+    kind = Diverged if fault.rule == "finite" else RunFailure
+    return kind(
         f"client {client} sent {fault.words} in round {round}", near, do.get(fault.rule, skip)
     )
 
@@ -80,8 +81,8 @@ def expect_finite(
         do: What to do about it.
 
     Raises:
-        RunFailure: What a hook of the server returned is not finite; it names the hook.
+        Diverged: What a hook of the server returned is not finite; it names the hook.
     """
     bad = Payload(update).nonfinite()
     if bad is not None:
-        raise RunFailure(f"{maker} made {bad!r} with NaN or infinity", near, do)
+        raise Diverged(f"{maker} made {bad!r} with NaN or infinity", near, do)

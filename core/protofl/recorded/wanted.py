@@ -11,6 +11,7 @@ from typing import Any
 from protofl.dry_step.step import dry_step
 from protofl.errors import UsageError
 from protofl.files.replacing import unused
+from protofl.folder.failure import Failure, kept_in, repeated
 from protofl.folder.run_folder import name_of
 from protofl.identity.identity import (
     FIGURES,
@@ -179,6 +180,14 @@ class Wanted:
         dry_step(self.plan)
         return "rounds" in self.plan.info.asked
 
+    @property
+    def _device(self) -> str:
+        return self.plan.device.type
+
+    def failed_before(self, run: Run) -> Failure | None:
+        """Why a run that would go on ended, where it would end so again."""
+        return repeated(run.folder, self._device)
+
     # --- what is made -----------------------------------------------------------------------------
 
     def can_extend(self, run: Run) -> bool:
@@ -204,7 +213,8 @@ class Wanted:
         request = Request(options, out=run.folder, resume=True, extra=self.request.extra)
         request.said = options["options"]
         try:
-            start(request, self.progress, idle)
+            with kept_in(run.folder, self._device):
+                start(request, self.progress, idle)
         except UsageError as error:
             self.note(f"{run.folder} can't go on ({error.what}); another run is begun")
             return None
@@ -221,7 +231,8 @@ class Wanted:
     def begun(self, runs: Path, idle: Idle | None) -> Run:
         """Make the run, in a folder of its own."""
         folder = unused(runs / name_of(*words_of(self.plan), self.identity[:8]))
-        start(replace(self.request, out=folder), self.progress, idle, self.plan)
+        with kept_in(folder, self._device):
+            start(replace(self.request, out=folder), self.progress, idle, self.plan)
         settings = self.plan.settings
         return load_run(folder).part(range(settings.trials), settings.rounds)
 

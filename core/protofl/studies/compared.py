@@ -14,7 +14,7 @@ from protofl.errors import UsageError, unknown
 from protofl.recorded.once import find
 from protofl.recorded.run import Run
 from protofl.studies.cells import Change
-from protofl.studies.doing import Done
+from protofl.studies.done import Done
 from protofl.studies.missing import check_here
 from protofl.studies.study import Study
 

@@ -82,11 +82,16 @@ def _has(owner: str, request: Request) -> bool:
     return owner in OWNERS | names | {*terms}
 
 
+def registry_of(request: Request) -> Registry:
+    """The plugins of a run, classes among them that aren't installed."""
+    options = request.options
+    return Registry(options.get("block") or (), request.extra, options.get("classes"))
+
+
 def needs_generator(request: Request) -> bool:
     """Whether a run's method, or one that it has hooks of, needs an image generator."""
-    options = request.options
+    options, registry = request.options, registry_of(request)
     names = {str(options.get("method")), *map(str, options.get("use", {}).values())}
-    registry = Registry(options.get("block") or (), request.extra)
     loaded: list[Any] = [registry.load("method", name) for name in names]
     return any(getattr(plugin, "needs_generator", False) for plugin in loaded)
 
@@ -98,7 +103,7 @@ def generator_class(request: Request) -> Any:  # noqa: ANN401 - a plugin's class
         UsageError: It is not installed.
     """
     name = str(request.options.get("generator", "tiny-style")).partition(":")[0]
-    return Registry(request.options.get("block") or (), request.extra).load("generator", name)
+    return registry_of(request).load("generator", name)
 
 
 def _of_generator(request: Request) -> Mapping[str, str]:

@@ -24,20 +24,19 @@ def whole(cell: Cell, runs: Path) -> Run | None:
     found = find(request, runs)
     if found is not None or not cell.begun or not cell.rounds or cell.rounds >= cell.begun:
         return found
-    begun = replace(request, options={**request.options, "rounds": cell.begun})
-    run = longest(begun, runs)
-    trials = range(int(request.options.get("trials", 1)))
-    if run is None or run.config["seed"] != request.options.get("seed", 0):
-        return None
-    if any(len(run.rows_of(trial)) < cell.rounds for trial in trials):
-        return None
-    try:
-        return run.part(trials, cell.rounds)
-    except UsageError:
-        return None
+    wanted = Wanted.of(replace(request, options={**request.options, "rounds": cell.begun}), ignore)
+    seed, trials = wanted.plan.settings.seed, range(wanted.plan.settings.trials)
+    for run in wanted.candidates(runs.expanduser()):
+        far = all(len(run.rows_of(trial)) >= cell.rounds for trial in trials)
+        if run.config["seed"] == seed and far:
+            try:
+                return run.part(trials, cell.rounds)
+            except UsageError:
+                continue
+    return None
 
 
-def longest(request: Request, runs: Path) -> Run | None:
-    """The run that is there with the most rounds, whole or not."""
-    found = Wanted.of(request, ignore).candidates(runs.expanduser())
-    return found[0] if found else None
+def begun(request: Request, runs: Path) -> Run | None:
+    """The run that would go on to be the one that is asked for, with the most rounds."""
+    wanted = Wanted.of(request, ignore)
+    return next(filter(wanted.can_extend, wanted.candidates(runs.expanduser())), None)

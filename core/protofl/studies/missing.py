@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError, UsageError
 from protofl.files.folders import default_data_dir
 from protofl.options.declared import Config, consents
@@ -16,7 +15,7 @@ from protofl.plugin.choice import choose
 from protofl.request.request import Request
 from protofl.studies.account import data_choice, outline_of
 from protofl.studies.cells import Cell
-from protofl.studies.given import files_in, generator_class, needs_generator
+from protofl.studies.given import files_in, generator_class, needs_generator, registry_of
 
 
 def check_here(
@@ -61,7 +60,7 @@ def _lacks(
     """Why a run has no data, or no generator; None where it has."""
     options = request.options
     folder = Path(options.get("data_dir") or default_data_dir())
-    registry = Registry(options.get("block") or (), request.extra, options.get("classes"))
+    registry = registry_of(request)
     try:
         if kind == "generator":
             text = build({k: v for k, v in options.items() if v is not None}).generator

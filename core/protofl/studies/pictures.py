@@ -120,12 +120,29 @@ def _curves(result: StudyResult, column: str) -> Figure:
         entry = result[row, column]
         trials = [dict(points) for points in entry.curve.values() if points]
         if trials:
-            rounds = sorted(set.intersection(*map(set, trials)))
-            each = np.array([[points[n] for n in rounds] for points in trials])
-            x = np.array([n + 1 for n in rounds], dtype=np.float64)
-            curves[result.study.rows[row].label] = Curve(x, each)
+            curves[_label(result, row, entry)] = _curve(trials)
     figure = result.study.figure_of(result.rows[0], column)
     return curve_chart(curves, _axis(result, column), "rounds", whole=True, target=figure.target)
+
+
+def _curve(trials: list[dict[int, float]]) -> Curve:
+    """A curve of trials, {round: figure}; those that broke off before the longest are apart."""
+    far = max(max(points) for points in trials)
+    whole, others = ([p for p in trials if (max(p) == far) == long] for long in (True, False))
+    rounds = sorted(set.intersection(*map(set, whole)))
+    each = np.array([[points[n] for n in rounds] for points in whole])
+    broken = [(_rounds(sorted(p)), np.array([p[n] for n in sorted(p)])) for p in others]
+    return Curve(_rounds(rounds), each, tuple(broken))
+
+
+def _rounds(numbers: list[int]) -> np.ndarray:
+    return np.array([number + 1 for number in numbers], dtype=np.float64)
+
+
+def _label(result: StudyResult, row: str, entry: Entry) -> str:
+    """A row's name in a picture, with what its figures are of where that is not all."""
+    label = result.study.rows[row].label
+    return f"{label} ({entry.partial})" if entry.partial else label
 
 
 def _axis(result: StudyResult, column: str) -> str:
@@ -147,7 +164,8 @@ def _bars(result: StudyResult) -> Figure:
             line = result.study.columns[column]
             entry, name = result[row, column], ", ".join(filter(None, [line.group, line.label]))
             if entry.mean is not None:
-                series.setdefault(label, {})[name] = (entry.mean, entry.std or 0.0)
+                own = _label(result, row, entry)
+                series.setdefault(own, {})[name] = (entry.mean, entry.std or 0.0)
             if (published := entry.published) is not None:
                 theirs = series.setdefault(f"{label}, published", {})
                 theirs[name] = (published.mean, published.std or 0.0)

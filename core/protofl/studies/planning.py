@@ -9,11 +9,12 @@ from pathlib import Path
 
 from protofl.batch.estimate import pace, seconds_of, steps_in, workload
 from protofl.errors import UsageError
+from protofl.folder.failure import repeated
 from protofl.plan.plan import Plan
 from protofl.studies.account import plan_of
 from protofl.studies.cells import Cell, Change
-from protofl.studies.doing import Done, needs_run
-from protofl.studies.looking import longest, whole
+from protofl.studies.done import Done, needs_run
+from protofl.studies.looking import begun, whole
 from protofl.studies.missing import check_here
 from protofl.studies.places import place_of
 from protofl.studies.result import facts_of
@@ -35,6 +36,7 @@ class PlannedRun:
         seconds: What is left takes with one host; None where that was not measured.
         missing: What its data or weights lack; empty for nothing.
         folder: Where it is.
+        diverged: Whether it did, and would again, so that it is not done.
     """
 
     name: str
@@ -45,6 +47,7 @@ class PlannedRun:
     seconds: float | None = None
     missing: str = ""
     folder: Path | None = None
+    diverged: bool = False
 
     @property
     def finished(self) -> bool:
@@ -136,10 +139,11 @@ def _planned(
 ) -> PlannedRun:
     load, rounds = workload(plan), plan.settings.rounds * plan.settings.trials
     lacks = missing.get(cell.key)
-    known = None if lacks else whole(cell, folder) or longest(cell.request(), folder)
+    known = None if lacks else whole(cell, folder) or begun(cell.request(), folder)
     finished = 0 if known is None else min(known.rounds_done, rounds)
+    ended = finished < rounds and known and repeated(known.folder, plan.device.type)
     seconds = None
-    if measure and finished < rounds:
+    if measure and finished < rounds and not ended:
         s = plan.settings
         kind = f"{s.method} {s.models} {s.batch_size} {s.feature_dim} {plan.info.sample}"
         if kind not in paces:
@@ -154,6 +158,7 @@ def _planned(
         seconds,
         _without(cell, lacks),
         None if known is None else known.folder,
+        bool(ended),
     )
 
 

@@ -44,6 +44,7 @@ def reproduce(
     runs: str | Path = "runs",
     start: bool = True,
     skip_missing: bool = False,
+    again: bool = False,
     at_once: int | None = None,
     follow: events.Follow = events.ignore,
     **options: Any,  # noqa: ANN401 - as `protofl.run` takes them
@@ -64,6 +65,7 @@ def reproduce(
         runs: The folder of runs; what is there is not repeated.
         start: Whether runs are started; otherwise only those that are there are read.
         skip_missing: Whether cells whose data or weights lack are left empty.
+        again: Whether runs are done again that diverged before, though nothing has changed since.
         at_once: Runs that are done at once; None as many as there are cores, 0 in this process.
         follow: Called with every event of the runs (`protofl.batch.events`).
         **options: Further options of all runs, as `protofl.run` takes them.
@@ -93,6 +95,7 @@ def reproduce(
         runs,
         start=start,
         skip_missing=skip_missing,
+        again=again,
         at_once=at_once,
         follow=follow,
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-State = Literal["done", "empty", "missing", "failed", "not run", "not reached"]
+State = Literal["done", "empty", "missing", "failed", "broken off", "not run", "not reached"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Entry:
     Attributes:
         row: Its row.
         column: Its column.
-        state: ``done``; ``empty`` in the paper; ``missing`` data or weights; ``failed``; ``not
+        state: ``done``; ``empty`` in the paper; ``missing`` data or weights; ``failed``;
+            ``broken off``, failed after rounds or trials that count as far as they go; ``not
             run``, as nothing was to be started; ``not reached``, a target.
         figure: What was read.
         values: Ours, one a trial, in the figure's unit.
@@ -35,7 +36,8 @@ class Entry:
         curve: {trial: [(round, figure)]}, for curves.
         split: Of a picture of a split: samples [M, C] of each client and class, and the classes.
         folder: The run.
-        why: Why there is nothing.
+        why: Why there is nothing, or not all.
+        partial: Of what was broken off, what ours are of: ``20 of 60 rounds, diverged``.
     """
 
     row: str
@@ -49,6 +51,7 @@ class Entry:
     split: tuple[np.ndarray, tuple[str, ...]] | None = None
     folder: Path | None = None
     why: str = ""
+    partial: str = ""
 
     @property
     def mean(self) -> float | None:
@@ -82,9 +85,15 @@ class Entry:
 
     @property
     def ours(self) -> str:
-        """Ours as it is printed."""
+        """Ours as it is printed; of what was broken off with `partial` in brackets."""
+        return f"{self.figures} ({self.partial})" if self.partial else self.figures
+
+    @property
+    def figures(self) -> str:
+        """Mean ± deviation as they are printed, or what stands in their place."""
         if self.mean is None:
-            return {"empty": EMPTY, "not reached": "not reached"}.get(self.state, "")
+            unreached = {"not reached": "not reached", "broken off": "not reached"}
+            return {"empty": EMPTY, **unreached}.get(self.state, "")
         unit = unit_of(self.figure)
         unit = unit if unit not in ("%", "min") else ""
         spread = "" if self.std is None else f"±{self.std:.{self.decimals}f}"
@@ -170,6 +179,7 @@ class StudyResult:
                 "difference": entry.difference,
                 "folder": entry.folder and str(entry.folder),
                 "why": entry.why,
+                "partial": entry.partial,
             }
             for entry in self.entries.values()
         ]

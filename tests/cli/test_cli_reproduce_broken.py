@@ -1,0 +1,210 @@
+"""``protofl reproduce`` where training diverges: what was finished is shown, and marked."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import protofl as pf
+import pytest
+from protofl.reporting.page import report
+from protofl.studies.pictures import figures_of
+from protofl.studies.texts import as_text
+
+METHOD = '''
+import protofl as pf
+from torch import nan, tensor
+from torch.nn.functional import cross_entropy
+
+begun = []
+
+
+class Config(pf.Config):
+    nth: int = 1
+
+
+class Fickle:
+    """Sends NaN in round 2 of the nth trial that is begun in this process."""
+
+    Config = Config
+    terms = {"ce": "cross-entropy"}
+    uploads = downloads = {"x": "a number"}
+
+    @pf.hookimpl
+    def local_loss(self, client, batch, output):
+        return {"ce": cross_entropy(output.logits, batch.y)}
+
+    @pf.hookimpl
+    def setup_server(self, server):
+        begun.append(1)
+
+    @pf.hookimpl
+    def upload_payload(self, client):
+        now = client.round == 2 and len(begun) >= client.config.nth
+        return pf.Payload(x=tensor([nan if now else 1.0]))
+
+    @pf.hookimpl
+    def server_aggregate(self, server, uploads):
+        return {"x": next(iter(uploads.values()))["x"]}
+
+    @pf.hookimpl
+    def download_payload(self, server, client_id):
+        return pf.Payload(server.knowledge)
+'''
+
+STUDY = """
+title = "Accuracy (%) on few images"
+paper = "Ours"
+place = "Table 1"
+kind = "KIND"
+figure = "FIGURE"
+
+[options]
+models = "cnn4"
+dataset = "digits"
+clients = 2
+rounds = 4
+batch-size = 60
+backend = "local"
+dry-step = false
+
+[columns]
+a = { label = "A" }
+b = { label = "B", formula = "a / 2", figure = { read = "formula", unit = "%" } }
+
+[published]
+fickle = "50.0 ?"
+local = "60.0 ?"
+
+[rows]
+fickle = { label = "Fickle", method = "METHOD" }
+"""
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory, few, data_dir):
+    """Writes a study with a method of its own that diverges, and does it."""
+
+    class Studies:
+        folder = tmp_path_factory.mktemp("broken")
+
+        def write(self, kind="table", figure="best", nth=1):
+            name = f"fickle{nth}"
+            (self.folder / f"{name}.py").write_text(METHOD, encoding="utf-8")
+            method = f'{self.folder / name}.py:Fickle", set = {{ nth = {nth} }}, note = "'
+            text = STUDY.replace("KIND", kind).replace("FIGURE", figure)
+            text = text.replace("METHOD", method)
+            path = self.folder / f"{kind}{nth}.toml"
+            path.write_text(text, encoding="utf-8")
+            return path
+
+        def words(self, runs="runs"):
+            words = ["--runs", self.folder / runs, "--dataset", f"digits={few}"]
+            return [*map(str, words), "--data-dir", str(data_dir), "--at-once", "0"]
+
+        def do(self, path, runs="runs", **how):
+            how = {"datasets": {"digits": few}, "data_dir": data_dir, "at_once": 0, **how}
+            return pf.reproduce(str(path), runs=self.folder / runs, **how)
+
+    return Studies()
+
+
+@pytest.fixture(scope="module")
+def broken(studies):
+    return studies.do(studies.write())
+
+
+def test_the_best_of_the_rounds_that_were_finished(broken):
+    entry = broken["fickle", "a"]
+    rows = pf.load_run(entry.folder).rows
+    assert len(rows) == 2 and entry.state == "broken off"
+    assert entry.mean == pytest.approx(100 * max(row["test_accuracy"] for row in rows))
+    assert entry.partial == "2 of 4 rounds, diverged"
+    assert "'x' with NaN or infinity in round 2" in entry.why
+    assert broken["local", "a"].state == "done" and not broken["local", "a"].partial
+
+
+def test_it_is_marked_wherever_it_is_shown(broken, studies, cli, tmp_path):
+    mean = f"{broken['fickle', 'a'].mean:.1f}"
+    marked = f"{mean} (2 of 4 rounds, diverged)"
+    note = "'x' with NaN or infinity in round 2"
+    for form in ("md", "tex"):
+        text = as_text(broken, form)
+        assert marked in text and note in text
+    report(broken, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8").replace("&#39;", "'")
+    assert marked in page and note in page and "2 of 4 cells" in page
+    first = next(csv.DictReader(as_text(broken, "csv").splitlines()))
+    cell = json.loads(as_text(broken, "json"))["cells"][0]
+    for record in (first, cell):
+        assert (record["state"], record["partial"]) == ("broken off", "2 of 4 rounds, diverged")
+        assert note in record["why"]
+    shown = cli("reproduce", studies.write(), "--no-run", *studies.words())
+    assert shown.exit_code == 1
+    lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
+    place = lines.index(next(line for line in lines if line.startswith(f"Fickle {mean}")))
+    assert lines[place + 1 : place + 3] == ["(2 of 4 rounds,", "diverged)"]
+
+
+def test_no_formula_is_made_of_it(broken):
+    assert broken["fickle", "b"].state == "not run" and "not of all" in broken["fickle", "b"].why
+    assert broken["local", "b"].mean == pytest.approx(broken["local", "a"].mean / 2)
+
+
+def test_it_is_done_again_only_where_that_is_asked_for(broken, studies, cli):
+    folder, study = broken["fickle", "a"].folder, studies.write()
+    times = lambda: [p.stat().st_mtime_ns for p in folder.glob("*.json*")]  # noqa: E731
+    before = times()
+    shown = cli("reproduce", study, *studies.words())
+    assert shown.exit_code == 1 and times() == before
+    assert "in round 2, as before: it is done again only with --again" in " ".join(
+        shown.output.split()
+    )
+    planned = cli("reproduce", study, "--plan", *studies.words())
+    assert "2 of 4, diverged" in planned.output
+    again = cli("reproduce", study, "--again", *studies.words())
+    assert again.exit_code == 1 and times() != before and "as before" not in again.output
+    fewer = studies.do(study, rounds=2)["fickle", "a"]
+    assert fewer.state == "done" and fewer.folder == folder, "it has these"
+
+
+def test_other_code_or_another_machine_may_not_diverge(studies, monkeypatch):
+    study = studies.write(nth=50)
+    (module := studies.folder / "fickle50.py").write_text(
+        METHOD.replace("len(begun) >=", "50 >="), "utf-8"
+    )
+    assert studies.do(study, "other")["fickle", "a"].state == "broken off"
+    with monkeypatch.context() as patch:
+        patch.setattr("protofl.folder.failure.versions", lambda: {"torch": "9.9"})
+        assert "as before" not in studies.do(study, "other")["fickle", "a"].why
+    module.write_text(METHOD, "utf-8")
+    assert studies.do(study, "other")["fickle", "a"].state == "done"
+
+
+def test_whole_trials_are_not_averaged_with_one_that_broke_off(studies):
+    result = studies.do(studies.write("curves", "series", nth=2), "trials", trials=3)
+    entry = result["fickle", "a"]
+    rows = pf.load_run(entry.folder).rows
+    assert entry.partial == "1 of 3 trials, the next diverged after 2 of 4 rounds"
+    assert entry.values == (pytest.approx(100 * rows[3]["test_accuracy"]),)
+    drawn = dict(figures_of(result))["a"]
+    (axes,) = drawn.axes
+
+    words = [
+        text.get_text().replace("\n", " ") for each in drawn.legends for text in each.get_texts()
+    ]
+    assert "Fickle (1 of 3 trials, the next diverged after 2 of 4 rounds)" in words
+    lengths = [len(line.get_xdata()) for line in axes.lines]
+    assert lengths.count(2) == 1 and lengths.count(4) == 2, "the broken trial is apart"
+
+
+def test_failed_is_said_where_nothing_was_finished(studies):
+    path = studies.write(nth=3)
+    module = studies.folder / "fickle3.py"
+    module.write_text(
+        METHOD.replace("client.round == 2 and", "").replace("nth: int = 1", "nth: int = 0")
+    )
+    path.write_text(path.read_text("utf-8").replace("nth = 3", "nth = 0"), "utf-8")
+    result = studies.do(path, "nothing", only=["fickle"])
+    assert result["fickle", "a"].state == "failed" and result["fickle", "a"].ours == ""
+    assert "| failed / 50.0 |" in as_text(result, "md")
