@@ -120,6 +120,14 @@ def test_it_stays_while_a_sweep_is_between_two_runs(cli, tmp_path, quick):
     assert over >= ended[0]
 
 
+def test_the_folder_of_a_sweep_shows_the_runs_that_lie_elsewhere(cli, tmp_path):
+    write(tmp_path / "runs/a", [row(0, 0, 0.5)])
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep/sweep.toml").write_text(f'[sweep]\nruns = "{tmp_path / "runs"}"\n')
+    output = cli("watch", "sweep", "--once").output
+    assert "a     unfinished" in output and f"1 unfinished in {tmp_path / 'runs'}" in output
+
+
 def test_a_run_that_nobody_is_at_work_on(cli, tmp_path, quick):
     write(tmp_path / "run", [row(0, 0, 0.5)])
     output = cli("watch", "run", "--every", "0.1").output

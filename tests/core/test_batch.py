@@ -80,6 +80,24 @@ def test_one_run_that_is_wanted_with_several_numbers_of_rounds_is_one(tmp_path):
     assert records(outcomes)[0] == records(outcomes)[1][:1]
 
 
+def test_all_rounds_without_the_evaluation_of_a_last_one_are_not_finished(tmp_path):
+    """A run of many rounds was stopped at the third, and every second one is evaluated."""
+    seen = []
+
+    def halt(event):
+        seen.extend([event] * isinstance(event, events.Row))
+        if len(seen) == 3:
+            raise Halted
+
+    with pytest.raises(Halted):
+        here(tmp_path, [wanted("long", rounds=9, eval_every=2)], halt)
+    short = wanted("short", rounds=3, eval_every=2)
+    with Batch(tmp_path, at_once=0) as batch:
+        assert not batch.try_all([short])[0].finished
+    (outcome,) = here(tmp_path, [short])
+    assert [row["evaluated"] > 0 for row in outcome.run.rows] == [False, True, True]
+
+
 def test_a_later_trial_of_a_run_that_is_there_is_read_from_it(tmp_path):
     many, later = wanted("many", trials=2), wanted("later", seed=1)
     outcomes = here(tmp_path, [many]) + here(tmp_path, [later])

@@ -9,9 +9,10 @@ import protofl as pf
 import pytest
 from protofl.batch import events
 from protofl.sweeps.axes import located, read_axes
-from protofl.sweeps.search import JOURNAL, ends_of
+from protofl.sweeps.points import ends_of
+from protofl.sweeps.search import JOURNAL
 from protofl.sweeps.start import begin, resume
-from protofl.sweeps.sweep import Sweep
+from protofl.sweeps.sweep import Sweep, check_sweep
 from runtime_toys import install
 from sweep_toys import Halted, Halting, request_of
 
@@ -51,8 +52,6 @@ def test_a_search_with_one_run_at_a_time_is_repeatable_and_goes_on(tmp_path):
     for line in one.lines:
         assert 0.01 <= line.point["lambda"] <= 10 and 0.0001 <= line.point["lr"] <= 0.5
     stopped = [line for line in one.lines if line.state.startswith("stopped")]
-    for l in one.lines:
-        print(l.point, l.state, l.runs[0].figure)
     assert stopped, "the median rule stops some of them"
 
     # Killed at three moments: in the first point's run, between points, in a late one.
@@ -90,6 +89,23 @@ def test_the_runs_of_a_point_are_one_for_each_seed_and_the_mean_counts(tmp_path)
     assert sorted(trial.value for trial in study.trials) == pytest.approx(
         sorted(line.mean("value") for line in results.lines)
     )
+
+
+def test_a_point_that_is_chosen_again_is_one_and_values_stay_what_they_were(tmp_path):
+    base = request_of("fedproto", models="toy1", rounds=1)
+    axes = located(read_axes(["lambda=0.1,1"]), base)
+    sweep = Sweep(base, axes, search="tpe", budget=4, runs=tmp_path / "runs")
+    assert "without --search each is done once" in check_sweep(sweep)[0]
+    results = begin(sweep, tmp_path / "sweep", at_once=0)
+    assert sorted(line.point["lambda"] for line in results.lines) == ["0.1", "1"]
+    file = tmp_path / "sweep/sweep.toml"
+    text = file.read_text()
+    for changed in ('lambda = "0.1,1,2"', 'lambda = "0.1..1"', 'lambda = "0.1,1"\nlr = "0.1,0.2"'):
+        file.write_text(text.replace('lambda = "0.1,1"', changed))
+        with pytest.raises(pf.UsageError, match=r"sweep.toml: \[grid\] is not that of the search"):
+            resume(tmp_path / "sweep", at_once=0)
+    file.write_text(text)
+    assert len(resume(tmp_path / "sweep", at_once=0)[1].lines) == 2
 
 
 def test_ends_of_ranges_and_all_values_are_tried_beforehand(tmp_path):

@@ -6,16 +6,18 @@ import csv
 import json
 import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import protofl as pf
 import pytest
 from protofl.batch import events
+from protofl.batch.batch import Batch
 from protofl.sweeps.axes import at_point, located, number_of_points, points_of, read_axes
 from protofl.sweeps.results import Done, Line, Results, figure_of
-from protofl.sweeps.start import begin, planned, resume
+from protofl.sweeps.start import begin, new_folder, planned, resume
 from protofl.sweeps.sweep import Sweep, check_same_place, check_sweep, load_sweep, write_sweep
 from runtime_toys import install, train, without_times
-from sweep_toys import Halted, Halting, Scaled, request_of
+from sweep_toys import Halted, Halting, Scaled, request_of, wanted
 
 # --- axes -----------------------------------------------------------------------------------------
 
@@ -277,6 +279,15 @@ def test_a_value_out_of_range_is_found_before_anything_is_made(toys, tmp_path):
     assert not [*tmp_path.glob("runs/*/config.json")]
 
 
+def test_a_figure_that_no_run_will_have_is_found_before_anything_is_trained(toys, tmp_path):
+    sweep = replace(toy_sweep(tmp_path, "scale=1,2"), figure="best-server")
+    with pytest.raises(pf.UsageError, match="no model that is scored") as caught:
+        begin(sweep, tmp_path / "sweep", at_once=0)
+    assert "--figure best" in caught.value.do and not (tmp_path / "sweep").exists()
+    with Batch(tmp_path, at_once=0) as batch:
+        assert batch.try_all([wanted("a", "fedpkd", public=12)])[0].scores_server
+
+
 def test_a_plan_trains_nothing(toys, tmp_path):
     tried = planned(toy_sweep(tmp_path, "rounds=1,4"), at_once=0)
     assert [one.steps for one in tried[::2]] == [tried[0].steps, 4 * tried[0].steps]
@@ -335,10 +346,30 @@ def test_a_damaged_file_is_named(tmp_path, text, said):
 
 
 def test_paths_are_from_where_a_sweep_was_begun(fedtgp, tmp_path):
-    sweep = Sweep(fedtgp, axes_of(fedtgp, "tau=1,2"), where=tmp_path)
-    options = {**fedtgp.options, "dataset": "npz:few.npz"}
+    (tmp_path / "few.npz").touch()
+    axes = axes_of(fedtgp, "tau=1,2", "lr=0.1..0.2:log")
+    sweep = Sweep(fedtgp, axes, where=tmp_path)
+
+    def with_options(**options):
+        return replace(sweep, base=replace(fedtgp, options={**fedtgp.options, **options}))
+
+    plain = {"use": {"inference": "local"}, "options": {"partition": {"beta": 0.3}}}
+    for free in (plain, {"dataset": f"npz:{tmp_path}/few.npz"}):
+        check_same_place(with_options(**free))
+    for bound in ({"dataset": "npz:few.npz"}, {"options": {"generator": {"weights": "./few.npz"}}}):
+        with pytest.raises(pf.UsageError, match="was begun in"):
+            check_same_place(with_options(**bound))
     with pytest.raises(pf.UsageError, match="was begun in"):
-        check_same_place(replace(sweep, base=replace(fedtgp, options=options)))
+        check_same_place(replace(sweep, axes=axes_of(fedtgp, "dataset=digits,npz:few.npz")))
+
+
+def test_a_folder_that_is_new(fedtgp, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(fedtgp, axes_of(fedtgp, "tau=1,2"))
+    first = new_folder(sweep)
+    assert first.parent == Path("runs/sweeps")
+    first.mkdir(parents=True)
+    assert new_folder(sweep) != first, "within one second too"
 
 
 CONSENT = """

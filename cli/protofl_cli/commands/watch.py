@@ -23,7 +23,9 @@ GRACE = 10.0
 def watch(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="A run, or a folder with runs in it or below it."),
+        typer.Argument(
+            metavar="DIR", help="A run, a folder with runs in it or below it, or a sweep's folder."
+        ),
     ] = Path("runs"),
     once: Annotated[bool, typer.Option("--once", help="Print how things are, and end.")] = False,
     every: Annotated[
@@ -44,7 +46,9 @@ def watch(
     path = folder.expanduser()
     if not path.is_dir():
         raise UsageError(f"there is no folder {folder}", do="name a run, or the folder of runs")
-    following, lines = Following(path), Lines(path)
+    following = Following(path)
+    path = following.runs
+    lines = Lines(path)
     if once:
         render.board(partial(board, following.look(), path), RIGHT)
         return

@@ -79,9 +79,12 @@ class Doing:
         check_trackers(plan)
         there = wanted.candidates(runs)
         part = next((part for run in there if (part := wanted.part_of(run))), None)
-        part = part or next(filter(wanted.can_extend, there), None)
-        load, done = workload(plan), part.rounds_done if part else 0
-        ended = wanted.failed_before(part) if part and done < s.rounds * s.trials else None
+        load, whole = workload(plan), s.rounds * s.trials
+        done = whole if part else 0
+        if part is None and (part := next(filter(wanted.can_extend, there), None)):
+            # It may have all rounds, the last of them not evaluated as a last one is.
+            done = min(part.rounds_done, whole - 1)
+        ended = wanted.failed_before(part) if part and done < whole else None
         found: dict[str, Any] = {
             "identity": wanted.identity,
             "folder": str(part.folder) if part else None,
@@ -90,14 +93,15 @@ class Doing:
             "device": plan.device.type,
             "steps": steps_in(load),
             "failed_before": asdict(ended) if ended else None,
+            "scores_server": _scores_server(plan),
         }
-        if done < s.rounds * s.trials:
+        if done < whole:
             alike = _without(request.options, "seed", "trials", "rounds")
             if s.dry_step and alike not in self._dry:
                 dry_step(plan)
                 self._dry.add(alike)
             if measure:
-                left = 1 - done / (s.rounds * s.trials)
+                left = 1 - done / whole
                 found["seconds"] = seconds_of(load, self._pace(plan, request.options)) * left
         return found
 
@@ -168,6 +172,12 @@ SAME_STEP = (
     "options",
 )
 """Options that hardly change what a mini-batch takes."""
+
+
+def _scores_server(plan: Plan) -> bool:
+    """Whether a record may have the server's accuracy."""
+    is_scored = plan.composition.has("global_models") and plan.split(0).global_test is not None
+    return is_scored or plan.composition.has("end_round")  # which may tell of anything
 
 
 def _asked(plan: Plan) -> dict[str, int]:

@@ -43,6 +43,7 @@ class Tried:
         trials: Trials that are asked for.
         device: Where it computes.
         steps: Mini-batches that all of its clients train on, as far as they are known beforehand.
+        scores_server: Whether its record may have an accuracy of the server's model.
         seconds: What the rest of it takes with one host, by measured steps; None where nothing was
             measured (`protofl.batch.batch.Batch.try_all`).
         failed_before: Why it ended where it is unfinished, and would end again; None for nothing.
@@ -58,6 +59,7 @@ class Tried:
     trials: int = 1
     device: str = "cpu"
     steps: int = 0
+    scores_server: bool = False
     seconds: float | None = None
     failed_before: Failure | None = None
 

@@ -73,7 +73,7 @@ def alone(folder: Path, flag: str) -> Iterator[None]:
     try:
         if not taken:
             raise UsageError(
-                f"{flag} {folder}: another process is at work on this run",
+                f"{flag} {folder}: another process is at work there",
                 do="wait for its end, or choose another folder",
             )
         yield

@@ -11,8 +11,6 @@ in a journal, to which each round adds its own, and the manifest says how far it
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,11 +21,11 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.files.checked import Damaged, check_plain
 from protofl.files.lines import Record
-from protofl.files.lock import LOCK
 from protofl.files.manifest import Manifest
-from protofl.files.replacing import unused, write_json
+from protofl.files.replacing import write_json
 from protofl.files.tables import unchanged_table
 from protofl.files.tensors import Packed, read_tensors, write_tensors
+from protofl.folder.places import check_free
 from protofl.folder.reading import CONFIG, METRICS, OWN, SUMMARY
 
 EXTENDED = ("rounds", "trials")
@@ -291,39 +289,3 @@ def _commit_of(values: Mapping[str, Any], clients: dict[int, str]) -> Commit:
 def _kept(trial: int, round: int) -> str:
     """The manifest of a round that is kept."""
     return f"kept-t{trial}-r{round}.json"
-
-
-def fresh_folder(*words: str) -> Path:
-    """``runs/WORD-…-TIME``, where there is nothing yet."""
-    return unused(Path("runs") / name_of(*words, f"{datetime.now():%Y%m%d-%H%M%S}"))
-
-
-def name_of(*words: str) -> str:
-    """``WORD-WORD-…`` as the name of a folder; long words are cut."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(filter(None, (word[:60] for word in words))))
-
-
-def check_run(folder: Path) -> None:
-    """Raise a `UsageError` where there is no run that could be resumed."""
-    if not any((folder / name).exists() for name in (CONFIG, "checkpoint/manifest.json")):
-        raise UsageError(
-            f"--resume: {folder} is no run folder (it has no {CONFIG})",
-            do="give the folder of an interrupted run with --out",
-        )
-
-
-def check_free(path: Path) -> None:
-    """Raise a `UsageError` where a new run can't use a folder."""
-    leftover = {LOCK, "config.json.part"}  # of a run that was killed before it began
-    try:
-        used = path.exists() and (not path.is_dir() or {p.name for p in path.iterdir()} - leftover)
-    except OSError as error:  # a name that is too long, say
-        raise UsageError(f"--out {path} can't be written: {error.strerror}") from None
-    if used:
-        raise UsageError(
-            f"--out {path} is in use",
-            do="choose another folder, or continue the run in it with --resume",
-        )
-    parent = next(place for place in (path, *path.parents) if place.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise UsageError(f"--out {path} can't be written", do="choose another folder with --out")

@@ -10,7 +10,8 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.files.lock import LOCK, is_held
-from protofl.folder.reading import FINISHED, GOING_ON, METRICS, Reading
+from protofl.files.tables import read_table
+from protofl.folder.reading import FINISHED, GOING_ON, METRICS, Reading, runs_below
 from protofl.recorded.index import Index, Told
 
 RECENT = 5
@@ -47,14 +48,21 @@ class Seen:
 
 
 class Following:
-    """All runs in a folder, a single run, a sweep's or a study's.
+    """All runs in a folder, a single run, or the folder in which a sweep has its runs.
 
     Args:
-        folder: The folder.
+        folder: The folder; of a sweep its own, which holds no runs.
+
+    Attributes:
+        runs: The folder in which the runs are.
+
+    Raises:
+        UsageError: The file that says what the sweep is can't be read.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._index = folder, Index(folder)
+        self._folder, self.runs = folder, _runs_of(folder)
+        self._index = Index(self.runs)
         self._ended: dict[Path, tuple[Told, Seen]] = {}
 
     def look(self) -> list[Seen]:
@@ -87,6 +95,15 @@ class Following:
         if not held:
             self._ended[path] = (told, found)
         return found
+
+
+def _runs_of(folder: Path) -> Path:
+    """The folder in which runs are: where a sweep's file says so."""
+    file = folder / "sweep.toml"
+    if not file.is_file() or any(runs_below(folder)):
+        return folder
+    about = read_table(file, "DIR", "a sweep").get("sweep")
+    return Path(str(about.get("runs", folder))) if isinstance(about, dict) else folder
 
 
 def _follow(reading: Reading, told: Told, state: str) -> Seen:

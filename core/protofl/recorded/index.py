@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.folder.reading import CONFIG, MANIFEST, METRICS, SUMMARY, Reading, runs_below
+from protofl.folder.reading import CONFIG, MANIFEST, METRICS, SUMMARY, Reading, is_run, runs_below
 
 INDEX = ".protofl-runs.json"
 _FORMAT = 1
@@ -85,7 +85,7 @@ class Index:
         """The runs that are there now, {run folder: what its files say}.
 
         Args:
-            save: Whether to keep what was read for others.
+            save: Whether to keep what was read for others; nothing is put into a run's own folder.
         """
         found: dict[str, tuple[Stamps, Told]] = {}
         fresh = False
@@ -95,7 +95,8 @@ class Index:
             if old is None or old[0] != stamps:
                 fresh, old = True, (stamps, told_of(path))
             found[name] = old
-        if save and (fresh or found.keys() != self._kept.keys()):
+        moved = fresh or found.keys() != self._kept.keys()
+        if save and moved and not is_run(self._folder):
             _write(self._folder / INDEX, found)
         self._kept = found
         return {self._folder / name: told for name, (_, told) in found.items()}
@@ -137,12 +138,13 @@ def _about(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _progress(reading: Reading) -> dict[str, Any]:
-    """How far a run is; of a finished one the summary says it, which is short."""
+    """How far a run is; of a finished one the summary says it, and its record is only counted."""
     config, summary = reading.config, reading.summary
-    if summary is not None:
+    asked = config["rounds"] * config["trials"]
+    if summary is not None and _lines(reading.path / METRICS) >= asked:
         mean = summary.get("mean", {})
         return {
-            "done": config["rounds"] * config["trials"],
+            "done": asked,
             "finished": True,
             "best": mean.get("best_test_accuracy"),
             "final": mean.get("final_test_accuracy"),
@@ -163,6 +165,12 @@ def _progress(reading: Reading) -> dict[str, Any]:
         "final": sum(final) / len(final) if final else None,
         "time": _time(file if reading.rows else reading.path / CONFIG),
     }
+
+
+def _lines(file: Path) -> int:
+    with suppress(OSError):
+        return file.read_bytes().count(b"\n")
+    return 0
 
 
 def _time(file: Path) -> float:

@@ -24,7 +24,7 @@ def named(word: str, runs: Path) -> list[Path]:
         runs: The folder of runs.
 
     Raises:
-        UsageError: It names none.
+        UsageError: It names none; or too few digits, by which runs of several identities begin.
     """
     if is_run(Path(word).expanduser()):
         return [Path(word).expanduser()]
@@ -34,6 +34,7 @@ def named(word: str, runs: Path) -> list[Path]:
     if asked := _IDENTITY.fullmatch(word):
         digits, seed = asked.groups()
         if found := [p for p, told in there.items() if _is_of(told, digits, seed)]:
+            _check_one(word, {there[path].identity for path in found}, runs)
             return found
     if Path(word).expanduser().exists():
         Reading.of(word)  # says what it is in place of a run
@@ -43,6 +44,15 @@ def named(word: str, runs: Path) -> list[Path]:
 
 def _is_of(told: Told, digits: str, seed: str | None) -> bool:
     return told.identity.startswith(digits) and seed in (None, str(told.seed))
+
+
+def _check_one(word: str, identities: set[str], runs: Path) -> None:
+    if len(identities) > 1:
+        raise UsageError(
+            f"{word}: runs of {len(identities)} identities (in {runs}) begin with it",
+            f"they are {', '.join(sorted(identities)[:5])}",
+            "write more of the digits",
+        )
 
 
 def size_of(folder: Path) -> int:

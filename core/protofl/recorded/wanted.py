@@ -12,7 +12,7 @@ from protofl.dry_step.step import dry_step
 from protofl.errors import UsageError
 from protofl.files.replacing import unused
 from protofl.folder.failure import Failure, kept_in, repeated
-from protofl.folder.run_folder import name_of
+from protofl.folder.places import name_of
 from protofl.identity.identity import (
     FIGURES,
     KEPT,

@@ -17,8 +17,9 @@ from protofl.dry_step.step import dry_step
 from protofl.files.lock import alone
 from protofl.files.numbers import short
 from protofl.files.replacing import gone_afterwards, told_of_disk, write_json
+from protofl.folder.places import check_free, check_run, fresh_folder
 from protofl.folder.result import Result, is_best, recorded_accuracies, summarise
-from protofl.folder.run_folder import EXTENDED, RunFolder, check_free, check_run, fresh_folder
+from protofl.folder.run_folder import EXTENDED, RunFolder
 from protofl.hosts.jobs import Pool
 from protofl.machine.cores import deterministic_kernels
 from protofl.machine.idle import Idle

@@ -19,10 +19,10 @@ from protofl.batch.wanted import Outcome, Wanted
 from protofl.errors import UsageError
 from protofl.randomness import numpy_stream
 from protofl.recorded.run import load_run
-from protofl.sweeps.axes import Axis, Point
 from protofl.sweeps.grid import done_of
+from protofl.sweeps.points import distribution_of, point_value, suggested
 from protofl.sweeps.results import Done, Line, figure_of
-from protofl.sweeps.sweep import Sweep
+from protofl.sweeps.sweep import SWEEP, Sweep
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -63,7 +63,7 @@ class Search:
         folder: Its folder.
 
     Raises:
-        UsageError: Optuna is not installed, or the journal is another search's.
+        UsageError: Optuna is not installed, or the axes are not those of the search so far.
     """
 
     def __init__(self, sweep: Sweep, folder: Path) -> None:
@@ -72,6 +72,7 @@ class Search:
         self._study = self._open(folder / JOURNAL)
         self._going: list[_Trying] = []
         self._of: dict[Wanted, _Trying] = {}
+        self._check_axes()
         self._take_up()
 
     def _open(self, journal: Path) -> Study:
@@ -89,6 +90,29 @@ class Search:
             pruner=optuna.pruners.MedianPruner(),
         )
         return study
+
+    def _check_axes(self) -> None:
+        """Whether what has been tried are points of these axes; a range may be another one."""
+        state = self._optuna.trial.TrialState
+        compatible = self._optuna.distributions.check_distribution_compatibility
+        now = {
+            axis.key: distribution_of(self._optuna.distributions, axis) for axis in self._sweep.axes
+        }
+        for trial in self._trials(state.COMPLETE, state.PRUNED):
+            was = trial.distributions
+            others = [key for key in {**was, **now} if key not in was or key not in now]
+            for key in was.keys() & now.keys():
+                try:
+                    compatible(was[key], now[key])
+                except ValueError:
+                    others.append(key)
+            if others:
+                raise UsageError(
+                    f"{self._folder / SWEEP}: [grid] is not that of the search so far, in "
+                    f"{', '.join(others)}",
+                    "of a search only the ends of a range may be changed",
+                    "put [grid] back, or begin another sweep: runs that it shares are found again",
+                )
 
     def _take_up(self) -> None:
         """Points that were interrupted, or failed, are tried once more, before others."""
@@ -135,7 +159,7 @@ class Search:
         seed = int(numpy_stream(self._sweep.seeds[0], "search", number).integers(2**31))
         self._study.sampler = optuna.samplers.TPESampler(seed=seed)
         trial = self._study.ask()
-        return _Trying(trial, Line({a.key: _suggested(trial, a) for a in self._sweep.axes}))
+        return _Trying(trial, Line({a.key: suggested(trial, a) for a in self._sweep.axes}))
 
     def goes_on(self, wanted: Wanted, row: dict[str, Any]) -> bool:
         """Whether a run is worth going on with, by the median rule."""
@@ -183,19 +207,18 @@ class Search:
     # --- what it came to ------------------------------------------------------------------------
 
     def lines(self) -> list[Line]:
-        """All points that have been tried, in their order."""
+        """All points that have been tried; one that was chosen several times is one."""
         state = self._optuna.trial.TrialState
-        done = self._trials(state.COMPLETE, state.PRUNED, state.FAIL)
-        settled = [t.params for t in done if t.state != state.FAIL]
-        lines = []
-        for trial in done:
-            runs = [self._read(values) for values in trial.user_attrs.get("runs", ())]
-            again = trial.state == state.FAIL and trial.params in settled
-            if runs and not again:
-                point = {axis.key: _point_value(axis, trial.params) for axis in self._sweep.axes}
-                missing = [Done(seed) for seed in self._sweep.seeds[len(runs) :]]
-                lines.append(Line(point, runs + missing))
-        return lines
+        lines: dict[tuple[Any, ...], Line] = {}
+        for trials in map(self._trials, (state.COMPLETE, state.PRUNED, state.FAIL)):
+            for trial in trials:
+                runs = [self._read(values) for values in trial.user_attrs.get("runs", ())]
+                if runs:
+                    axes = self._sweep.axes
+                    point = {axis.key: point_value(axis, trial.params) for axis in axes}
+                    missing = [Done(seed) for seed in self._sweep.seeds[len(runs) :]]
+                    lines.setdefault((*point.values(),), Line(point, runs + missing))
+        return [*lines.values()]
 
     def _read(self, values: Mapping[str, Any]) -> Done:
         found = Done(**{**values, "folder": Path(values["folder"]) if values["folder"] else None})
@@ -223,31 +246,6 @@ def check_installed() -> Any:  # noqa: ANN401 - a module
             do="pip install 'protofl[tune]'",
         ) from None
     return optuna
-
-
-def ends_of(axes: list[Axis]) -> list[Point]:
-    """Points by which a search is tried beforehand: every value, and both ends of every range."""
-    first = {axis.key: axis.ends[0] for axis in axes}
-    others = [{**first, axis.key: value} for axis in axes for value in axis.ends[1:]]
-    return [first, *others]
-
-
-def _suggested(trial: Trial, axis: Axis) -> Any:  # noqa: ANN401 - options are of many types
-    if axis.values:
-        return trial.suggest_categorical(axis.key, list(axis.values))
-    if axis.whole:
-        trial.suggest_int(axis.key, int(axis.low), int(axis.high), log=axis.log)
-    else:
-        trial.suggest_float(axis.key, axis.low, axis.high, log=axis.log)
-    return _point_value(axis, trial.params)
-
-
-def _point_value(axis: Axis, params: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    """The value of a point: of a range of real numbers no more than six digits."""
-    value = params[axis.key]
-    if axis.values or axis.whole:
-        return value
-    return min(max(float(f"{value:.6g}"), axis.low), axis.high)
 
 
 def _written(run: Done) -> dict[str, Any]:

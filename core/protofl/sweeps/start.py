@@ -10,15 +10,17 @@ from protofl.batch import events
 from protofl.batch.batch import Batch
 from protofl.batch.tasks import mistakes
 from protofl.batch.wanted import Tried, Wanted
+from protofl.errors import UsageError
 from protofl.files.lock import alone
 from protofl.files.replacing import told_of_disk
-from protofl.folder.run_folder import fresh_folder
+from protofl.folder.places import fresh_folder
 from protofl.options.written import check_again
 from protofl.request.options import parse_options
 from protofl.sweeps.axes import points_of
 from protofl.sweeps.grid import lines_of
+from protofl.sweeps.points import ends_of
 from protofl.sweeps.results import Line, Results
-from protofl.sweeps.search import Search, check_installed, ends_of
+from protofl.sweeps.search import Search, check_installed
 from protofl.sweeps.sweep import Sweep, check_new_folder, check_same_place, load_sweep, write_sweep
 
 
@@ -27,8 +29,7 @@ def new_folder(sweep: Sweep) -> Path:
     options = sweep.base.options
     words = [options.get("recipe", {}).get("name") or options.get("method")]
     words += [options.get("models"), str(options.get("dataset") or "").partition(":")[0]]
-    found = fresh_folder("sweep", *(str(word) for word in words if word))
-    return found.parent / "sweeps" / found.name.removeprefix("sweep-")
+    return fresh_folder(*(str(word) for word in words if word), below=Path("runs/sweeps"))
 
 
 def planned(
@@ -130,6 +131,13 @@ def _tried(sweep: Sweep, batch: Batch, *, measure: bool = False) -> list[Tried]:
     tried = batch.try_all(wanted, measure=measure)
     if (wrong := mistakes(tried)) is not None:
         raise wrong
+    without = [one for one in tried if not one.scores_server]
+    if sweep.figure.endswith("-server") and without:
+        raise UsageError(
+            f"--figure {sweep.figure}: in {without[0].wanted.name} the server has no model that is "
+            "scored on test samples",
+            do=f"compare points by --figure {sweep.figure.removesuffix('-server')}",
+        )
     return tried
 
 

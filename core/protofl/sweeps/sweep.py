@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -146,6 +146,9 @@ def check_sweep(sweep: Sweep, most: int = MOST) -> list[str]:
             f"and {most:,} is the most",
             do=f"fewer values or trials, --search tpe --budget N, or --most {runs}",
         )
+    if sweep.search and not ranges and number_of_points(sweep.axes) <= sweep.budget:
+        count = number_of_points(sweep.axes)
+        return [f"the grid has {count} points in all: without --search each is done once"]
     if sweep.points == 1:
         return ["a grid of one point: there is nothing to compare it with"]
     return []
@@ -256,10 +259,31 @@ def check_same_place(sweep: Sweep) -> None:
     """
     if sweep.where == Path.cwd():
         return
-    texts = [str(value) for value in sweep.base.options.values()]
-    texts += [axis.text for axis in sweep.axes]
-    if any(os.sep in text or ":" in text for text in texts):
+    options = {
+        **sweep.base.options,
+        "grid": [value for axis in sweep.axes for value in axis.values],
+    }
+    paths = [text for text in _texts(options) if _is_below(sweep.where, text)]
+    if paths:
         raise UsageError(
-            f"the sweep was begun in {sweep.where}, and paths among its options are from there",
+            f"the sweep was begun in {sweep.where}, and {paths[0]} among its options is from there",
             do=f"go there first: cd {sweep.where}",
         )
+
+
+def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 - options are of many types
+    """All texts among options; keys are none."""
+    if isinstance(value, Mapping):
+        value = [*value.values()]
+    if isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _texts(inner)
+    elif isinstance(value, (str, Path)):
+        yield str(value)
+
+
+def _is_below(where: Path, text: str) -> bool:
+    """Whether a text, ``PATH`` or ``NAME:PATH``, names by a relative path what is in a folder."""
+    paths = [*[text][: os.sep in text], text.partition(":")[2]]
+    relative = [path for path in paths if path and not Path(path).expanduser().is_absolute()]
+    return any(os.path.exists(where / path) for path in relative)

@@ -107,6 +107,31 @@ def test_damage_is_told_of_the_run_alone(folder):
     assert "config.json is damaged" in told[folder / "below/two"].problem
 
 
+def test_a_finished_run_that_lost_rounds_is_told(folder):
+    lines = (folder / "one/metrics.jsonl").read_bytes().splitlines(True)
+    (folder / "one/metrics.jsonl").write_bytes(b"".join(lines[:4]))
+    told = runs_in(folder)[folder / "one"]
+    assert "line 5, is missing" in told.problem and told.done == 4
+
+
+def test_nothing_is_put_into_a_runs_own_folder(folder):
+    """It would stay when the run is removed, and the folder with it."""
+    before = {*(folder / "one").iterdir()}
+    assert [*runs_in(folder / "one")] == [folder / "one"]
+    assert {*(folder / "one").iterdir()} == before
+
+
+def test_digits_by_which_several_identities_begin_name_none(folder):
+    identity = pf.load_run(folder / "one").identity
+    config = json.loads((folder / "below/two/config.json").read_text())
+    other = identity[:5] + "0123456789abcdef"["0" == identity[5]] + identity[6:]
+    (folder / "below/two/config.json").write_text(json.dumps({**config, "identity": other}))
+    assert named(identity[:6], folder) == [folder / "one"]
+    with pytest.raises(pf.UsageError, match="2 identities") as caught:
+        named(identity[:5], folder)
+    assert other in caught.value.near
+
+
 def test_runs_by_their_names(folder, monkeypatch):
     identity = pf.load_run(folder / "one").identity
     both = [folder / "below/two", folder / "one"]
@@ -150,11 +175,13 @@ def test_a_thousand_runs_are_told_in_two_seconds(made, tmp_path):
         (made.folder / f"{name}.json").read_bytes() for name in ("config", "summary")
     )
     manifest = (made.folder / "checkpoint/manifest.json").read_bytes()
+    record = (made.folder / "metrics.jsonl").read_bytes()
     for number in range(1000):
         folder = tmp_path / f"run-{number}"
         (folder / "checkpoint").mkdir(parents=True)
         (folder / "config.json").write_bytes(config)
         (folder / "summary.json").write_bytes(summary)
+        (folder / "metrics.jsonl").write_bytes(record)
         (folder / "checkpoint/manifest.json").write_bytes(manifest)
     began = time.process_time()
     assert len(runs_in(tmp_path)) == 1000
