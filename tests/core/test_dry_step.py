@@ -82,7 +82,7 @@ def failing(*arguments, **options):
 
 def test_a_sound_composition_passes():
     for clients in (1, 2, 4):
-        dry_step(make_plan(Prototypes, clients=clients))
+        dry_step(make_plan(Prototypes, clients=clients, min_clients=clients))
 
 
 def test_a_term_that_never_comes_into_being():

@@ -83,7 +83,7 @@ def for_dry_rounds(plan: Plan, clients: int) -> Plan:
     """
     # Methods keep no state on themselves, so nothing is left behind by sharing them.
     changes: dict[str, Any] = {"eval_every": 1, "on_bad_upload": "stop", "measure": []}
-    changes |= {"unseen": 0.0, "join_round": None}
+    changes |= {"unseen": 0.0, "join_round": None, "min_clients": 1}
     few, public = plan.settings.batch_size, plan.public_data
     return replace(
         plan,
