@@ -43,9 +43,11 @@ def comings_and_goings(
         [M] bool, and [M] float: the end of the last slot for which this stays so; after `AHEAD`
         slots at the latest. None where everybody always is there.
     """
-    first = math.floor(seconds / config.slot)
     if config.available == 1:
         return None
+    first = math.floor(seconds / config.slot)
+    if (first + 1) * config.slot <= seconds:  # rounded down: the slot's end has come
+        first += 1
 
     def drawn(slot: int) -> np.ndarray:
         there: np.ndarray = pf.numpy_stream(seed, "there", slot).random(num_clients)

@@ -59,12 +59,16 @@ class Row:
 
     def there(self, seconds: float, period: float | None) -> tuple[bool, float]:
         """Whether it is there at a moment, and when this next changes."""
-        begin = math.floor(seconds / period) * period if period else 0.0
-        place = bisect_right(self.changes, seconds - begin)
+        cycle = math.floor(seconds / period) if period else 0
+        if period and (cycle + 1) * period <= seconds:  # rounded down: the period's end has come
+            cycle += 1
+        begin = cycle * (period or 0.0)
+        # Moments are compared as they are returned: one that has come is never still ahead.
+        place = bisect_right(self.changes, seconds, key=lambda change: begin + change)
         here = self.at_first ^ (place % 2 == 1)
         if place < len(self.changes):
             return here, begin + self.changes[place]
-        return here, begin + period + self.changes[0] if period and self.changes else math.inf
+        return here, (cycle + 1) * period + self.changes[0] if period and self.changes else math.inf
 
 
 class Trace:

@@ -106,6 +106,22 @@ def test_as_many_are_there_as_is_said():
     assert abs(there.mean() - 0.3) < 0.02
 
 
+def test_a_moment_at_which_somebody_changes_is_over_when_it_has_come(tmp_path):
+    """A server that waits looks at these very moments, which are rounded."""
+    path = tmp_path / "devices.csv"
+    path.write_text("gflops,download,upload,latency,available\n1,1,1,0,2.3-9.7\n1,1,1,0,0.1-4.2\n")
+    worlds = [world("uniform", available=0.5, slot=slot) for slot in (0.3, 0.7, 60.1)]
+    worlds += [world(f"trace:{path}", period=period) for period in (10.1, 9.8, 86.3)]
+    for choice in worlds:
+        seconds = 0.0
+        for _ in range(100):
+            there, until = presence(choice, seconds, clients=2)
+            before, seconds = seconds, float(until.min())
+            assert seconds > before
+            changed = presence(choice, seconds, clients=2)[0] != there
+            assert changed[until == seconds].all()
+
+
 # --- traces ---------------------------------------------------------------------------------------
 
 CSV = """# measured in June
