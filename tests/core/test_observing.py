@@ -11,6 +11,7 @@ import pytest
 import torch
 from protofl.files import series
 from protofl.observing.observed import Observed
+from protofl.observing.observer import Observer
 from protofl.observing.wanted import Expected, announce, check_observing
 from protofl.testing import toy as toyfed
 from runtime_toys import GIVEN, install, make_plan, train, without_times
@@ -316,12 +317,95 @@ def test_uploads_that_nobody_has_seen(toys, tmp_path):
 
     given = {"rounds": 5, "record_uploads": True, "observe_limit": 0.004, "dry_step": False}
     train("fedproto", tmp_path / "run", progress=note, **given)
-    assert any("not known without the dry step; 0.004 MB at most" in line for line in lines)
+    assert any("not known in advance; 0.004 MB at most" in line for line in lines)
     kept = series.Series(tmp_path / "run/uploads")
     assert 0 < len(kept.entries) < 5
     assert kept.size <= 4000
-    (line,) = (line for line in lines if "nothing more is observed" in line)
+    (line,) = (line for line in lines if "what does not fit is not kept" in line)
     assert f"is reached in round {len(kept.entries)} of trial 0" in line
+
+
+def test_factors_whose_rank_is_not_known(toys, tmp_path):
+    """How much they take is seen in training alone, so nothing is refused for it."""
+    lines = []
+
+    def note(event):
+        lines.extend([event.text] if isinstance(event, pf.events.Note) else [])
+
+    given = {"rounds": 1, "record_uploads": True, "observe_limit": 0.05}
+    out = train("fedkd", tmp_path / "run", progress=note, **given).folder
+    assert any("how much uploads will take is not known in advance; 0.05 MB" in li for li in lines)
+    assert len(series.Series(out / "uploads").entries) == 1
+
+
+class Sizes:
+    """Observes rounds of uploads of some sizes, in floats."""
+
+    def __init__(self, folder, **options):
+        self.lines, self.folder = [], folder
+        self.plan = make_plan("local", record_uploads=True, **options)
+
+    def kept(self, sizes, done=()):
+        """The rounds of which uploads are kept behind those that are done, by trial."""
+        observer = Observer(self.plan, self.folder, done, self.lines.append)
+        for place, size in sizes.items():
+            observer.see(place[1], {0: pf.Payload(x=torch.zeros(size))}, pf.Payload())
+            observer.keep(*place)
+        return sorted(series.Series(self.folder / "uploads").entries)
+
+
+def test_what_is_not_kept_is_told(tmp_path):
+    """Whatever the limit: also where the file before was a little larger than its tensors."""
+    sizes = {(0, n): 100 for n in range(3)}
+    tmp_path.joinpath("whole").mkdir()
+    whole = Sizes(tmp_path / "whole")
+    assert len(whole.kept(sizes)) == 3 and whole.lines == []
+    one = (tmp_path / "whole/uploads/t0-r0.safetensors").stat().st_size
+    for limit in (390, 400, 410, one - 1, one, one + 400, 2 * one, 2 * one + 400):
+        tmp_path.joinpath(str(limit)).mkdir()
+        run = Sizes(tmp_path / str(limit), observe_limit=limit / 1e6)
+        kept = run.kept(sizes)
+        (line,) = run.lines
+        assert f"is reached in round {len(kept)} of trial 0: what does not fit" in line
+
+
+def test_uploads_are_kept_where_all_before_them_are(tmp_path):
+    """Others could not be replayed; what fits doesn't depend on interruptions."""
+    sizes = {(t, n): 1000 if n == 1 else 10 for t in range(2) for n in range(3)}
+    options = {"trials": 2, "observe_limit": 0.006}
+    for name, cut in (("whole", 0), ("resumed", 3)):
+        tmp_path.joinpath(name).mkdir()
+        run, places = Sizes(tmp_path / name, **options), [*sizes]
+        if cut:
+            run.kept({place: sizes[place] for place in places[:cut]})
+        assert run.kept({p: sizes[p] for p in places[cut:]}, done={*places[:cut]}) == [
+            *[(0, 0), (0, 1), (0, 2), (1, 0)]
+        ]
+    late = Sizes(tmp_path / "late", **options)
+    late.folder.mkdir()
+    done = {(0, 0), (0, 1)}
+    assert late.kept({(0, 2): 10, (1, 0): 10}, done) == [(1, 0)]
+    (line,) = late.lines
+    assert line == "the uploads of round 0 of trial 0 are not kept: there is nothing to replay"
+
+
+def test_a_limit_keeps_the_same_of_a_run_that_is_interrupted(tmp_path):
+    """A round that is smaller than one before it may fit still."""
+    found = []
+    for cut in (0, 4):
+        folder = tmp_path / str(cut)
+        folder.mkdir()
+        plan = make_plan("fedproto", observe="prototypes", observe_limit=0.006)
+        for first, last in ((0, cut), (cut, 6)):
+            observer = Observer(plan, folder, {(0, n) for n in range(first)}, lambda line: None)
+            for n in range(first, last):
+                rows = torch.zeros(250 if n % 2 else 10, 4)
+                known = pf.Payload(prototypes=rows, classes=torch.arange(len(rows)))
+                observer.see(n, {}, known)
+                observer.keep(0, n)
+        found.append(files_of(folder, "observed"))
+    assert found[0] == found[1]
+    assert Observed(folder).rounds() == [0, 2, 4]
 
 
 def test_nothing_is_expected_where_nothing_is_asked_for():

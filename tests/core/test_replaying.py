@@ -168,6 +168,19 @@ def test_other_versions_are_told(toys, run, tmp_path):
     assert any("torch was 1.0 in the run" in note for note in replay(tmp_path / "run").notes)
 
 
+def test_on_a_machine_that_lacks_what_the_run_had(toys, tmp_path):
+    """The server's half needs neither the run's device nor the file that said who took part."""
+    (tmp_path / "lists.txt").write_text("0 1 2\n3\n")
+    given = {"selection": f"list:{tmp_path / 'lists.txt'}", "record_uploads": True}
+    out = train("fedproto", tmp_path / "run", **given).folder
+    (tmp_path / "lists.txt").unlink()
+    config = (out / "config.json").read_text()
+    (out / "config.json").write_text(config.replace('"device": "cpu"', '"device": "cuda:77"'))
+    found = replay(out)
+    assert (found.differs, found.compared[0]) == ("", 2)
+    assert found.notes == ["device was cuda:77 in the run and is cpu now: numbers may differ"]
+
+
 # --- what can't be --------------------------------------------------------------------------------
 
 

@@ -139,7 +139,7 @@ def _show(found: Replay) -> None:
 def _compared(found: Replay) -> str:
     """What says that a replay is what the run was."""
     figures, weights = found.compared
-    parts = [f"figures of {figures} rounds"] * bool(figures)
+    parts = [f"figures of {figures} round{'s'[: figures > 1]}"] * bool(figures)
     parts += [f"the knowledge kept of {weights}"] * bool(weights)
     if not parts:
         return "the run has kept nothing with which they could be compared"

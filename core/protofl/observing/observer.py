@@ -12,7 +12,7 @@ from torch import Tensor
 from protofl.files.series import Round, Series
 from protofl.observing.features import FEATURES, LABELS
 from protofl.observing.places import OBSERVED, UPLOADS
-from protofl.observing.wanted import SERVER_KEYS, is_observed
+from protofl.observing.wanted import NAMED, SERVER_KEYS, is_observed
 from protofl.plan.plan import Plan
 from protofl.wire.payload import Payload
 
@@ -58,17 +58,24 @@ class Observer(Nobody):
         for series in (self._observed, self._uploads):
             for line in series.keep(done):
                 note(line)
-        if gaps := sorted(r for t, r in done if self._lacks(t, r)):
-            note(f"the uploads of round {gaps[0]} are not kept: replays end before it")
+        self._lost: set[int] = set()
+        """Trials of which uploads are missing, so that further ones would be of no use."""
+        if plan.settings.record_uploads:
+            self._look_for_gaps(done)
         self._left = plan.settings.observe_limit * 1e6 - self._observed.size - self._uploads.size
+        self._full = False
         self._seen: dict[str, Tensor] = {}
         self._features: dict[int, tuple[Tensor, Tensor]] = {}
         self._sent: Mapping[int, Payload] | None = None
 
-    def _lacks(self, trial: int, round: int) -> bool:
-        """Whether uploads of a round were lost, where those of the round before are there."""
-        have = self._uploads.entries
-        return (trial, round) not in have and (trial, round - 1) in have
+    def _look_for_gaps(self, done: Collection[Round]) -> None:
+        """Tell of trials whose uploads are not there from the first round on."""
+        for trial, round in sorted(set(done) - self._uploads.entries.keys()):
+            if trial not in self._lost:
+                self._lost.add(trial)
+                of = f" of trial {trial}" if self._plan.settings.trials > 1 else ""
+                end = "replays end before it" if round else "there is nothing to replay"
+                self._note(f"the uploads of round {round}{of} are not kept: {end}")
 
     def samples(self, round: int) -> int:
         """As ``--observe-samples`` says, in a round that is observed."""
@@ -115,9 +122,10 @@ class Observer(Nobody):
         }
         if self._seen:
             self._add(self._observed, (trial, round), self._seen, about)
-        if self._sent is not None:
+        if self._sent is not None and trial not in self._lost:
             sent = {f"{c}/{k}": v for c, upload in self._sent.items() for k, v in upload.items()}
-            self._add(self._uploads, (trial, round), sent, {"clients": [*self._sent]})
+            if not self._add(self._uploads, (trial, round), sent, {"clients": [*self._sent]}):
+                self._lost.add(trial)
         self._seen, self._features, self._sent = {}, {}, None
 
     def _add(
@@ -126,18 +134,20 @@ class Observer(Nobody):
         place: Round,
         tensors: Mapping[str, Tensor],
         about: Any,  # noqa: ANN401
-    ) -> None:
-        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    ) -> bool:
+        """Write a file where it fits in what is left; whether it did."""
+        size = sum(NAMED + tensor.numel() * tensor.element_size() for tensor in tensors.values())
         if size <= self._left:
             self._left -= series.add(place, tensors, about)
-            return
-        if self._left >= 0:
+            return True
+        if not self._full:
             limit = self._plan.settings.observe_limit
             self._note(
                 f"--observe-limit {limit:g} MB is reached in round {place[1]} of trial {place[0]}: "
-                "nothing more is observed"
+                "what does not fit is not kept"
             )
-        self._left = -1.0
+        self._full = True
+        return False
 
 
 def observer_of(

@@ -83,7 +83,7 @@ def announce(plan: Plan, learned: Mapping[str, Any], note: Callable[[str], None]
     if parts:
         note(f"what is observed will take about {_megabytes(total)} in the run's folder ({parts})")
     for what in unknown:
-        note(f"how much {what} will take is not known without the dry step; {limit:g} MB at most")
+        note(f"how much {what} will take is not known in advance; {limit:g} MB at most")
 
 
 @dataclass
@@ -153,27 +153,26 @@ class Expected:
         return self.plan.split(0).counts(self.plan.data.y, self.plan.info.num_classes)[0]
 
     def _uploads(self, wanted: Callable[[str], bool]) -> int | None:
-        """Bytes of a round's uploads of some names; None where nothing was seen of them."""
+        """Bytes of a round's uploads of some names; None where nothing says how many."""
         info = self.plan.info
         known = Known(info, deepcopy({**self.learned}))
         if not known.tried:
             return None
-        each = [
-            sum(
-                self._size(name, spec, int((self._counts[client] > 0).sum()))
-                for name, spec in known.expected(info.architecture_of(client).name).items()
-                if wanted(name)
-            )
-            for client in range(info.num_clients)
-        ]
-        return sum(each) * info.participants // info.num_clients
+        total = 0
+        for client in range(info.num_clients):
+            classes = int((self._counts[client] > 0).sum())
+            for name, spec in known.expected(info.architecture_of(client).name).items():
+                if wanted(name):
+                    key = find_key(name)
+                    if key and key.varies:
+                        return None  # the rank of factors, which training alone brings about
+                    total += self._size(name, spec, classes)
+        return total * info.participants // info.num_clients
 
     def _size(self, name: str, spec: Spec, classes: int) -> int:
-        """Bytes of one client's tensor; of factors whose rank is free, at most."""
+        """Bytes of one client's tensor."""
         rows = self.plan.info.public if name.startswith("public_") else classes
-        key = find_key(name)
-        free = max([d for d in spec.dims if d is not None], default=1)
-        shape = [d if d is not None else free if key and key.varies else rows for d in spec.dims]
+        shape = [rows if d is None else d for d in spec.dims]
         return prod(shape) * SIZES[spec.dtype] + NAMED
 
 

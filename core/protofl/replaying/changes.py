@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from protofl.errors import UsageError
+from protofl.machine.device import device_of
 from protofl.plan.plan import Plan
 from protofl.request.options import merge_options, options_in, parse_options
 
@@ -102,4 +103,13 @@ def _without_displaced(options: dict[str, Any], recorded: Mapping[str, Any]) -> 
 def _own_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
     found = {key: value for key, value in options_in(recorded).items() if key not in _MACHINE}
     options = {name: own for name, own in found["options"].items() if name not in _MACHINE}
-    return found | {"options": options}
+    return found | {"options": options, "device": _device(str(recorded["device"]))}
+
+
+def _device(of_run: str) -> str:
+    """The run's device; the CPU where this machine has no such one."""
+    try:
+        device_of(of_run)
+    except UsageError:
+        return "cpu"
+    return of_run

@@ -190,7 +190,8 @@ def _differs(
 
 def _other_versions(recorded: Mapping[str, Any], plan: Plan) -> list[str]:
     """What results may depend on and is not what it was when the run was made: lines."""
-    was, now = {**recorded.get("versions", {})}, dict[str, Any](versions())
+    was = {"device": recorded["device"], **recorded.get("versions", {})}
+    now: dict[str, Any] = {"device": plan.settings.device, **versions()}
     for plugin in recorded.get("plugins", ()):
         name = f"{plugin['kind']} {plugin['name']}"
         for member in plan.composition.members.values():

@@ -34,7 +34,8 @@ class RecordedUploads:
         if self.rounds:
             return
         trials = sorted({own for own, _ in self._series.entries})
-        near = f"kept are those of trials {', '.join(map(str, trials))}" if trials else ""
+        many = "trials" if len(trials) > 1 else "trial"
+        near = f"kept are those of {many} {', '.join(map(str, trials))}" if trials else ""
         if have:
             near = f"kept are those from round {min(have)} on, and the server needs all before"
         raise UsageError(

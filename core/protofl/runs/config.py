@@ -96,6 +96,14 @@ def check_same_data(recorded: dict[str, Any], plan: Plan) -> None:
             f"the public data of {plan.settings.public} are not those with which the run began",
             do="restore the data, or start a new run",
         )
+
+
+def check_same_files(recorded: dict[str, Any], plan: Plan) -> None:
+    """Whether the files that say who takes part are those with which a run began.
+
+    Raises:
+        UsageError: One is another, or can't be read.
+    """
     for option in differences(recorded.get("files", {}), file_digests(plan)):
         raise UsageError(
             f"--{option} {plan.choices[option].text} is not the file with which the run began",

@@ -36,7 +36,7 @@ from protofl.rounds import events
 from protofl.rounds.events import Progress
 from protofl.rounds.federation import Federation
 from protofl.rounds.measures import check_measures
-from protofl.runs.config import check_same_data, config_of, told_changes
+from protofl.runs.config import check_same_data, check_same_files, config_of, told_changes
 from protofl.tracking.following import Followed, check_trackers
 from protofl.views.packing import pack_server
 
@@ -83,6 +83,7 @@ def _start(
     check_trackers(plan)
     if recorded:
         check_same_data(recorded, plan)
+        check_same_files(recorded, plan)
         folder = with_more(folder, recorded, plan)
         _take_up(folder, recorded, plan, progress)
     else:
