@@ -8,8 +8,10 @@ import warnings
 import numpy as np
 import protofl as pf
 import pytest
+import torch
+from protofl.files.series import Series
 from protofl.observing import figures
-from protofl.observing.observed import Features, Prototypes
+from protofl.observing.observed import Features, Observed, Prototypes
 from protofl.plots.observed_squares import MEASURES
 from runtime_toys import install, train
 
@@ -97,6 +99,34 @@ def test_drift(run):
         before, now = (rows_of(run.observed.prototypes(k))[1] for k in (n - 1, n))
         both = before.keys() & now.keys()
         same(moved[place], [math.dist(before[c], now[c]) if c in both else None for c in range(4)])
+
+
+def test_rounds_in_which_nobody_answered(tmp_path):
+    """In the first there are features alone; behind it the server may know what nobody sends."""
+    kept = Series(tmp_path / "observed")
+    rows, classes = torch.eye(3), torch.arange(3)
+    server = {"server/prototypes": rows, "server/prototypes.classes": classes}
+    clients = {"prototypes": 2 * rows, "classes": classes, "clients": 0 * classes}
+    sent = {f"clients/3/{name}": values for name, values in clients.items()}
+    mean = {f"server/global_{k.removeprefix('server/')}": v for k, v in server.items()}
+    features = {"features": rows, "features.labels": classes, "features.clients": classes}
+    for number, seen in enumerate((features, server, server | sent | mean | features)):
+        kept.add((0, number), seen, {"architectures": ["a"], "classes": 3})
+    observed = Observed(tmp_path)
+    margins, between = figures.margins(observed), figures.inter_class(observed)
+    assert margins.rounds == between.rounds == figures.intra_class(observed)[0] == [1, 2]
+    side = math.sqrt(2)
+    for found in (margins, between):
+        assert found.server == pytest.approx(np.full((2, 3), side))
+        assert found.clients[1] == pytest.approx(np.full(3, 2 * side))
+        assert np.isnan(found.clients[0]).all()
+    assert figures.alignment(observed)[0] == [1, 2]
+    assert figures.drift(observed)[1].tolist() == [[0, 0, 0]]
+    assert np.isnan(figures.drift(observed, name="global_prototypes")[1]).all()
+    assert figures.margins(observed, round=-1).rounds == [2]
+    for of in (figures.margins, figures.intra_class, figures.drift, figures.alignment):
+        with pytest.raises(pf.UsageError, match="observed nothing of trial 1"):
+            of(observed, 1)
 
 
 def test_similarity_puts_architectures_together(run):

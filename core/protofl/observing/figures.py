@@ -6,7 +6,7 @@ are drawn elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,16 +36,16 @@ class ByClass:
     clients: np.ndarray
 
 
-def margins(observed: Observed, trial: int = 0) -> ByClass:
+def margins(observed: Observed, trial: int = 0, round: int | None = None) -> ByClass:
     """FedTGP, Fig. 1: margins of the server's prototypes, and the largest of the clients'.
 
     Args:
         observed: What a run has observed.
         trial: The trial.
+        round: The only round that is wanted, -1 for the last observed one; None for all.
     """
-    return _by_class(
-        observed, trial, functional.class_margins, lambda P, known, _: _largest(P, known)
-    )
+    own, largest = functional.class_margins, functional.largest_margins
+    return _by_class(_each(observed, trial, round), own, largest)
 
 
 def inter_class(observed: Observed, trial: int = 0) -> ByClass:
@@ -56,11 +56,11 @@ def inter_class(observed: Observed, trial: int = 0) -> ByClass:
         trial: The trial.
     """
 
-    def of_clients(P: torch.Tensor, known: torch.Tensor, _: Prototypes) -> torch.Tensor:
+    def of_clients(P: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
         each = [functional.inter_class_distances(*own) for own in zip(P, known, strict=True)]
         return torch.stack(each).nanmean(0)
 
-    return _by_class(observed, trial, functional.inter_class_distances, of_clients)
+    return _by_class(_each(observed, trial), functional.inter_class_distances, of_clients)
 
 
 def intra_class(observed: Observed, trial: int = 0) -> tuple[list[int], np.ndarray]:
@@ -73,9 +73,9 @@ def intra_class(observed: Observed, trial: int = 0) -> tuple[list[int], np.ndarr
     Returns:
         The rounds [R], and the distances [R, C]; NaN for a class that nobody sent.
     """
-    rounds, found = observed.rounds(trial), []
-    for round in rounds:
-        seen = observed.prototypes(round, trial)
+    rounds, found = [], []
+    for seen in _each(observed, trial):
+        rounds.append(seen.round)
         rows, classes = torch.from_numpy(seen.rows), torch.from_numpy(seen.classes)
         found.append(functional.intra_class_distances(rows, classes, seen.num_classes).numpy())
     return rounds, np.stack(found)
@@ -95,13 +95,14 @@ def drift(
         The rounds from the second on [R−1], and the Euclidean distances [R−1, C]; NaN for a class
         that was not known in both.
     """
-    rounds = observed.rounds(trial)
-    tables = [observed.prototypes(round, trial).server_table(name) for round in rounds]
-    moved = np.full((max(len(rounds) - 1, 0), len(tables[0][1])), np.nan)
+    known = {seen.round: seen.server_table(name) for seen in _each(observed, trial)}
+    rounds, tables = [*known], [*known.values()]
+    moved = np.full((len(rounds) - 1, len(tables[0][1])), np.nan)
     for number in range(len(moved)):
         (before, had), (now, has) = tables[number : number + 2]
         both = had & has
-        moved[number, both] = np.linalg.norm(now[both] - before[both], axis=1)
+        if both.any():
+            moved[number, both] = np.linalg.norm(now[both] - before[both], axis=1)
     return rounds[1:], moved
 
 
@@ -116,11 +117,11 @@ def alignment(observed: Observed, trial: int = 0) -> tuple[list[int], dict[str, 
         The rounds [R], and {architecture: mean over its clients [R]}; NaN where none took part or
         the server knows no prototypes.
     """
-    rounds = observed.rounds(trial)
+    rounds: list[int] = []
     names: list[str] = []
     found: list[dict[str, float]] = []
-    for round in rounds:
-        seen = observed.prototypes(round, trial)
+    for seen in _each(observed, trial):
+        rounds.append(seen.round)
         names = list(dict.fromkeys(seen.architectures))
         each = distances_to_server(seen)
         own: dict[str, list[float]] = {}
@@ -206,21 +207,30 @@ def in_the_plane(rows: np.ndarray, seed: int = 0, perplexity: float = 30.0) -> n
         return np.asarray(plane.fit_transform(np.asarray(rows, np.float64)))
 
 
+def _each(observed: Observed, trial: int, round: int | None = None) -> Iterator[Prototypes]:
+    """The prototypes of each round that has some, or of one round; an error where none has any.
+
+    As long as nobody has answered there are none, though features may have been observed.
+    """
+    found = False
+    for number in observed.rounds(trial) if round is None else ():
+        if "prototypes" in observed.kinds(number, trial):
+            found = True
+            yield observed.prototypes(number, trial)
+    if not found:
+        yield observed.prototypes(-1 if round is None else round, trial)
+
+
 def _by_class(
-    observed: Observed,
-    trial: int,
+    each: Iterator[Prototypes],
     of_server: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    of_clients: Callable[[torch.Tensor, torch.Tensor, Prototypes], torch.Tensor],
+    of_clients: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> ByClass:
-    rounds, server, clients = observed.rounds(trial), [], []
-    for round in rounds:
-        seen = observed.prototypes(round, trial)
+    rounds, server, clients = [], [], []
+    for seen in each:
+        rounds.append(seen.round)
         server.append(of_server(*map(torch.from_numpy, seen.server_table())).numpy())
         P, known = map(torch.from_numpy, seen.table())
         nothing = np.full(seen.num_classes, np.nan)
-        clients.append(of_clients(P, known, seen).numpy() if len(P) else nothing)
+        clients.append(of_clients(P, known).numpy() if len(P) else nothing)
     return ByClass(rounds, np.stack(server), np.stack(clients))
-
-
-def _largest(P: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-    return functional.largest_margins(P, known)

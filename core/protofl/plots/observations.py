@@ -55,10 +55,8 @@ def margins(
     """
     from protofl.observing import figures
 
-    observed = observed_of(run)
-    found = figures.margins(observed, trial)
-    place = found.rounds.index(observed.prototypes(round, trial).round)
-    both = np.stack([found.clients[place], found.server[place]])
+    found = figures.margins(observed_of(run), trial, round)
+    both = np.concatenate([found.clients, found.server])
     known = np.isfinite(both).all(0)
     if not known.any():
         raise UsageError("no class has a margin on clients and on the server", do="more classes")
