@@ -109,9 +109,28 @@ def test_its_rows_are_compared(done, cli, monkeypatch):
     assert re.search(rf"^fedproto +1 +{re.escape(gain)} ", shown.output, re.MULTILINE)
 
 
+def test_its_rows_are_compared_by_the_rounds_that_are_there(done, cli, monkeypatch):
+    """Its runs are the first two of three rounds that it says."""
+    folder, words, _ = done
+    monkeypatch.chdir(folder)
+    text = (folder / "table.toml").read_text("utf-8").replace("rounds = 2", "rounds = 3")
+    (folder / "longer.toml").write_text(text, "utf-8")
+    how = ["longer.toml", "--figure", "best", *words]
+    assert cli("compare", *how).exit_code == 2
+    shown = cli("compare", *how, "--rounds", "2", "--set", "fedproto.lambda=0.1")
+    same = cli("compare", "table.toml", *how[1:])
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout == same.stdout.replace("table", "longer")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        ("table.toml --set fedproto.lambda=7", "in no column are there runs of two rows"),
+        ("table.toml --set fedproto.lamda=1", "unknown option of fedproto 'lamda'"),
+        ("table.toml --file weights=x.pkl", "unknown file of table in --file 'weights'"),
+        ("table.toml --columns practial", "unknown column of table in --columns 'practial'"),
+        ("runs --set lr=1", "--set is of a study, and runs were given"),
         ("table.toml --runs nowhere", "in no column are there runs of two rows in nowhere"),
         ("table.toml --baseline fedtgp", "unknown baseline 'fedtgp'"),
         ("table.toml runs", "table is a study, and there is more to compare"),

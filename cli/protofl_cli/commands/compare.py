@@ -10,6 +10,18 @@ import typer
 from protofl_cli import render
 from protofl_cli.options import DataDir, Debug
 from protofl_cli.overwriting import Force, checked
+from protofl_cli.study_options import (
+    COLUMNS,
+    DATASET,
+    FILE,
+    ONLY,
+    SCALE,
+    SET,
+    TRIALS,
+    VARIANT,
+    change_of,
+    which,
+)
 
 if TYPE_CHECKING:
     from protofl.comparing.comparison import Comparison
@@ -69,20 +81,16 @@ def compare(
     confidence: Annotated[
         float, typer.Option("--confidence", metavar="SHARE", help="Of the bootstrap intervals.")
     ] = 0.95,
-    scale: Annotated[
-        str | None, typer.Option("--scale", metavar="NAME", help="Of a study (default: paper)")
-    ] = None,
+    scale: Annotated[str | None, SCALE] = None,
+    variant: Annotated[str | None, VARIANT] = None,
+    only: Annotated[str | None, ONLY] = None,
+    columns: Annotated[str | None, COLUMNS] = None,
+    trials: Annotated[int | None, TRIALS] = None,
+    dataset: Annotated[list[str] | None, DATASET] = None,
+    file: Annotated[list[str] | None, FILE] = None,
+    set_: Annotated[list[str] | None, SET] = None,
     runs_folder: Annotated[
-        Path | None,
-        typer.Option("--runs", metavar="DIR", help="Where a study's runs are (default: runs)"),
-    ] = None,
-    dataset: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dataset",
-            metavar="NAME=NAME[:PATH]",
-            help="What takes the place of a study's data set, as for reproduce; repeatable.",
-        ),
+        Path | None, which("runs", "DIR", "Where a study's runs are (default: runs)")
     ] = None,
     data_dir: DataDir = None,
     format_: Annotated[
@@ -112,7 +120,11 @@ def compare(
             "figures": figure or (), "target": target, "baseline": baseline, "unpaired": unpaired,
             "by": group_by or (), "rounds": rounds, "confidence": confidence,
         }  # fmt: skip
-        found = _compared(runs, given, scale, runs_folder, dataset, data_dir)
+        of_study = {
+            "scale": scale, "variant": variant, "only": only, "columns": columns, "set_": set_,
+            "trials": trials, "dataset": dataset, "file": file, "data_dir": data_dir,
+        }  # fmt: skip
+        found = _compared(runs, given, runs_folder, of_study)
     if kind == "table":
         _show(found)
     elif out is None:
@@ -128,36 +140,30 @@ def compare(
 
 
 def _compared(
-    runs: list[str],
-    given: dict[str, Any],
-    scale: str | None,
-    folder: Path | None,
-    datasets: list[str] | None,
-    data_dir: Path | None,
+    runs: list[str], given: dict[str, Any], folder: Path | None, of_study: dict[str, Any]
 ) -> Comparison:
-    """The comparison of runs, or of the one study that is named."""
+    """The comparison of runs, or of the one study that is named.
+
+    Args:
+        runs: What is named.
+        given: What `comparing.compare` takes.
+        folder: ``--runs``.
+        of_study: Other options that are of a study alone.
+    """
     from protofl.comparing.compare import compare as compared
     from protofl.errors import UsageError
 
     study = _study(runs)
     if study is None:
-        of_study = {
-            "--scale": scale,
-            "--runs": folder,
-            "--dataset": datasets,
-            "--data-dir": data_dir,
-        }
-        for flag, value in of_study.items():
+        for name, value in {"runs": folder, **of_study}.items():
             if value is not None:
+                flag = f"--{name.rstrip('_').replace('_', '-')}"
                 raise UsageError(f"{flag} is of a study, and runs were given", do="leave it out")
         return compared(runs, **given)
-    from protofl.options.written import assignments
-    from protofl.studies.cells import Change
     from protofl.studies.compared import compare_study
 
-    own = assignments("--dataset", datasets or [], "NAME=NAME[:PATH]")
-    options = {"data_dir": data_dir} if data_dir else {}
-    change = Change(scale=scale or "paper", datasets=own, options=options)
+    options = {"data_dir": of_study.pop("data_dir")}
+    change = change_of(options, rounds=given["rounds"], **of_study)
     return compare_study(study, change, folder or Path("runs"), **given)
 
 

@@ -12,52 +12,34 @@ from protofl_cli import render
 from protofl_cli.interrupts import interrupted, put_off
 from protofl_cli.options import DataDir, Debug
 from protofl_cli.overwriting import Force, checked
+from protofl_cli.study_options import (
+    COLUMNS,
+    DATASET,
+    FILE,
+    ONLY,
+    SCALE,
+    SET,
+    TRIALS,
+    VARIANT,
+    change_of,
+    option,
+    which,
+)
 
 if TYPE_CHECKING:
     from protofl.studies.cells import Change
     from protofl.studies.study import Study
 
 
-def _option(panel: str, flag: str, metavar: str, text: str, **extra: Any) -> Any:  # noqa: ANN401
-    return typer.Option(f"--{flag}", metavar=metavar, help=text, rich_help_panel=panel, **extra)
-
-
-def _which(flag: str, metavar: str, text: str, **extra: Any) -> Any:  # noqa: ANN401
-    return _option("Which cells, and how", flag, metavar, text, **extra)
-
-
 def _how(flag: str, metavar: str, text: str, **extra: Any) -> Any:  # noqa: ANN401
-    return _option("Runs", flag, metavar, text, **extra)
+    return option("Runs", flag, metavar, text, **extra)
 
 
 LIST = typer.Option("--list", help="List the studies and end.")
 PLAN = typer.Option(
     "--plan", help="Print the runs, their steps and an estimate of hours; start nothing."
 )
-SCALE = _which("scale", "NAME", "paper, or a smaller one: fast, smoke (protofl reproduce --list)")
-VARIANT = _which(
-    "variant",
-    "NAME",
-    "How the paper is read: paper, by its equations; official, as its published code does "
-    "(default: the study's)",
-)
-ONLY = _which("only", "ROW,…", "These rows alone.")
-COLUMNS = _which("columns", "COLUMN,…", "These columns alone.")
-ROUNDS = _which("rounds", "N", "Rounds of every run (≥ 1; default: the study's)", min=1)
-TRIALS = _which("trials", "N", "Trials of every run (≥ 1; default: the study's)", min=1)
-DATASET = _which(
-    "dataset",
-    "NAME=NAME[:PATH]",
-    "What takes the place of a data set of the study: cifar10=npz:FILE; repeatable.",
-)
-FILE = _which(
-    "file",
-    "NAME=PATH",
-    "A file of yours that the study names, such as a generator's weights; repeatable.",
-)
-SET = _which(
-    "set", "[NAME.]KEY=VALUE", "An option of a plugin in all runs, as for protofl run; repeatable."
-)
+ROUNDS = which("rounds", "N", "Rounds of every run (≥ 1; default: the study's)", min=1)
 RUNS = _how("runs", "DIR", "The folder of runs; what is there is not repeated.")
 NO_RUN = typer.Option(
     "--no-run", help="Read the runs that are there; start nothing.", rich_help_panel="Runs"
@@ -81,10 +63,10 @@ AT_ONCE = _how(
 )
 DEVICE = _how("device", "DEVICE", "auto, cpu, cuda or cuda:N (default: auto)")
 ENGINE = _how("engine", "NAME", "The training engine (default: eager)")
-OUT = _option(
+OUT = option(
     "Output", "out", "FILE", "Write the result: .md, .csv, .tex, .json, .html, .png, .pdf or .svg"
 )
-FORMAT = _option("Output", "format", "NAME", "table, md, csv, tex or json (default: by --out)")
+FORMAT = option("Output", "format", "NAME", "table, md, csv, tex or json (default: by --out)")
 
 
 def reproduce(
@@ -133,8 +115,7 @@ def reproduce(
         raise UsageError(
             "no study is given", "protofl reproduce PAPER/NAME", "see: protofl reproduce --list"
         )
-    from protofl.options.written import assignments
-    from protofl.studies.cells import Change, cells_of
+    from protofl.studies.cells import cells_of
     from protofl.studies.finding import find_study
     from protofl.studies.texts import PAGE, PICTURES, as_text, format_of
 
@@ -148,19 +129,17 @@ def reproduce(
             "tables are written as .md, .csv, .tex or .json",
             "choose one of these",
         )
-    options = {"device": device, "engine": engine, "data_dir": data_dir}
-    options = {key: value for key, value in options.items() if value is not None}
-    given = assignments("--set", set_ or (), "[NAME.]KEY=VALUE")
-    change = Change(
+    change = change_of(
+        {"device": device, "engine": engine, "data_dir": data_dir},
         scale=scale,
         variant=variant,
-        only=_names(only),
-        columns=_names(columns),
+        only=only,
+        columns=columns,
         rounds=rounds,
         trials=trials,
-        datasets=assignments("--dataset", dataset or [], "NAME=NAME[:PATH]"),
-        files=assignments("--file", file or [], "NAME=PATH"),
-        options=options | ({"set": given} if given else {}),
+        dataset=dataset,
+        file=file,
+        set_=set_,
     )
     cells_of(found, change)  # what is mistaken is told before torch is loaded
     if plan:
@@ -191,10 +170,6 @@ def reproduce(
             render.line(f"study: {out}", "dim")
     if any(entry.state in ("failed", "broken off") for entry in result.entries.values()):
         raise typer.Exit(1)
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
 def _list(study: str | None) -> None:

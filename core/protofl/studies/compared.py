@@ -11,10 +11,10 @@ from protofl.comparing.compare import compare
 from protofl.comparing.comparison import Comparison
 from protofl.comparing.differences import Table
 from protofl.errors import UsageError, unknown
-from protofl.recorded.once import find
 from protofl.recorded.run import Run
 from protofl.studies.cells import Change
 from protofl.studies.done import Done
+from protofl.studies.looking import whole
 from protofl.studies.missing import check_here
 from protofl.studies.study import Study
 
@@ -81,7 +81,7 @@ def runs_there(
     found: dict[str, Run | None] = {}
     for key, cell in wanted.items():
         note(f"looking for {cell.name}")
-        found[key] = None if key in absent else find(cell.request(), runs)
+        found[key] = None if key in absent else whole(cell, runs)
     cells = [cell for cell in done.cells if cell.options and cell.key in wanted]
     there = {(c.row, c.column): run for c in cells if (run := found[c.key]) is not None}
     return there, [cell.name for cell in cells if found[cell.key] is None]
