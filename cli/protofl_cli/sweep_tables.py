@@ -11,7 +11,7 @@ from protofl_cli.tables import clock, shown_path
 
 if TYPE_CHECKING:
     from protofl.batch.wanted import Tried
-    from protofl.sweeps.results import Line, Results
+    from protofl.sweeps.results import PointResult, SweepResult
     from protofl.sweeps.sweep import Sweep
 
 
@@ -44,7 +44,7 @@ def show_head(sweep: Sweep, folder: Path) -> None:
     render.text()
 
 
-def show_results(results: Results, sweep: Sweep, folder: Path) -> None:
+def show_results(results: SweepResult, sweep: Sweep, folder: Path) -> None:
     """The points, best first."""
     keys = [axis.key for axis in sweep.axes]
     by_validation = results.chosen_on == "validation"
@@ -71,20 +71,20 @@ def show_results(results: Results, sweep: Sweep, folder: Path) -> None:
     render.pairs(pairs)
 
 
-def _shown(line: Line, key: str) -> str:
+def _shown(line: PointResult, key: str) -> str:
     from protofl.sweeps.axes import shown
 
     return shown(line.point[key])
 
 
-def _spread(line: Line, key: str) -> str:
+def _spread(line: PointResult, key: str) -> str:
     mean, std = line.mean(key), line.std(key)
     if mean is None or std is None:
         return ""
     return f"{mean:.2%}" + (f" ± {std:.2%}" if len(line.values(key)) > 1 else "")
 
 
-def _rounds(line: Line) -> str:
+def _rounds(line: PointResult) -> str:
     found = sorted({run.figure["round"] + 1 for run in line.runs if run.figure})
     return " … ".join(map(str, dict.fromkeys((found[0], found[-1])))) if found else ""
 

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from protofl.reporting.page import report
     from protofl.rounds import events
     from protofl.studies.program import reproduce, study
+    from protofl.sweeps.program import sweep
     from protofl.trackers.tracked import TrackedRun
     from protofl.views.batch import Batch, Given, Output, Terms, per_step
     from protofl.views.client import Client, Learner
@@ -143,6 +144,8 @@ _HOME = {
     # tables and figures of papers
     "study": "protofl.studies.program",
     "reproduce": "protofl.studies.program",
+    # many runs
+    "sweep": "protofl.sweeps.program",
     # errors
     "ProtoflError": "protofl.errors",
     "UsageError": "protofl.errors",
@@ -217,6 +220,7 @@ __all__ = [
     "run",
     "stack_rows",
     "study",
+    "sweep",
 ]
 
 

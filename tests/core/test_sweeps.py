@@ -8,15 +8,16 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import protofl as pf
 import pytest
 from protofl.batch import events
 from protofl.batch.batch import Batch
 from protofl.sweeps.axes import at_point, located, number_of_points, points_of, read_axes
-from protofl.sweeps.results import Done, Line, Results, figure_of
+from protofl.sweeps.results import Done, PointResult, SweepResult, figure_of
 from protofl.sweeps.start import begin, new_folder, planned, resume
 from protofl.sweeps.sweep import Sweep, check_same_place, check_sweep, load_sweep, write_sweep
-from runtime_toys import install, train, without_times
+from runtime_toys import GIVEN, install, train, without_times
 from sweep_toys import Halted, Halting, Scaled, request_of, wanted
 
 # --- axes -----------------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ def test_the_best_round_is_chosen_on_validation_where_there_is_some():
 
 def line(point, *values, state="finished"):
     figures = [{"value": v, "test": v - 0.1, "round": 1, "chosen_on": "validation"} for v in values]
-    return Line(
+    return PointResult(
         {"lr": point},
         [Done(n, state, 2, figure=figure) for n, figure in enumerate(figures)],
     )
@@ -171,8 +172,8 @@ def line(point, *values, state="finished"):
 
 def test_points_are_sorted_and_the_best_is_whole(tmp_path):
     lines = [line(1, 0.5, 0.7), line(2, 0.99, state="stopped"), line(3, 0.8, 0.9)]
-    lines += [Line({"lr": 4}, [Done(0, "failed", error="why"), *line(4, 0.9).runs])]
-    results = Results("best", lines)
+    lines += [PointResult({"lr": 4}, [Done(0, "failed", error="why"), *line(4, 0.9).runs])]
+    results = SweepResult("best", lines)
     assert [one.point["lr"] for one in results.lines] == [3, 1, 2, 4]
     assert results.best.point == {"lr": 3}
     assert "chosen on validation samples" in results.words
@@ -224,6 +225,39 @@ def test_a_grid_is_its_runs_one_by_one(toys, tmp_path):
     assert results.chosen_on == "test" and "on test samples" in results.words
 
 
+def test_from_a_program(toys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = {**GIVEN, "rounds": 1, "dry_step": False, "runs": "runs", "at_once": 0}
+    told = []
+    found = pf.sweep(
+        "fedproto", grid={"lambda": [0.5, 2]}, out="sweep", follow=told.append, **given
+    )
+    assert sum(isinstance(event, events.Row) for event in told) == 2
+    rows = found.records()
+    assert sorted(row["lambda"] for row in rows) == [0.5, 2]
+    assert rows[0]["value"] == found.best.mean("value") >= rows[1]["value"]
+    assert [pf.load_run(row["folder"]).summary["best_test_accuracy"] for row in rows] == [
+        row["value"] for row in rows
+    ]
+    assert found.folder == Path("sweep") and (tmp_path / "sweep/results.csv").exists()
+    told.clear()
+    again = pf.sweep(resume="sweep", at_once=0, follow=told.append)
+    assert again.records() == rows and not any(isinstance(e, events.Row) for e in told)
+    with pytest.raises(pf.UsageError, match="leave --grid out"):
+        pf.sweep(resume="sweep", grid={"lambda": [1]})
+    with pytest.raises(pf.UsageError, match="has a comma"):
+        pf.sweep("fedproto", grid={"lambda": ["1,2", 3]}, **given)
+
+
+def test_a_class_of_the_program_is_swept_in_it(toys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = {**GIVEN, "rounds": 1, "dry_step": False}
+    x = np.random.default_rng(0).random((40, 1, 8, 8), dtype=np.float32)
+    given |= {"dataset": (x, np.arange(40) % 4), "clients": 2}
+    found = pf.sweep(Scaled, grid={"scale": [1, 2]}, runs=tmp_path, out="sweep", **given)
+    assert [line.state for line in found.lines] == ["finished"] * 2
+
+
 def test_interrupted_and_gone_on_with_the_table_is_the_same(toys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # A method that is installed, as the file has it.
@@ -260,8 +294,8 @@ def test_its_runs_are_a_group_for_trackers(toys, tmp_path):
 
     sweep = toy_sweep(tmp_path, "lr=0.1,0.2", track=["groups"])
     sweep.base.extra["tracker", "groups"] = Groups
-    begin(sweep, tmp_path / "my-sweep", at_once=0)
-    assert groups == ["my-sweep"] * 4
+    begin(replace(sweep, trials=1), tmp_path / "my-sweep", at_once=0)
+    assert groups == ["my-sweep"] * 2
 
 
 def test_a_failing_cell_is_told_and_the_others_are_done(toys, tmp_path):

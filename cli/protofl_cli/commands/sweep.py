@@ -134,27 +134,30 @@ def sweep(
     from protofl_cli.batch_screen import BatchScreen
 
     typed = {name.removesuffix("_"): value for name, value in given.items() if value is not None}
-    own = {"figure": figure, "search": search, "budget": budget}
+    own: dict[str, Any] = {"figure": figure, "search": search, "budget": budget}
     places: list[Path] = []
     try:
         with BatchScreen(quiet=quiet) as screen:
             screen.loading("loading")
             with put_off():
-                import protofl.sweeps.start  # noqa: F401 - torch, which takes seconds
+                from protofl.sweeps.program import asked, check_alone  # torch, which takes seconds
             if resume is not None:
                 others = {"method": method, "grid": grid, "out": out, "runs": runs, "most": most}
                 others |= {"config": config, "figure": figure, "search": search, **typed}
-                _check_alone({key: v for key, v in others.items() if key != "set"}, plan=plan)
+                check_alone({key: v for key, v in others.items() if key != "set"}, plan=plan)
                 places.append(resume)
                 _go_on(resume, typed.get("set"), budget, at_once, screen)
             else:
-                asked = _asked({"method": method, **typed}, config, grid, own, runs, most)
-                for line in asked[1]:
+                typed = {"method": method, **typed}
+                found, _, notes = asked(
+                    typed, grid or (), config=config, runs=runs, most=most, **own
+                )
+                for line in notes:
                     screen.say(f"note: {line}", "yellow")
                 if plan:
-                    _plan(asked[0], at_once, screen)
+                    _plan(found, at_once, screen)
                 else:
-                    _begin(asked[0], out, at_once, screen, places)
+                    _begin(found, out, at_once, screen, places)
     except KeyboardInterrupt as stop:
         there = places and (places[0] / "sweep.toml").exists()
         do = f"finished rounds are saved; continue with: {_again(places[0])}" if there else ""
@@ -165,54 +168,6 @@ def sweep(
         show_failures(screen.failed)
         render.line(f"once that is mended: {_again(places[0])}")
         raise typer.Exit(1)
-
-
-def _asked(
-    typed: dict[str, Any],
-    config: Path | None,
-    grid: list[str] | None,
-    own: dict[str, Any],
-    runs: Path | None,
-    most: int | None,
-) -> tuple[Sweep, list[str]]:
-    """What is asked for, with lines for the user."""
-    from protofl.errors import UsageError
-    from protofl.plan.settings import build
-    from protofl.program.naming import requested
-    from protofl.sweeps.axes import located, read_axes
-    from protofl.sweeps.sweep import MOST, Sweep, check_sweep
-
-    axes = read_axes(grid or ())
-    request, found = requested(typed, config=config)
-    if given := {k: request.options.pop(k) for k in ("trials",) if k in request.options}:
-        given = {"trials": build({"method": "", "models": "", **given}).trials}
-    if own["search"] and own["budget"] is None:
-        raise UsageError("--search tries as many points as --budget says", do="write --budget N")
-    if own["budget"] is not None and not own["search"]:
-        raise UsageError(
-            "--budget is for a search; a grid is done as a whole", do="add --search tpe"
-        )
-    asked = Sweep(
-        request,
-        located(axes, request),
-        runs=(runs or Path("runs")).expanduser().absolute(),
-        **given,
-        **{key: value for key, value in own.items() if value is not None},
-    )
-    notes = check_sweep(asked, MOST if most is None else most)
-    return asked, [*found.notes, *notes]
-
-
-def _check_alone(others: dict[str, Any], *, plan: bool) -> None:
-    """Whether nothing is given beside --resume that the sweep's file says."""
-    from protofl.errors import UsageError
-
-    given = [key for key, value in others.items() if value is not None]
-    if given or plan:
-        word = "METHOD" if given[:1] == ["method"] else f"--{(given or ['plan'])[0]}"
-        raise UsageError(
-            f"--resume goes on with the sweep as it was; leave {word.replace('_', '-')} out"
-        )
 
 
 def _begin(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.comparing.differences import Found
 from protofl.comparing.tables import FORMATS, flat
-from protofl.errors import UsageError, unknown
+from protofl.errors import unknown
+from protofl.recorded.columns import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,15 +49,7 @@ class Comparison(Found):
         Raises:
             UsageError: pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise UsageError(
-                "a frame needs pandas, which is not installed",
-                "Comparison.lines has the same",
-                "pip install pandas",
-            ) from None
-        return pd.DataFrame(self.lines())
+        return frame_of(self.lines(), "Comparison.lines has the same")
 
     def __str__(self) -> str:
         return self.text("md")

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from protofl.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
@@ -24,6 +29,25 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     flat = [dict(_flat(row)) for row in rows]
     names = dict.fromkeys(name for row in flat for name in row)
     return {name: _column([row.get(name) for row in flat]) for name in names}
+
+
+def frame_of(table: Any, instead: str) -> pd.DataFrame:  # noqa: ANN401 - columns, or lines
+    """A table as a pandas frame.
+
+    Args:
+        table: Columns by their names, or lines.
+        instead: What has the same without pandas, in words.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise UsageError(
+            "a frame needs pandas, which is not installed", instead, "pip install 'protofl[pandas]'"
+        ) from None
+    return pd.DataFrame(table)
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

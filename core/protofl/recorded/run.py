@@ -129,15 +129,9 @@ class Run:
         Raises:
             UsageError: pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise UsageError(
-                "a frame needs pandas, which is not installed",
-                "Run.columns has the same as NumPy arrays",
-                "pip install 'protofl[pandas]'",
-            ) from None
-        return pd.DataFrame(self.columns)
+        from protofl.recorded.columns import frame_of
+
+        return frame_of(self.columns, "Run.columns has the same as NumPy arrays")
 
     @property
     def summary(self) -> dict[str, Any] | None:

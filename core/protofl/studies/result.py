@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from protofl.errors import UsageError
+from protofl.recorded.columns import frame_of
 from protofl.studies.figures import READERS, unit_of, words_of
 from protofl.studies.study import EMPTY, UNKNOWN, USUAL, Figure, Published, Study, published_figure
 
@@ -190,15 +190,7 @@ class StudyResult:
         Raises:
             UsageError: pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise UsageError(
-                "a frame needs pandas, which is not installed",
-                "StudyResult.records() has the same as plain values",
-                "pip install 'protofl[pandas]'",
-            ) from None
-        return pd.DataFrame(self.records())
+        return frame_of(self.records(), "StudyResult.records() has the same as plain values")
 
 
 def _by_formula(entry: Entry) -> bool:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from protofl.batch.wanted import Outcome
 from protofl.sweeps.axes import points_of
-from protofl.sweeps.results import Done, Line, figure_of
+from protofl.sweeps.results import Done, PointResult, figure_of
 from protofl.sweeps.sweep import Sweep
 
 
-def lines_of(sweep: Sweep, outcomes: Sequence[Outcome]) -> list[Line]:
+def lines_of(sweep: Sweep, outcomes: Sequence[Outcome]) -> list[PointResult]:
     """What the runs of a grid came to, by points.
 
     Args:
@@ -19,7 +19,7 @@ def lines_of(sweep: Sweep, outcomes: Sequence[Outcome]) -> list[Line]:
     """
     rest = iter(outcomes)
     return [
-        Line(point, [done_of(next(rest), seed, sweep.figure) for seed in sweep.seeds])
+        PointResult(point, [done_of(next(rest), seed, sweep.figure) for seed in sweep.seeds])
         for point in points_of(sweep.axes)
     ]
 

@@ -7,12 +7,17 @@ import io
 import os
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from protofl.files.replacing import replacing, write_json
+from protofl.recorded.columns import frame_of
 from protofl.sweeps.axes import Point
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CSV, JSON = "results.csv", "results.json"
 
@@ -77,8 +82,13 @@ class Done:
 
 
 @dataclass
-class Line:
-    """A point and its runs."""
+class PointResult:
+    """A point and its runs.
+
+    Attributes:
+        point: {key of ``--grid``: its value, as it was typed}.
+        runs: Its runs, by their seeds.
+    """
 
     point: Point
     runs: list[Done] = field(default_factory=list)
@@ -118,23 +128,25 @@ class Line:
 
 
 @dataclass
-class Results:
+class SweepResult:
     """What a sweep came to.
 
     Attributes:
         figure: The figure by which points are compared.
         lines: The points, best first; those that are not whole come last.
+        folder: The sweep's folder, with the same in files; None where it has none.
     """
 
     figure: str
-    lines: list[Line]
+    lines: list[PointResult]
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
         """Sort them; equal ones stay in the order of the grid."""
         self.lines.sort(key=lambda line: (not line.whole, -(line.mean("value") or 0.0)))
 
     @property
-    def best(self) -> Line | None:
+    def best(self) -> PointResult | None:
         """The best point of those that are whole."""
         return self.lines[0] if self.lines and self.lines[0].whole else None
 
@@ -153,6 +165,22 @@ class Results:
         when = "in the best round" if best else "in the last round"
         what = "round and point" if best else "point"
         return f"{whose} {when}; {what} chosen on {self.chosen_on} samples"
+
+    def records(self) -> list[dict[str, Any]]:
+        """A table of plain values, a line a run: its point's, seed, state, figure, folder."""
+        return [
+            {**{key: _number(value) for key, value in line.point.items()}, **_run(run, None)}
+            for line in self.lines
+            for run in line.runs
+        ]
+
+    def frame(self) -> pd.DataFrame:
+        """The same as a pandas frame.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return frame_of(self.records(), "SweepResult.records() has the same as plain values")
 
     def to_values(self, folder: Path) -> dict[str, Any]:
         """What ``results.json`` holds; folders of runs as seen from the sweep's."""
@@ -193,9 +221,19 @@ class Results:
 _COLUMNS = ("seed", "state", "value", "test", "round", "chosen_on", "rounds", "folder", "error")
 
 
-def _run(run: Done, folder: Path) -> dict[str, Any]:
+def _number(value: Any) -> Any:  # noqa: ANN401 - options are of many types
+    """A number where a text is one: values of plugins' options are as they were typed."""
+    for read in (int, float) if isinstance(value, str) else ():
+        with suppress(ValueError):
+            return read(value)
+    return value
+
+
+def _run(run: Done, folder: Path | None) -> dict[str, Any]:
+    """A run in a table; its folder as seen from another one where that is given."""
     figure = run.figure or dict.fromkeys(("value", "test", "round", "chosen_on"))
-    place = None if run.folder is None else os.path.relpath(run.folder, folder)
+    place = None if run.folder is None else str(run.folder)
+    place = os.path.relpath(place, folder) if place and folder else place
     return {
         "seed": run.seed,
         "state": run.state,

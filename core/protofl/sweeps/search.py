@@ -21,7 +21,7 @@ from protofl.randomness import numpy_stream
 from protofl.recorded.run import load_run
 from protofl.sweeps.grid import done_of
 from protofl.sweeps.points import distribution_of, point_value, suggested
-from protofl.sweeps.results import Done, Line, figure_of
+from protofl.sweeps.results import Done, PointResult, figure_of
 from protofl.sweeps.sweep import SWEEP, Sweep
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class _Trying:
     """
 
     trial: Trial
-    line: Line
+    line: PointResult
     rows: list[dict[str, Any]] = field(default_factory=list)
     busy: bool = False
 
@@ -159,7 +159,7 @@ class Search:
         seed = int(numpy_stream(self._sweep.seeds[0], "search", number).integers(2**31))
         self._study.sampler = optuna.samplers.TPESampler(seed=seed)
         trial = self._study.ask()
-        return _Trying(trial, Line({a.key: suggested(trial, a) for a in self._sweep.axes}))
+        return _Trying(trial, PointResult({a.key: suggested(trial, a) for a in self._sweep.axes}))
 
     def goes_on(self, wanted: Wanted, row: dict[str, Any]) -> bool:
         """Whether a run is worth going on with, by the median rule."""
@@ -206,10 +206,10 @@ class Search:
 
     # --- what it came to ------------------------------------------------------------------------
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[PointResult]:
         """All points that have been tried; one that was chosen several times is one."""
         state = self._optuna.trial.TrialState
-        lines: dict[tuple[Any, ...], Line] = {}
+        lines: dict[tuple[Any, ...], PointResult] = {}
         for trials in map(self._trials, (state.COMPLETE, state.PRUNED, state.FAIL)):
             for trial in trials:
                 runs = [self._read(values) for values in trial.user_attrs.get("runs", ())]
@@ -217,7 +217,7 @@ class Search:
                     axes = self._sweep.axes
                     point = {axis.key: point_value(axis, trial.params) for axis in axes}
                     missing = [Done(seed) for seed in self._sweep.seeds[len(runs) :]]
-                    lines.setdefault((*point.values(),), Line(point, runs + missing))
+                    lines.setdefault((*point.values(),), PointResult(point, runs + missing))
         return [*lines.values()]
 
     def _read(self, values: Mapping[str, Any]) -> Done:

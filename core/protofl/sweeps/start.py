@@ -19,7 +19,7 @@ from protofl.request.options import parse_options
 from protofl.sweeps.axes import points_of
 from protofl.sweeps.grid import lines_of
 from protofl.sweeps.points import ends_of
-from protofl.sweeps.results import Line, Results
+from protofl.sweeps.results import PointResult, SweepResult
 from protofl.sweeps.search import Search, check_installed
 from protofl.sweeps.sweep import Sweep, check_new_folder, check_same_place, load_sweep, write_sweep
 
@@ -59,7 +59,7 @@ def begin(
     *,
     at_once: int | None = None,
     follow: events.Follow = events.ignore,
-) -> Results:
+) -> SweepResult:
     """Do a sweep in a folder of its own.
 
     Its runs are in the runs' folder (`Sweep.runs`), where they are found again.
@@ -94,7 +94,7 @@ def resume(
     budget: int | None = None,
     at_once: int | None = None,
     follow: events.Follow = events.ignore,
-) -> tuple[Sweep, Results]:
+) -> tuple[Sweep, SweepResult]:
     """Go on with a sweep: do what of it is not done.
 
     Args:
@@ -149,8 +149,8 @@ def _ends(sweep: Sweep) -> list[Wanted]:
     return [sweep.wanted(point, sweep.seeds[0]) for point in ends_of(sweep.axes)]
 
 
-def _carried_out(sweep: Sweep, folder: Path, batch: Batch, tried: Sequence[Tried]) -> Results:
-    lines: list[Line]
+def _carried_out(sweep: Sweep, folder: Path, batch: Batch, tried: Sequence[Tried]) -> SweepResult:
+    lines: list[PointResult]
     if sweep.search:
         search = Search(sweep, folder)
         on_gpu = any(one.device != "cpu" for one in tried)
@@ -159,6 +159,6 @@ def _carried_out(sweep: Sweep, folder: Path, batch: Batch, tried: Sequence[Tried
         lines = search.lines()
     else:
         lines = lines_of(sweep, batch.do_all(tried))
-    results = Results(sweep.figure, lines)
+    results = SweepResult(sweep.figure, lines, folder)
     results.write(folder)
     return results
