@@ -184,6 +184,7 @@ PYTHON = [
     "docs/observing.md",
     "docs/report.md",
     "docs/studies.md",
+    "docs/sweeps.md",
     "docs/trackers.md",
     *(f"docs/reference/{name}.md" for name in REFERENCE),
 ]
@@ -209,6 +210,8 @@ def test_python_on_other_pages_runs(page, data_dir, few, monkeypatch):
     monkeypatch.setattr(pf, "run", small)
     in_here = {"at_once": 0, "data_dir": data_dir}
     monkeypatch.setattr(pf, "reproduce", partial(pf.reproduce, **in_here))
+    sweep, one = pf.sweep, {"trials": 1, "rounds": 1, "dataset": few, "dry_step": False}
+    monkeypatch.setattr(pf, "sweep", lambda *a, **o: sweep(*a, **o | always | one, at_once=0))
     monkeypatch.setattr(pf, "Session", lambda **options: session(**options | always))
     blocks = blocks_of(page, "python")
     assert blocks

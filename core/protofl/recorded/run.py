@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-    from protofl.folder.weights import Weights
     from protofl.models.architecture import SplitModel
     from protofl.observing.observed import Observed
     from protofl.plan.plan import Plan
@@ -93,8 +92,9 @@ class Run:
             UsageError: Another version of protofl recorded options that this one doesn't know.
         """
         from protofl.plan.settings import build
+        from protofl.request.options import options_in
 
-        return build(self._options)
+        return build(options_in(self.config))
 
     @property
     def name(self) -> str:
@@ -223,19 +223,9 @@ class Run:
         Raises:
             UsageError: Data or plugins are not there any more, or the data are others.
         """
-        from protofl.plan.plan import Plan
+        from protofl.recorded.again import plan_of
 
-        given = {key: value for key, value in self._options.items() if key not in _MACHINE}
-        own = {key: v for key, v in self._options["options"].items() if key not in _MACHINE}
-        given |= {"device": "cpu", "options": own}
-        plan = Plan.make(given, report=lambda line: None)
-        recorded = self.config.get("data", {}).get("digest")
-        if recorded and recorded != plan.data.digest:
-            raise UsageError(
-                f"the data of {self.config['dataset']} are not those of {self.folder}",
-                do="restore the data",
-            )
-        return plan
+        return plan_of(self.config, self.folder)
 
     def model(
         self, client: int, which: Literal["last", "best"] = "last", trial: int = 0
@@ -251,18 +241,15 @@ class Run:
             UsageError: The run has not kept the round, there is no such client, or its data or
                 plugins are not there.
         """
-        from protofl.wire.weights import load_weights
+        from protofl.recorded.again import model_of, weights_of
 
         if not 0 <= client < self.config["clients"]:
             raise UsageError(
                 f"{self.folder} has no client {client}",
                 f"clients are 0 to {self.config['clients'] - 1}",
             )
-        kept = self._weights(which, trial, [client])
-        model = self.plan.initial_model(client, trial)
-        if client in kept.clients:  # others are what their seed made them
-            load_weights(model, kept.clients[client], "model")
-        return model.eval()
+        kept = weights_of(self._reading, which, trial, clients=[client])
+        return model_of(self.plan, client, trial, kept)
 
     def knowledge(
         self, which: Literal["last", "best"] = "last", trial: int = 0
@@ -276,20 +263,11 @@ class Run:
         Raises:
             UsageError: The run has not kept the round.
         """
-        server = self._weights(which, trial, []).server
+        from protofl.recorded.again import weights_of
+
+        server = weights_of(self._reading, which, trial, clients=[]).server
         start = "knowledge/"
         return {k.removeprefix(start): t for k, t in server.items() if k.startswith(start)}
-
-    def _weights(self, which: str, trial: int, clients: list[int]) -> Weights:
-        """What is kept of a round; that of a part has to be among its rounds."""
-        from protofl.folder.weights import read_weights
-
-        own = self._reading
-        if isinstance(own, Reading):
-            return read_weights(self.folder, which, trial, clients=clients)
-        kept = read_weights(self.folder, which, own.trials[trial], clients=clients)
-        own.check_round(kept, which, trial)
-        return kept
 
     @property
     def observed(self) -> Observed:
@@ -311,14 +289,3 @@ class Run:
         from protofl.replaying.replay import replay
 
         return replay(self.folder, **changes)
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        """The options among what ``config.json`` holds."""
-        from protofl.request.options import options_in
-
-        return options_in(self.config)
-
-
-_MACHINE = ("engine", "backend", "profile", "participants_from")
-"""Options without which data, split and models are the same; others machines may lack them."""
