@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -32,6 +33,7 @@ class Tells:
         token: str = pf.Field("", description="a secret")
         breaks: str = pf.Field("", description="the hook that raises")
         slow: str = pf.Field("", description="the hook that waits")
+        ends: str = pf.Field("", description="the hook that raises what is no Exception")
 
     def done(self, hook, config, *what):
         assert threading.current_thread() is not threading.main_thread()
@@ -39,6 +41,8 @@ class Tells:
             GATE.wait(20)
         if config.breaks == hook:
             raise ConnectionError("nobody\nthere")
+        if config.ends == hook:
+            raise asyncio.CancelledError
         TOLD.append((hook, *what))
 
     @pf.hookimpl
@@ -137,6 +141,40 @@ def test_one_that_is_dead_is_a_note(hook, ended, words, tmp_path):
     assert [note for note in notes if words in note] == notes[:1]
     assert len(notes) == (2 if hook == "log_round" else 1)  # how many rounds are missing
     assert [each[1] for each in TOLD if each[0] == "end_run"] == ([ended] if ended else [])
+
+
+@pytest.mark.parametrize("hook", ["open_run", "log_round", "end_run"])
+def test_one_whose_library_ends_its_thread_is_a_note_too(hook, tmp_path):
+    result, notes = tracked(tmp_path / "run", set={"tells.ends": hook}, dry_step=False)
+    assert len(result.record) == 2 and "tracker tells: CancelledError" in notes[0]
+
+
+class Takes:
+    """Empties what it is given."""
+
+    @pf.hookimpl
+    def open_run(self, run):
+        for table in (run.config, *run.rows):
+            table.clear()
+
+    @pf.hookimpl
+    def log_round(self, row):
+        row.clear()
+
+    @pf.hookimpl
+    def end_run(self, summary):
+        summary.clear()
+
+
+def test_what_one_is_given_is_its_own(tmp_path):
+    out, tracks = tmp_path / "run", {"track": [Tells, Takes], "progress": False}
+    train("local", out, rounds=2, dry_step=False, **tracks)
+    found = train(None, out, resume=True, rounds=3, **tracks)
+    assert [row["round"] for row in found.record] == [0, 1, 2]
+    assert found.summary["best_test_accuracy"] > 0
+    run = [each[1] for each in TOLD if each[0] == "open_run"][1]
+    assert run.config["method"] == "local" and [row["round"] for row in run.rows] == [0, 1]
+    assert [each[2] for each in TOLD if each[0] == "end_run"][1] == found.summary
 
 
 def test_one_that_can_t_track_is_refused_before_anything(tmp_path):
@@ -258,6 +296,8 @@ def test_figures_parameters_and_steps():
         "train_loss": 1.0,
         "loss_terms/ce": 0.5,
         "upload_bytes": 1000.0,
+        "participants": 2.0,
+        "evaluated": 2.0,
         "metrics/macro-f1/all": 0.5,
         "seconds/total": 0.5,
     }

@@ -25,7 +25,10 @@ def line(trial: int, round: int) -> dict[str, Any]:
         "train_loss": 1 / (round + 1),
         "loss_terms": {"ce": 0.5, "align": None},
         "upload_bytes": 1000,
-        "participants": [0, 1],
+        "participants": 2,
+        "evaluated": 2,
+        "answered": [0, 1],
+        "absent": {"2": "left"},
         "client_accuracies": {"0": 0.5, "1": 0.25},
         "metrics": {
             "macro-f1": {"all": 0.5, "clients": {"0": 0.5}},

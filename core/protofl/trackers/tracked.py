@@ -11,9 +11,6 @@ from typing import Any
 _PLACES = ("trial", "round")
 """What of a line says which round it is."""
 
-_OF_CLIENTS = ("participants", "answered", "absent", "evaluated", "malicious")
-"""What of a line is about clients by their numbers."""
-
 
 @dataclass(frozen=True)
 class TrackedRun:
@@ -55,11 +52,10 @@ class TrackedRun:
 
         Returns:
             {name: number} of all single numbers that are no client's own, tables with a slash:
-            ``test_accuracy``, ``loss_terms/ce``, ``seconds/train``, ``metrics/macro-f1/all``. What
-            a round does not have (null) is left out.
+            ``test_accuracy``, ``loss_terms/ce``, ``seconds/train``, ``metrics/macro-f1/all``,
+            ``participants``. What a round does not have (null) is left out.
         """
-        own = {k: v for k, v in row.items() if k not in (*_PLACES, *_OF_CLIENTS, "time")}
-        return dict(_numbers(own))
+        return dict(_numbers({k: v for k, v in row.items() if k not in _PLACES}))
 
     def parameters(self) -> dict[str, str | int | float | bool]:
         """``config`` as flat names and plain values, of tables with dots.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from protofl.errors import in_words
@@ -79,20 +80,25 @@ class Told(threading.Thread):
     # --- in its own -------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Open, tell every round, close; no error leaves it."""
+        """Open, tell every round, close; no error leaves it.
+
+        What a tracker is given is its own: the run goes on with its record whatever becomes of it.
+        """
+        config, rows = deepcopy((self._run.config, self._run.rows))
+        self._run = replace(self._run, config=config, rows=rows)
         try:
             opened = self.tracker.call("open_run", run=self._run)
-        except Exception as error:
+        except BaseException as error:
             with self._changed:
                 self._dead = True
                 self._rows.clear()
             self._say(f"{self._words(error)}; the run goes on without it")
             return
         while (round := self._next()) is not None:
-            number, row = round
+            number, row = round[0], deepcopy(round[1])
             try:
                 self.tracker.call("log_round", opened=opened, run=self._run, row=row, number=number)
-            except Exception as error:
+            except BaseException as error:
                 self._failed += 1
                 if self._failed == 1:
                     self._say(f"{self._words(error)}; the run goes on")
@@ -107,12 +113,12 @@ class Told(threading.Thread):
         assert self._ending is not None
         ending = {
             "status": self._ending.status,
-            "summary": self._ending.summary,
+            "summary": deepcopy(self._ending.summary),
             "error": self._ending.error,
         }
         try:
             self.tracker.call("end_run", opened=opened, run=self._run, **ending)
-        except Exception as error:
+        except BaseException as error:
             self._say(self._words(error))
         if self._failed > 1:
             self._say(f"tracker {self.tracker.name}: {self._failed} rounds were not written down")
@@ -120,5 +126,5 @@ class Told(threading.Thread):
             words = f"tracker {self.tracker.name} is slow: {self._lost} rounds were left out"
             self._say(f"{words}; {AGAIN}")
 
-    def _words(self, error: Exception) -> str:
+    def _words(self, error: BaseException) -> str:
         return f"tracker {self.tracker.name}: {' '.join(in_words(error).split())[:300]}"
