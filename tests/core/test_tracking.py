@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import threading
 import time
 
@@ -191,6 +192,22 @@ def test_one_that_hangs_is_not_waited_for(tmp_path):
     assert time.monotonic() - began < 15 and len(result.record) == 2
     (note,) = notes
     assert "tells has not ended within 0.05 s (--track-wait)" in note and "--resume" in note
+
+
+def test_a_user_may_end_the_wait_and_has_the_run(tmp_path):
+    notes, main = [], threading.main_thread().ident
+
+    def follow(event):
+        if isinstance(event, events.Finished):
+            threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT)).start()
+        if isinstance(event, events.Note) and "tracker" in event.text:
+            notes.append(event.text)
+
+    slow = {"set": {"tells.slow": "open_run"}, "track": Tells, "progress": follow}
+    result = train("local", tmp_path / "run", dry_step=False, **slow)
+    assert result.summary["rounds"] == 2
+    (note,) = notes
+    assert "tells was not waited for any longer, and may lack rounds: --resume" in note
 
 
 def test_rounds_that_one_can_t_take_are_left_out_and_told(tmp_path, monkeypatch):

@@ -86,13 +86,17 @@ class Followed:
             self._end(Ending("failed", error=" ".join(words.split())))
         else:
             self._end(Ending("interrupted"))  # counts only where it did not finish
-        until = time.monotonic() + self._plan.settings.track_wait
-        for told in self._told:
-            told.join(max(0.0, until - time.monotonic()))
+        wait = self._plan.settings.track_wait
+        late = f"has not ended within {wait:g} s (--track-wait)"
+        try:
+            until = time.monotonic() + wait
+            for told in self._told:
+                told.over.wait(max(0.0, until - time.monotonic()))
+        except KeyboardInterrupt:  # ends the wait; what the run has come to stays
+            late = "was not waited for any longer"
         self._tell()
-        for told in (told for told in self._told if told.is_alive()):
-            name, wait = told.tracker.name, f"{self._plan.settings.track_wait:g} s (--track-wait)"
-            line = f"tracker {name} has not ended within {wait}, and may lack rounds: {AGAIN}"
+        for told in (told for told in self._told if not told.over.is_set()):
+            line = f"tracker {told.tracker.name} {late}, and may lack rounds: {AGAIN}"
             self._progress(events.Note(line))
 
     def _begin(self) -> None:

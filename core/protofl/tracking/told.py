@@ -21,7 +21,8 @@ WAITING = 1000
 
 def still_at_work() -> bool:
     """Whether a tracker of this program has not ended."""
-    return any(isinstance(thread, Told) for thread in threading.enumerate())
+    threads = threading.enumerate()
+    return any(isinstance(thread, Told) and not thread.over.is_set() for thread in threads)
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Told(threading.Thread):
         self._changed = threading.Condition()
         self._lost = self._failed = 0
         self._dead = False
+        self.over = threading.Event()
+        """Set when the tracker has been told of all; unlike join, a wait may be interrupted."""
 
     # --- in the run's thread ----------------------------------------------------------------------
 
@@ -84,6 +87,12 @@ class Told(threading.Thread):
 
         What a tracker is given is its own: the run goes on with its record whatever becomes of it.
         """
+        try:
+            self._tell()
+        finally:
+            self.over.set()
+
+    def _tell(self) -> None:
         config, rows = deepcopy((self._run.config, self._run.rows))
         self._run = replace(self._run, config=config, rows=rows)
         try:
