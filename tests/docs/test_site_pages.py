@@ -104,6 +104,18 @@ def test_every_hook_has_its_exact_signature(kind, hook, page):
     assert words and all(word in found for word in words)
 
 
+def test_pages_count_and_name_the_hooks_as_they_are():
+    rows = re.findall(
+        r"\[(\d+)[^\]]*\]\(\.\./reference/hooks\.md#([\w-]+)\)",
+        (DOCS / "guides/index.md").read_text(encoding="utf-8"),
+    )
+    assert {kind: int(count) for count, kind in rows} == {k: len(spec_hooks(k)) for k in HEADINGS}
+    text = section(
+        (DOCS / "architecture.md").read_text(encoding="utf-8"), "## The hooks of a method"
+    )
+    assert [hook for hook in spec_hooks("method") if f"`{hook}" not in text] == []
+
+
 def test_the_architecture_page_has_the_same_arguments():
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)\(([^)]*)\)` \|", text, re.MULTILINE)

@@ -128,7 +128,7 @@ def _about(registry: Registry, plugin: Plugin, found: type) -> list[str]:
     own = inspect.cleandoc(found.__doc__ or "")
     whole = inspect.cleandoc(sys.modules[found.__module__].__doc__ or "")
     texts = [own, whole] if shared or not whole else [whole]
-    return "\n\n".join(text for text in texts if text).splitlines()
+    return "\n\n".join(text for text in texts if text).replace("``", "`").splitlines()
 
 
 def _config(found: type) -> type[Config]:
@@ -277,4 +277,5 @@ def _hooks(kind: str, found: type) -> None:
 
 
 def _first_line(function: Callable[..., Any]) -> str:
-    return next(iter(inspect.cleandoc(function.__doc__ or "").splitlines()), "")
+    text = inspect.cleandoc(function.__doc__ or "").replace("``", "`")
+    return next(iter(text.splitlines()), "")
