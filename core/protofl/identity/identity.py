@@ -113,6 +113,7 @@ def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
     for owner, values in config.get("options", {}).items():
         own = defaults.get(owner, {})
         kept = {k: v for k, v in values.items() if k not in own or own[k] != v}
+        kept = {k: v for k, v in kept.items() if f"{owner}.{k}" not in config.get("files", {})}
         if kept and owner not in metrics | {"backend"}:
             of_plugins[owner] = kept
     data, files = config.get("data", {}), dict(config.get("files", {}))
@@ -166,6 +167,20 @@ def _plugins_in(config: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, s
     }
 
 
+def as_then(config: Mapping[str, Any], was: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A configuration without digests of plugins' files that an older run has not recorded.
+
+    So the two are held against each other by the files' paths, and have one identity.
+
+    Args:
+        config: What ``config.json`` would hold of a planned run.
+        was: What that of a recorded run holds; nothing for the oldest.
+    """
+    known = was.get("files", {})
+    kept = {k: v for k, v in config.get("files", {}).items() if "." not in k or k in known}
+    return {**config, "files": kept}
+
+
 def identity_of(config: Mapping[str, Any], defaults: Defaults) -> str:
     """The identity of a run, `DIGITS` hexadecimal digits.
 
@@ -203,7 +218,8 @@ def differences(
         found += _lines(f"--set {owner}.", before, after)
     for file in sorted(old.files.keys() | new.files.keys()):
         if old.files.get(file) != new.files.get(file):
-            found.append(f"{_DATA.get(file, f'the file of --{file}')} is another")
+            flag = f"--{'set ' * ('.' in file)}{file}"
+            found.append(f"{_DATA.get(file, f'the file of {flag}')} is another")
     for which in sorted(old.plugins.keys() & new.plugins.keys()):
         one, other = (" ".join(used.plugins[which]) for used in (old, new))
         found += [f"{' '.join(which)} was {one} and is {other}"] if one != other else []

@@ -17,6 +17,7 @@ from protofl.identity.identity import (
     FIGURES,
     KEPT,
     OF_FIGURES,
+    as_then,
     defaults_of,
     differences,
     identity_of,
@@ -87,6 +88,11 @@ class Wanted:
         """Its identity."""
         return str(self.config["identity"])
 
+    @cached_property
+    def _identities(self) -> set[str]:
+        """Its own, and that of a run that has not recorded what files of plugins hold."""
+        return {self.identity, identity_of(as_then(self.config, {}), self.defaults)}
+
     def note(self, line: str) -> None:
         """Tell the user, once."""
         if line not in self._said:
@@ -110,15 +116,16 @@ class Wanted:
         if told.problem:
             return False
         if told.identity:
-            return told.identity == self.identity
+            return told.identity in self._identities
         own = (self.config["method"], self.config["models"], self.config["data"]["digest"])
         return own == (told.method, told.models, told.digest)
 
     def _is_same(self, run: Run) -> bool:
         """Whether a run is this one; one of the same identity that isn't is told of."""
-        if identity_of(run.config, self.defaults) != self.identity:
+        now = as_then(self.config, run.config)
+        if identity_of(run.config, self.defaults) != identity_of(now, self.defaults):
             return False
-        reasons, _ = differences(run.config, self.config, self.defaults)
+        reasons, _ = differences(run.config, now, self.defaults)
         reasons += not_recorded(run.config, self.config) + self._other_splits(run)
         if reasons:
             self.note(f"{run.folder} is not reused: {'; '.join(reasons)}")
@@ -160,7 +167,10 @@ class Wanted:
 
         To who follows it has ended.
         """
-        _, notes = differences(run.config, self.config, self.defaults)
+        now = as_then(self.config, run.config)
+        _, notes = differences(run.config, now, self.defaults)
+        unknown = sorted({*self.config.get("files", {})} - {*now["files"]})
+        notes += [f"what the file of {', '.join(unknown)} held was not recorded"] if unknown else []
         about = f" ({'; '.join(notes)})" if notes else ""
         self.note(f"{run.folder} has this run already{about}")
         self.progress(events.Finished(run.result, self.plan))

@@ -10,8 +10,8 @@ from protofl.discovery.kinds import Plugin
 from protofl.errors import UsageError
 from protofl.files.tables import differences
 from protofl.hosts.groups import trains_groups
+from protofl.identity.files import file_digests
 from protofl.identity.identity import defaults_of, identity_of
-from protofl.participation.files import file_digests
 from protofl.plan.plan import Plan
 from protofl.plan.settings import UNRECORDED, untracked
 from protofl.plugin.choice import Choice
@@ -104,8 +104,11 @@ def check_same_files(recorded: dict[str, Any], plan: Plan) -> None:
     Raises:
         UsageError: One is another, or can't be read.
     """
-    for option in differences(recorded.get("files", {}), file_digests(plan)):
+    was, now = recorded.get("files", {}), file_digests(plan)  # likewise
+    for option in (option for option in was if was[option] != now.get(option)):
+        choice = plan.choices.get(option)
+        name = f"--{option} {choice.text}" if choice else f"what --set {option} names"
         raise UsageError(
-            f"--{option} {plan.choices[option].text} is not the file with which the run began",
+            f"{name} is not the file with which the run began",
             do="restore it, or start a new run",
         )

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import threading
 import time
+from pathlib import Path
 
 import protofl as pf
 import pytest
 from protofl.files.lock import alone
+from protofl.identity.identity import identity_of
 from protofl.recorded.once import find, once
-from protofl.request.options import as_typed
-from protofl.request.request import read_request
+from protofl.recorded.wanted import Wanted
+from protofl.request.options import as_typed, parse_options
+from protofl.request.request import Request, read_request
+from protofl.rounds import events
+from protofl.runs.run import start
 from runtime_toys import GIVEN, train, without_times
+from torch.nn.functional import cross_entropy
 
 
 def ask(method="fedproto", **options):
@@ -345,6 +352,67 @@ def test_code_that_was_not_recorded_is_told_and_reused(runs, log):
     assert once(ask(), runs, log).folder == first.folder and not log.rounds
     assert log.said("the code of") and log.said("was not recorded")
     assert find(ask(lr=0.2), runs) is None
+
+
+class Imagines:
+    """A method with a generator on the server."""
+
+    needs_generator = True
+    terms = {"ce": "cross-entropy"}
+
+    @pf.hookimpl
+    def local_loss(self, batch, output):
+        return {"ce": cross_entropy(output.logits, batch.y)}
+
+
+class FromFile:
+    """A generator of the weights in a file."""
+
+    class Config(pf.Config):
+        weights: Path = pf.Field(description="the file")
+
+    @pf.hookimpl
+    def outline(self, config, data_dir):
+        return pf.Outline(side=8, channels=1)
+
+    @pf.hookimpl
+    def open_generator(self, config, device, data_dir):
+        return None
+
+
+def imagines(file, **options):
+    given = {**GIVEN, "method": "imagines", "generator": "from-file", "dry_step": False, **options}
+    given["set"] = {"generator.weights": str(file)}
+    extra = {("method", "imagines"): Imagines, ("generator", "from-file"): FromFile}
+    return Request(parse_options(given), extra=extra)
+
+
+def test_weights_of_a_generator_count_by_what_they_hold(runs, log, tmp_path):
+    file, moved = tmp_path / "weights", tmp_path / "moved"
+    file.write_bytes(b"one")
+    first = once(imagines(file), runs)
+    assert first.config["files"] == {"generator.weights": hashlib.sha256(b"one").hexdigest()}
+    file.rename(moved)
+    assert find(imagines(moved), runs).folder == first.folder
+    moved.write_bytes(b"other")
+    assert find(imagines(moved), runs) is None, "as the hash says"
+    with pytest.raises(pf.UsageError, match=r"generator.weights names is not the file"):
+        start(
+            Request({"rounds": 3}, out=first.folder, resume=True, extra=imagines(file).extra),
+            events.ignore,
+        )
+    moved.rename(file)
+
+    def age(values):
+        """As it was written before: by the file's place."""
+        del values["files"], values["identity"]
+        values["identity"] = identity_of(values, Wanted.of(imagines(file), events.ignore).defaults)
+
+    edit(first.folder, age)
+    assert find(imagines(file), runs, log).folder == first.folder
+    assert log.said("what the file of generator.weights held was not recorded")
+    file.rename(moved)
+    assert find(imagines(moved), runs) is None
 
 
 def test_other_versions_are_told(runs, log):
