@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from pathlib import Path
 
 import protofl as pf
 import pytest
 from protofl.batch import events
 from protofl.batch.batch import Batch, done
+from protofl.batch.estimate import pace, seconds_of, workload
 from protofl.batch.sharing import placed, shared
+from protofl.plan.plan import Plan
 from runtime_toys import install, train, without_times
 from sweep_toys import BATCHES, Halted, Scaled, records, request_of, wanted
+
+SLOW = 0.03
+"""Seconds."""
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +155,25 @@ def test_an_estimate_grows_with_the_work(tmp_path):
         short, long, there = batch.try_all(runs, measure=True)
     assert long.seconds == pytest.approx(100 * short.seconds)
     assert short.seconds > 0 and there.seconds is None and there.finished
+
+
+class Ponderous(Scaled):
+    """Rebuilds what came, once a round and once for an evaluation, which takes long."""
+
+    @pf.hookimpl
+    def receive(self, client):
+        time.sleep(SLOW)
+
+
+def test_what_comes_once_a_round_is_not_counted_for_each_batch():
+    """As FedKD, whose clients rebuild a model of its SVD before they train."""
+    request = request_of(Ponderous, models="toy1", clients=2, batch_size=12, local_epochs=10)
+    plan = Plan.make(request.options, request.extra)
+    load, rounds = workload(plan), plan.settings.rounds
+    once = load["once train dense8"] + load["once evaluate dense8"]
+    assert once == 2 * 2 * rounds and load["train dense8"] == 2 * rounds * 10 * 3
+    took = SLOW * once
+    assert took < seconds_of(load, pace(plan)) < 3 * took < SLOW * load["train dense8"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from protofl.data.batches import batch_bounds
 from protofl.dry_step.step import for_dry_rounds, two_dry_rounds
@@ -13,6 +13,12 @@ from protofl.plan.plan import Plan
 
 STAGES = ("train", "prototypes", "payload", "evaluate")
 """Stages of a client's work, by which a reply tells seconds."""
+
+BATCHES = 4
+"""Mini-batches of the longer of the two measured rounds."""
+
+ONCE = "once"
+"""Before a stage: what it takes beside its batches, such as hooks that rebuild what came."""
 
 
 def workload(plan: Plan) -> dict[str, float]:
@@ -24,7 +30,8 @@ def workload(plan: Plan) -> dict[str, float]:
     Returns:
         {``train ARCHITECTURE``: mini-batches that clients of it train on, ``prototypes …``: those
         of a pass over training data in each round, ``payload …``: uploads, ``evaluate …``: batches
-        of test samples, ``server``: rounds}.
+        of test samples, ``server``: rounds}; and ``once train …``, ``once evaluate …``: how often
+        these are begun, for what they take whatever the batches are.
     """
     s, info = plan.settings, plan.info
     phases = [p for p in plan.composition.phases(info) if plan.composition.terms_of(p)]
@@ -46,9 +53,11 @@ def workload(plan: Plan) -> dict[str, float]:
                 count = own if phase.data == "private" else shared
                 each = len(batch_bounds(count, s.batch_size, s.drop_last))
                 load[f"train {name}"] += asked * (phase.epochs or s.local_epochs) * each
+                load[f"{ONCE} train {name}"] += asked
             load[f"prototypes {name}"] += asked * batches
             load[f"payload {name}"] += asked
             load[f"evaluate {name}"] += evaluations * scored * (test / s.batch_size)
+            load[f"{ONCE} evaluate {name}"] += evaluations * scored
     return dict(load)
 
 
@@ -78,20 +87,51 @@ class _Timed(Host):
 
 
 def pace(plan: Plan) -> dict[str, float]:
-    """Seconds of each part of `workload` here: of the second of two dry rounds.
+    """Seconds of each part of `workload` here.
 
-    There is a client of each architecture, with one mini-batch.
+    They are measured in the second of two dry rounds, of a client of each architecture: with one
+    mini-batch, and with a few. What the few take more is by the batch, and the rest is there once.
     """
-    host = _Timed(for_dry_rounds(plan, len(plan.info.architectures)))
+    one, few = _measured(plan, 1), _measured(plan, BATCHES)
+    found = dict(one.spent)
+    for key, first in one.spent.items():
+        stage = key.partition(" ")[0]
+        if stage != "payload" and few.batches > one.batches:
+            each = max(0.0, few.spent[key] - first) / (few.batches - one.batches)
+            found[key] = min(each, first / one.batches)
+            once = min(first, few.spent[key]) - found[key] * one.batches
+            found[f"{ONCE} {key}"] = max(0.0, once)
+    return found | {"server": one.spent["server"]}
+
+
+class _Measured(NamedTuple):
+    """What a dry round took.
+
+    Attributes:
+        spent: Seconds by stage and architecture, of training those of a phase; ``server`` as many
+            uploads as the run's rounds have would take.
+        batches: Mini-batches of a phase, and of the test samples.
+    """
+
+    spent: dict[str, float]
+    batches: int
+
+
+def _measured(plan: Plan, batches: int) -> _Measured:
+    """Seconds of a round in which every client has so many mini-batches, as far as there are."""
+    uploads = max(1, len(plan.info.architectures))
+    dry = for_dry_rounds(plan, uploads, batches)
+    host = _Timed(dry)
     row: dict[str, Any] = two_dry_rounds(host)[0]
-    info = plan.info
+    info, s = plan.info, plan.settings
     phases = [p for p in plan.composition.phases(info) if plan.composition.terms_of(p)]
     spent = dict(host.spent)
     for key in spent:
         if key.startswith("train "):
             spent[key] /= max(1, len(phases))
-    uploads = max(1, len(info.architectures))
-    return spent | {"server": row["seconds"]["server"] * info.participants / uploads}
+    spent["server"] = row["seconds"]["server"] * info.participants / uploads
+    own = int(dry.split(0).offsets[1])
+    return _Measured(spent, max(1, len(batch_bounds(own, s.batch_size, s.drop_last))))
 
 
 def seconds_of(load: dict[str, float], paces: dict[str, float]) -> float:

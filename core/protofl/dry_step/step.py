@@ -76,15 +76,16 @@ def dry_step(plan: Plan, note: Callable[[str], None] = lambda line: None) -> dic
     return learned
 
 
-def for_dry_rounds(plan: Plan, clients: int) -> Plan:
+def for_dry_rounds(plan: Plan, clients: int, batches: int = 1) -> Plan:
     """The plan of a dry host with so many clients, which all take part in every round.
 
-    All have client 0's first batch, and there are no more public or global test samples than that.
+    All have client 0's first batch, or batches, as far as it has so many, and there are no more
+    public or global test samples than that.
     """
     # Methods keep no state on themselves, so nothing is left behind by sharing them.
     changes: dict[str, Any] = {"eval_every": 1, "on_bad_upload": "stop", "measure": []}
     changes |= {"unseen": 0.0, "join_round": None, "min_clients": 1}
-    few, public = plan.settings.batch_size, plan.public_data
+    few, public = plan.settings.batch_size * batches, plan.public_data
     return replace(
         plan,
         splits=lambda seed: plan.splits(seed).first_batch(few, clients),
