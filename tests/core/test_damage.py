@@ -237,6 +237,22 @@ def test_damage(tmp_path, folders, part, kind):
         assert json.loads(file.read_text()) == json.loads((folders.cut / part).read_text())
 
 
+def test_a_damaged_configuration_is_told_with_its_line(tmp_path, folders):
+    """To whoever resumes the run, and to whoever reads it; the copy of the beginning is named."""
+    out = tmp_path / "run"
+    shutil.copytree(folders.cut, out)
+    file = out / "config.json"
+    lines = file.read_text().splitlines()
+    lines[6] = lines[6].replace(":", "", 1)
+    file.write_text("\n".join(lines))
+    words = r"config\.json is damaged: it is no JSON \(line 7\)"
+    with pytest.raises(pf.UsageError, match=words) as caught:
+        train(None, out, resume=True)
+    assert str(out / "checkpoint" / "config.json") in caught.value.do
+    with pytest.raises(pf.UsageError, match=words):
+        pf.load_run(out)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["config.json", "metrics.jsonl", "summary.json", "partition.json"])
 @pytest.mark.parametrize("kind", DAMAGES)

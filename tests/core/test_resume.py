@@ -309,7 +309,11 @@ def test_what_may_not_be_given(tmp_path):
             pf.run(out=tmp_path / folder, resume=True)
 
 
-def test_data_that_changed(tmp_path):
+@pytest.mark.parametrize(
+    ("method", "option", "words"),
+    [("local", "dataset", "the data of npz:"), ("fedmd", "public", "the public data of npz:")],
+)
+def test_data_that_changed(tmp_path, method, option, words):
     path = tmp_path / "d.npz"
 
     def write(seed):
@@ -318,14 +322,15 @@ def test_data_that_changed(tmp_path):
 
     write(0)
     out = tmp_path / "run"
-    options = {"dataset": f"npz:{path}", "data_dir": tmp_path / "cache"}
-    interrupted("local", out, (0, 1), **options)
+    options = {option: f"npz:{path}", "data_dir": tmp_path / "cache"}
+    interrupted(method, out, (0, 1), **options)
     write(1)
     with pytest.raises(pf.UsageError, match="not those with which the run began") as caught:
-        train("local", out, resume=True)
+        train(method, out, resume=True)
+    assert words in caught.value.what
     assert caught.value.exit_code == 2
     write(0)
-    assert len(train("local", out, resume=True).record) == 2
+    assert len(train(method, out, resume=True).record) == 2
 
 
 def test_modules_that_are_made_late_are_not_lost_silently(tmp_path):
