@@ -169,10 +169,16 @@ def plot(
     target_file = _target(kind, out, force)
     with render.waiting("drawing"):
         from protofl import plots
+        from protofl.comparing.groups import runs_in
+        from protofl.comparing.standing import told_of
 
-        made = _draw(kind, runs, options, group_by or (), label or (), _width(width), font)
+        own = [run for folder in runs for run in runs_in(folder)]
+        notes = told_of(own)
+        made = _draw(kind, own, options, group_by or (), label or (), _width(width), font, notes)
         plots.save(made, target_file)
     render.line(f"picture: {target_file}")
+    for line in notes:
+        render.text(line, "dim")
 
 
 def _options(kind: str, given: dict[str, Any], groups: bool) -> dict[str, Any]:
@@ -216,17 +222,16 @@ def _width(text: str) -> Any:  # noqa: ANN401 - a word or inches
 
 def _draw(
     kind: str,
-    folders: Sequence[Path],
+    runs: Sequence[Run],
     options: dict[str, Any],
     by: Sequence[str],
     labels: Sequence[str],
     width: Any,  # noqa: ANN401 - a word or inches
     font: Any,  # noqa: ANN401 - checked where it is used
+    notes: list[str],
 ) -> Figure:
     from protofl import plots
-    from protofl.comparing.groups import runs_in
 
-    runs = [run for folder in folders for run in runs_in(folder)]
     if kind in ONE:
         own = _only(kind, runs)
         if kind == "split":
@@ -235,15 +240,16 @@ def _draw(
             return observed_pictures.draw(kind, own, options, width, font)
         return plots.confusion(own, **options, width=width, font=font)
     if kind == "differences":
-        named = {group.label: group.runs for group in _groups(runs, by, labels)} if labels else runs
-        return plots.differences(named, by=by, **options, width=width, font=font)
+        groups = _groups(runs, by, labels, notes) if labels else []
+        named = {group.label: group.runs for group in groups}
+        return plots.differences(named or runs, by=by, **options, width=width, font=font)
     names = {"log_x": "log", "as_": "kind", "at": "when"}
     asked = {names.get(key, key): value for key, value in options.items()}
     draw: dict[str, Callable[..., Figure]] = {
         "curve": plots.curve, "bars": plots.bars, "clients": plots.clients,
         "traffic": plots.traffic, "time": plots.stages,
     }  # fmt: skip
-    return draw[kind](_groups(runs, by, labels), **asked, width=width, font=font)
+    return draw[kind](_groups(runs, by, labels, notes), **asked, width=width, font=font)
 
 
 def _only(kind: str, runs: Sequence[Run]) -> Run:
@@ -259,14 +265,19 @@ def _only(kind: str, runs: Sequence[Run]) -> Run:
     return runs[0]
 
 
-def _groups(runs: Sequence[Run], by: Sequence[str], labels: Sequence[str]) -> list[Group]:
-    """The runs by groups, with the names that were given for them."""
+def _groups(
+    runs: Sequence[Run], by: Sequence[str], labels: Sequence[str], notes: list[str]
+) -> list[Group]:
+    """The runs by groups, with the names that were given for them; what is left out is noted."""
     from dataclasses import replace
 
-    from protofl.comparing.groups import grouped
+    from protofl.comparing.groups import grouped, without_copies
+    from protofl.comparing.standing import without_rounds
     from protofl.errors import UsageError
 
-    found = grouped(runs, by)
+    found = without_copies(grouped(runs, by), notes)
+    if not any(group.trials for group in found):
+        raise without_rounds(runs)
     if labels and len(labels) != len(found):
         raise UsageError(
             f"{len(labels)} --label, and there are {len(found)} groups",

@@ -15,6 +15,7 @@ from protofl.comparing.groups import Group, Runs, grouped
 from protofl.comparing.matching import Block, blocks, finished, pairs
 from protofl.comparing.reaching import Reaching, machine_of, recorded_costs
 from protofl.comparing.selection import WHEN, Reading, reading
+from protofl.comparing.standing import diverged
 from protofl.comparing.trials import Trial
 from protofl.errors import UsageError, unknown
 
@@ -65,7 +66,9 @@ def compare(
     _check(target, confidence, rounds)
     notes: list[str] = []
     if unpaired:
-        found = [Block("all runs", tuple(finished(grouped(runs, by), rounds, notes)))]
+        found = [
+            Block("all runs", tuple(finished(grouped(runs, by, settings=not by), rounds, notes)))
+        ]
     else:
         found = blocks(runs, by, rounds, notes)
     mains = _baselines(found, baseline, notes)
@@ -85,6 +88,8 @@ def compare(
     if len(every) > 1 and any(own.when != "final" for own in wanted):
         words = " or ".join(sorted(every))
         notes.append(f"evaluated every {words} rounds: the best of more rounds is better by chance")
+    lost = [(trial, diverged(trial.rows)) for trial in trials]
+    notes += [f"{trial.name} diverged in round {n + 1}" for trial, n in lost if n is not None]
     notes += _explained(tables, shown, not unpaired, confidence)
     return Comparison(tuple(tables), tuple(notes), not unpaired, tuple(shown))
 
@@ -219,10 +224,13 @@ def _explained(
     notes = ["± is the (population) standard deviation over trials"]
     if any(table.name.partition("@")[2] == "best" or table.name == "best" for table in tables):
         notes.append("best on test: the round is chosen on the test samples, as the papers do")
-    if any(len(row.found) < len(row.values) for table in tables for row in table.rows):
+    short = [t.name for t in tables if any(0 < len(r.found) < len(r.values) for r in t.rows)]
+    if any("-to-" in name for name in short):
         notes.append(
             "(3/4): so many of the trials reached the accuracy, and the mean is over these"
         )
+    if any("-to-" not in name for name in short):
+        notes.append("(3/4): in so many of the trials it was finite, and the mean is over these")
     if any(table.machines for table in tables):
         notes.append("†: seconds of machines, devices, backends or versions that differ")
     seen = [table for table in tables if table.name in shown]

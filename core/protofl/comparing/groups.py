@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from protofl.comparing.naming import labels_of
+from protofl.comparing.options import flat, options_of, place, treatment
 from protofl.comparing.trials import Trial, trials_of
 from protofl.errors import UsageError
 from protofl.files.checked import read_json
@@ -19,24 +20,6 @@ from protofl.recorded.run import Run, load_run
 Given: TypeAlias = "Run | Result | str | Path"
 Runs: TypeAlias = "Given | Iterable[Given] | Mapping[str, Given | Iterable[Given]]"
 """A run, what `protofl.run` returned, its folder or a folder of runs; several; or by labels."""
-
-SETTING = (
-    *("dataset", "data", "subset", "partition", "clients", "public", "hold_split"),
-    *("eval_clients", "validation", "unseen", "options.dataset", "options.partition"),
-)
-"""What says on which data a run is, and on what it is scored."""
-
-REPEATED = ("seed", "trials", "rounds")
-"""Options that say how often and how long the same thing is done."""
-
-PLACE = set(
-    "block checkpoint_every data_dir deterministic device dry_step engine eval_every "
-    "options.backend options.engine recipe server_threads".split()
-)
-"""Options of the machine and of what is kept, beside those that may change on resume."""
-
-SAID_FIRST = ("method", "dataset", "models", "partition", "options.partition.beta", "clients")
-"""What is said first of how runs differ; other options often go with one of these."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +105,8 @@ def grouped(runs: Runs, by: str | Sequence[str] = (), *, settings: bool = True) 
         runs: Runs or their folders, or a mapping of labels to them.
         by: Options by which to group (``method``, ``lr``, ``options.fedtgp.tau``), or ``run`` for
             each run by itself; by what differs where none is given.
-        settings: Whether runs on other data are other groups.
+        settings: Whether runs on other data are other groups, whatever they are grouped by; then
+            labels say on which.
 
     Returns:
         The groups, with labels of their own each: the method, and what else differs.
@@ -136,82 +120,48 @@ def grouped(runs: Runs, by: str | Sequence[str] = (), *, settings: bool = True) 
                  for label, own in labelled.items()]  # fmt: skip
         return [Group(label, tuple(trials)) for label, trials in pairs]
     by = (by,) if isinstance(by, str) else tuple(by)
-    keys = {id(run): _key(run, by, settings) for run in labelled[""]}
+    keys = {id(run): _key(run, by) for run in labelled[""]}
     if by and all(value is None for key in keys.values() for value in key.values()):
         raise UsageError(
             f"no run has an option {' or '.join(by)} to group by",
-            f"the first has: {', '.join(_options(labelled[''][0]))}"[:400],
+            f"the first has: {', '.join(options_of(labelled[''][0]))}"[:400],
         )
     together: dict[str, list[Run]] = {}
     for run in labelled[""]:
-        together.setdefault(json.dumps(keys[id(run)], sort_keys=True, default=str), []).append(run)
+        key = json.dumps(keys[id(run)], sort_keys=True, default=str)
+        together.setdefault(key + place(run) * settings, []).append(run)
     firsts = [own[0] for own in together.values()]
-    names = _labels(firsts, [keys[id(run)] for run in firsts], by)
+    names = labels_of(firsts, [keys[id(run)] for run in firsts], by, settings=settings)
     return [
         Group(name, tuple(trial for run in own for trial in trials_of(run)))
         for name, own in zip(names, together.values(), strict=True)
     ]
 
 
-def treatment(run: Run) -> dict[str, Any]:
-    """What was done in a run, beside on which data, how often and where; flat, without defaults."""
-    from protofl.plan.settings import FREE
+def without_copies(groups: Iterable[Group], notes: list[str]) -> list[Group]:
+    """Groups without trials that repeat another one: the same options, data and seed say nothing.
 
-    recorded = run.config.get("metrics")
-    metrics = [f"options.{name}" for name in recorded] if isinstance(recorded, list) else []
-    left_out = (*SETTING, *REPEATED, *PLACE, *FREE, *metrics)
-    return {k: v for k, v in _options(run).items() if not _is_in(k, left_out)}
-
-
-def setting(run: Run) -> dict[str, Any]:
-    """On which data a run was, and on what it was scored; flat, without defaults.
-
-    A data set goes by its name and the digest of its data, wherever its file lies.
+    Args:
+        groups: The groups.
+        notes: What is left out is told here; of two the one with fewer evaluated rounds.
     """
-    found = {key: v for key, v in _options(run).items() if _is_in(key, SETTING)}
-    found["dataset"] = str(run.config.get("dataset", "")).partition(":")[0]
-    whole = dict(_flat(run.config))
-    return found | {key: whole[key] for key in ("data.digest", "data.public") if key in whole}
+    found = []
+    for group in groups:
+        alike = {id(r): (place(r), json.dumps(treatment(r), default=str)) for r in group.runs}
+        kept: dict[tuple[str, str, int], Trial] = {}
+        for trial in sorted(group.trials, key=lambda trial: -trial.evaluated):
+            same = kept.setdefault((*alike[id(trial.run)], trial.seed), trial)
+            if same is not trial:
+                notes.append(f"{trial.name} is left out: it has the seed of {same.name}")
+        left = {id(trial) for trial in kept.values()}
+        found.append(Group(group.label, tuple(t for t in group.trials if id(t) in left)))
+    return found
 
 
-def _options(run: Run) -> dict[str, Any]:
-    """The options of a run and of its plugins, flat.
-
-    Those of a run that have their default are left out: a version without them made the same run.
-    """
-    usual = _defaults()
-    return dict(_flat({k: v for k, v in run.config.items() if k in usual and v != usual[k]}))
-
-
-@cache
-def _defaults() -> dict[str, Any]:
-    """The options of a run and what they are where nothing is said."""
-    from protofl.plan.settings import Settings
-
-    fields = Settings.model_fields.items()
-    return {name: field.get_default(call_default_factory=True) for name, field in fields}
-
-
-def option_of(run: Run, key: str) -> Any:  # noqa: ANN401 - options are of many types
-    """What a configuration says under names with dots between them; None for nothing."""
-    return dict(_flat(run.config)).get(key)
-
-
-def said(run: Run, key: str) -> str:
-    """An option's value, as it is or would be recorded, in a word or two."""
-    value = {**dict(_flat(_defaults())), **dict(_flat(run.config))}.get(key)
-    if key.startswith("data."):
-        return f"{key.replace('.', ' ')} {str(value)[:8]}"
-    if key in ("models", "dataset", "partition", "world", "generator") and value is not None:
-        return str(value)
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return f"{key.rpartition('.')[2]}={'none' if value is None else text}"
-
-
-def _key(run: Run, by: Sequence[str], settings: bool) -> dict[str, Any]:
+def _key(run: Run, by: Sequence[str]) -> dict[str, Any]:
     if not by:
-        return treatment(run) | (setting(run) if settings else {})
-    known, whole = _options(run), dict(_flat(run.config))
+        return treatment(run)
+    known, whole = options_of(run), dict(flat(run.config))
     found: dict[str, Any] = {}
     for name in by:
         ends = [key for key in known if key.endswith(f".{name}")]
@@ -222,56 +172,3 @@ def _key(run: Run, by: Sequence[str], settings: bool) -> dict[str, Any]:
         else:
             found |= {key: known[key] for key in ends}
     return found
-
-
-def _labels(runs: Sequence[Run], keys: Sequence[dict[str, Any]], by: Sequence[str]) -> list[str]:
-    """Words that tell groups apart: the method, and of what else differs what it takes."""
-    if list(by) == ["run"]:
-        return [str(run.folder) for run in runs] if _same_names(runs) else [
-            run.folder.name for run in runs
-        ]  # fmt: skip
-    words: list[list[str]] = [[run.name] if not by or "method" in by else [] for run in runs]
-    alike = _apart(range(len(runs)), lambda n: runs[n].name if words[n] else "")
-    for key in sorted({key for own in keys for key in own}, key=_first):
-        # A key is said of those that it tells from others which are the same so far.
-        for same in [same for same in alike if len(same) > 1]:
-            parts = _apart(same, lambda n: repr(keys[n].get(key)))  # noqa: B023 - used at once
-            if len(parts) > 1:
-                alike = [*(other for other in alike if other is not same), *parts]
-                for number in same:
-                    words[number].append(said(runs[number], key))
-    labels = [", ".join(own) or run.name for own, run in zip(words, runs, strict=True)]
-    if len({*labels}) == len(labels):
-        return labels
-    return [f"{own} ({run.folder})" for own, run in zip(labels, runs, strict=True)]
-
-
-def _apart(numbers: Iterable[int], of: Callable[[int], str]) -> list[list[int]]:
-    """Numbers by what they have."""
-    found: dict[str, list[int]] = {}
-    for number in numbers:
-        found.setdefault(of(number), []).append(number)
-    return list(found.values())
-
-
-def _first(key: str) -> tuple[int, str]:
-    """In which order options are said: what a reader would name first."""
-    return (SAID_FIRST.index(key) if key in SAID_FIRST else len(SAID_FIRST), key)
-
-
-def _same_names(runs: Sequence[Run]) -> bool:
-    return len({run.folder.name for run in runs}) < len(runs)
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Options by names with dots between them; lists are one value."""
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{name}.")
-        else:
-            yield name, value
-
-
-def _is_in(key: str, names: Iterable[str]) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in names)

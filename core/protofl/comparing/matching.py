@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from protofl.comparing.groups import Group, Runs, grouped, opened, said, setting, treatment
+from protofl.comparing.groups import Group, Runs, grouped, opened
+from protofl.comparing.naming import said, titles_of
+from protofl.comparing.options import place, setting, treatment
 from protofl.comparing.trials import Trial
 from protofl.errors import UsageError
 from protofl.folder.reading import CONFIG
@@ -43,23 +44,29 @@ def blocks(
 
     Raises:
         UsageError: There are several settings, and in none of them two groups; or two splits of one
-            seed are others; or a group has no finished trial.
+            seed are others; or no setting has two groups with a finished trial.
     """
     found: dict[str, dict[str, list[Run]]] = {}
     for label, own in opened(runs).items():
         for run in own:
-            key = json.dumps(setting(run), sort_keys=True, default=str)
-            found.setdefault(key, {}).setdefault(label, []).append(run)
-    made, first = [], []
-    for labelled in found.values():
+            found.setdefault(place(run), {}).setdefault(label, []).append(run)
+    firsts = [next(iter(labelled.values()))[0] for labelled in found.values()]
+    made, lost = [], []
+    for title, labelled in zip(titles_of(firsts), found.values(), strict=True):
         groups = grouped(labelled.get("", labelled), by, settings=False)
-        whole = finished(groups, rounds, notes)
+        try:
+            whole = finished(groups, rounds, notes)
+        except UsageError as problem:
+            lost.append(problem)
+            notes.append(f"{title}: {problem.what}")
+            continue
         together = tuple(_once(group, notes) for group in whole)
         _check_splits(together)
-        first.append(together[0].trials[0].run)
-        made.append(Block(title_of(first[-1]), together))
-    if len(made) > 1 and not any(len(block.groups) > 1 for block in made):
-        raise _others(*first[:2])
+        made.append(Block(title, together))
+    if not made:
+        raise lost[0]
+    if len(found) > 1 and not any(len(block.groups) > 1 for block in made):
+        raise _others(*firsts[:2])
     alone = [block for block in made if len(block.groups) == 1]
     if len(made) > 1:
         notes += [f"{b.title}: there is nothing to compare {b.groups[0].label} with" for b in alone]
@@ -100,7 +107,7 @@ def finished(groups: Iterable[Group], rounds: int | None, notes: list[str]) -> l
         notes: What is left out is told here.
 
     Raises:
-        UsageError: A group has no such trial.
+        UsageError: No group has such a trial, or a single one of several.
     """
     made: list[Group] = []
     most: dict[str, int] = {}
@@ -114,17 +121,17 @@ def finished(groups: Iterable[Group], rounds: int | None, notes: list[str]) -> l
             if trial not in whole
         ]
         made.append(Group(group.label, tuple(whole)))
-    lacking = [group for group in made if not group.trials]
-    if lacking:
-        label, all_ = lacking[0].label, min(most.values())
+    lacking = [group.label for group in made if not group.trials]
+    made = [group for group in made if group.trials]
+    if lacking and len(made) < 2:
+        label, all_ = lacking[0], min(most.values())
         wanted = f"{rounds} rounds" if rounds else "all the rounds that it was to have"
         raise UsageError(
             f"{label} has no trial with {wanted}",
             f"its longest has {most[label]}",
-            f"--rounds {all_} reads every trial up to there"
-            if all_
-            else "wait for its first round",
+            f"--rounds {all_} reads every trial up to there" if all_ else "leave it out",
         )
+    notes += [f"{n} is left out: it has no finished round" for n in lacking if not most[n]]
     lengths = {group.label: max(len(t.rows) for t in group.trials) for group in made}
     if len({*lengths.values()}) > 1:
         said = ", ".join(f"{label} {count}" for label, count in lengths.items())
@@ -139,22 +146,16 @@ def _asked(trial: Trial) -> int:
     return trial.rounds or int(trial.run.config["rounds"])
 
 
-def title_of(run: Run) -> str:
-    """On which data a run was, in words."""
-    own = {key: setting(run).get(key) for key in ("dataset", "options.partition.beta")}
-    beta = own["options.partition.beta"]
-    how = said(run, "partition") + (f" β={beta:g}" if isinstance(beta, float) else "")
-    return f"{own['dataset']}, {how}, {run.config['clients']} clients"
-
-
 def _once(group: Group, notes: list[str]) -> Group:
-    """A group with the first trial of each seed and split, by seeds; others like it are told.
+    """A group with a trial of each seed and split, by seeds; others like it are told.
+
+    Of two it is the one with more evaluated rounds.
 
     Raises:
         UsageError: One that is not like it has them too.
     """
     kept: dict[Key, Trial] = {}
-    for trial in group.trials:
+    for trial in sorted(group.trials, key=lambda trial: -trial.evaluated):
         before = kept.setdefault(key_of(trial), trial)
         if before is trial:
             continue

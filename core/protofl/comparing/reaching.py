@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from protofl.comparing.groups import option_of
+from protofl.comparing.options import option_of
 from protofl.comparing.trials import COSTS, Trial
 
 UNITS = {"rounds": "rounds", "mb": "MB", "upload-mb": "MB sent", "seconds": "seconds",

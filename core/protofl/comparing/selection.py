@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from protofl.comparing.standing import is_lost
 from protofl.comparing.trials import Figure, Trial, figure_named
 from protofl.errors import UsageError, unknown
 
@@ -46,15 +48,18 @@ class Reading:
 
         ``final`` is the last round that has it; ``best`` the first one with the best test accuracy,
         ``validation`` the first one with the best validation accuracy: in these the figure has to
-        be there.
+        be there. A loss that was not finite then is NaN.
 
         Raises:
             UsageError: The trial has no such figure.
         """
+        rows, source = trial.rows, self.about.source
+        place = len(rows) - 1 if self.when == "final" else best_place(trial, self.when)
+        if rows and isinstance(source, str) and is_lost(rows[place], source):
+            return math.nan
         places, values = trial.series(self.figure)
         if self.when == "final":
             return float(values[-1])
-        place = best_place(trial, self.when)
         found = values[places == place]
         if not len(found):
             raise UsageError(

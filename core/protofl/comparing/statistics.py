@@ -119,8 +119,8 @@ def _corrected(
     if not 0 < below < 1:
         return plain
     bias = normal.inv_cdf(below)
-    # What each value's absence does to the mean, over samples (Efron and Tibshirani 1993, 14.15).
-    influence = [(own - own.mean()) / (len(own) * (len(own) - 1)) for own in samples]
+    # What a value's weight does to the mean of each sample (Davison and Hinkley 1997, 5.3.2).
+    influence = [(own - own.mean()) / len(own) for own in samples]
     if len(influence) > 1:
         influence[1] = -influence[1]
     moved = np.concatenate(influence)

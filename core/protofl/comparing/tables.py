@@ -39,13 +39,15 @@ class Sheet:
 def sheets(comparison: Found) -> list[Sheet]:
     """The tables that a reader sees: on each data figures of groups, then differences."""
     found = []
-    for setting in dict.fromkeys(table.setting for table in comparison.tables):
+    settings = dict.fromkeys(table.setting for table in comparison.tables)
+    for setting in settings:
         own = [table for table in comparison.tables if table.setting == setting]
         for part in _parts(own):
             found.append(_figures(setting, part))
         for table in own:
             if table.baseline and (table.name in comparison.shown):
-                found.append(_differences(table, comparison.paired))
+                where = f"{setting}: " if len(settings) > 1 else ""
+                found.append(_differences(table, comparison.paired, where))
     return found
 
 
@@ -68,12 +70,10 @@ def _kind(table: Table) -> str:
 
 
 def _figures(setting: str, tables: Sequence[Table]) -> Sheet:
-    labels = [row.label for row in tables[0].rows]
     rows, best = [], set()
-    counts = [len(row.values) for row in tables[0].rows]
-    for number, label in enumerate(labels):
+    for number, row in enumerate(tables[0].rows):
         cells = [_spread(table.rows[number], table) for table in tables]
-        rows.append((label, str(counts[number]), *cells))
+        rows.append((row.label, str(len(row.values)), *cells))
     for column, table in enumerate(tables):
         means = [row.mean for row in table.rows]
         there = [mean for mean in means if not math.isnan(mean)]
@@ -97,7 +97,7 @@ def _head(table: Table) -> str:
     return table.title.replace(f", {WHEN['final']}", "")
 
 
-def _differences(table: Table, paired: bool) -> Sheet:
+def _differences(table: Table, paired: bool, where: str) -> Sheet:
     rows = []
     several = sum(row.difference is not None for row in table.rows) > 1
     for row in table.rows:
@@ -111,7 +111,8 @@ def _differences(table: Table, paired: bool) -> Sheet:
     heads = ["method", "pairs" if paired else "trials", "difference", "interval", "p"]
     heads += ["Holm"] if several else []
     heads += ["better / worse"] if paired else []
-    return Sheet(f"{table.title}: difference to {table.baseline}", tuple(heads), tuple(rows))
+    title = f"{where}{table.title}: difference to {table.baseline}"
+    return Sheet(title, tuple(heads), tuple(rows))
 
 
 def number(value: float, share: bool, like: float | None = None) -> str:
@@ -147,11 +148,9 @@ def _spread(row: Row, table: Table) -> str:
 
 def _difference(d: Difference, table: Table) -> str:
     text = _signed(d.mean, table.share)
-    return (
-        text
-        if math.isnan(d.std) or d.count < 2
-        else f"{text} ± {number(d.std, table.share, d.mean)}"
-    )
+    if math.isnan(d.std) or d.count < 2:
+        return text
+    return f"{text} ± {number(d.std, table.share, d.mean)}"
 
 
 def _signed(value: float, share: bool) -> str:

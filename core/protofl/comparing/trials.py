@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protofl.comparing import spread
+from protofl.comparing.standing import is_lost
 from protofl.errors import UsageError, unknown
 from protofl.files.checked import Damaged
 from protofl.folder.reading import METRICS
@@ -154,6 +155,11 @@ class Trial:
         rows = self.run.rows_of(self.number)
         return rows if self.rounds is None else [r for r in rows if r["round"] < self.rounds]
 
+    @cached_property
+    def evaluated(self) -> int:
+        """How many of its rounds were evaluated."""
+        return sum(row.get("test_accuracy") is not None for row in self.rows)
+
     @property
     def name(self) -> str:
         """The run's folder, and which trial where there are several."""
@@ -274,6 +280,10 @@ def _no_figure(trial: Trial, name: str) -> UsageError:
     said = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(few)}"
     option = {"metrics": "--metrics", "measures": "--measure"}
     source = figure_named(name).source
+    if isinstance(source, str) and any(is_lost(row, source) for row in trial.rows):
+        return UsageError(
+            f"{name} of {trial.name} was never finite", "the run diverged", "lower --lr"
+        )
     part = source.partition(".")[0] if isinstance(source, str) else ""
     do = f"it is recorded by a run with {option[part]}" if part in option else ""
     return UsageError(f"the record of {trial.name} has no figure {name!r}", said, do)

@@ -136,7 +136,7 @@ def _stacked(
             markeredgewidth=1.4, color=INK,
         )  # fmt: skip
         handles += drawn
-    axes.set_xlim(0, max(float(begun.max()), *marks, 1e-9) * 1.13)
+    axes.set_xlim(0, (max([float(begun.max()), *marks]) or 1.0) * 1.13)
     name_bars(axes, names)
     axes.set_xlabel(title)
     legend(made, handles, entries, font)

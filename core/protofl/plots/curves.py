@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from protofl.comparing.groups import Group, Runs, grouped
+from protofl.comparing.groups import Group, Runs, grouped, opened, without_copies
+from protofl.comparing.standing import is_lost, without_rounds
 from protofl.comparing.trials import COSTS, Trial, figure_named
-from protofl.errors import UsageError, unknown
+from protofl.errors import unknown
 from protofl.plots.style import INK, canvas, height_of, legend, line_style
 
 if TYPE_CHECKING:
@@ -68,13 +69,16 @@ def curve(
     Returns:
         A matplotlib figure. Trials that are shorter than the longest of their group are thin lines
         and don't count in its mean and band; with another x than rounds a round stands at the mean
-        of the trials' costs.
+        of the trials' costs. Groups on several data say on which; what was never finite, as the
+        loss of runs that diverged at once, is left out.
 
     Raises:
         UsageError: Something of that is not recorded, or there is no such name.
     """
     figure = figure_named(y)
-    found = {group.label: _curve_of(group, y, x) for group in groups_in(runs, by)}
+    groups = groups_in(runs, by)
+    finite = [g for g in groups if not all(_never(t, figure.source) for t in g.trials)]
+    found = {group.label: _curve_of(group, y, x) for group in finite or groups}
     return curve_chart(
         found,
         figure.label,
@@ -142,18 +146,19 @@ def curve_chart(
 
 
 def groups_in(runs: Runs | Sequence[Group], by: str | Sequence[str] = ()) -> list[Group]:
-    """Groups as they are; runs as groups.
+    """Groups as they are; runs as groups, of two runs of one seed that are the same one.
 
     Raises:
         UsageError: There is no round of any.
     """
     if isinstance(runs, Sequence) and runs and all(isinstance(each, Group) for each in runs):
-        found = [each for each in runs if isinstance(each, Group)]
+        found = runs = [each for each in runs if isinstance(each, Group)]
     else:
-        found = grouped(runs, by)  # type: ignore[arg-type] # no groups, as was seen
+        found = without_copies(grouped(runs, by), [])  # type: ignore[arg-type] # no groups, as was seen
     empty = [group for group in found if not any(trial.rows for trial in group.trials)]
     if len(empty) == len(found):
-        raise UsageError("there is no finished round in any of the runs", do="wait for the first")
+        known = {} if found is runs else opened(runs)  # type: ignore[arg-type]
+        raise without_rounds(run for own in known.values() for run in own)
     return [group for group in found if group not in empty]
 
 
@@ -191,9 +196,16 @@ def draw_curves(
     return handles
 
 
+def _never(trial: Trial, source: object) -> bool:
+    """Whether a trial has a loss that was never finite, or no round."""
+    each = [isinstance(source, str) and is_lost(row, source) for row in trial.rows]
+    return all(each)
+
+
 def _curve_of(group: Group, y: str, x: str) -> Curve:
     """A group's curve, of the trials that are as long as the longest; the others beside it."""
-    each = [_points(trial, y, x) for trial in group.trials if trial.rows]
+    own = [trial for trial in group.trials if not _never(trial, figure_named(y).source)]
+    each = [_points(trial, y, x) for trial in own or group.trials]
     most = max(int(rounds[-1]) for rounds, _, _ in each)
     whole = [own for own in each if own[0][-1] == most]
     shared = set.intersection(*({*rounds.tolist()} for rounds, _, _ in whole))

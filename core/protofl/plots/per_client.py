@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 KINDS = ("sorted", "box", "strip")
 
+BANDS = 6
+"""Groups at most that have bands: more would hide each other."""
+
 
 def clients(
     runs: Runs | Sequence[Group],
@@ -44,8 +47,9 @@ def clients(
     Args:
         runs: Runs, folders, a mapping of labels to them, or groups.
         kind: ``sorted``, a curve for each group, the worst client at the left, the mean of the
-            trials' clients of one rank with their deviation; ``box``, quartiles, whiskers to the
-            5th and 95th percentile, and the rest as points; ``strip``, each client a point.
+            trials' clients of one rank with their deviation, of six groups at most; ``box``,
+            quartiles, whiskers to the 5th and 95th percentile, and the rest as points; ``strip``,
+            each client a point.
         when: ``final``, the last round; ``best``, that with the best test accuracy;
             ``validation``, that with the best validation accuracy.
         by: Options by which runs are grouped; what differs between them where none is given.
@@ -116,7 +120,7 @@ def _sorted(axes: Axes, groups: Sequence[Sequence[npt.NDArray[np.float64]]]) -> 
         share = (np.arange(count) + 0.5) / count
         each = np.stack([np.interp(share, (np.arange(len(a)) + 0.5) / len(a), a) for a in own])
         style = line_style(number)
-        if len(each) > 1:
+        if len(each) > 1 and len(groups) <= BANDS:
             mean, std = each.mean(0), each.std(0)
             axes.fill_between(
                 share * 100, mean - std, np.minimum(mean + std, 100), color=style["color"],

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
-from protofl.folder.reading import FINISHED
+from protofl.comparing.naming import data_name
+from protofl.comparing.standing import divergence, progress
 from protofl.recorded.run import Run
 from protofl.reporting.parts import Fact
 from protofl.reporting.told import Told, own
@@ -32,12 +31,6 @@ REASONS = {
     "left": "they had left",
 }
 """Why clients were absent (docs/results.md)."""
-
-
-def data_name(config: Mapping[str, Any]) -> str:
-    """The data set, or the name of its file."""
-    name, _, file = str(config["dataset"]).partition(":")
-    return Path(file).stem or name
 
 
 def sentence(told: Told) -> str:
@@ -67,11 +60,8 @@ def sentence(told: Told) -> str:
 
 
 def state(run: Run) -> str:
-    """Where a run isn't finished, how far it is."""
-    if (found := run.state) == FINISHED:
-        return ""
-    asked = run.config["rounds"] * run.config["trials"]
-    return f"{found}: {whole(run.rounds_done)} of {count(asked, 'round')}"
+    """Where a run isn't finished, how far it is; where it has diverged, since when."""
+    return ", ".join(filter(None, (progress(run), divergence(run))))
 
 
 def facts(told: Told) -> Iterator[Fact]:
@@ -176,7 +166,11 @@ def notes(told: Told) -> list[str]:
             "Accuracy is that of the clients that a round trained, and the guess that of all."
         )
     last = told.rows[-1] if told.rows else {}
-    if last.get("evaluated") and last["evaluated"] < told.config["clients"]:
+    unseen = len(last.get("unseen", ()))
+    if unseen:
+        who = f"{count(unseen, 'client')} {'is' if unseen == 1 else 'are'} unseen"
+        found.append(f"{who}: never trained, and scored apart. The majority guess is that of all.")
+    if last.get("evaluated") and last["evaluated"] < told.config["clients"] - unseen:
         evaluated = whole(last["evaluated"])
         found.append(f"The last evaluation was over {evaluated} of the clients.")
     return found

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protofl.comparing.groups import Group
+from protofl.comparing.naming import data_name
 from protofl.comparing.trials import trials_of
 from protofl.recorded.run import Run
-from protofl.reporting.about import data_name, facts, notes, sentence, state, versions_table
+from protofl.reporting.about import facts, notes, sentence, state, versions_table
 from protofl.reporting.choices import departures, options_section
 from protofl.reporting.commands import commands
 from protofl.reporting.drawing import Drawings

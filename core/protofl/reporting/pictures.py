@@ -8,24 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protofl.comparing.groups import Group
-from protofl.comparing.trials import COSTS, Figure, Trial, at, figure_named
+from protofl.comparing.trials import COSTS, Trial, figure_named
 from protofl.reporting import alternatives
 from protofl.reporting.drawing import Drawings
+from protofl.reporting.numbers import all_but_first, clients_table, reader, rounds_table
 from protofl.reporting.parts import Picture, Table
 from protofl.reporting.told import Moments, Told
-from protofl.reporting.words import NONE, amount, duration, number, percent, spread, whole
+from protofl.reporting.words import NONE, amount, duration, number, percent, spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn
 
-ROWS = 60
-"""Rows of a picture's numbers at most; of more rounds every n-th and the last are told."""
-
 BANDS = 6
 """Groups at most whose curves have bands: more would hide each other."""
-
-FEW = 12
-"""Groups at most of which figures stand beside each other in a table of rounds."""
 
 
 class Pictures:
@@ -239,7 +234,7 @@ class Pictures:
             (classes[c], *(NONE if v is None else shown(v) for v in values))
             for c, values in enumerate(zip(*series.values(), strict=True))
         ]
-        table = Table(f"{title}: the numbers", columns, rows, _numbers(columns), folded=True)
+        table = Table(f"{title}: the numbers", columns, rows, all_but_first(columns), folded=True)
         drawing = self._inline(bar_chart, bars, axis)
         return Picture(title, drawing, alternatives.as_bars(title, words), caption, table)
 
@@ -290,60 +285,6 @@ class Pictures:
             alternatives.as_bars("seconds of a round, mean over rounds", words),
             "Hosts that work side by side are added up, so a bar may be longer than the round.",
         )
-
-
-# --- the numbers ----------------------------------------------------------------------------------
-
-
-def reader(figure: Figure) -> Callable[[Mapping[str, Any]], float | None]:
-    """Reads a figure in a line."""
-    source = figure.source
-    return source if callable(source) else lambda row: at(row, source)
-
-
-def rounds_table(
-    caption: str, series: Mapping[str, Mapping[int, Moments]], *, share: bool = False
-) -> Table | None:
-    """Curves as a table of rounds; None of so many curves that nobody would read it."""
-    if len(series) > FEW:
-        return None
-    rounds = sorted({round for own in series.values() for round in own})
-    step = -(-len(rounds) // ROWS)
-    shown = [r for n, r in enumerate(rounds) if n % step == 0 or n == len(rounds) - 1]
-    columns = ("round", *series)
-
-    def cell(own: Mapping[int, Moments], round: int) -> str:
-        if round not in own:
-            return NONE
-        moments = own[round]
-        if share:
-            return spread(moments.mean, moments.std)
-        return number(moments.mean)
-
-    rows = [(str(r + 1), *(cell(own, r) for own in series.values())) for r in shown]
-    return Table(caption, columns, rows, _numbers(columns), folded=True)
-
-
-def clients_table(own: Told) -> Table:
-    """Accuracy and data of each client, at most a thousand, the worst first."""
-    held = own.split
-    rows = []
-    for client, moments in sorted(own.clients.items(), key=lambda item: item[1].mean):
-        row = [f"client {client}", spread(moments.mean, moments.std)]
-        if held is not None and client < len(held.train_counts):
-            train, test = held.train_counts[client], held.test_counts[client]
-            row += [whole(train.sum()), whole(test.sum()), str(int((train + test > 0).sum()))]
-        rows.append(row)
-    columns: tuple[str, ...] = ("client", "accuracy")
-    columns += ("training samples", "test samples", "classes") if held is not None else ()
-    return Table(
-        "Clients: the numbers", columns, rows, _numbers(columns), sortable=True, folded=True
-    )
-
-
-def _numbers(columns: Sequence[str]) -> frozenset[int]:
-    """All columns but the first."""
-    return frozenset(range(1, len(columns)))
 
 
 def _last(own: Told) -> float | None:

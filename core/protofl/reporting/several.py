@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
-from protofl.comparing import spread as over_clients
-from protofl.comparing.compare import compare
-from protofl.comparing.groups import Group, grouped, setting
-from protofl.comparing.tables import sheets
+from protofl.comparing.groups import Group, grouped, without_copies
+from protofl.comparing.naming import data_name, titles_of
+from protofl.comparing.options import place
+from protofl.comparing.standing import divergence, progress
 from protofl.comparing.trials import trials_of
-from protofl.errors import UsageError
 from protofl.recorded.run import Run
-from protofl.reporting.about import data_name, facts, notes, sentence, state
-from protofl.reporting.alternatives import as_bars
+from protofl.reporting.about import facts, notes, sentence, state
 from protofl.reporting.choices import departures, differences_table, options_section
 from protofl.reporting.commands import commands, shown
 from protofl.reporting.drawing import Drawings
 from protofl.reporting.one import costs
-from protofl.reporting.parts import Command, Fact, Page, Part, Picture, Section, Table
-from protofl.reporting.pictures import BANDS, Pictures
+from protofl.reporting.parts import Command, Fact, Page, Part, Section
+from protofl.reporting.pictures import Pictures
+from protofl.reporting.results import BARS, ahead, final_of, results
 from protofl.reporting.told import Moments, Told
-from protofl.reporting.words import (
-    NONE,
-    amount,
-    count,
-    day,
-    duration,
-    listed,
-    percent,
-    points,
-    spread,
-    whole,
-)
-from protofl.reporting.words import sentence as sentence_case
-
-CURVES, BARS = 12, 40
-"""Groups at most that are drawn as curves and as bars: of more those that are ahead at the end."""
+from protofl.reporting.words import count, day, duration, listed, points, spread, whole
 
 
 def page_of_all(runs: Sequence[Run], drawings: Drawings, foot: str) -> Page:
@@ -47,24 +30,25 @@ def page_of_all(runs: Sequence[Run], drawings: Drawings, foot: str) -> Page:
         drawings: Takes their figures.
         foot: The last line.
     """
-    told = [Told(group) for group in grouped(list(runs)) if group.trials]
-    begun = {id(run) for own in told for run in own.group.runs}
+    copies: list[str] = []
+    told = _told(runs, copies)
     settings = _by_setting(told)
     sections = []
     for name, own in settings.items():
         title = f"Results on {name}" if len(settings) > 1 else "Results"
         sections.append(results(title, own, drawings))
-    every = Pictures(_ahead(told, BARS), drawings)
+    sections[:1] = [Section(s.title, [*s.parts, *_listed(copies)]) for s in sections[:1]]
+    every = Pictures(ahead(told, BARS), drawings)
     if told:
         sections.append(Section("Traffic and time", [*costs(every, over=len(settings) == 1)]))
     sections += [_differences(runs), *_departures(told)]
-    sections.append(_each(runs, told, drawings, begun))
+    sections.append(_each(runs, told, drawings))
     return Page(
         _title(runs, settings),
         f"protofl · {count(len(runs), 'run')}",
         _lead(runs, told, settings),
         _state(runs),
-        list(_facts(told, settings)),
+        _facts(runs, told, settings),
         [section for section in sections if section],
         foot,
     )
@@ -76,177 +60,37 @@ def _by_setting(told: Sequence[Told]) -> dict[str, list[Told]]:
     There their names don't say what all have in common.
     """
     found: dict[str, list[Told]] = {}
-    names: dict[str, str] = {}
     for own in told:
-        key = json.dumps([setting(own.run), own.config.get("data", {}).get("digest")], default=str)
-        if key not in names:
-            name = f"{data_name(own.config)}, {own.config['partition']}"
-            alike = sum(other.partition(" (")[0] == name for other in names.values())
-            names[key] = f"{name} ({alike + 1})" if alike else name
-        found.setdefault(names[key], []).append(own)
+        found.setdefault(place(own.run), []).append(own)
+    names = titles_of([own[0].run for own in found.values()])
     if len(found) == 1:
-        return found
+        return dict(zip(names, found.values(), strict=True))
     return {
-        name: [Told(g) for g in grouped([r for o in own for r in o.group.runs], settings=False)]
-        for name, own in found.items()
+        name: _told([run for one in own for run in one.group.runs], [], settings=False)
+        for name, own in zip(names, found.values(), strict=True)
     }
 
 
-# --- what runs come to ----------------------------------------------------------------------------
+def _told(runs: Sequence[Run], notes: list[str], *, settings: bool = True) -> list[Told]:
+    """Runs as groups that have a round; trials that repeat another one are left out and noted."""
+    found = without_copies(grouped(list(runs), settings=settings), notes)
+    return [Told(group) for group in found if group.trials]
 
 
-def results(title: str, told: Sequence[Told], drawings: Drawings) -> Section:
-    """Groups on the same data, beside each other.
-
-    Args:
-        title: The heading.
-        told: The groups.
-        drawings: Takes their figures.
-    """
-    ranked = sorted(told, key=_final, reverse=True)
-    parts: list[Part] = [
-        results_table(ranked),
-        "The best final accuracy stands first. *The best round is chosen on test samples. Traffic "
-        "of all clients, and time, are a trial's.",
-    ]
-    if len(ranked) > CURVES:
-        parts.append(f"Curves have the {CURVES} groups that are ahead at the end.")
-    pictures = Pictures(_ahead(told, CURVES), drawings)
-    bars = Pictures(_ahead(told, BARS), drawings)
-    bands = "; bands are one standard deviation" if len(ranked) <= BANDS else ""
-    guess = told[0].end("majority_accuracy")
-    target = guess.mean if guess is not None and guess.mean == guess.mean else None
-    same = all(_guess(own) == _guess(told[0]) for own in told)
-    dotted = f" Dotted: the majority guess, {percent(target)}." if target and same else ""
-    found = [
-        pictures.over_rounds(
-            "accuracy", "Test accuracy",
-            caption=f"Mean over trials{bands}.{dotted}",
-            wide=True, target=target if same else None,
-        ),
-        bars.bars("final", "Final test accuracy", "Mean over trials ± one standard deviation."),
-        pictures.over_rounds("loss", "Training loss"),
-        pictures.clients(),
-        pictures.over_rounds("validation-accuracy", "Validation accuracy"),
-        pictures.over_rounds("macro-f1", "Macro F1"),
-    ]  # fmt: skip
-    pictured: list[Part] = [picture for picture in found if picture]
-    return Section(title, [*parts, *pictured, *differences(told, drawings)])
-
-
-def _ahead(told: Sequence[Told], most: int) -> list[Told]:
-    """The groups that are ahead at the end, in the order in which they were given."""
-    first = sorted(told, key=_final, reverse=True)[:most]
-    return [own for own in told if own in first]
-
-
-def differences(told: Sequence[Told], drawings: Drawings) -> list[Part]:
-    """Differences to the first group over pairs of one seed and split; why there are none."""
-    from protofl import plots
-
-    if len(told) < 2:
-        return []
-    try:
-        found = compare([run for own in told for run in own.group.runs], "final")
-    except UsageError as problem:
-        return [f"Whether groups differ can't be said: {problem.what}."]
-    tables: list[Part] = [
-        Table(
-            sentence_case(s.title),
-            s.columns,
-            s.rows,
-            frozenset(range(1, len(s.columns))),
-            folded=len(s.rows) > CURVES,
-        )
-        for s in sheets(found)
-        if "difference" in s.columns
-    ]
-    if not tables:
-        return []
-    rows = [row for table in found.tables for row in table.rows if row.difference is not None]
-    words = {
-        row.label: f"{points(d.mean)} points in {count(d.count, 'pair')}, interval "
-        f"{points(d.low)} to {points(d.high)}"
-        for row in rows
-        if (d := row.difference) is not None
-    }
-    notes = " ".join(f"{note}." for note in found.notes)
-    if len(rows) > BARS:
-        return [*tables, notes]
-    picture = Picture(
-        "Is the difference real?",
-        drawings.inline(plots.differences(found, "final", font="sans")),
-        as_bars(f"final test accuracy, difference to {found.tables[0].baseline}", words),
-        "Pairs of one seed and split are points; the mean and its bootstrap interval.",
-    )
-    return [*tables, picture, notes]
-
-
-def results_table(told: Sequence[Told]) -> Table:
-    """A row a group: accuracies, who is left behind, and what it cost."""
-    validated = any(own.end("validation_selected_test_accuracy") for own in told)
-    each = any(own.clients for own in told)
-    columns = ["group", "trials", "rounds", "final", "best*"]
-    columns += ["validated"] * validated + ["worst client", "lowest tenth"] * each
-    columns += ["guess", "traffic", "time"]
-    rows = []
-    for own in told:
-        cells = [
-            own.group.label,
-            str(len(own.group.trials)),
-            whole(max(row["round"] for row in own.rows) + 1),
-            _cell(own, "final_test_accuracy"),
-            _cell(own, "best_test_accuracy"),
-        ]
-        cells += [_cell(own, "validation_selected_test_accuracy")] * validated
-        values = [moments.mean for moments in own.clients.values()]
-        if each:
-            cells.append(percent(over_clients.worst(values)) if values else NONE)
-            cells.append(percent(over_clients.lowest_decile(values)) if values else NONE)
-        traffic = own.total(lambda row: float(row["upload_bytes"] + row["download_bytes"]))
-        time = own.total(lambda row: float(row["seconds"]["total"]))
-        cells.append(_cell(own, "majority_accuracy"))
-        cells.append(amount(traffic.mean) if traffic else NONE)
-        cells.append(duration(time.mean) if time else NONE)
-        rows.append(cells)
-    numbers = frozenset(range(1, len(columns)))
-    return Table(
-        "Test accuracy, mean ± std over trials",
-        columns,
-        rows,
-        numbers,
-        frozenset({0}),
-        sortable=True,
-    )
-
-
-def _cell(own: Told, key: str) -> str:
-    found = own.end(key)
-    return spread(found.mean, found.std) if found is not None else NONE
-
-
-def _final(own: Told) -> float:
-    found = own.end("final_test_accuracy")
-    return found.mean if found is not None else -1.0
-
-
-def _guess(own: Told) -> float | None:
-    found = own.end("majority_accuracy")
-    return None if found is None else round(found.mean, 6)
-
-
-def _facts(told: Sequence[Told], settings: dict[str, list[Told]]) -> list[Fact]:
+def _facts(
+    runs: Sequence[Run], told: Sequence[Told], settings: dict[str, list[Told]]
+) -> list[Fact]:
     """Who is ahead, by how much, and what all of it took."""
     found = []
     if len(settings) == 1:
-        ranked = sorted((own for own in told if own.ends), key=_final, reverse=True)
+        ranked = sorted((own for own in told if own.ends), key=final_of, reverse=True)
         if ranked:
             first = ranked[0]
             final = first.end("final_test_accuracy") or Moments(float("nan"), None)
             note, level = f"final test accuracy of {first.group.label}", False
             if len(ranked) > 1:
-                ahead = points(_final(first) - _final(ranked[1])).strip("+−")
-                level = _final(first) == _final(ranked[1])
+                ahead = points(final_of(first) - final_of(ranked[1])).strip("+−")
+                level = final_of(first) == final_of(ranked[1])
                 note += ", level with " if level else f", {ahead} points ahead of "
                 note += ranked[1].group.label
             value = spread(final.mean, final.std)
@@ -259,7 +103,7 @@ def _facts(told: Sequence[Told], settings: dict[str, list[Told]]) -> list[Fact]:
     trials = sum(len(own.group.trials) for own in told)
     rounds = sum(len(own.rows) for own in told)
     found.append(Fact("Trials", whole(trials), f"{count(rounds, 'round')} in all"))
-    seconds = sum(row["seconds"]["total"] for own in told for row in own.rows)
+    seconds = sum(row["seconds"]["total"] for run in runs for row in run.rows)
     found.append(Fact("Time", duration(seconds), "of all runs together"))
     return found
 
@@ -295,8 +139,17 @@ def _lead(runs: Sequence[Run], told: Sequence[Told], settings: dict[str, list[To
 
 
 def _state(runs: Sequence[Run]) -> str:
-    open_ = [found for run in runs if (found := state(run))]
-    return f"{len(open_)} of {len(runs)} not finished" if open_ else ""
+    counts = {
+        "not finished": sum(bool(progress(run)) for run in runs),
+        "diverged": sum(bool(divergence(run)) for run in runs),
+    }
+    return ", ".join(f"{n} of {len(runs)} {what}" for what, n in counts.items() if n)
+
+
+def _listed(notes: Sequence[str]) -> list[Part]:
+    """Notes as a paragraph; of many the first, and how many more."""
+    more = [f"And {len(notes) - 6} trials more"] if len(notes) > 6 else []
+    return [" ".join(f"{note}." for note in [*notes[:6], *more])] if notes else []
 
 
 def _differences(runs: Sequence[Run]) -> Section:
@@ -315,9 +168,7 @@ def _departures(told: Sequence[Told]) -> list[Section]:
     return [section]
 
 
-def _each(
-    runs: Sequence[Run], told: Sequence[Told], drawings: Drawings, begun: set[int]
-) -> Section:
+def _each(runs: Sequence[Run], told: Sequence[Told], drawings: Drawings) -> Section:
     """Each run by itself, and the command that makes the page again."""
     labels = {id(run): own.group.label for own in told for run in own.group.runs}
     again = " \\\n    ".join(["protofl report", *(shown(run.folder) for run in runs)])
@@ -325,7 +176,7 @@ def _each(
     for run in runs:
         label = labels.get(id(run), run.name)
         title = label if label == run.folder.name else f"{run.folder.name}: {label}"
-        if id(run) not in begun:
+        if not run.rounds_done:
             parts: list[Part] = ["It has no finished round yet.", *commands(run)]
         else:
             own = Told(Group(run.name, tuple(trials_of(run))))

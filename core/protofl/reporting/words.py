@@ -20,6 +20,8 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 def points(share: float, digits: int = 1) -> str:
     """A difference of shares with its sign, in percentage points."""
+    if not math.isfinite(share):
+        return NONE
     sign = "−" if round(100 * share, digits) < 0 else "+"
     return f"{sign}{abs(100 * share):.{digits}f}"
 

@@ -91,6 +91,21 @@ def test_nothing_is_overwritten(cli, runs, tmp_path):
     assert (tmp_path / "x.png").read_bytes()[1:4] == b"PNG"
 
 
+def test_what_runs_lack_is_told(cli, runs, tmp_path, write):
+    """A run that failed is drawn as far as it came, and said to have."""
+    write("runs/failed", ROUNDS, method="local", rounds=9, lr=0.5)
+    write("runs/copy", ROUNDS, method="fedtgp")
+    result = cli("plot", "curve", runs)
+    assert result.exit_code == 0
+    asked = 9 * len(ROUNDS)
+    done = sum(map(len, ROUNDS))
+    assert f"runs/failed: unfinished: {done} of {asked} rounds" in result.output
+    assert "runs/fedtgp, trial 0 is left out: it has the seed of runs/copy" in result.output
+    (tmp_path / "runs/failed/metrics.jsonl").write_text("")
+    result = cli("plot", "bars", "runs/failed")
+    assert result.exit_code == 2 and f"runs/failed: unfinished: 0 of {asked}" in result.stderr
+
+
 def test_a_comparison_on_the_screen(cli, runs):
     result = cli("compare", runs, "--target", 0.4)
     assert result.exit_code == 0

@@ -187,6 +187,69 @@ def test_each_data_set_has_its_table(two, write):
     assert found.tables[1].setting.startswith("wine, dirichlet β=0.1")
 
 
+def test_data_that_differ_in_a_detail_have_tables_of_their_own(write):
+    """Parts of one data set, each with other methods: no row stands beside one of the other."""
+    whole = [write(m, ends(v), method=m) for m, v in (("local", 0.5), ("fedtgp", 0.6))]
+    names = {"fedsa": 0.7, "local": 0.8, "fedtgp": 0.9}
+    half = [write(f"{m}-h", ends(v), method=m, subset=0.5) for m, v in names.items()]
+    found = pf.compare([*whole, *half], "final")
+    title = "digits, dirichlet β=0.1, 2 clients"
+    assert [t.setting for t in found.tables] == [f"{title}, subset=1", f"{title}, subset=0.5"]
+    text = found.text("md")
+    assert "| fedsa | 1 | 70.00 |" in text and "| **90.00** |" in text and "| **60.00** |" in text
+    assert f"{title}, subset=1: test accuracy, last round (%): difference to local" in text
+    files = [write(n, ends(0.5), dataset=f"npz:/d/{n}.npz", data={"digest": n}) for n in "xy"]
+    files += [
+        write(f"{n}2", ends(0.5), method="local", dataset=f"npz:{n}.npz", data={"digest": n})
+        for n in "xy"
+    ]
+    titles = [table.setting for table in pf.compare(files, "final").tables]
+    assert [title.partition(",")[0] for title in titles] == ["x", "y"]
+
+
+def lose(folder, trial, since, *names):
+    """Make a trial's loss what a run writes of one that is not finite, from a round on."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for one in rows:
+        if one["trial"] == trial and one["round"] >= since:
+            one |= {"train_loss": None, "loss_terms": dict.fromkeys(one["loss_terms"])}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+
+
+def test_a_loss_that_was_lost_is_no_figure(two):
+    """The last finite loss of a run that diverged is not that of its last round."""
+    lose(two[1], 3, 1)
+    found = pf.compare(two, ["final", "loss", "loss_terms.ce", "loss@best"])
+    for name in ("loss", "loss_terms.ce"):
+        own = row(found, "fedtgp", name)
+        assert math.isnan(own.values[3]) and len(own.found) == 4 and own.difference.count == 4
+    assert len(row(found, "fedtgp", "loss@best").found) == 5
+    assert row(found, "fedtgp").difference.count == 5
+    text = found.text("md")
+    assert "(4/5)" in text and "in so many of the trials it was finite" in text
+    assert f"{two[1]}, trial 3 diverged in round 2" in found.notes
+    for trial in range(5):
+        lose(two[1], trial, 0)
+    assert not row(pf.compare(two, "loss"), "fedtgp", "loss").found
+    with pytest.raises(pf.UsageError, match=r"loss of .* was never finite"):
+        pf.plots.curve(two[1], "loss")
+
+
+def test_a_run_without_rounds_is_left_out_and_told(two, write):
+    """A folder in which one run failed is compared nevertheless."""
+    failed = write("failed", [[[0.5, 0.5]]], method="fedsa", rounds=2)
+    (failed / "metrics.jsonl").write_text("")
+    elsewhere = write("other", [[[0.5, 0.5]]], method="fedsa", dataset="wine", rounds=9)
+    found = pf.compare([*two, failed, elsewhere], "final")
+    assert [r.label for r in found.tables[0].rows] == ["fedproto", "fedtgp"]
+    assert "fedsa is left out: it has no finished round" in found.notes
+    assert any(
+        note.startswith("wine, dirichlet β=0.1, 2 clients: fedsa has") for note in found.notes
+    )
+    with pytest.raises(pf.UsageError, match="fedsa has no trial with all the rounds"):
+        pf.compare([two[0], failed])
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import matplotlib
@@ -90,6 +91,55 @@ def test_runs_that_differ_in_seeds_are_one_curve(write):
     (line,) = axes(pf.plots.curve(folders)).get_lines()
     assert line.get_ydata() == pytest.approx([25, 45, 85])
     assert legend(pf.plots.curve(folders, by="run")) == ["s0", "s1"]
+
+
+def test_runs_on_other_data_say_on_which(write):
+    """Also where their methods would tell them apart, and whatever they are grouped by."""
+    runs = [write("a", FLAT), write("b", FLAT, method="local", dataset="wine")]
+    assert legend(pf.plots.curve(runs)) == ["fedproto, digits", "local, wine"]
+    half = {"options": {"partition": {"beta": 0.5}}}
+    runs = [write("c", FLAT), write("d", FLAT, method="local", **half)]
+    assert legend(pf.plots.curve(runs)) == ["fedproto, beta=0.1", "local, beta=0.5"]
+    runs.append(write("e", FLAT, **half))
+    figure = pf.plots.curve(runs, by="method")
+    assert legend(figure) == ["fedproto, beta=0.1", "local, beta=0.5", "fedproto, beta=0.5"]
+    assert legend(pf.plots.curve(runs, by="run"))[0] == "c, beta=0.1"
+    mixed = pf.compare(runs, "final", by="method", unpaired=True).tables[0].rows
+    assert [len(own.values) for own in mixed] == [4, 2]
+
+
+def test_a_copy_of_a_run_is_no_further_trial(write):
+    """Nor is a run of fewer rounds that is the same."""
+    runs = [write("short", [FLAT[0][:1]]), write("a", FLAT), write("copy", FLAT)]
+    (line,) = axes(pf.plots.curve(runs)).get_lines()
+    assert line.get_ydata() == pytest.approx([25, 45, 85])
+    runs = [
+        write("once", [FLAT[0][:1]]),
+        write("long", FLAT[:1]),
+        write("local", FLAT, method="local"),
+    ]
+    row = pf.compare(runs, "final").tables[0].rows[0]
+    assert row.values == pytest.approx([0.8])
+
+
+def test_a_loss_that_was_never_finite_is_left_out(write):
+    runs = [write("a", FLAT), write("b", FLAT, method="local")]
+    file = runs[1] / "metrics.jsonl"
+    rows = [{**json.loads(line), "train_loss": None} for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(own) + "\n" for own in rows))
+    assert len(axes(pf.plots.curve(runs, "loss")).get_lines()) == 1
+    assert len(axes(pf.plots.curve(runs)).get_lines()) == 2
+    bars = axes(pf.plots.bars(runs, "loss"))
+    assert len(bars.patches) == 1 and len(bars.get_yticklabels()) == 2
+
+
+def test_traffic_of_nothing_has_an_axis_that_can_be_read(write):
+    folder = write("a", FLAT)
+    text = (folder / "metrics.jsonl").read_text()
+    for number in (1000000, 2000000):
+        text = text.replace(f'load_bytes": {number}', 'load_bytes": 0')
+    (folder / "metrics.jsonl").write_text(text)
+    assert axes(pf.plots.traffic(folder)).get_xlim()[1] >= 1
 
 
 def test_any_figure_of_the_record(write):

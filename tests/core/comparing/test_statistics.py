@@ -74,6 +74,19 @@ def test_intervals_are_scipy_s(count, pairs):
     assert interval(*samples) == pytest.approx((their.low, their.high), abs=0.06 * width)
 
 
+def test_an_interval_of_two_samples_of_other_sizes():
+    """Five values next to twenty that are spread five times as much."""
+    draws = np.random.default_rng(40)
+    own = draws.exponential(1, 5), draws.exponential(5, 20)
+
+    def of(one, other, axis=-1):
+        return one.mean(axis) - other.mean(axis)
+
+    their = scipy.stats.bootstrap(own, of, method="BCa", random_state=1).confidence_interval
+    width = their.high - their.low
+    assert interval(*own) == pytest.approx((their.low, their.high), abs=0.06 * width)
+
+
 def test_an_interval_holds_the_mean_as_often_as_it_says():
     draws = np.random.default_rng(5)
     held = 0

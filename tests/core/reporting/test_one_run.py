@@ -140,6 +140,15 @@ def test_a_run_without_a_round_has_its_configuration(copy):
     assert "no finished round yet" in page.text and "fedproto.variant" in page.text
 
 
+def test_unseen_clients_are_not_missing_in_the_evaluation(copy, undrawn):
+    lines = (copy / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) | {"unseen": [1], "evaluated": 3} for line in lines]
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = read(report(copy))
+    assert "1 client is unseen: never trained" in page.text
+    assert "The last evaluation was over" not in page.text
+
+
 def test_what_cannot_be_read_is_named(copy, tmp_path):
     lines = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
     lines[2] = lines[2][:50] + "\n"

@@ -107,9 +107,59 @@ def test_runs_on_other_data_are_not_compared(runs, copy, tmp_path, undrawn):
     config["dataset"] = "other"
     (copy / "config.json").write_text(json.dumps(config))
     text = report([runs / "proto", copy])
-    assert section_titles(text)[:2] == ["Results on tiny, iid", "Results on other, iid"]
+    assert section_titles(text)[:2] == [
+        "Results on tiny, iid, 4 clients",
+        "Results on other, iid, 4 clients",
+    ]
     assert "Ahead at the end" not in facts_of(read(text))
     assert "are not compared with each other" in read(text).all("header")[0].words
+
+
+def test_data_that_differ_in_a_detail_are_told_apart(runs, copy, undrawn):
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"subset": 0.5}))
+    text = report([runs / "proto", runs / "local", copy])
+    name = "Results on tiny, iid, 4 clients"
+    assert section_titles(text)[:2] == [f"{name}, subset=1", f"{name}, subset=0.5"]
+
+
+def test_a_copy_of_a_run_is_no_further_trial(runs, copy, undrawn):
+    text = report([runs / "proto", copy])
+    assert results(text)[0]["trials"] == "2"
+    assert read(text).text.count("is left out: it has the seed of") == 2
+    assert facts_of(read(text))["Trials"] == "2"
+
+
+def test_who_diverged_is_named(runs, tmp_path, undrawn):
+    """One of two trials has no finite loss at the end."""
+    for name in ("proto", "local"):
+        shutil.copytree(runs / name, tmp_path / name)
+    file = tmp_path / "proto/metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row in rows:
+        if row["trial"] == 1 and row["round"]:
+            row["train_loss"] = None
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = read(report(tmp_path))
+    assert "1 of 2 diverged" in page.all("header")[0].words
+    assert "fedproto diverged in round 2 (1 of 2 trials)." in page.text
+    alone = read(report(tmp_path / "proto"))
+    assert "diverged in round 2 (1 of 2 trials)" in alone.all("header")[0].words
+
+
+def test_of_one_pair_there_is_no_interval(runs, tmp_path, undrawn):
+    for name in ("proto-7", "local"):
+        shutil.copytree(runs / name, tmp_path / name)
+    config = json.loads((tmp_path / "local/config.json").read_text())
+    config |= {"seed": 6, "trials": 2}
+    (tmp_path / "local/config.json").write_text(json.dumps(config))
+    split = json.loads((tmp_path / "proto-7/partition.json").read_text())
+    held = json.loads((tmp_path / "local/partition.json").read_text())
+    held["trials"] = [{**split, "trial": 1}]
+    (tmp_path / "local/partition.json").write_text(json.dumps(held))
+    words = [e.get("aria-label", "") for e in read(report(tmp_path)).all("div")]
+    (told,) = [one for one in words if " points in " in one]
+    assert "in 1 pair" in told and "interval" not in told and "nan" not in told
 
 
 def test_a_sweeps_folder_stands_for_its_runs(runs, tmp_path, undrawn):
@@ -140,7 +190,7 @@ def test_many_groups_are_drawn_in_part(runs, tmp_path, monkeypatch, undrawn):
         folder = shutil.copytree(runs / "local", tmp_path / f"run-{number}")
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"lr": 0.1 + number}))
-    monkeypatch.setattr("protofl.reporting.several.CURVES", 2)
+    monkeypatch.setattr("protofl.reporting.results.CURVES", 2)
     text = report(tmp_path)
     assert len(results(text)) == 3
     assert "Curves have the 2 groups that are ahead at the end." in text
