@@ -62,7 +62,7 @@ class Reading:
         """
         values = _table(self.path / CONFIG)
         for key, kind in _NEEDED.items():
-            if not isinstance(values.get(key), kind):
+            if not isinstance(values.get(key), kind) or (key in _COUNTS and values[key] < 1):
                 raise Damaged(
                     f"{self.path / CONFIG} doesn't say what the run was: {key} is "
                     f"{values.get(key, 'missing')}"
@@ -138,7 +138,8 @@ class Reading:
         )
 
 
-_NEEDED = {"method": str, "rounds": int, "trials": int, "clients": int, "seed": int}
+_COUNTS = ("rounds", "trials", "clients")
+_NEEDED = {"method": str, **dict.fromkeys(_COUNTS, int), "seed": int}
 
 
 def is_run(folder: Path) -> bool:

@@ -12,7 +12,7 @@ from protofl.errors import UsageError
 from protofl.files.lock import LOCK, is_held
 from protofl.files.tables import read_table
 from protofl.folder.reading import FINISHED, GOING_ON, METRICS, Reading, runs_below
-from protofl.recorded.index import Index, Told
+from protofl.recorded.index import STRANGE, Index, Told
 
 RECENT = 5
 """Rounds from whose time that of the next ones is estimated."""
@@ -90,7 +90,7 @@ class Following:
         state = GOING_ON if held else FINISHED if told.finished else "unfinished"
         try:
             found = _follow(reading, told, state)
-        except UsageError:  # since it was told of
+        except (UsageError, *STRANGE):  # since it was told of, or in what isn't told
             return Seen(path, told, "damaged")
         if not held:
             self._ended[path] = (told, found)

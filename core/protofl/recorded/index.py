@@ -112,16 +112,20 @@ def runs_in(folder: Path) -> dict[Path, Told]:
 
 
 def told_of(path: Path) -> Told:
-    """What the files of one run say."""
-    reading = Reading(path)
+    """What the files of one run say; damaged ones are told, as others are asked for with it."""
+    reading, about = Reading(path), dict[str, Any]()
     try:
         about = _about(reading.config)
-    except UsageError as error:
-        return Told(problem=error.what, time=_time(path / CONFIG))
-    try:
         return Told(**about, **_progress(reading))
     except UsageError as error:
-        return Told(**about, problem=error.what, time=_time(path / CONFIG))
+        problem = error.what
+    except STRANGE:
+        problem = f"{path}: {'its record' if about else CONFIG} is not what a run writes"
+    return Told(**about, problem=problem, time=_time(path / CONFIG))
+
+
+STRANGE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What comes of reading a table that somebody has edited, and that has other things in it."""
 
 
 def _about(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,14 +150,14 @@ def _progress(reading: Reading) -> dict[str, Any]:
         return {
             "done": asked,
             "finished": True,
-            "best": mean.get("best_test_accuracy"),
-            "final": mean.get("final_test_accuracy"),
+            "best": _number(mean.get("best_test_accuracy")),
+            "final": _number(mean.get("final_test_accuracy")),
             "time": _time(reading.path / SUMMARY),
         }
     scored: dict[int, list[tuple[int, float]]] = {}
     for row in reading.rows:
         if (accuracy := row.get("test_accuracy")) is not None:
-            scored.setdefault(row["trial"], []).append((row["round"], accuracy))
+            scored.setdefault(row["trial"], []).append((row["round"], float(accuracy)))
     best = [max(accuracy for _, accuracy in own) for own in scored.values()]
     final = [max(own)[1] for own in scored.values()]
     file = reading.path / METRICS
@@ -165,6 +169,10 @@ def _progress(reading: Reading) -> dict[str, Any]:
         "final": sum(final) / len(final) if final else None,
         "time": _time(file if reading.rows else reading.path / CONFIG),
     }
+
+
+def _number(value: Any) -> float | None:  # noqa: ANN401 - whatever a file holds
+    return None if value is None else float(value)
 
 
 def _lines(file: Path) -> int:

@@ -10,6 +10,7 @@ import protofl as pf
 import pytest
 from protofl.files.lock import alone
 from protofl.folder.reading import Reading
+from protofl.recorded.following import Following
 from protofl.recorded.index import INDEX, runs_in, told_of
 from protofl.recorded.naming import named, remove
 
@@ -105,6 +106,27 @@ def test_damage_is_told_of_the_run_alone(folder):
     told = runs_in(folder)
     assert "line 1, is damaged" in told[folder / "one"].problem
     assert "config.json is damaged" in told[folder / "below/two"].problem
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("summary.json", "mean", 3),
+        ("summary.json", "mean", {"best_test_accuracy": "x"}),
+        ("config.json", "recipe", 3),
+        ("config.json", "data", [1]),
+        ("config.json", "rounds", -3),
+    ],
+)
+def test_things_that_no_run_writes_keep_nobody_from_the_others(folder, name, key, value):
+    whole = runs_in(folder)[folder / "below/two"]
+    file = folder / "one" / name
+    file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
+    told = runs_in(folder)
+    assert str(folder / "one") in told[folder / "one"].problem
+    assert told[folder / "below/two"] == whole
+    states = {run.path.name: run.state for run in Following(folder).look()}
+    assert states == {"one": "damaged", "two": "finished"}
 
 
 def test_a_finished_run_that_lost_rounds_is_told(folder):
