@@ -14,9 +14,8 @@ from torch import Tensor
 from protofl.errors import UsageError
 from protofl.files.header import SIZES
 from protofl.gate.declared import Declared
-from protofl.gate.specs import Known, Spec
+from protofl.gate.specs import Known, Spec, known_key
 from protofl.plan.plan import Plan
-from protofl.wire.vocabulary import find_key
 
 SERVER_KEYS = ("prototypes", "global_prototypes")
 """What the server knows of prototypes: its own, and beside FedSA's anchors their mean."""
@@ -163,7 +162,7 @@ class Expected:
             classes = int((self._counts[client] > 0).sum())
             for name, spec in known.expected(info.architecture_of(client).name).items():
                 if wanted(name):
-                    key = find_key(name)
+                    key = known_key(name)
                     if key and key.varies:
                         return None  # the rank of factors, which training alone brings about
                     total += self._size(name, spec, classes)
