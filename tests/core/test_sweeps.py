@@ -16,7 +16,14 @@ from protofl.batch.batch import Batch
 from protofl.sweeps.axes import at_point, located, number_of_points, points_of, read_axes
 from protofl.sweeps.results import Done, PointResult, SweepResult, figure_of
 from protofl.sweeps.start import begin, new_folder, planned, resume
-from protofl.sweeps.sweep import Sweep, check_same_place, check_sweep, load_sweep, write_sweep
+from protofl.sweeps.sweep import (
+    Sweep,
+    check_new_folder,
+    check_same_place,
+    check_sweep,
+    load_sweep,
+    write_sweep,
+)
 from runtime_toys import GIVEN, install, train, without_times
 from sweep_toys import Halted, Halting, Scaled, request_of, wanted
 
@@ -339,6 +346,9 @@ def test_folders_that_are_in_use(toys, tmp_path, monkeypatch):
     with pytest.raises(pf.UsageError, match="is the folder of another sweep"):
         begin(replace(sweep, trials=1), tmp_path / "sweep", at_once=0)
     (tmp_path / "other").mkdir()
+    for left in (".lock", "sweep.toml.part"):  # by one that was killed
+        (tmp_path / "other" / left).touch()
+    check_new_folder(tmp_path / "other", sweep)
     (tmp_path / "other/file").touch()
     with pytest.raises(pf.UsageError, match="is in use"):
         begin(sweep, tmp_path / "other", at_once=0)

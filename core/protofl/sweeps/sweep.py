@@ -170,7 +170,8 @@ def check_new_folder(folder: Path, sweep: Sweep) -> None:
             f"--out {folder} is the folder of {'this' if same else 'another'} sweep",
             do=f"go on with it: protofl sweep --resume {folder}; or choose another folder",
         )
-    if folder.exists() and (not folder.is_dir() or {p.name for p in folder.iterdir()} - {LOCK}):
+    leftover = {LOCK, f"{SWEEP}.part"}  # of a sweep that was killed before it began
+    if folder.exists() and (not folder.is_dir() or {p.name for p in folder.iterdir()} - leftover):
         raise UsageError(f"--out {folder} is in use", do="choose another folder with --out")
 
 
