@@ -11,7 +11,19 @@ from protofl.comparing.comparison import Comparison
 from protofl.comparing.differences import Row, Table
 from protofl.comparing.groups import Runs
 from protofl.errors import UsageError
-from protofl.plots.style import COLOURS, GROUND, INK, SMALL, bar_names, canvas, name_bars, words
+from protofl.plots.style import (
+    COLOURS,
+    GROUND,
+    INK,
+    ROW,
+    SMALL,
+    bar_names,
+    canvas,
+    inches_of,
+    name_bars,
+    words,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,7 +70,8 @@ def differences(
     several = len({table.setting for table, _ in rows}) > 1
     labels = [f"{row.label} ({table.setting})" if several else row.label for table, row in rows]
     names, inches = bar_names(labels, width)
-    made, axes = canvas(width, inches + 0.55, font)
+    about = _about(tables, [table for table, _ in rows], inches_of(width))
+    made, axes = canvas(width, inches + 0.55 + ROW * about.count("\n"), font)
     scale = 100.0 if tables[0].share else 1.0
     for place, (table, row) in enumerate(rows):
         own = row.difference
@@ -82,11 +95,16 @@ def differences(
         )  # fmt: skip
     axes.axvline(0, color=INK, linewidth=0.7)
     name_bars(axes, names)
+    axes.set_xlabel(about, parse_math=False)
+    return made
+
+
+def _about(tables: Sequence[Table], shown: Sequence[Table], inches: float) -> str:
+    """What is drawn, and in which unit, in lines that fit below the axes."""
     title = tables[0].title.replace(" (%)", "")
     unit = "\n(percentage points)" if tables[0].share else ""
-    bases = list(dict.fromkeys(table.baseline for table, _ in rows))
-    axes.set_xlabel(f"{title}: difference to {' or '.join(bases)}{unit}", parse_math=False)
-    return made
+    bases = list(dict.fromkeys(table.baseline for table in shown))
+    return wrapped(f"{title}: difference to {' or '.join(bases)}", 0.8 * inches) + unit
 
 
 def _of_pairs(table: Table, row: Row) -> list[float]:

@@ -208,6 +208,15 @@ def test_differences_are_those_of_the_comparison(write):
         pf.plots.differences(pf.compare(two, "final"), "worst")
 
 
+def test_a_long_baseline_is_not_cut(write):
+    runs = {"a" * 70: write("a", FLAT), "b": write("b", FLAT, method="local")}
+    figure = pf.plots.differences(runs)
+    figure.draw_without_rendering()
+    box = axes(figure).xaxis.label.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0
+    assert axes(figure).get_window_extent().height > 0.2 * figure.dpi
+
+
 def test_clients_are_sorted(write):
     folder = write("a", [[[0.9, 0.1, 0.5]], [[0.3, 0.3, 0.6]]])
     (line,) = axes(pf.plots.clients(folder)).get_lines()
