@@ -150,12 +150,12 @@ class Asks:
         return {"ce": cross_entropy(output.logits, batch.y)}
 
 
-@pytest.fixture
-def way(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def way(tmp_path_factory, few):
     """The files by which the command reaches a loss, each once, behind its own."""
-    monkeypatch.chdir(tmp_path)
-    Asks.ways.clear()
+    folder = tmp_path_factory.mktemp("way")
     options = {"models": "cnn4", "clients": 2, "rounds": 1, "dry_step": False, "backend": "local"}
+    options |= {"dataset": few, "data_dir": folder / "data", "out": folder / "run"}
     request, _ = requested({"method": Asks, **options})
     start(request, pf.events.ignore)
     return list(dict.fromkeys(Asks.ways[0]))

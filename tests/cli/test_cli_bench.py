@@ -151,7 +151,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", quick(BAD, *(BAD.keys() - {"not a loop", "unknown engine"})))
+@pytest.mark.parametrize("case", quick(BAD, *(BAD.keys() - {"not a loop", "a broken loop", "unknown engine"})))
 def test_found_before_measuring(cli, data_dir, tmp_path, case):
     (tmp_path / "empty.py").touch()
     (tmp_path / "broken.py").write_text("1 / 0")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import threading
 import time
 
 import pytest
 from protofl.discovery import checks
 from protofl.rounds.federation import Federation
+from protofl_cli.render import Bars
 
 LAST_TABLE = (
     "best on test samples (as the papers)",
@@ -93,10 +96,10 @@ def test_run_folder_by_default(cli, digits, tmp_path):
     assert folder.name.startswith("local-cnn4-digits-s0-") and folder.name in result.output
 
 
-def test_quiet_prints_the_last_table_only(cli, digits):
-    result = cli("run", "local", *digits, "--quiet")
+def test_quiet_prints_the_last_table_only(cli, tiny):
+    result = cli("run", "local", *tiny, "--quiet")
     assert result.exit_code == 0, result.output
-    assert result.output.startswith("local · cnn4 · digits")
+    assert result.output.startswith("local · cnn4 · npz:")
     assert all(words in result.output for words in LAST_TABLE)
     assert "server_train" not in result.output and "round 1/2" not in result.output
 
@@ -119,8 +122,8 @@ def test_profile_prints_where_the_time_went(cli, tiny, tmp_path):
     assert again.exit_code == 0 and "Where the time went" not in again.output
 
 
-def test_trials_have_mean_and_deviation(cli, digits):
-    result = cli("run", "local", *digits, "--trials", 2, "--seed", 5)
+def test_trials_have_mean_and_deviation(cli, tiny):
+    result = cli("run", "local", *tiny, "--trials", 2, "--seed", 5)
     assert result.exit_code == 0, result.output
     assert "mean ± std" in result.output
     assert "seed 5" in result.output and "seed 6" in result.output
@@ -137,16 +140,23 @@ def test_a_terminal_gets_a_live_line(cli, tiny, monkeypatch):
 
 
 def test_a_long_round_gives_signs_of_life(cli, tiny, monkeypatch):
-    monkeypatch.setattr("protofl_cli.screen.SIGN_OF_LIFE", 0.5)
-    evaluate = Federation.evaluate_clients
+    monkeypatch.setattr("protofl_cli.screen.SIGN_OF_LIFE", 0.0)
+    evaluate, print_line, said = Federation.evaluate_clients, Bars.line, threading.Event()
+
+    def line(self, text, *style):
+        print_line(self, text, *style)
+        if "train 3/3" in text:
+            said.set()
 
     def slow(self, *given):
-        time.sleep(1.6)
+        assert said.wait(60)
         evaluate(self, *given)
 
+    monkeypatch.setattr(Bars, "line", line)
     monkeypatch.setattr(Federation, "evaluate_clients", slow)
     result = cli("run", "local", *tiny, "--rounds", 1)
-    assert "  round 1/1: train 3/3 clients, 0:0" in result.output
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^  round 1/1: train 3/3 clients, \d:\d\d$", result.output, re.MULTILINE)
 
 
 def test_composition_from_the_command_line(cli, tiny, tmp_path):
@@ -444,11 +454,12 @@ def test_a_class_of_a_file_runs_in_workers(cli, tiny, tmp_path):
 
 def test_a_finished_run_goes_on(cli, tiny, tmp_path):
     assert cli("run", "fedproto", *tiny, "--out", "run").exit_code == 0
-    result = cli("run", "--resume", "--out", "run", "--rounds", "3")
+    on = ("run", "--resume", "--out", "run", "--backend", "local")
+    result = cli(*on, "--rounds", "3")
     assert result.exit_code == 0, result.output
     assert "Continuing behind 2 finished rounds" in result.output
     assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 3
-    fewer = cli("run", "--resume", "--out", "run", "--rounds", "1")
+    fewer = cli(*on, "--rounds", "1")
     assert fewer.exit_code == 2 and "--rounds 1: the run has 3 already" in fewer.output
 
 

@@ -14,7 +14,7 @@ def test_it_leaves_no_thread_behind():
     before = set(threading.enumerate())
     with Screen():
         assert set(threading.enumerate()) - before
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before  # another test's may have ended meanwhile
 
 
 def test_the_last_table_shows_the_accuracy_of_the_server_and_of_the_honest():

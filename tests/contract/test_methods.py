@@ -25,18 +25,26 @@ REGISTRY = Registry()
 METHODS = methods_to_run(REGISTRY)
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(params=METHODS, scope="module")
 def method(request):
     return request.param
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def fed(method):
     """``fed(**options)``: a federation of the method on a heterogeneous toy, where it takes one."""
     contract = type("Installed", (MethodContract,), {"plugin": method})()
     contract.setup_method()
     yield contract.fed
     contract.teardown_method()
+
+
+@pytest.fixture(scope="module")
+def half(fed):
+    """Four rounds with half of the clients each, and all that they have left; to be read only."""
+    found = fed(rounds=4, participation=0.5)
+    found.rounds(4)
+    return found, [toyfed.own_state(found.client(number)) for number in range(4)]
 
 
 # --- payloads -----------------------------------------------------------------------------------
@@ -107,18 +115,18 @@ class Losing:
 @pytest.mark.parametrize("store", quick(["live", "packed", "disk"], "disk"))
 def test_an_absent_client_is_as_if_it_had_not_trained(fed, monkeypatch, store):
     """A run in which one does not answer is the run of the others, to the bit."""
-    options = {"rounds": 4, "on_lost_client": "skip", "on_bad_upload": "skip"}
+    options = {"rounds": 3, "on_lost_client": "skip", "on_bad_upload": "skip"}
     with monkeypatch.context() as patch:
         found = fed(**options, **kept(store, patch) | {"participation": 1.0})
     losing = Losing(found.pool.host)
     found.pool.host.run = losing
-    found.rounds(4)
-    whole = fed(rounds=4, participation=1.0)
+    found.rounds(3)
+    whole = fed(rounds=3, participation=1.0)
     recorded = {at: sorted(clients) for at, clients in losing.answered.items()}
     replay = Participation(whole.plan, recorded)
     whole.federation = Federation(whole.plan, whole.pool, participation=replay)
     whole.federation.start_trial(0)
-    whole.rounds(4)
+    whole.rounds(3)
     absent = [line.pop("absent") for line in found.lines]
     assert all(list(words.values()) == ["deadline"] for words in absent)
     assert len({*map(str, absent)}) > 1
@@ -139,9 +147,8 @@ def kept(store, monkeypatch):
 
 
 @pytest.mark.parametrize("store", quick(["packed", "disk"], "disk"))
-def test_where_clients_are_kept_changes_nothing(fed, monkeypatch, store):
-    live = fed(rounds=4, participation=0.5)
-    live.rounds(4)
+def test_where_clients_are_kept_changes_nothing(fed, half, monkeypatch, store):
+    live, states = half
     with monkeypatch.context() as patch:
         found = fed(rounds=4, **kept(store, patch))
     found.rounds(4)
@@ -150,7 +157,7 @@ def test_where_clients_are_kept_changes_nothing(fed, monkeypatch, store):
     assert any(a & b for a, b in itertools.combinations(chosen, 2)), "nobody came back"
     assert found.pool.host.client(0) is not found.pool.host.client(0), "it is live"
     for client in trained:
-        assert toyfed.same(*(toyfed.own_state(run.client(client)) for run in (live, found)))
+        assert toyfed.same(states[client], toyfed.own_state(found.client(client)))
     lines = [toyfed.fingerprint(run)[:2] for run in (live, found)]
     assert toyfed.same(*lines)
 
@@ -159,11 +166,9 @@ def test_where_clients_are_kept_changes_nothing(fed, monkeypatch, store):
     ("first", "then"),
     [pytest.param("disk", "packed", marks=pytest.mark.slow), ("live", "disk")],
 )
-def test_a_run_may_go_on_elsewhere(fed, monkeypatch, tmp_path, first, then):
+def test_a_run_may_go_on_elsewhere(fed, half, monkeypatch, tmp_path, first, then):
     """Interrupted behind a commit, and continued from its files with another store."""
-    options = {"rounds": 4, "participation": 0.5}
-    whole = fed(**options)
-    whole.rounds(4)
+    whole, states = half
     with monkeypatch.context() as patch:
         cut = fed(rounds=4, **kept(first, patch))
     folder = RunFolder.create(tmp_path / "run", config_of(cut.plan))
@@ -181,8 +186,8 @@ def test_a_run_may_go_on_elsewhere(fed, monkeypatch, tmp_path, first, then):
     again.lines = cut.lines[:2]
     again.rounds(2)
     assert toyfed.same(*(toyfed.fingerprint(run)[:2] for run in (whole, again)))
-    for number in range(4):
-        assert toyfed.same(*(toyfed.own_state(run.client(number)) for run in (whole, again)))
+    for number, state in enumerate(states):
+        assert toyfed.same(state, toyfed.own_state(again.client(number)))
 
 
 # --- clients that come later, or never ------------------------------------------------------------

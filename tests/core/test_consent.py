@@ -131,7 +131,7 @@ def test_a_resumed_folder_can_not_consent(installed, quick, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         pf.run("opens", out=tmp_path / "r", progress=stop, **quick)
     assert json.loads(config.read_text())["options"]["opens"]["trust"] is True
-    again = {"resume": True, "out": tmp_path / "r"}
+    again = {"resume": True, "out": tmp_path / "r", "backend": "local"}
     assert "opens.trust=true comes from a file" in refused(**again)
     assert "differs from the run's" in refused(**again, set={"opens.trust": "false"})
     assert "--set NAME.KEY=VALUE" in refused(**again, set={"trust": "true"})

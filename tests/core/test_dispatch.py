@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
 import protofl as pf
 import pytest
 from protofl.dispatch import crew
+from protofl.dispatch.watch import Watched
 from protofl.errors import Late
 from protofl.hosts.jobs import (
     Absent,
@@ -476,20 +477,35 @@ def test_a_job_that_may_not_fail_ends_the_run(world):
     assert len(hosts.started) == 2
 
 
-def waits(host):
-    """A job that nothing interrupts, until its host is ended from outside."""
-    until = time.monotonic() + 20
-    while not host.ended and time.monotonic() < until:
-        time.sleep(0.005)
-    raise pf.HostFailure(f"host {host.number} was killed during: train")
+class Rings:
+    """A `Watch` by whose clock a job is late when a test says so."""
+
+    def __init__(self, seconds):
+        self.seconds, self.jobs = seconds, {}
+
+    @contextmanager
+    def over(self, host):
+        self.jobs[host] = Watched(host, self.seconds)
+        yield self.jobs[host]
+
+    def late(self, host):
+        self.jobs[host].rung = True
+        host.close()
+        raise pf.HostFailure(f"host {host.number} was killed during: train")
+
+    def close(self):
+        pass
 
 
 @pytest.mark.parametrize("may_fail", [True, False])
 def test_a_host_that_can_not_interrupt_a_job_is_ended(world, monkeypatch, may_fail):
-    monkeypatch.setattr(crew, "GRACE", 0.1)
+    watches = []
+    monkeypatch.setattr(crew, "Watch", lambda s: watches.append(Rings(s)) or watches[-1])
     hosts = world(2, job_limit=0.1)
+    (watch,) = watches
+    assert watch.seconds == 0.1 + crew.GRACE
     hosts.train(range(4), 0)
-    hosts.gate = failing(2, waiting=waits)
+    hosts.gate = failing(2, waiting=watch.late)
     why = r"host \d was killed during: train: no end after 0\.1 s \(--job-limit\), and it could not"
     if may_fail:
         assert answers(hosts, range(4), 1, may_fail=True)[2] == "Absent"
@@ -507,7 +523,6 @@ def test_a_host_that_ends_within_the_limit_is_no_job_that_does_not_end(world):
     hosts.kill(op="train", client=2)
     hosts.train(range(4), 0)
     assert len(hosts.started) == 3
-    assert threading.active_count() < 20, "the alarms are off"
 
 
 @pytest.mark.parametrize("ends", [1, 3], ids=["does not end", "ends hosts"])

@@ -19,9 +19,8 @@ def toys(monkeypatch):
 
 
 def more(folder, **options):
-    return pf.run(
-        out=folder, resume=True, data_dir=DATA, backend="local", progress=False, **options
-    )
+    given = {"data_dir": DATA, "backend": "local", "progress": False, **options}
+    return pf.run(out=folder, resume=True, **given)
 
 
 def rows_of(result):
@@ -127,7 +126,7 @@ def test_what_goes_on_may_be_interrupted(tmp_path, at):
             raise Killed
 
     with pytest.raises(Killed):
-        pf.run(out=tmp_path / "run", resume=True, rounds=4, trials=3, progress=stop, data_dir=DATA)
+        more(tmp_path / "run", rounds=4, trials=3, progress=stop)
     same(more(tmp_path / "run"), at_once)
 
 
@@ -245,13 +244,7 @@ def test_damage_to_what_is_kept_is_told_and_the_run_goes_on(tmp_path):
     (kept,) = folder.glob("kept-t0-*.json")
     kept.write_text("{}")
     notes = []
-    found = pf.run(
-        out=tmp_path / "run",
-        resume=True,
-        rounds=4,
-        data_dir=DATA,
-        progress=lambda e: notes.append(str(e)),
-    )
+    found = more(tmp_path / "run", rounds=4, progress=lambda event: notes.append(str(event)))
     assert any("best-t0 is not kept any more" in note for note in notes)
     assert rows_of(found) == rows_of(at_once)
 

@@ -201,7 +201,7 @@ def test_the_participants_of_another_run(tmp_path, toys):
     train("local", tmp_path / "run", **given)
     again = train("local", tmp_path / "again", **given, participants_from=tmp_path / "run")
     assert [row["answered"] for row in again.record] == [
-        row["answered"] for row in pf.run(resume=True, out=tmp_path / "run").record
+        row["answered"] for row in pf.load_run(tmp_path / "run").rows
     ]
     given |= {"seed": 1, "participants_from": tmp_path / "run"}
     with pytest.raises(

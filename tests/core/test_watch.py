@@ -1,9 +1,18 @@
 """Deadlines of jobs, kept by one thread."""
 
 import threading
-import time
 
+from protofl.dispatch import watch as watching
 from protofl.dispatch.watch import NAME, Watch
+
+
+class Clock:
+    """Seconds that pass only when told."""
+
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
 
 
 class Host:
@@ -14,16 +23,22 @@ class Host:
         self.closed.set()
 
 
-def test_a_late_job_ends_its_host_and_no_other():
-    watch, hosts = Watch(0.2), [Host() for _ in range(4)]
+def test_a_late_job_ends_its_host_and_no_other(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(watching, "time", clock)
+    watch, hosts = Watch(0.1), [Host() for _ in range(4)]
     with watch.over(hosts[0]) as done:
-        pass
+        clock.now = 0.05
     with watch.over(hosts[1]) as first:
-        time.sleep(0.1)
+        clock.now = 0.1
         with watch.over(hosts[2]) as second:
+            clock.now = 0.16
             assert hosts[1].closed.wait(20)
+            assert not hosts[2].closed.is_set()
+            clock.now = 0.21
             assert hosts[2].closed.wait(20), "one that began while others were looked after"
     with watch.over(hosts[3]) as later:
+        clock.now = 0.32
         assert hosts[3].closed.wait(20), "one that began when nothing was left to look after"
     assert first.rung
     assert second.rung

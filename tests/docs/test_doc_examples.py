@@ -200,7 +200,7 @@ def test_python_on_other_pages_runs(page, data_dir, few, monkeypatch):
     def small(method=None, *, models="htcnn8", **options):
         if options.get("resume"):
             runs.append((method, models))
-            return run(**options)
+            return run(**{"backend": "local", **options})
         own = models if "dataset" in options else "htcnn8"
         found = run(method, models=own, **{"dataset": few, **options, **always})
         runs.append((method, models))
@@ -208,7 +208,7 @@ def test_python_on_other_pages_runs(page, data_dir, few, monkeypatch):
 
     session = partial(pf.Session, dataset=few)
     monkeypatch.setattr(pf, "run", small)
-    in_here = {"at_once": 0, "data_dir": data_dir}
+    in_here = {"at_once": 0, "data_dir": data_dir, "backend": "local"}
     monkeypatch.setattr(pf, "reproduce", partial(pf.reproduce, **in_here))
     sweep, one = pf.sweep, {"trials": 1, "rounds": 1, "dataset": few, "dry_step": False}
     monkeypatch.setattr(pf, "sweep", lambda *a, **o: sweep(*a, **o | always | one, at_once=0))

@@ -40,8 +40,8 @@ def at_most(seconds: float, what: str, do: str = "") -> Iterator[None]:
         raise Overtime(f"no end after {seconds:g} s (--job-limit) in {where}")
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
         yield
     except Overtime as error:
         raise Late(f"{what}: {error}", do=do) from error

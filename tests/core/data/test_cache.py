@@ -225,17 +225,21 @@ def test_two_processes_at_once_decode_once(tmp_path):
 
 
 def test_waiting_is_said_and_threads_do_not_meet(tmp_path):
-    lines, started = [], threading.Event()
+    lines, started, waited = [], threading.Event(), threading.Event()
 
     def slow():
         started.set()
-        time.sleep(0.2)
+        assert waited.wait(60)
         return toy()
+
+    def note(line):
+        lines.append(line)
+        waited.set()
 
     first = threading.Thread(target=cache.load, args=("toy", tmp_path, slow, quiet))
     first.start()
     started.wait()
-    cache.load("toy", tmp_path, never, lines.append)
+    cache.load("toy", tmp_path, never, note)
     first.join()
     assert len(lines) == 1 and lines[0].startswith("waiting for another process")
 

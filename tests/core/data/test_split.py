@@ -195,11 +195,11 @@ def test_number_of_clients(num_clients):
 
 def test_ten_thousand_clients_are_quick():
     data = images(60_000, 50_000)
-    start = time.perf_counter()
+    start = time.process_time()
     split = make_split(data, even, 10_000, 10, 0)
     train_counts, _ = split.counts(data.y, 10)
     record = partition_record([split], data)
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
     assert train_counts.shape == (10_000, 10) and record["hash"] == split.hash
 
 

@@ -170,7 +170,8 @@ def test_a_run_records_what_it_was_given(run, table, tmp_path, same):
     assert (tmp_path / f"data/arrays-{digest}.safetensors").is_file()
     same(result, run("local", "tensors", dataset=tuple(map(torch.from_numpy, table))))
     # The cache has them: a run is repeated without the program.
-    again = pf.run(config=result.folder / "config.json", out=tmp_path / "again", progress=False)
+    given = {"config": result.folder / "config.json", "backend": "local", "progress": False}
+    again = pf.run(**given, out=tmp_path / "again")
     same(result, again)
 
 
@@ -195,7 +196,7 @@ def test_a_run_goes_on_with_its_arrays(run, table, quick, tmp_path, same):
     whole = run("local", "whole", rounds=3)
     with pytest.raises(KeyboardInterrupt):
         run("local", rounds=3, progress=stop)
-    out = {"out": tmp_path / "run", "resume": True, "progress": False}
+    out = {"out": tmp_path / "run", "resume": True, "progress": False, "backend": "local"}
     x, y = table
     with pytest.raises(pf.UsageError, match=r"--dataset arrays:\w+ differs from the run's arrays"):
         pf.run(dataset=(x + 1, y), **out)

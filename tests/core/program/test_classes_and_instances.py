@@ -172,7 +172,8 @@ def test_a_file_s_classes(run, file):
     assert found["classes"]["model-group/nets"] == f"{file}:Nets"
     (own,) = (p for p in found["plugins"] if p["name"] == "my-method")
     assert own["distribution"] == "this program" and len(own["version"]) == 12
-    again = pf.run(config=result.folder / "config.json", out=result.folder / "x", progress=False)
+    given = {"config": result.folder / "config.json", "backend": "local", "progress": False}
+    again = pf.run(**given, out=result.folder / "x")
     assert again.summary == result.summary
 
 
@@ -242,7 +243,8 @@ def test_a_run_of_a_program_s_class_goes_on_with_it(run, tmp_path, same):
     with pytest.raises(pf.UsageError, match="method/made was a class of a program") as caught:
         pf.run(resume=True, out=tmp_path / "run", progress=False)
     assert "protofl.run(CLASS" in caught.value.do
-    same(pf.run(made, resume=True, out=tmp_path / "run", progress=False), whole)
+    on = pf.run(made, resume=True, out=tmp_path / "run", progress=False, backend="local")
+    same(on, whole)
 
 
 def after_a_round(event):
@@ -255,7 +257,8 @@ def test_a_changed_file_is_told_when_a_run_goes_on(run, file, tmp_path):
         run(f"{file}:MyMethod", progress=after_a_round, backend="local")
     file.write_text(SOURCE + "\n# changed\n")
     notes = []
-    pf.run(resume=True, out=tmp_path / "run", progress=lambda e: notes.append(str(e)))
+    on = {"resume": True, "out": tmp_path / "run", "backend": "local"}
+    pf.run(**on, progress=lambda event: notes.append(str(event)))
     assert any("method my-method was" in note for note in notes)
 
 

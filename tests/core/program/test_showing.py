@@ -34,7 +34,7 @@ def test_a_run_that_goes_on_knows_its_best(run, capsys, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run("local", progress=stop, rounds=3, trials=2)
-    pf.run(resume=True, out=tmp_path / "run")
+    pf.run(resume=True, out=tmp_path / "run", backend="local")
     lines = capsys.readouterr().err.splitlines()
     assert "continuing behind 1 finished rounds" in lines
     assert any(

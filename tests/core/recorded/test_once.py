@@ -445,7 +445,18 @@ def test_clients_that_a_machine_lost(runs, log):
 
 
 def test_two_that_want_the_same_run_at_once_train_it_once(runs):
-    logs, found = [Log(), Log()], []
+    waits, found = threading.Event(), []
+
+    class Meets(Log):
+        """Who trains stays in the first round until the other one waits."""
+
+        def __call__(self, event):
+            super().__call__(event)
+            if self.said("waiting for another process"):
+                waits.set()
+            assert not self.rounds or waits.wait(60)
+
+    logs = [Meets(), Meets()]
 
     def want(log):
         found.append(once(ask(rounds=4), runs, log))
@@ -472,6 +483,7 @@ def test_one_waits_for_a_run_that_goes_on_without_it(runs, monkeypatch):
     with alone(folder, "--out"):
         thread.start()
         while not log.said(f"waiting for {folder}"):
+            assert thread.is_alive()
             time.sleep(0.01)
         assert not log.rounds
     thread.join()

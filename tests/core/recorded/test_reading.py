@@ -115,13 +115,20 @@ def test_a_copy_without_checkpoints_is_finished_where_it_has_a_summary(copy):
 def test_a_folder_is_readable_while_a_run_writes_it(tmp_path, toys):
     """A second thread reads as fast as it can, from before the folder is there to its end."""
     folder, over = tmp_path / "run", threading.Event()
-    seen, failed = [], []
+    seen, failed, read = [], [], threading.Event()
+
+    def meet(event):
+        """At the end of a round the run goes on when it has been read, from begin to end."""
+        for _ in range(2 * isinstance(event, pf.events.RoundDone)):
+            read.clear()
+            assert read.wait(60)
 
     def follow():
         while not over.is_set():
             try:
                 found = Reading.of(folder)
                 seen.append((found.state, len(found.rows), found.partition is None))
+                read.set()
             except pf.UsageError as error:
                 if "is no run folder" not in error.what:
                     failed.append(error)
@@ -130,7 +137,7 @@ def test_a_folder_is_readable_while_a_run_writes_it(tmp_path, toys):
     reader = threading.Thread(target=follow)
     reader.start()
     try:
-        train("fedproto", folder, rounds=8, dry_step=False, progress=False)
+        train("fedproto", folder, rounds=5, dry_step=False, progress=meet)
     finally:
         over.set()
         reader.join()

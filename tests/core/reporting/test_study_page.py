@@ -47,7 +47,8 @@ def result(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         install(patch)
         study = folder / "toys.toml"
-        where = {"runs": folder / "runs", "data_dir": folder / "data", "device": "cpu"}
+        where = {"runs": folder / "runs", "data_dir": folder / "data"}
+        where |= {"device": "cpu", "backend": "local"}
         pf.reproduce(str(study), only=["fedproto"], columns=["low"], at_once=0, **where)
         yield pf.reproduce(str(study), start=False, **where)
 

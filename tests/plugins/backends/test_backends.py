@@ -238,7 +238,7 @@ def test_a_client_whose_training_does_not_end_may_be_absent(run, tmp_path, monke
 
     monkeypatch.setattr("protofl.dispatch.crew.GRACE", 1.0)
     given = {"dry_step": False, "rounds": 3}
-    skip = {"on_lost_client": "skip", "job_limit": 2, "progress": progress}
+    skip = {"on_lost_client": "skip", "job_limit": 10, "progress": progress}
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path / "site")
         lost = run("endless", "lost", backend="process", workers=2, **skip, **given)
@@ -249,7 +249,7 @@ def test_a_client_whose_training_does_not_end_may_be_absent(run, tmp_path, monke
     replaced, went_on = notes
     place = "client 3" if HOLD[what] else "upload_payload, client 3, round 1: "
     assert re.match(r"worker \d.* \(?process \d+.*replaced", replaced), replaced
-    assert place in replaced and "no end after 2 s (--job-limit)" in replaced
+    assert place in replaced and "no end after 10 s (--job-limit)" in replaced
     assert went_on == (
         "train of client 3 in round 1: it did not end; the round goes on without the client"
     )

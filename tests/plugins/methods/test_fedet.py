@@ -169,7 +169,7 @@ def test_resume(tmp_path, data_dir):
     whole = run(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "cut", progress=stop)
-    resumed = pf.run(resume=True, out=tmp_path / "cut")
+    resumed = pf.run(resume=True, out=tmp_path / "cut", backend="local")
     for ours, theirs in zip(resumed.record, whole.record, strict=True):
         assert ours["test_accuracy"] == theirs["test_accuracy"]
         assert ours["loss_terms"] == theirs["loss_terms"]

@@ -582,7 +582,7 @@ def test_resumed_run_is_the_same_and_checkpoints_are_light(toy, tmp_path):
             names |= set(opened.keys())
     assert any("fedktl/h/" in n for n in names) and any("fedktl/F/" in n for n in names)
     assert not any("h_prime" in n or "fedktl/V" in n or "synthesis" in n for n in names)
-    resumed = pf.run(out=out, resume=True)
+    resumed = pf.run(out=out, resume=True, backend="local")
     drop = {"seconds", "time"}
     assert [{k: v for k, v in r.items() if k not in drop} for r in resumed.record] == [
         {k: v for k, v in r.items() if k not in drop} for r in whole.record

@@ -318,7 +318,7 @@ def test_backends_and_interruptions_change_nothing(tmp_path, data_dir):
 
     with pytest.raises(KeyboardInterrupt):
         run_on_digits(data_dir, tmp_path / "cut", backend="local", progress=stop)
-    resumed = pf.run(resume=True, out=tmp_path / "cut")
+    resumed = pf.run(resume=True, out=tmp_path / "cut", backend="local")
     assert lines(resumed) == lines(here)
 
 

@@ -112,9 +112,9 @@ def test_too_few_samples_names_the_numbers(plugin):
 )
 def test_ten_thousand_clients_are_quick(plugin, options):
     labels = balanced(60_000, 10)
-    start = time.perf_counter()
+    start = time.process_time()
     parts = split(plugin, labels, 10, 10_000, least=3, **options)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert len(parts) == 10_000 and min(map(len, parts)) >= 3
 
 

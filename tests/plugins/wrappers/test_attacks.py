@@ -183,7 +183,7 @@ def test_a_stale_run_that_is_resumed_equals_one_that_was_not(tmp_path, few):
     whole = pf.run("fedproto", out=tmp_path / "whole", **given)
     with pytest.raises(Killed):
         pf.run("fedproto", out=tmp_path / "cut", progress=end, **given)
-    pf.run(out=tmp_path / "cut", resume=True)
+    pf.run(out=tmp_path / "cut", resume=True, backend="local")
     rows = [json.loads(line) for line in (tmp_path / "cut/metrics.jsonl").read_text().splitlines()]
     for row, wanted in zip(rows, whole.record, strict=True):
         for key in ("test_accuracy", "loss_terms", "malicious", "honest_accuracy"):
