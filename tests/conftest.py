@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 import pytest
 
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _put_together_once():
+    """Typer's runner puts all commands together for each, which takes longer than most take."""
+    import typer.testing
+
+    with pytest.MonkeyPatch.context() as patch:
+        once = functools.cache(typer.main.get_command)
+        patch.setattr(typer.testing, "_get_command", once)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -149,9 +149,13 @@ BAD = {
     "chart is a folder": ("bench digits-local --chart .", "--chart"),
     "no repeats": ("bench digits-local --repeats 0", "--repeats"),
 }
+STARTED = {"not a loop", "a broken loop", "unknown engine"}
+"""What a process finds that is started for a side."""
 
 
-@pytest.mark.parametrize("case", quick(BAD, *(BAD.keys() - {"not a loop", "a broken loop", "unknown engine"})))
+@pytest.mark.parametrize(
+    "case", quick(BAD, *(BAD.keys() - {"not a loop", "a broken loop", "unknown engine"}))
+)
 def test_found_before_measuring(cli, data_dir, tmp_path, case):
     (tmp_path / "empty.py").touch()
     (tmp_path / "broken.py").write_text("1 / 0")

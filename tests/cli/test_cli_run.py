@@ -122,8 +122,8 @@ def test_profile_prints_where_the_time_went(cli, tiny, tmp_path):
     assert again.exit_code == 0 and "Where the time went" not in again.output
 
 
-def test_trials_have_mean_and_deviation(cli, tiny):
-    result = cli("run", "local", *tiny, "--trials", 2, "--seed", 5)
+def test_trials_have_mean_and_deviation(cli, digits):
+    result = cli("run", "local", *digits, "--trials", 2, "--seed", 5)
     assert result.exit_code == 0, result.output
     assert "mean ± std" in result.output
     assert "seed 5" in result.output and "seed 6" in result.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 import typer
@@ -25,9 +26,14 @@ def typed(path):
             yield words
 
 
+@cache
+def whole():
+    return typer.main.get_command(app)
+
+
 def parse(words):
     """Read a command line as the program does, and don't run it."""
-    command = typer.main.get_command(app)
+    command = whole()
     context = command.make_context("protofl", [], resilient_parsing=True)
     while hasattr(command, "list_commands"):
         if words[0] in ("--help", "--version"):

@@ -103,7 +103,8 @@ class MethodContract(Sound):
             found = self.fed()
             found.rounds(3)
             contract._plain, contract._plain_left = found, toy.fingerprint(found)
-        return contract._plain
+        kept: toy.Toy = contract._plain
+        return kept
 
     def plain_left(self) -> Any:  # noqa: ANN401 - a nested value
         """All that `plain` has left."""

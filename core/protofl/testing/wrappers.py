@@ -50,12 +50,12 @@ class WrapperContract(CodingChecks):
     def plain(self, carried: str) -> toy.Toy:
         """Three wrapped rounds, run once for all checks that only read what they leave."""
         contract: Any = type(self)
-        runs = vars(contract).get("_plain") or {}
+        runs: dict[str, toy.Toy] = vars(contract).get("_plain", {})
         if carried not in runs:
-            found = self.fed(carried)
-            found.rounds(3)
-            contract._plain = {**runs, carried: found}
-        return vars(contract)["_plain"][carried]
+            runs[carried] = self.fed(carried)
+            runs[carried].rounds(3)
+            contract._plain = runs
+        return runs[carried]
 
     def test_its_hooks_are_wrappers(self) -> None:
         """Its hooks around payloads are generators marked with @pf.hookimpl(wrapper=True)."""
