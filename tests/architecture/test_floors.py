@@ -155,9 +155,11 @@ def way(tmp_path_factory, few):
     """The files by which the command reaches a loss, each once, behind its own."""
     folder = tmp_path_factory.mktemp("way")
     options = {"models": "cnn4", "clients": 2, "rounds": 1, "dry_step": False, "backend": "local"}
-    options |= {"dataset": few, "data_dir": folder / "data", "out": folder / "run"}
+    options |= {"dataset": few, "data_dir": folder}
     request, _ = requested({"method": Asks, **options})
-    start(request, pf.events.ignore)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        start(request, pf.events.ignore)
     return list(dict.fromkeys(Asks.ways[0]))
 
 
