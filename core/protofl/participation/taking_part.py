@@ -102,11 +102,14 @@ class Participation:
         clients, least = [c for c in asked if c not in absent], self._plan.settings.min_clients
         replayed = not absent and (self._trial, round) in self._recorded
         if len(clients) < least and not replayed:
+            do = "continue when they are back, or with a lower --min-clients"
+            if "deadline" in absent.values():  # which the same round would miss again
+                do = "continue with a lower --min-clients, or begin again with a longer --deadline"
             raise RunFailure(
                 f"{len(clients)} of {len(asked)} clients answered in round {round}, "
                 f"and --min-clients asks for {least}",
-                f"absent: {named(absent)}",
-                "continue when they are back, or with a lower --min-clients",
+                f"absent: {named(absent)}" if absent else "",
+                do,
             )
         if self._plan.dry:
             return clients, False
