@@ -187,6 +187,38 @@ def test_a_run_with_another_seed_is_not_the_one_that_is_wanted(done, few, data_d
     assert [run.done for run in planned.runs] == [0, 0]
 
 
+TRACKER = """
+import protofl as pf
+
+class Noting:
+    class Config(pf.Config):
+        word: str = "none"
+
+    @pf.hookimpl
+    def open_run(self, run, config):
+        (run.folder / "noted.txt").write_text(f"{run.group} {config.word}")
+
+    @pf.hookimpl
+    def log_round(self, opened, run, row, config):
+        pass
+"""
+
+
+def test_trackers_follow_its_runs_under_its_name(done, cli, tmp_path):
+    """They are no part of what a run is: the next time it is found without them."""
+    folder, words, _ = done
+    (tmp_path / "noting.py").write_text(TRACKER, encoding="utf-8")
+    runs, tracked = tmp_path / "runs", ["--track", f"{tmp_path}/noting.py:Noting"]
+    how = ["--only", "local", "--at-once", "0", *words[2:], "--runs", runs, "--rounds", "1"]
+    study = folder / "table.toml"
+    shown = cli("reproduce", study, *how, *tracked, "--set", "noting.word=hello")
+    assert shown.exit_code == 0, shown.output
+    (run,) = runs.glob("local*")
+    assert (run / "noted.txt").read_text("utf-8") == "table hello"
+    again = cli("reproduce", study, "--no-run", "--format", "json", *how)
+    assert json.loads(again.stdout)["cells"][0]["state"] == "done"
+
+
 def test_files(done, cli, tmp_path):
     folder, words, result = done
     for form in ("md", "csv", "tex", "json"):

@@ -62,6 +62,11 @@ AT_ONCE = _how(
     min=0,
 )
 DEVICE = _how("device", "DEVICE", "auto, cpu, cuda or cuda:N (default: auto)")
+TRACK = _how(
+    "track",
+    "NAME[,NAME…]",
+    "Trackers that follow the runs, as for protofl run; together under the study's name",
+)
 ENGINE = _how("engine", "NAME", "The training engine (default: eager)")
 OUT = option(
     "Output", "out", "FILE", "Write the result: .md, .csv, .tex, .json, .html, .png, .pdf or .svg"
@@ -94,6 +99,7 @@ def reproduce(
     at_once: Annotated[int | None, AT_ONCE] = None,
     device: Annotated[str | None, DEVICE] = None,
     engine: Annotated[str | None, ENGINE] = None,
+    track: Annotated[str | None, TRACK] = None,
     data_dir: DataDir = None,
     out: Annotated[Path | None, OUT] = None,
     format_: Annotated[str | None, FORMAT] = None,
@@ -130,7 +136,7 @@ def reproduce(
             "choose one of these",
         )
     change = change_of(
-        {"device": device, "engine": engine, "data_dir": data_dir},
+        {"device": device, "engine": engine, "data_dir": data_dir, "track": track},
         scale=scale,
         variant=variant,
         only=only,

@@ -107,7 +107,7 @@ def _run(
     wanted = [Wanted(cell.name, cell.request()) for cell in cells]
     if not wanted:
         return
-    with Batch(runs, at_once=at_once, follow=follow) as batch:
+    with Batch(runs, at_once=at_once, follow=follow, group=done.study.name) as batch:
         tried: list[Tried] = batch.try_all(wanted)
         if (wrong := mistakes(tried)) is not None:
             first = next(i for i, one in enumerate(tried) if one.error is not None)

@@ -77,7 +77,7 @@ def _has(owner: str, request: Request) -> bool:
         return needs_generator(request)
     options = request.options
     names = {str(options.get("method")), *options.get("use", {}).values()}
-    names |= {*options.get("wrappers", ()), *options.get("metrics", ())}
+    names |= {*(n for key in ("wrappers", "metrics", "track") for n in options.get(key, ()))}
     terms = [str(item).partition("=")[2].partition(".")[0] for item in options.get("add", ())]
     return owner in OWNERS | names | {*terms}
 
