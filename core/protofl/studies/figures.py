@@ -25,6 +25,18 @@ UNITS: dict[str, float] = {
 """What one of a unit is."""
 
 
+KEYS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "read": (str, "a text"),
+    "of": (str, "a text"),
+    "target": ((int, float), "a number"),
+    "round": (int, "a round, from 0"),
+    "error": (bool, "true or false"),
+    "unit": (str, "a text"),
+    "words": (str, "a text"),
+}
+"""What may stand in a figure, and of which type."""
+
+
 @dataclass(frozen=True)
 class Reader:
     """A way to read a figure.

@@ -12,7 +12,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.plan.settings import Settings
-from protofl.studies.figures import READERS, UNITS
+from protofl.studies.figures import KEYS, READERS, UNITS
 from protofl.studies.formulas import evaluate
 from protofl.studies.opened import File, Load, open_file
 from protofl.studies.reading_pictures import check_named, drawing
@@ -219,12 +219,15 @@ def _figure(file: File, path: tuple[str, ...], given: Any) -> Figure | None:  # 
     if given is None:
         return None
     values = {"read": given} if isinstance(given, str) else given
-    fields = ("read", "of", "target", "round", "error", "unit", "words")
     if not isinstance(values, dict):
         file.fail(path, f"{given!r} is no figure", f"figures: {', '.join(READERS)}")
     for key in values:
-        if key not in fields:
-            file.unknown((*path, key), "key of a figure", key, fields)
+        if key not in KEYS:
+            file.unknown((*path, key), "key of a figure", key, KEYS)
+        kinds, noun = KEYS[key]
+        is_flag = isinstance(values[key], bool)
+        if not isinstance(values[key], kinds) or (is_flag and kinds is not bool):
+            file.fail((*path, key), f"{key} is {values[key]!r}, and should be {noun}")
     figure = Figure(**values)
     if figure.read not in READERS:
         file.unknown(path, "figure", figure.read, READERS)

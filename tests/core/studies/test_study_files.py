@@ -153,6 +153,10 @@ MISTAKES = [
     ('method = "fedtgp", ', "", "line 11: few-epochs has no method", ""),
     ("few-epochs = { method", 'few-epochs = { formula = "2 * unknown", method', "formula", ""),
     ("[columns]", "[columns", "table.toml is no valid TOML", ""),
+    ('= "final"', '= { read = ["best"] }', "line 4: read is ['best'], and should be a text", ""),
+    ('= "final"', "= { of = 3 }", "line 4: of is 3, and should be a text", ""),
+    ('= "final"', '= { read = "floats", round = "2" }', "line 4: round is '2', and should", ""),
+    ('= "final"', '= { read = "rounds-to", target = true }', "line 4: target is True, and", ""),
     ('extends = "base"', 'extends = "bose"', "unknown study to extend 'bose'", ""),
     ('extends = "base"', 'extends = "table"', "line 1: table extends this file in turn", ""),
 ]
