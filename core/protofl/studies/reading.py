@@ -190,6 +190,8 @@ def _check_options(
         if name not in Settings.model_fields and name not in FURTHER:
             known = {*Settings.model_fields, *FURTHER, *further}
             file.unknown((*path, key), "option", key, known)
+        if name in ("set", "use") and not isinstance(options[key], dict):
+            file.fail((*path, key), f"{key} is {options[key]!r}, and should be a table of options")
 
 
 def _published(

@@ -153,6 +153,7 @@ MISTAKES = [
     ('method = "fedtgp", ', "", "line 11: few-epochs has no method", ""),
     ("few-epochs = { method", 'few-epochs = { formula = "2 * unknown", method', "formula", ""),
     ("[columns]", "[columns", "table.toml is no valid TOML", ""),
+    ("set = { S = 100, tau = 1 }", "set = 3", "line 11: set is 3, and should be a table", ""),
     ('= "final"', '= { read = ["best"] }', "line 4: read is ['best'], and should be a text", ""),
     ('= "final"', "= { of = 3 }", "line 4: of is 3, and should be a text", ""),
     ('= "final"', '= { read = "floats", round = "2" }', "line 4: round is '2', and should", ""),
