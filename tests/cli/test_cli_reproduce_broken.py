@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 
 import protofl as pf
 import pytest
@@ -166,6 +167,19 @@ def test_it_is_done_again_only_where_that_is_asked_for(broken, studies, cli):
     assert again.exit_code == 1 and times() != before and "as before" not in again.output
     fewer = studies.do(study, rounds=2)["fickle", "a"]
     assert fewer.state == "done" and fewer.folder == folder, "it has these"
+
+
+def test_runs_that_are_not_reused_are_told(broken, studies):
+    runs = studies.folder / "edited"
+    shutil.copytree(studies.folder / "runs", runs)
+    folder = runs / broken["local", "a"].folder.name
+    for file in (folder / "config.json", *(folder / "checkpoint").glob("config*.json")):
+        values = json.loads(file.read_text())
+        values["plugins"][0]["code"] = "0" * 12
+        file.write_text(json.dumps(values))
+    entry = studies.do(studies.write(), runs="edited", start=False)["local", "a"]
+    assert entry.state == "not run"
+    assert entry.why == f"{folder} is not reused: the code of method local has changed"
 
 
 def test_other_code_or_another_machine_may_not_diverge(studies, monkeypatch):

@@ -19,7 +19,7 @@ from protofl.studies.cells import Cell, Change
 from protofl.studies.done import Done
 from protofl.studies.entries import result_of
 from protofl.studies.figures import READERS
-from protofl.studies.looking import begun, whole
+from protofl.studies.looking import begun, not_reused, whole
 from protofl.studies.missing import check_here
 from protofl.studies.places import place_of, placed
 from protofl.studies.result import StudyResult
@@ -157,7 +157,10 @@ def _is_whole(done: Done, cell: Cell, runs: Path) -> bool:
 def _look_up(done: Done, runs: Path, note: Note) -> None:
     for cell in done.to_run():
         note(f"looking for {cell.name}")
-        if _is_whole(done, cell, runs) or (part := begun(cell.request(), runs)) is None:
+        if _is_whole(done, cell, runs):
+            continue
+        if (part := begun(cell.request(), runs)) is None:
+            done.parts[cell.key] = not_reused(cell.request(), runs)
             continue
         rounds, trials = part.config["rounds"], int(cell.options.get("trials", 1))
         rounds = cell.rounds or rounds

@@ -27,7 +27,7 @@ class Done:
         rows: {`Cell.key`: lines of its run or its account}.
         folders: {`Cell.key`: its run's folder}.
         failed: {`Cell.key`: why its run failed}.
-        parts: {`Cell.key`: how far a run is that is not whole}.
+        parts: {`Cell.key`: how far a run is that is not whole, or why one is not reused}.
         splits: {`Cell.key`: samples of each client and class, and the classes}.
     """
 

@@ -10,7 +10,7 @@ from protofl.recorded.once import find
 from protofl.recorded.run import Run
 from protofl.recorded.wanted import Wanted
 from protofl.request.request import Request
-from protofl.rounds.events import ignore
+from protofl.rounds.events import Event, Note, ignore
 from protofl.studies.cells import Cell
 
 
@@ -40,3 +40,19 @@ def begun(request: Request, runs: Path) -> Run | None:
     """The run that would go on to be the one that is asked for, with the most rounds."""
     wanted = Wanted.of(request, ignore)
     return next(filter(wanted.can_extend, wanted.candidates(runs.expanduser())), None)
+
+
+def not_reused(request: Request, runs: Path) -> str:
+    """Why runs that were begun with these options are not the one that is asked for; "" for none.
+
+    They were made by other code, say, or of other data.
+    """
+    said: list[str] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Note) and event.text.startswith(str(folder)):
+            said.append(event.text)
+
+    folder = runs.expanduser()
+    Wanted.of(request, listen).candidates(folder)
+    return "; ".join(said)
