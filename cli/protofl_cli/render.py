@@ -156,6 +156,7 @@ def _cell(value: str) -> Any:  # noqa: ANN401 - a string or rich's Text
     styles = {"ok": "green", "broken": "red", "clash": "red", "unusable": "red", "·": "dim"}
     styles |= {"passed": "green", "failed": "bold red", "skipped": "yellow"}
     styles |= {"finished": "green", "going on": "cyan", "unfinished": "yellow", "damaged": "red"}
+    styles |= {"diverged": "red"}
     return Text(value, style=styles.get(value, ""))
 
 

@@ -66,7 +66,7 @@ def _name(run: Seen, folder: Path) -> str:
 
 def _counts(seen: Sequence[Seen]) -> str:
     states = Counter(run.state for run in seen)
-    order = ("going on", "finished", "unfinished", "damaged")
+    order = ("going on", "finished", "unfinished", "diverged", "damaged")
     return ", ".join(f"{states[state]:,} {state}" for state in order if states[state])
 
 

@@ -30,6 +30,8 @@ def page_rows(run: Run) -> list[tuple[str, str]]:
     rows.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items())))
     if run.rows:
         rows += _cost_rows(run)
+    if why := run.why_it_ended:
+        rows.append(("ended", why))
     rows.append(("go on" if not run.finished else "repeat", _command(run)))
     return rows
 

@@ -147,3 +147,19 @@ def test_run_reuse(cli, runs, data_dir):
     assert (runs / f"local-mlp-wine-s7-{identity[:8]}").is_dir()
     refused = cli("run", "local", *words, "--out", "x")
     assert refused.exit_code == 2 and "leave --out and --resume out" in refused.output
+
+
+def test_one_that_diverged(cli, data_dir, runs):
+    """It says so and why in the list, on its page, to who watches; until it has come further."""
+    words = "run fedproto --dataset wine --models mlp --clients 3 --partition iid --rounds 2"
+    words += " --lr 1e30 --no-dry-step --backend local --out runs/lost --data-dir"
+    failed = cli(*words.split(), data_dir)
+    assert failed.exit_code == 1 and "NaN" in failed.stderr
+    assert {r["state"] for r in listed(cli) if r["folder"].endswith("lost")} == {"diverged"}
+    assert "runs/lost" in [r["folder"] for r in listed(cli, "--unfinished")]
+    page = " ".join(cli("runs", "show", "runs/lost").output.split())
+    assert json.loads((runs / "lost/failure.json").read_text())["what"] in page
+    assert "1 diverged" in cli("watch", "--once").output
+    assert "protofl runs show runs/lost" in cli("watch", "runs/lost").output
+    (runs / "lost/metrics.jsonl").write_bytes((runs / "local-0/metrics.jsonl").read_bytes())
+    assert "diverged" not in cli("runs", "list").output

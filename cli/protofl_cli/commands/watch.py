@@ -81,15 +81,19 @@ def _looks(following: Following, every: float) -> Iterator[list[Seen]]:
 
 def _is_over(seen: list[Seen]) -> bool:
     """Whether there is a single run, and it has come to its end."""
-    return len(seen) == 1 and seen[0].state == "finished"
+    return len(seen) == 1 and seen[0].state in ("finished", "diverged")
 
 
 def _ends(seen: list[Seen]) -> list[str]:
     """How runs that nobody is at work on go on."""
+    from protofl.folder.reading import DIVERGED, UNFINISHED
+
     from protofl_cli.tables import shown_path
 
-    left = [run for run in seen if run.state == "unfinished"]
+    left = [run for run in seen if run.state == UNFINISHED]
+    lost = [run for run in seen if run.state == DIVERGED]
     found = [f"go on with it: protofl run --resume --out {shown_path(r.path)}" for r in left[:3]]
-    return (
-        found if len(left) < 4 else [f"{len(left)} are unfinished: protofl runs list --unfinished"]
-    )
+    if len(left) > 3:
+        found = [f"{len(left)} are unfinished: protofl runs list --unfinished"]
+    told = [f"why it diverged: protofl runs show {shown_path(run.path)}" for run in lost[:3]]
+    return found + told

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from protofl.errors import Diverged
-from protofl.files.checked import Damaged, read_json
 from protofl.files.replacing import write_json
 from protofl.folder.reading import FAILURE, Reading
 from protofl.version import versions
@@ -41,9 +40,9 @@ class Failure:
 def failure_of(folder: Path) -> Failure | None:
     """Why a run ended; None where it didn't, or where it has come further since."""
     try:
-        found = Failure(**read_json(folder / FAILURE))
-        return found if found.done == len(Reading(folder).rows) else None
-    except (OSError, Damaged, TypeError):
+        found = Reading(folder).failure
+        return None if found is None else Failure(**found)
+    except TypeError:  # of another version
         return None
 
 

@@ -27,6 +27,7 @@ OWN = (CONFIG, METRICS, SUMMARY, PARTITION, TRACKING, FAILURE, *FOLDERS)
 """What a run writes into its folder."""
 
 FINISHED, UNFINISHED, GOING_ON, DAMAGED = "finished", "unfinished", "going on", "damaged"
+DIVERGED = "diverged"
 
 
 @dataclass(frozen=True)
@@ -116,15 +117,28 @@ class Reading:
 
     @property
     def state(self) -> str:
-        """``finished``, ``going on``, ``unfinished``, or ``damaged``: finished, and rounds lack."""
+        """How far it is.
+
+        ``finished``, ``going on``, ``unfinished``, ``diverged``: unfinished, as its training ended
+        in NaN, or ``damaged``: finished, and rounds lack.
+        """
         if self.going_on:
             return GOING_ON
         if not self.finished:
-            return UNFINISHED
+            return DIVERGED if self.failure else UNFINISHED
         try:
             return DAMAGED if self.lost else FINISHED
         except Damaged:
             return DAMAGED
+
+    @cached_property
+    def failure(self) -> dict[str, Any] | None:
+        """Why its training diverged; None where it didn't, or where it has come further since."""
+        try:
+            found = read_json(self.path / FAILURE)
+            return found if found["done"] == len(self.rows) else None
+        except (OSError, Damaged, LookupError, TypeError):
+            return None
 
     @property
     def lost(self) -> str:

@@ -11,13 +11,22 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.files.lock import LOCK, is_held
 from protofl.files.tables import read_table
-from protofl.folder.reading import FINISHED, GOING_ON, METRICS, Reading, runs_below
+from protofl.folder.reading import (
+    DAMAGED,
+    DIVERGED,
+    FINISHED,
+    GOING_ON,
+    METRICS,
+    UNFINISHED,
+    Reading,
+    runs_below,
+)
 from protofl.recorded.index import STRANGE, Index, Told
 
 RECENT = 5
 """Rounds from whose time that of the next ones is estimated."""
 
-ORDER = {GOING_ON: 0, "damaged": 1, "unfinished": 2, FINISHED: 3}
+ORDER = {GOING_ON: 0, DAMAGED: 1, DIVERGED: 2, UNFINISHED: 3, FINISHED: 4}
 
 
 @dataclass(frozen=True)
@@ -27,7 +36,7 @@ class Seen:
     Attributes:
         path: Its folder.
         told: What its files say.
-        state: ``finished``, ``going on``, ``unfinished`` or ``damaged``.
+        state: ``finished``, ``going on``, ``unfinished``, ``diverged`` or ``damaged``.
         trial: The trial of its last round.
         round: Rounds done of that trial.
         curve: The accuracies [rounds that were evaluated] of that trial.
@@ -82,16 +91,17 @@ class Following:
     def _seen(self, path: Path, told: Told) -> Seen:
         """One run; the record of one that has ended is read once."""
         if told.problem:
-            return Seen(path, told, "damaged")
+            return Seen(path, told, DAMAGED)
         reading = Reading(path)
         held, old = reading.going_on, self._ended.get(path)
         if old is not None and old[0] == told and not held:
             return old[1]
-        state = GOING_ON if held else FINISHED if told.finished else "unfinished"
+        state = GOING_ON if held else FINISHED if told.finished else UNFINISHED
+        state = DIVERGED if state == UNFINISHED and reading.failure else state
         try:
             found = _follow(reading, told, state)
         except (UsageError, *STRANGE):  # since it was told of, or in what isn't told
-            return Seen(path, told, "damaged")
+            return Seen(path, told, DAMAGED)
         if not held:
             self._ended[path] = (told, found)
         return found

@@ -63,8 +63,13 @@ class Part:
 
     @property
     def state(self) -> str:
-        """``finished``, ``going on`` or ``unfinished``."""
+        """``finished``, or the state of the whole run."""
         return FINISHED if self.finished else self.whole.state
+
+    @property
+    def failure(self) -> dict[str, Any] | None:
+        """Why the whole run diverged before the part was done; None where it didn't."""
+        return None if self.finished else self.whole.failure
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:

@@ -145,8 +145,13 @@ class Run:
 
     @property
     def state(self) -> str:
-        """``finished``, ``going on`` (a process is at work on it) or ``unfinished``."""
+        """``finished``, ``unfinished``, ``diverged``, ``damaged``, or ``going on`` elsewhere."""
         return self._reading.state
+
+    @property
+    def why_it_ended(self) -> str:
+        """What was wrong in a run that diverged, in words; empty for any other."""
+        return str((self._reading.failure or {}).get("what", ""))
 
     @property
     def identity(self) -> str:

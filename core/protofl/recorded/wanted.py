@@ -11,7 +11,7 @@ from typing import Any
 from protofl.dry_step.step import dry_step
 from protofl.errors import UsageError
 from protofl.files.replacing import unused
-from protofl.folder.failure import Failure, kept_in, repeated
+from protofl.folder.failure import Failure, repeated
 from protofl.folder.places import name_of
 from protofl.identity.identity import (
     FIGURES,
@@ -223,8 +223,7 @@ class Wanted:
         request = Request(options, out=run.folder, resume=True, extra=self.request.extra)
         request.said = options["options"]
         try:
-            with kept_in(run.folder, self._device):
-                start(request, self.progress, idle)
+            start(request, self.progress, idle)
         except UsageError as error:
             self.note(f"{run.folder} can't go on ({error.what}); another run is begun")
             return None
@@ -241,8 +240,7 @@ class Wanted:
     def begun(self, runs: Path, idle: Idle | None) -> Run:
         """Make the run, in a folder of its own."""
         folder = unused(runs / name_of(*words_of(self.plan), self.identity[:8]))
-        with kept_in(folder, self._device):
-            start(replace(self.request, out=folder), self.progress, idle, self.plan)
+        start(replace(self.request, out=folder), self.progress, idle, self.plan)
         settings = self.plan.settings
         return load_run(folder).part(range(settings.trials), settings.rounds)
 

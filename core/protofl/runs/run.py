@@ -17,6 +17,7 @@ from protofl.dry_step.step import dry_step
 from protofl.files.lock import alone
 from protofl.files.numbers import short
 from protofl.files.replacing import gone_afterwards, told_of_disk, write_json
+from protofl.folder.failure import kept_in
 from protofl.folder.places import check_free, check_run, fresh_folder
 from protofl.folder.result import Result, is_best, recorded_accuracies, summarise
 from protofl.folder.run_folder import EXTENDED, RunFolder
@@ -98,7 +99,8 @@ def _start(
     if folder.finished:
         life.write_partition()
     else:
-        with deterministic_kernels(plan.settings.deterministic):
+        kept = kept_in(folder.path.expanduser(), plan.device.type)
+        with deterministic_kernels(plan.settings.deterministic), kept:
             life.train()
     return life.conclude()
 
