@@ -31,7 +31,7 @@ KINDS = {
 """What can be drawn."""
 
 TAKES = {
-    "curve": ("y", "x", "band", "log_x", "target"),
+    "curve": ("y", "x", "band", "log_x", "target", "y_range"),
     "bars": ("figure",),
     "differences": ("figure", "baseline"),
     "clients": ("as_", "at"),
@@ -83,6 +83,12 @@ def plot(
     target: Annotated[
         float | None,
         typer.Option("--target", metavar="SHARE", help="curve: a line at an accuracy, 0.8"),
+    ] = None,
+    y_range: Annotated[
+        str | None,
+        typer.Option(
+            "--y-range", metavar="LOW,HIGH", help="curve: the part of y that is shown, 0.9,0.95"
+        ),
     ] = None,
     figure: Annotated[
         str | None,
@@ -161,9 +167,9 @@ def plot(
     band. Trials of a run are that too.
     """
     given = {
-        "y": y, "x": x, "log_x": log_x, "band": band, "target": target, "figure": figure,
-        "baseline": baseline, "as_": as_, "at": at, "trial": trial,
-        "round": round_ and round_ - 1,
+        "y": y, "x": x, "log_x": log_x, "band": band, "target": target,
+        "y_range": y_range and _range(y_range), "figure": figure, "baseline": baseline,
+        "as_": as_, "at": at, "trial": trial, "round": round_ and round_ - 1,
     }  # fmt: skip
     options = _options(kind, given, bool(group_by or label))
     target_file = _target(kind, out, force)
@@ -218,6 +224,16 @@ def _width(text: str) -> Any:  # noqa: ANN401 - a word or inches
     if not 1 <= inches <= 40:
         raise UsageError(f"--width {text}", "1 to 40 inches", "or column, or page")
     return inches
+
+
+def _range(text: str) -> tuple[float, float]:
+    from protofl.errors import UsageError
+
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        raise UsageError(f"--y-range {text}", "it is LOW,HIGH", "write: 0.9,0.95") from None
+    return low, high
 
 
 def _draw(

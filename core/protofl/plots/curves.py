@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from protofl.comparing.groups import Group, Runs, grouped, opened, without_copies
 from protofl.comparing.standing import is_lost, without_rounds
 from protofl.comparing.trials import COSTS, Trial, figure_named
-from protofl.errors import unknown
+from protofl.errors import UsageError, unknown
 from protofl.plots.style import INK, canvas, height_of, legend, line_style
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def curve(
     band: str = "std",
     log: bool = False,
     target: float | None = None,
+    y_range: tuple[float, float] | None = None,
     width: str | float = "column",
     font: str = "serif",
 ) -> Figure:
@@ -63,6 +65,7 @@ def curve(
             or ``none``.
         log: Whether x is logarithmic.
         target: A value of y at which a line is drawn: of an accuracy a share, 0.8.
+        y_range: The part of y that is shown: of an accuracy shares, (0.9, 0.95); None for all.
         width: ``column`` (3.3 in), ``page`` (6.9 in) or inches.
         font: ``serif`` or ``sans``.
 
@@ -73,7 +76,7 @@ def curve(
         loss of runs that diverged at once, is left out.
 
     Raises:
-        UsageError: Something of that is not recorded, or there is no such name.
+        UsageError: Something of that is not recorded, there is no such name, or nothing in y_range.
     """
     figure = figure_named(y)
     groups = groups_in(runs, by)
@@ -88,6 +91,7 @@ def curve(
         band=band,
         log=log,
         target=target,
+        y_range=y_range,
         width=width,
         font=font,
     )
@@ -103,6 +107,7 @@ def curve_chart(
     band: str = "std",
     log: bool = False,
     target: float | None = None,
+    y_range: tuple[float, float] | None = None,
     width: str | float = "column",
     font: str = "serif",
 ) -> Figure:
@@ -117,21 +122,27 @@ def curve_chart(
         band: See `curve`.
         log: Whether x is logarithmic.
         target: A value at which a line is drawn.
+        y_range: The part of y that is shown; None for all.
         width: ``column``, ``page`` or inches.
         font: ``serif`` or ``sans``.
 
     Raises:
-        UsageError: There is no such band, width or font.
+        UsageError: There is no such band, width or font, or nothing in y_range.
     """
     from matplotlib.ticker import MaxNLocator
 
     if band not in BANDS:
         raise unknown("band", band, BANDS)
+    low, high = y_range or (0.0, 1.0)
+    if not -math.inf < low < high < math.inf:
+        raise UsageError(f"y range {low:g},{high:g}: there is nothing between", do="give LOW,HIGH")
     labels = list(curves) if len(curves) > 1 else []
     made, axes = canvas(width, height_of(width), font, labels)
     handles = draw_curves(axes, curves, scale, band)
     if target is not None:
         axes.axhline(target * scale, color=INK, linewidth=0.6, linestyle=":")
+    if y_range is not None:
+        axes.set_ylim(low * scale, high * scale)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     if log:

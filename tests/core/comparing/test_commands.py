@@ -29,6 +29,7 @@ def runs(write):
 
 KINDS = [
     "curve --x mb --y worst --band range --log-x --target 0.5 --width page",
+    "curve --y-range 0.2,0.9",
     "bars --figure best --group-by run",
     "differences --baseline fedtgp --figure best",
     "differences --label A --label B --baseline B",
@@ -65,6 +66,9 @@ def test_pictures_of_one_run(cli, runs, tmp_path, kind):
         ("plot curve runs --out x.gif", "can't be written as .gif"),
         ("plot curve runs --out no/x.png", "its folder does not exist"),
         ("plot curve runs --width 100", "1 to 40 inches"),
+        ("plot curve runs --y-range 0.9", "--y-range 0.9\n       it is LOW,HIGH"),
+        ("plot curve runs --y-range 0.9,0.5", "0.9,0.5: there is nothing between"),
+        ("plot bars runs --y-range 0,1", "--y-range is none of bars"),
         ("plot curve nowhere", "nowhere is no run folder"),
         ("plot curve runs --y accuracie", "did you mean accuracy"),
         ("compare runs --baseline fedtpg", "did you mean 'fedtgp'"),

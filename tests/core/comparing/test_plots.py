@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 
 import matplotlib
@@ -84,6 +85,16 @@ def test_groups_have_lines_markers_and_colours_of_their_own(write):
         assert len({getattr(line, what)() for line in lines}) > 1 + (what != "get_linestyle")
     assert legend(figure) == ["fedproto", "fedtgp", "local"]
     assert list(target.get_ydata()) == pytest.approx([80, 80])
+
+
+def test_a_part_of_y_is_shown_in_its_unit(write):
+    folder = write("a", FLAT)
+    shown = pf.plots.curve(folder, y_range=(0.25, 0.5))
+    assert axes(shown).get_ylim() == pytest.approx((25, 50))
+    assert axes(pf.plots.curve(folder, "loss", y_range=(0, 2))).get_ylim() == pytest.approx((0, 2))
+    for nothing in ((0.5, 0.5), (math.nan, 1.0), (0.0, math.inf)):
+        with pytest.raises(pf.UsageError, match="there is nothing between"):
+            pf.plots.curve(folder, y_range=nothing)
 
 
 def test_runs_that_differ_in_seeds_are_one_curve(write):
