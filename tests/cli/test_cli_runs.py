@@ -8,7 +8,9 @@ import subprocess
 import sys
 
 import pytest
+from protofl.errors import Diverged
 from protofl.files.lock import alone
+from protofl.folder.failure import kept_in
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +165,9 @@ def test_one_that_diverged(cli, data_dir, runs):
     assert "protofl runs show runs/lost" in cli("watch", "runs/lost").output
     (runs / "lost/metrics.jsonl").write_bytes((runs / "local-0/metrics.jsonl").read_bytes())
     assert "diverged" not in cli("runs", "list").output
+
+
+def test_what_diverges_before_it_begins_leaves_nothing(tmp_path):
+    with pytest.raises(Diverged), kept_in(tmp_path, "cpu"):
+        raise Diverged("NaN")
+    assert not any(tmp_path.iterdir())

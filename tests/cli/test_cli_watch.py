@@ -146,6 +146,21 @@ def test_a_run_that_nobody_is_at_work_on(cli, tmp_path, quick):
     assert "protofl run --resume --out run" in output
 
 
+def test_one_that_diverges_as_soon_as_it_goes_on(tmp_path):
+    folder = write(tmp_path / "run", [row(0, 0, 0.5)])
+    following = Following(folder)
+
+    def state():
+        (seen,) = following.look()
+        return seen.state
+
+    assert state() == "unfinished"
+    with alone(folder, "--out"):
+        assert state() == "going on"
+        write_json(folder / "failure.json", {"what": "NaN", "done": 1})
+    assert state() == "diverged"
+
+
 def test_mistakes_and_emptiness(cli, tmp_path):
     result = cli("watch", "nowhere")
     assert result.exit_code == 2 and "there is no folder nowhere" in result.output

@@ -81,7 +81,9 @@ def _looks(following: Following, every: float) -> Iterator[list[Seen]]:
 
 def _is_over(seen: list[Seen]) -> bool:
     """Whether there is a single run, and it has come to its end."""
-    return len(seen) == 1 and seen[0].state in ("finished", "diverged")
+    from protofl.folder.reading import DIVERGED, FINISHED
+
+    return len(seen) == 1 and seen[0].state in (FINISHED, DIVERGED)
 
 
 def _ends(seen: list[Seen]) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from protofl.errors import Diverged
 from protofl.files.replacing import write_json
-from protofl.folder.reading import FAILURE, Reading
+from protofl.folder.reading import FAILURE, Reading, is_run
 from protofl.version import versions
 
 
@@ -74,8 +74,9 @@ def kept_in(folder: Path, device: str) -> Iterator[None]:
         yield
     except Diverged as error:
         with suppress(OSError):
-            done = len(Reading(folder).rows)
-            found = Failure(error.what, error.near, error.do, done, _here(device))
-            write_json(folder / FAILURE, asdict(found))
+            if is_run(folder):  # it has begun: nothing is left in a folder of the user's
+                done = len(Reading(folder).rows)
+                found = Failure(error.what, error.near, error.do, done, _here(device))
+                write_json(folder / FAILURE, asdict(found))
         raise
     (folder / FAILURE).unlink(missing_ok=True)

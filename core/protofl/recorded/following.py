@@ -96,8 +96,10 @@ class Following:
         held, old = reading.going_on, self._ended.get(path)
         if old is not None and old[0] == told and not held:
             return old[1]
-        state = GOING_ON if held else FINISHED if told.finished else UNFINISHED
-        state = DIVERGED if state == UNFINISHED and reading.failure else state
+        if held:
+            self._ended.pop(path, None)  # it may end otherwise this time, with no round more
+        broken = DIVERGED if reading.failure else UNFINISHED
+        state = GOING_ON if held else FINISHED if told.finished else broken
         try:
             found = _follow(reading, told, state)
         except (UsageError, *STRANGE):  # since it was told of, or in what isn't told
