@@ -168,8 +168,9 @@ def plot(
     """
     given = {
         "y": y, "x": x, "log_x": log_x, "band": band, "target": target,
-        "y_range": y_range and _range(y_range), "figure": figure, "baseline": baseline,
-        "as_": as_, "at": at, "trial": trial, "round": round_ and round_ - 1,
+        "y_range": None if y_range is None else _range(y_range), "figure": figure,
+        "baseline": baseline, "as_": as_, "at": at, "trial": trial,
+        "round": round_ and round_ - 1,
     }  # fmt: skip
     options = _options(kind, given, bool(group_by or label))
     target_file = _target(kind, out, force)

@@ -133,16 +133,16 @@ def curve_chart(
 
     if band not in BANDS:
         raise unknown("band", band, BANDS)
-    low, high = y_range or (0.0, 1.0)
-    if not -math.inf < low < high < math.inf:
-        raise UsageError(f"y range {low:g},{high:g}: there is nothing between", do="give LOW,HIGH")
+    if y_range is not None and not -math.inf < y_range[0] < y_range[1] < math.inf:
+        text = "{:g},{:g}".format(*y_range)
+        raise UsageError(f"--y-range {text}: there is nothing between", do="write LOW,HIGH")
     labels = list(curves) if len(curves) > 1 else []
     made, axes = canvas(width, height_of(width), font, labels)
     handles = draw_curves(axes, curves, scale, band)
     if target is not None:
         axes.axhline(target * scale, color=INK, linewidth=0.6, linestyle=":")
     if y_range is not None:
-        axes.set_ylim(low * scale, high * scale)
+        axes.set_ylim(y_range[0] * scale, y_range[1] * scale)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     if log:
