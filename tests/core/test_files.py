@@ -2,8 +2,10 @@
 
 import gc
 import json
+from pathlib import Path
 
 import pytest
+from protofl.files.lock import alone, in_turn, is_held
 from protofl.files.replacing import replacing, write_json
 from protofl.files.scratch import ScratchFolder
 
@@ -59,3 +61,16 @@ def test_where_the_place_is_not_to_be_seen_the_system_s_is_taken(tmp_path):
     scratch = ScratchFolder("mine-", str(tmp_path / "elsewhere/run/parked"))
     assert tmp_path not in scratch.file("one").parents
     scratch.clear()
+
+
+@pytest.mark.parametrize("taken", [lambda p: alone(p, "--out"), lambda p: in_turn(p / "l", list)])
+def test_a_lock_that_is_interrupted_as_it_ends_is_free_in_this_process(
+    tmp_path, monkeypatch, taken
+):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), taken(tmp_path):
+        patch.setattr(Path, "unlink", interrupted)
+    (lock,) = tmp_path.iterdir()
+    assert not is_held(lock)

@@ -78,10 +78,7 @@ def alone(folder: Path, flag: str) -> Iterator[None]:
             )
         yield
     finally:
-        if taken:
-            with suppress(OSError):
-                file.unlink(missing_ok=True)
-        os.close(descriptor)
+        _let_go(file if taken else None, descriptor)
 
 
 @contextmanager
@@ -111,8 +108,16 @@ def in_turn(lock: Path, wait: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):
-            lock.unlink(missing_ok=True)
+        _let_go(lock, descriptor)
+
+
+def _let_go(file: Path | None, descriptor: int) -> None:
+    """Remove a lock's name, where it is ours, and close it; ^C between the two closes it too."""
+    try:
+        if file is not None:
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+    finally:
         os.close(descriptor)
 
 
