@@ -58,7 +58,7 @@ def config_of(plan: Plan, *, tried: bool = False) -> dict[str, Any]:
 
 
 def _recorded(plugin: Plugin, loaded: type) -> dict[str, str]:
-    """What is recorded of a plugin, a digest of its module's source among it."""
+    """What is recorded of a plugin, a digest of its module's code among it."""
     about = {key: getattr(plugin, key) for key in ("kind", "name", "version", "distribution")}
     code = fingerprint(loaded)
     return about | ({"code": code} if code != UNKNOWN else {})

@@ -12,14 +12,16 @@ from types import ModuleType
 from typing import Any
 
 from protofl.errors import ProtoflError, UsageError, last_place, unknown
+from protofl.sources.code import digest_of_code
 
 
 @dataclass(frozen=True)
 class _File:
-    """A file that was loaded as a module, and what it held then."""
+    """A file that was loaded as a module, what it held then, and what of that is code."""
 
     path: Path
     digest: str
+    code: str
 
 
 _files: dict[str, _File] = {}
@@ -99,13 +101,13 @@ UNKNOWN = "?"
 
 
 def fingerprint(plugin: type) -> str:
-    """The first digits of the SHA-256 of a class's file; `UNKNOWN` without one."""
+    """A digest of the code in a class's file, whatever its comments; `UNKNOWN` without a file."""
     name = plugin.__module__
     if name in _files:
-        return _files[name].digest
+        return _files[name].code
     file = getattr(sys.modules.get(name), "__file__", None)
     try:
-        return _digest(Path(file)) if file and name != "__main__" else UNKNOWN
+        return digest_of_code(Path(file)) if file and name != "__main__" else UNKNOWN
     except OSError:
         return UNKNOWN
 
@@ -144,7 +146,7 @@ def _of_file(name: str) -> ModuleType:
         names.pop()
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-    module, now = ".".join(names), _File(path, _digest(path))
+    module, now = ".".join(names), _File(path, _digest(path), digest_of_code(path))
     loaded = sys.modules.get(module)
     if loaded is not None and Path(loaded.__file__ or "").resolve() == path:
         if _files.setdefault(module, now) == now:

@@ -334,6 +334,29 @@ def test_code_that_has_changed_is_told_and_not_reused(runs, log):
     assert log.said(f"{first.folder} is not reused: the code of method fedproto has changed")
 
 
+OWN = """
+class Own:
+    terms = {"ce": "cross-entropy"}
+
+    @pf.hookimpl
+    def local_loss(self, client, batch, output):
+        return {"ce": 1 * cross_entropy(output.logits, batch.y)}
+"""
+
+
+def test_a_comment_does_not_make_another_run(runs, log, tmp_path):
+    file = tmp_path / "own_method.py"
+    source = f"import protofl as pf\nfrom torch.nn.functional import cross_entropy\n{OWN}"
+    file.write_text(source)
+    own = ask("own", classes={"method/own": f"{file}:Own"})
+    first = once(own, runs)
+    file.write_text(source.replace("class Own:", 'class Own:\n    """Cross-entropy."""  # mended'))
+    assert once(own, runs, log).folder == first.folder and not log.rounds
+    file.write_text(source.replace("1 *", "2 *"))
+    assert once(own, runs, log).folder != first.folder and len(log.rounds) == 2
+    assert log.said("is not reused: the code of method own has changed")
+
+
 def test_code_that_was_not_recorded_is_told_and_reused(runs, log):
     """A run from before identities were recorded: neither hash nor digests nor newer options."""
     first = once(ask(), runs)
