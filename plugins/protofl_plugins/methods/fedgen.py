@@ -18,8 +18,9 @@ labels. h and G are sent from round 0, as the algorithm has it. Inference is by 
 The code of FedTGP's comparison trains G each round on a copy that it doesn't keep, so that clients
 only ever see the untrained one: not offered (``epochs=0`` amounts to it).
 
-At η_G = 0.1 generated features are some hundred times longer than real ones; a client's head
-survives them at its learning rate 0.01, not at 0.05: lower ``eta_g`` with a higher one.
+At η_G = 0.1 generated features are some hundred times longer than real ones, and grow. With a
+learning rate of 0.05 clients' heads end in NaN at once, with 0.01 one did after some tens of rounds
+(docs/methods/fedgen.md): lower ``eta_g``.
 """
 
 from __future__ import annotations
