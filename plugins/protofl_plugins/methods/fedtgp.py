@@ -42,6 +42,12 @@ class FedTGP(Guided):
         """Options, with the paper's symbols."""
 
         deviations = GuidedConfig.deviations | {
+            "collect": pf.Deviation(
+                "Eq. 2, Alg. 1",
+                "eval",
+                "before",
+                "the code reads its last saved model, which is that of before the training",
+            ),
             "margin": pf.Deviation(
                 "Eq. 9", "pair", "nearest", "the code takes each class's distance to the nearest"
             ),
@@ -49,9 +55,10 @@ class FedTGP(Guided):
                 "Alg. 1, line 3", True, False, "the code sends nothing down in round 0"
             ),
         }
-        collect: Literal["eval", "online"] = pf.Field(
-            "eval",
-            description="take prototypes in an evaluation pass after training, or during training",
+        collect: Literal["eval", "before", "online"] = pf.Field(  # type: ignore[assignment]
+            None,
+            description="take prototypes in an evaluation pass after training or before it, or "
+            "during training",
         )
         tau: float = pf.Field(100.0, gt=0, description="τ, the largest margin (Eq. 9)")
         S: int = pf.Field(100, ge=0, description="S, training epochs on the server; 0 trains none")
@@ -94,6 +101,13 @@ class FedTGP(Guided):
         return self._payload(server) if server.config.send_initial else pf.Payload()
 
     @pf.hookimpl
+    def before_training(self, client: pf.Client[Config]) -> pf.Given:
+        """The global prototypes as a table C×K; Eq. 2 before training, where asked for."""
+        if client.config.collect == "before":
+            client.scratch["prototypes"] = super().upload_payload(client)
+        return super().before_training(client)
+
+    @pf.hookimpl
     def local_loss(
         self, client: pf.Learner[Config], batch: pf.Batch, output: pf.Output, given: pf.Given
     ) -> pf.Terms:
@@ -102,6 +116,12 @@ class FedTGP(Guided):
         if given:
             terms["align"] = guide(client, batch, output, **given)
         return terms
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """P_i^c (Eq. 2), without counts."""
+        taken: pf.Payload | None = client.scratch.get("prototypes")
+        return super().upload_payload(client) if taken is None else taken
 
     @pf.hookimpl
     def server_train(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:

@@ -110,9 +110,9 @@ def test_the_first_step_in_float32(engine, method, tmp_path):
     assert_equal_runs(found, wanted, 2e-5)
 
 
-@pytest.mark.parametrize("method", ["fedproto", "feddistill", "fedsa"])
+@pytest.mark.parametrize("method", ["fedproto", "feddistill", "fedsa", "fedtgp"])
 def test_official_variants(engine, method, double, tmp_path):
-    """What is collected during training; FedSA's head, which sees the anchors with its bias."""
+    """What is collected during training, or before it; FedSA's head and the anchors, with bias."""
     set_ = {"variant": "official"}
     made = pair(engine, method, tmp_path, [RESIDUAL], set=set_)
     wanted, found = (Run(plan, start=1) for plan in made)

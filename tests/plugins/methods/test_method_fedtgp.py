@@ -22,7 +22,13 @@ from slow_equations import (
     pairs_of,
 )
 
-OFFICIAL = {"distance": "mse", "align": "sample", "margin": "nearest", "send_initial": False}
+OFFICIAL = {
+    "collect": "before",
+    "distance": "mse",
+    "align": "sample",
+    "margin": "nearest",
+    "send_initial": False,
+}
 CLASSES = {0: [0, 1, 3], 1: [2], 4: [1, 3, 0], 7: [0, 2, 3]}
 
 
@@ -313,9 +319,9 @@ def test_the_upload_is_eq_2_without_counts(toy):
 
 
 def test_online_collection_is_an_option_that_no_variant_takes(toy):
-    for variant in ("paper", "official"):
+    for variant, collect in (("paper", "eval"), ("official", "before")):
         found = toy("fedtgp", set={"variant": variant})
-        assert found.plan.composition.configs["fedtgp"].collect == "eval"
+        assert found.plan.composition.configs["fedtgp"].collect == collect
     online = toy("fedtgp", set={"collect": "online"})
     online.rounds(1)
     found = toy("fedtgp")
@@ -323,6 +329,27 @@ def test_online_collection_is_an_option_that_no_variant_takes(toy):
     a, b = (pf.Payload.from_bytes(f.pool.uploads(0)[0]) for f in (online, found))
     assert a.keys() == b.keys() and torch.equal(a["classes"], b["classes"])
     assert not torch.allclose(a["prototypes"], b["prototypes"], rtol=1e-3)
+
+
+def test_collection_before_training_sends_the_prototypes_of_the_round_before(toy):
+    """With λ = 0 the server's prototypes change nothing on clients, so the models are the same."""
+    after, before = (
+        toy("fedtgp", set={"lambda": 0, "S": 1, "collect": collect})
+        for collect in ("eval", "before")
+    )
+    untrained = toy("fedtgp", set={"collect": "before"})
+    models = [after.plan.initial_model(i, 0).eval() for i in range(after.plan.settings.clients)]
+    after.rounds(3), before.rounds(3), untrained.rounds(1)
+    assert before.pool.uploads(2) == after.pool.uploads(1) != after.pool.uploads(2)
+    assert before.pool.uploads(1) == after.pool.uploads(0)
+    assert before.pool.uploads(0) == untrained.pool.uploads(0)
+    for number, blob in untrained.pool.uploads(0).items():
+        upload, train = pf.Payload.from_bytes(blob), after.client(number).train
+        with torch.no_grad():
+            z = numbers(models[number].features(train.inputs()))
+        slow = means_by_class(z, train.y.tolist())
+        for row, c in zip(numbers(upload["prototypes"]), upload["classes"].tolist(), strict=True):
+            assert row == pytest.approx(slow[c], rel=1e-4, abs=1e-6)
 
 
 # --- inference ----------------------------------------------------------------------------------
@@ -368,13 +395,12 @@ def test_one_deviation_changes_one_option(toy, option):
 
 @pytest.mark.parametrize("option", OFFICIAL)
 def test_one_deviation_changes_the_run_where_it_should(toy, option):
-    """The margin only matters on the server, the others from the first round's training on."""
+    """Margin and collection matter from the server on, the others from the first training on."""
     few = {"S": 5}
     paper, one = toy("fedtgp", set=few), toy("fedtgp", set={**few, option: OFFICIAL[option]})
     a, b = paper.rounds(2), one.rounds(2)
-    on_the_server = option == "margin"
-    assert (paper.pool.uploads(0) == one.pool.uploads(0)) == on_the_server
-    assert (a[0]["loss_terms"] == b[0]["loss_terms"]) == on_the_server
+    assert (paper.pool.uploads(0) == one.pool.uploads(0)) == (option == "margin")
+    assert (a[0]["loss_terms"] == b[0]["loss_terms"]) == (option in ("margin", "collect"))
     assert a[1]["loss_terms"] != b[1]["loss_terms"]
 
 
