@@ -81,16 +81,18 @@ class Client:
     # --- loaders --------------------------------------------------------------------------------
 
     def shuffled(self, epoch: int) -> Batches:
-        """Mini-batches of an epoch, in the order that protofl draws too."""
+        """Mini-batches of an epoch, in the order that protofl takes too."""
         settings, count = self.place.plan.settings, len(self.train_data)
         keys = ("order", self.phase, self.place.round, self.id, epoch)
         stream = random_stream(self.place.seed, *keys)
-        order = torch.randperm(count, generator=stream).tolist()
+        order = torch.arange(count)
+        if settings.shuffle:
+            order = torch.randperm(count, generator=stream)
         bounds = batch_bounds(count, settings.batch_size, settings.drop_last)
         return self._on_device(
             DataLoader(
                 self.train_data,
-                batch_sampler=[order[a:b] for a, b in bounds],
+                batch_sampler=[order[a:b].tolist() for a, b in bounds],
                 generator=torch.Generator(),  # it draws a seed, by default from dropout's stream
             )
         )

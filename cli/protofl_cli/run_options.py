@@ -47,6 +47,7 @@ PANELS: dict[str, tuple[str, ...]] = {
         "clip",
         "feature_dim",
         "drop_last",
+        "shuffle",
         "augment",
         "precision",
         "public",

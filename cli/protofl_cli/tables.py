@@ -83,6 +83,7 @@ def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
         word
         for word, is_on in (
             ("last batch dropped", s.drop_last),
+            ("batches not shuffled", not s.shuffle),
             ("augmented", s.augment),
             (s.precision, s.precision != "fp32"),
         )

@@ -151,6 +151,18 @@ def test_the_order_depends_on_seed_round_client_and_epoch_alone():
     assert order(samples, size=23)[:23] == reference[:23]
 
 
+def test_without_shuffling_every_epoch_is_the_same_and_the_same_are_dropped():
+    samples = make_samples(23)
+    plain = order(samples, epochs=3, shuffle=False)
+    assert plain == 3 * tuple(range(23))
+    assert order(samples, seed=1, keys=("private", 4, 2), epochs=3, shuffle=False) == plain
+    kept = order(samples, epochs=2, shuffle=False, drop_last=True)
+    assert kept == 2 * tuple(range(20))
+    first, *_ = epoch_orders(samples, epochs=1, shuffle=False, augment=True)
+    again, *_ = epoch_orders(samples, epochs=1, shuffle=False, augment=True, seed=1)
+    assert torch.equal(first[2], again[2]) and not torch.equal(first[0], again[0])
+
+
 @pytest.mark.parametrize("block", [1, 7, 10, 10_000])
 def test_blocks_have_no_influence(monkeypatch, block):
     samples = make_samples(23)

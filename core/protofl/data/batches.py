@@ -108,28 +108,31 @@ def training_batches(
     seed: int,
     keys: tuple[str | int, ...],
     augment: bool = False,
+    shuffle: bool = True,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Inputs, labels and row numbers of every mini-batch of all epochs.
 
     Args:
         samples: The phase's data.
-        epochs: Passes over them, each in an order of its own.
+        epochs: Passes over them.
         batch_size: Samples per mini-batch.
         drop_last: See `batch_bounds`.
         seed: The run's effective seed.
         keys: What the order depends on beside the seed and the epoch (round, client).
         augment: Whether images are shifted and flipped at random (`shifted_and_flipped`).
+        shuffle: Whether each pass has an order of its own, or all have that of the samples.
     """
     count = len(samples)
     bounds = batch_bounds(count, batch_size, drop_last)
     group = max(1, BLOCK // batch_size)
     for epoch in range(epochs):
-        order = torch.randperm(count, generator=random_stream(seed, "order", *keys, epoch))
+        drawn = random_stream(seed, "order", *keys, epoch)
+        order = torch.randperm(count, generator=drawn) if shuffle else torch.arange(count)
         order = onto(samples.y.device, order)
         moves = None
         if augment:
-            drawn = draw_moves(count, random_stream(seed, "augment", *keys, epoch))
-            moves = onto(samples.y.device, drawn)
+            moves = draw_moves(count, random_stream(seed, "augment", *keys, epoch))
+            moves = onto(samples.y.device, moves)
         for first in range(0, len(bounds), group):
             part = bounds[first : first + group]
             start = part[0][0]

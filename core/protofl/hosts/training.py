@@ -213,6 +213,7 @@ class Trainer:
                 epochs=epochs,
                 batch_size=settings.batch_size,
                 drop_last=settings.drop_last,
+                shuffle=settings.shuffle,
                 seed=record.seed,
                 keys=(phase.name, record.round, record.id),
                 augment=settings.augment and phase.data == "private",

@@ -70,6 +70,7 @@ class Settings(BaseModel):
         0.0, "share of each client's training samples that is held out to choose by", ge=0, le=0.5
     )
     drop_last: bool = option(False, "leave out the last, smaller batch")
+    shuffle: bool = option(True, "take the samples in another order in each epoch")
     optimizer: Annotated[str, AfterValidator(str.lower)] = option(
         "sgd", "local optimiser, fresh each round: sgd, adam, or another of torch.optim"
     )

@@ -47,6 +47,7 @@ class EngineContract(Contract):
         "clipped gradients": {"clip": 0.1},
         "three epochs": {"local_epochs": 3, "momentum": 0.5},
         "without the last batch": {"drop_last": True, "local_epochs": 2},
+        "always in one order": {"shuffle": False, "local_epochs": 2},
         "half of the clients": {"participation": 0.5},
     }
 
