@@ -240,6 +240,15 @@ def test_an_unknown_study_is_told_with_near_ones():
     assert "'fedtgp/table-1'" in found.value.near
 
 
+def test_fedtgps_unshuffled_variant_is_the_official_one_without_shuffling():
+    study = find_study("fedtgp/table-10")
+    official, unshuffled = (cells_of(study, Change(variant=v)) for v in ("official", "unshuffled"))
+    assert len(official) == len(unshuffled) == 22
+    for one, other in zip(official, unshuffled, strict=True):
+        assert other.options == {**one.options, "shuffle": False}
+        assert one.options.get("shuffle", True)
+
+
 def test_tables_are_listed_in_their_order():
     names = [n for n in INSTALLED if n.startswith("fedtgp/table-")]
     numbers = [int(re.findall(r"\d+", n)[0]) for n in names]
