@@ -255,7 +255,7 @@ def after_a_round(event):
 def test_a_changed_file_is_told_when_a_run_goes_on(run, file, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(f"{file}:MyMethod", progress=after_a_round, backend="local")
-    file.write_text(SOURCE + "\n# changed\n")
+    file.write_text(SOURCE + "\nCHANGED = True\n")
     notes = []
     on = {"resume": True, "out": tmp_path / "run", "backend": "local"}
     pf.run(**on, progress=lambda event: notes.append(str(event)))
