@@ -174,10 +174,14 @@ def part_of(key: str) -> str:
 
 
 def unknown(noun: str, name: str, known: Iterable[str], do: str = "") -> UsageError:
-    """The error for a name that does not exist, with the names that are near."""
+    """The error for a name that does not exist, with the names that are near.
+
+    Near are those that are written alike, else its initials: ``lr`` to ``learning_rate``.
+    """
     names = sorted(known)
+    initials = "".join(word[:1] for word in name.replace("-", "_").split("_"))
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if near:
+    if near := near or [each for each in names if each == initials and len(each) > 1]:
         line = f"did you mean {' or '.join(repr(n) for n in near)}?"
     else:
         line = f"known: {', '.join(names) or 'none'}"

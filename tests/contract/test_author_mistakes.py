@@ -24,7 +24,7 @@ def test_each_names_the_hook_and_what_to_do(found):
         assert isinstance(told.error, pf.UsageError), label
         assert mistake.hook in told.error.what, label
         assert told.error.near and told.error.do, label
-        assert len(str(told.error)) < 1000, label  # the longest names all options of a run
+        assert len(str(told.error)) < 900, label
 
 
 def test_the_page_has_their_words(found):

@@ -6,6 +6,7 @@ import json
 
 import protofl as pf
 import pytest
+from protofl.errors import unknown
 from protofl.program.naming import requested
 from protofl.request.options import as_typed
 from protofl.request.request import read_request
@@ -108,3 +109,17 @@ def test_what_is_not_written_as_it_should_be(typed, words):
     with pytest.raises(pf.UsageError) as caught:
         read_request({"method": "fedsa", **typed})
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("learning_rate", "did you mean 'lr'?"),
+        ("learning-rate", "did you mean 'lr'?"),
+        ("momentun", "did you mean 'momentum'?"),
+        ("scale", "known: lr, momentum, s"),
+        ("lr_rate", "did you mean 'lr'?"),
+    ],
+)
+def test_unknown_names_are_told_with_near_ones_and_abbreviations(name, words):
+    assert unknown("option", name, {"momentum", "lr", "s"}).near.startswith(words)
