@@ -25,8 +25,8 @@ SCALE = which("scale", "NAME", "paper, or a smaller one: fast, smoke (protofl re
 VARIANT = which(
     "variant",
     "NAME",
-    "How the paper is read: paper, by its equations; official, as its published code does "
-    "(default: the study's)",
+    "How the paper is read: paper, by its equations; official, as its published code does; or "
+    "another that the study has (default: the study's)",
 )
 ONLY = which("only", "ROW,…", "These rows alone.")
 COLUMNS = which("columns", "COLUMN,…", "These columns alone.")

@@ -19,7 +19,7 @@ The code of FedTGP's comparison trains G each round on a copy that it doesn't ke
 only ever see the untrained one: not offered (``epochs=0`` amounts to it).
 
 At η_G = 0.1 generated features are some hundred times longer than real ones, and grow. With a
-learning rate of 0.05 clients' heads end in NaN at once, with 0.01 one did after some tens of rounds
+learning rate of 0.05 clients' heads diverge, with 0.01 one did after some tens of rounds
 (docs/methods/fedgen.md): lower ``eta_g``.
 """
 
