@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from protofl_plugins.engines.eager import Fallback, train_by
-from protofl_plugins.engines.layers import FusedLinears
+from protofl_plugins.engines.layers import FastLayers
 from protofl_plugins.engines.stepping import tensors_of
 
 
@@ -56,7 +56,7 @@ class Compiled:
         tensors = list(tensors_of(job.whole()).values())
         before = [tensor.clone() for tensor in tensors]
         try:
-            return [train_by(features, job, FusedLinears(job, on=False))]
+            return [train_by(features, job, FastLayers(job))]
         except Exception:
             torch._foreach_copy_(tensors, before)
             raise

@@ -1,7 +1,7 @@
 """The reference engine: one step after the other, as PyTorch runs them.
 
-Parameters are updated in a few operations for all of them. Fully connected layers can be updated
-without their gradient being stored, and 1×1 convolutions of few images are one product
+Parameters are updated in a few operations for all of them. On a CPU, linear layers and convolutions
+on small maps are matrix products, which plain SGD updates in the backward pass
 (`protofl_plugins.engines.layers`): the same sums, rounded differently in the last place.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import protofl as pf
 from torch import Tensor
 
-from protofl_plugins.engines.layers import FusedLinears, pointwise_convolutions
+from protofl_plugins.engines.layers import FastLayers
 from protofl_plugins.engines.stepping import Sums, forward, total
 from protofl_plugins.engines.updates import update_of
 
@@ -23,33 +23,23 @@ All = list[dict[str, float]]
 class Eager:
     """One step after the other, as PyTorch runs them; the reference for all other engines."""
 
-    class Config(pf.Config):
-        """Options."""
-
-        fused: bool = pf.Field(
-            True,
-            description="update fully connected layers by the factors of their gradients, where "
-            "the optimiser is plain SGD; false stores each gradient first, as losses need that "
-            "take gradients themselves",
-        )
-
     @pf.hookimpl
-    def train(self, job: pf.TrainJob, config: Config) -> dict[str, float]:
+    def train(self, job: pf.TrainJob) -> dict[str, float]:
         """Train on every mini-batch; gradients and updates without per-parameter Python."""
-        fused = FusedLinears(job, on=config.fused)
-        with fused.taken(), pointwise_convolutions(job):
-            return train_by(job.model.features, job, fused)
+        layers = FastLayers(job)
+        with layers.taken():
+            return train_by(job.model.features, job, layers)
 
 
 def train_by(
-    features: Callable[[Tensor], Tensor], job: pf.TrainJob, fused: FusedLinears
+    features: Callable[[Tensor], Tensor], job: pf.TrainJob, layers: FastLayers
 ) -> dict[str, float]:
-    """Train a client on every mini-batch; each loss term's sum over samples.
+    """Train a client on every mini-batch and return each loss term's sum over samples.
 
     Args:
         features: f(x) of the client's model, however it is computed.
         job: The client.
-        fused: Its layers that are updated by factors.
+        layers: Its layers that are computed as products.
     """
     parameters = [p for group, _ in job.groups for p in group]
     update, sums = update_of(job), Sums()
@@ -60,11 +50,11 @@ def train_by(
         terms = job.loss(batch, output, step)
         loss = total(terms)
         job.lap("loss")
-        gradients = fused.gradients(loss, parameters)
-        job.lap("backward")
-        if job.after_batch is not None:
+        if job.after_batch is not None:  # before the backward pass, which updates weights
             job.after_batch(batch, output)
-        fused.update(update(gradients, norms=fused.norms()))
+        gradients = layers.gradients(loss, parameters)
+        job.lap("backward")
+        layers.update(update(gradients, norms=layers.norms()))
         sums.add(terms, len(batch.x))
         job.lap("update")
     return sums.read()
@@ -109,7 +99,7 @@ class Fallback:
         found = []
         for job in jobs:
             with job.stream():
-                found.append(Eager().train(job, Eager.Config.model_validate({})))
+                found.append(Eager().train(job))
             if why:
                 note = f"engine {self._engine}: {job.architecture} is trained by eager: {why}"
                 job.notes.append(note)

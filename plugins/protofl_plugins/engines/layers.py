@@ -1,162 +1,126 @@
-"""Layers that are computed in another way while a client trains: the same sums, made quicker.
+"""Layers that are computed faster while a client trains on a CPU.
 
-**Fully connected layers** are updated by the factors of their gradients: that of a weight
-W [out, in] is Gᵀ X, of the layer's input X [B, in] and the loss's gradient G [B, out] by its
-output. So W ← W − η GᵀX is one matrix product: no gradient is written and read again. Where layers
-are large and batches small, most of a CPU's step is work on such weights. The gradient's norm, for
-clipping, is in the factors too: ‖GᵀX‖² = Σ (GGᵀ ∘ XXᵀ), of two matrices B×B.
+The numbers are PyTorch's but for rounding. Three things make them faster:
 
-**1×1 convolutions** of few images are the matrix products that they are. With one thread and fewer
-than 16 images PyTorch takes a path of its own for them, one small product per image. On maps of a
-few pixels, as a ResNet's last stages have them, that costs a multiple of one product over the
-pixels of all images.
+**Convolutions on small maps** are one product over the unfolded patches of all images
+(`protofl_plugins.engines.products`). The last stages of an ImageNet net see maps of 4×4 to 1×1
+pixels from images of 32×32, where a convolution library computes one image after the other and
+multiplies padding. 1×1 convolutions of few images are products at any map size. The gradient of a
+depthwise kernel is summed tap by tap.
+
+**No gradient where none is needed.** The gradient of a weight W [out, in] is GᵀX, of the rows
+X [n, in] that it is multiplied with and the loss's gradient G [n, out] by the output. So a step of
+plain SGD is one product, W ← W − η GᵀX, in the backward pass, while W is in the cache. This holds
+for weights that a step uses once. With clipping the factors G and X are kept until the norm of all
+gradients is known: ‖GᵀX‖² = Σ (GGᵀ ∘ XXᵀ), of two matrices n×n. All other weights have an ordinary
+gradient: with momentum, with Adam, or where the loss uses the weight beside its layer.
+
+**Kernels by a fixed rule** of shape and instruction set (`products.product`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any
 
 import protofl as pf
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear, pad
+from torch.nn.functional import pad
 
-SMALLEST = 1 << 16
-"""Weights of a layer that is worth it; smaller ones stay in the processor's caches anyway."""
+from protofl_plugins.engines.depthwise import depthwise
+from protofl_plugins.engines.products import LinearRows, PatchRows, product
 
-MULTIPLE = 4
-"""Rows of the factors are filled up to a multiple of this: matrix products of ten rows are slower
-than of twelve."""
+LARGE_WEIGHT = 1 << 16
+"""Weights of a linear layer that is computed here; a smaller one stays in the cache anyway."""
 
-FEW = 16
-"""Images from which PyTorch takes oneDNN's convolution."""
+SMALL_MAP = 16
+"""Pixels of the largest output map on which a convolution is one product."""
 
+FEW_IMAGES = 16
+"""Images below which 1×1 convolutions are one product: there PyTorch computes one by one."""
 
-_Factors = tuple[nn.Linear, Tensor, Tensor]
-"""A layer, and G [B, out] and X [B, in] of a batch."""
+ROW_MULTIPLE = 4
+"""Zero rows fill the factors of an update up to a multiple: twelve rows are faster than ten."""
 
+NORM_ROWS = 64
+"""Rows up to which the norm of a gradient is computed from its factors."""
 
-@contextmanager
-def replaced(layers: Sequence[nn.Module], forward: Callable[..., Tensor]) -> Iterator[None]:
-    """Have each layer compute ``forward(layer, x)`` inside the block."""
-    for layer in layers:
-        layer.forward = partial(forward, layer)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.forward
+Rows = LinearRows | PatchRows
 
 
-class FusedLinears:
-    """The trained fully connected layers of a client, while they train.
+@dataclass(frozen=True)
+class _Factors:
+    """The gradient of a layer's weight as products GᵀX, one for each part of the weight."""
 
-    Inside `taken` autograd gives no gradients of their weights; `gradients` notes the factors
-    instead, and `update` makes the step. A weight that a loss reads itself, beside the layer, has
-    an ordinary gradient of that part.
+    kind: Rows
+    G: Tensor
+    rows: Sequence[Tensor]
 
-    Args:
-        job: Where it asks for SGD without momentum and weight decay in one precision, all larger
-            layers of `torch.nn.Linear` that it trains are taken, and none else.
-        on: Whether any is.
+    @torch.no_grad()
+    def step(self, rate: float, share: Tensor | None = None) -> None:
+        """Subtract the gradient, times the rate and what clipping leaves of it."""
+        G = self.G if share is None else self.G * share
+        missing = -len(G) % ROW_MULTIPLE
+        for part, rows in zip(self.kind.parts, self.rows, strict=True):
+            if missing:
+                filled = [pad(each, (0, 0, 0, missing)) for each in (G, rows)]
+                part.addmm_(filled[0].T, filled[1], alpha=-rate)
+            else:
+                part.addmm_(G.T, rows, alpha=-rate)
+
+    def gradient(self) -> Tensor:
+        """Return the gradient in the shape and layout of the weight."""
+        weight = self.kind.layer.weight
+        if self.kind.whole:
+            found = self.G.T @ self.rows[0]
+            return found.as_strided(weight.shape, weight.stride())
+        whole = torch.zeros_like(weight)
+        for part, rows in zip(self.kind.parts, self.rows, strict=True):
+            place = whole.as_strided(part.shape, part.stride(), part.storage_offset())
+            place.copy_(self.G.T @ rows)
+        return whole
+
+    def norm(self) -> Tensor:
+        """Return the gradient's norm, 0-d; in double precision, as the sum's terms may cancel."""
+        G, square = self.G.double(), torch.zeros((), dtype=torch.float64)
+        for rows in self.rows:
+            X = rows.double()
+            square += ((G @ G.T) * (X @ X.T)).sum()
+        return square.clamp(min=0).sqrt().to(self.G.dtype)
+
+
+class _Step:
+    """What the backward pass of the current step does with the weights of the layers.
+
+    Attributes:
+        rates: {id of a weight: learning rate}, of the weights that it updates.
+        kept: Factors of gradients that clipping needs first; None without clipping.
     """
 
-    def __init__(self, job: pf.TrainJob, *, on: bool) -> None:
-        asked = job.optimizer, job.precision, job.momentum, job.weight_decay or 0
-        taken = on and job.plain and asked == ("sgd", "fp32", 0, 0)
-        groups = enumerate(job.groups if taken else [])
-        self._of = {id(p): (n, lr) for n, (parameters, lr) in groups for p in parameters}
-        self._layers, self._clip = [m for m in job.whole().modules() if self._worth_it(m)], job.clip
-        if self._clip:  # the gradient of a weight that two layers share is in no one's factors
-            times = Counter(id(m.weight) for m in self._layers)
-            self._layers = [m for m in self._layers if times[id(m.weight)] == 1]
-        self._factors: list[_Factors] = []
+    def __init__(self, *, clips: bool) -> None:
+        self.rates: dict[int, float] = {}
+        self.kept: list[_Factors] | None = [] if clips else None
 
-    def _worth_it(self, m: nn.Module) -> bool:
-        large = type(m) is nn.Linear and m.weight.numel() >= SMALLEST
-        return large and id(m.weight) in self._of
-
-    def taken(self) -> AbstractContextManager[None]:
-        """Have the layers note their factors inside the block."""
-        return replaced(self._layers, partial(_linear, self._factors))
-
-    def gradients(self, total: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        """Those of the loss by parameters, less the layers' part; None where none reaches one."""
-        self._factors.clear()
-        found = torch.autograd.grad(total, parameters, allow_unused=True)
-        return self._whole(found, parameters) if self._clip and self._factors else found
-
-    @torch.no_grad()
-    def _whole(
-        self, found: Sequence[Tensor | None], parameters: Sequence[Tensor]
-    ) -> Sequence[Tensor | None]:
-        """Each gradient in one piece, which has a length: as factors or as a tensor."""
-        whole = {id(p): g for p, g in zip(parameters, found, strict=True)}
-        by_layer: dict[nn.Linear, list[tuple[Tensor, Tensor]]] = {}
-        for layer, G, x in self._factors:
-            by_layer.setdefault(layer, []).append((G, x))
-        self._factors.clear()
-        for layer, noted in by_layer.items():
-            # A layer that computed twice has the factors of both below each other.
-            G, x = (torch.cat(each) for each in zip(*noted, strict=True))
-            ordinary, bias = whole[id(layer.weight)], layer.bias
-            if ordinary is None and whole.get(id(bias)) is None:
-                self._factors.append((layer, G, x))
-                continue
-            whole[id(layer.weight)] = G.T @ x if ordinary is None else ordinary + G.T @ x
-            if id(bias) in self._of:
-                own = whole[id(bias)]
-                whole[id(bias)] = G.sum(0) if own is None else own + G.sum(0)
-        return [whole[id(p)] for p in parameters]
-
-    @torch.no_grad()
-    def norms(self) -> dict[int, list[Tensor]]:
-        """The norms of the gradients that are kept as factors, by group, 0-d."""
-        found: dict[int, list[Tensor]] = {}
-        for layer, G, x in self._factors if self._clip else ():
-            # In double precision: the sum's terms may cancel.
-            rows, columns = G.double(), x.double()
-            square = ((rows @ rows.T) * (columns @ columns.T)).sum().clamp(min=0)
-            found.setdefault(self._of[id(layer.weight)][0], []).append(square.sqrt().to(G.dtype))
-            if id(layer.bias) in self._of:
-                length = torch.linalg.vector_norm(G.sum(0))
-                found.setdefault(self._of[id(layer.bias)][0], []).append(length)
-        return found
-
-    @torch.no_grad()
-    def update(self, shares: Mapping[int, Tensor]) -> None:
-        """One step of SGD on the layers.
-
-        Args:
-            shares: What clipping leaves of each group's gradients, 0-d in 0…1; all, of a group
-                that isn't there.
-        """
-        for layer, G, x in self._factors:
-            rows = (0, 0, 0, -len(x) % MULTIPLE)
-            for parameter in (layer.weight, layer.bias):
-                if parameter is None or id(parameter) not in self._of:
-                    continue
-                group, rate = self._of[id(parameter)]
-                own = G * shares[group] if group in shares else G
-                if parameter is layer.weight:
-                    parameter.addmm_(pad(own, rows).T, pad(x, rows), alpha=-rate)
-                else:
-                    parameter.add_(own.sum(0), alpha=-rate)
-        self._factors.clear()
+    def take(self, factors: _Factors) -> bool:
+        """Take a gradient given as factors; False if autograd must have it."""
+        rate = self.rates.get(id(factors.kind.layer.weight))
+        if rate is None:
+            return False
+        if self.kept is None:
+            factors.step(rate)
+            return True
+        if len(factors.G) > NORM_ROWS:
+            return False
+        self.kept.append(factors)
+        return True
 
 
-def _linear(factors: list[_Factors], layer: nn.Linear, x: Tensor) -> Tensor:
-    found: Tensor = _Layer.apply(x, layer.weight, layer.bias, layer, factors)
-    return found
-
-
-class _Layer(torch.autograd.Function):
-    """x Wᵀ + b, whose backward pass notes G and X in place of the gradients of W and b."""
+class _Product(torch.autograd.Function):
+    """The output of a layer; its backward pass may update the layer's weight."""
 
     @staticmethod
     def forward(
@@ -164,58 +128,168 @@ class _Layer(torch.autograd.Function):
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        layer: nn.Linear,
-        factors: list[_Factors],
+        kind: Rows,
+        step: _Step,
     ) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.layer, ctx.factors = layer, factors
-        return _product(x, weight, bias)
+        rows = kind.rows(x)
+        y = product(rows[0], kind.parts[0], bias)
+        for more, part in zip(rows[1:], kind.parts[1:], strict=True):
+            y += product(more, part)
+        ctx.save_for_backward(x, weight, bias, *rows)
+        ctx.kind, ctx.step = kind, step
+        # Autograd must not see a view: the next layer may work in place.
+        return kind.output(y, x).data
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        (x,) = ctx.saved_tensors
-        weight = ctx.layer.weight
-        ctx.factors.append((ctx.layer, G.flatten(0, -2), x.detach().flatten(0, -2)))
-        return _product(G, weight.T, None) if ctx.needs_input_grad[0] else None, *[None] * 4
+        x, weight, bias, *rows = ctx.saved_tensors
+        kind, needed = ctx.kind, ctx.needs_input_grad
+        if torch.is_grad_enabled():  # gradients of gradients
+            given = [t for t, need in zip((x, weight, bias), needed, strict=False) if need]
+            y = kind.reference(x, weight, bias)
+            found = iter(torch.autograd.grad(y, given, G, create_graph=True))
+            return *(next(found) if need else None for need in needed[:3]), None, None
+        G_rows = kind.output_rows(G)
+        dx = dW = None
+        if needed[0]:
+            dx = kind.input_gradient([product(G_rows, part.T) for part in kind.parts], x)
+        if needed[1]:
+            factors = _Factors(kind, G_rows, rows)
+            dW = None if ctx.step.take(factors) else factors.gradient()
+        return dx, dW, G_rows.sum(0) if needed[2] else None, None, None
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The layer's output; oneDNN's product of few rows is the faster one on CPUs."""
-    if x.device.type == "cpu" and x.dtype == torch.float32 and ONEDNN is not None:
-        return ONEDNN(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
-    return linear(x, weight, bias)
+class FastLayers:
+    """The layers of a client that are computed faster while it trains.
 
-
-ONEDNN: Any = None
-if torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-    ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-
-
-def pointwise_convolutions(job: pf.TrainJob) -> AbstractContextManager[None]:
-    """Have a client's 1×1 convolutions of few images be matrix products inside the block.
+    Inside `taken` they are. `gradients` runs the backward pass, which updates the weights that it
+    can update; `norms` and `update` do the rest where gradients are clipped.
 
     Args:
-        job: All plain layers of `torch.nn.Conv2d` with 1×1 kernels are taken that it runs on a CPU
-            in float32 (or wider).
+        job: The client. Layers are taken on a CPU in ``fp32`` (or wider). Weights are updated in
+            the backward pass where the optimiser is SGD without momentum and weight decay.
     """
-    taken = job.device.type == "cpu" and job.precision == "fp32"
-    return replaced([m for m in job.whole().modules() if taken and _pointwise(m)], _convolution)
+
+    def __init__(self, job: pf.TrainJob) -> None:
+        on = job.device.type == "cpu" and job.precision == "fp32"
+        self._layers = [m for m in job.whole().modules() if on and _is_taken(m)]
+        asked = job.optimizer, job.momentum, job.weight_decay or 0
+        plain = job.plain and asked == ("sgd", 0, 0)
+        weights = {id(m.weight) for m in self._layers if plain}
+        self._rates, self._group = dict[int, float](), dict[int, int]()
+        for number, (parameters, rate) in enumerate(job.groups):
+            own = [id(p) for p in parameters if id(p) in weights]
+            self._rates |= dict.fromkeys(own, rate)
+            self._group |= dict.fromkeys(own, number)
+        self._step = _Step(clips=bool(job.clip))
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Have the layers compute in this way inside the block."""
+        for layer in self._layers:
+            vars(layer)["forward"] = _forward(layer, self._step)
+        try:
+            yield
+        finally:
+            for layer in self._layers:
+                del layer.forward
+
+    def gradients(self, total: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        """Return the loss's gradients by parameters.
+
+        None stands for a parameter that the loss does not reach, and for one that the backward pass
+        has updated or `update` will update.
+        """
+        self._step.rates = used_once(total, self._rates) if self._rates else {}
+        try:
+            return torch.autograd.grad(total, parameters, allow_unused=True)
+        finally:
+            self._step.rates = {}
+
+    @torch.no_grad()
+    def norms(self) -> dict[int, list[Tensor]]:
+        """Return the norms of the gradients that are kept as factors, by group, 0-d."""
+        found: dict[int, list[Tensor]] = {}
+        for factors in self._step.kept or ():
+            found.setdefault(self._group[id(factors.kind.layer.weight)], []).append(factors.norm())
+        return found
+
+    def update(self, shares: Mapping[int, Tensor]) -> None:
+        """Make the step of SGD for gradients that are kept as factors.
+
+        Args:
+            shares: What clipping leaves of each group's gradients, 0-d in 0…1.
+        """
+        for factors in self._step.kept or ():
+            key = id(factors.kind.layer.weight)
+            factors.step(self._rates[key], shares.get(self._group[key]))
+        if self._step.kept:
+            self._step.kept.clear()
 
 
-def _pointwise(module: nn.Module) -> TypeGuard[nn.Conv2d]:
+def used_once(total: Tensor, rates: Mapping[int, float]) -> dict[int, float]:
+    """Return the items of the weights that a loss uses in exactly one place.
+
+    Args:
+        total: The loss.
+        rates: {id of a weight: learning rate}.
+    """
+    uses = dict.fromkeys(rates, 0)
+    start: Any = total.grad_fn
+    seen, waiting = {start}, [start]
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if node is None or node in seen:
+                # A leaf's node is never in `seen`, so that each use of the leaf counts.
+                continue
+            leaf = getattr(node, "variable", None)
+            if leaf is None:
+                seen.add(node)
+                waiting.append(node)
+            elif id(leaf) in uses:
+                uses[id(leaf)] += 1
+    return {key: rate for key, rate in rates.items() if uses[key] == 1}
+
+
+def _is_taken(module: nn.Module) -> bool:
+    """Return True for a layer that is plain enough, and large enough for it to pay."""
+    if "forward" in vars(module):
+        return False
+    if type(module) is nn.Linear:
+        return module.weight.numel() >= LARGE_WEIGHT
     return (
         type(module) is nn.Conv2d
-        and "forward" not in vars(module)
-        and module.kernel_size == module.stride == (1, 1)
-        and module.padding == (0, 0)
-        and module.groups == 1
+        and module.groups in (1, module.in_channels)
+        and (module.groups == 1 or module.out_channels == module.in_channels)
+        and module.dilation == (1, 1)
+        and module.padding_mode == "zeros"
+        and not isinstance(module.padding, str)
+        and module.weight.permute(0, 2, 3, 1).is_contiguous()
     )
 
 
-def _convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """Channels are the last axis of a channels-last tensor's memory, so nothing is copied there."""
-    if len(x) >= FEW or x.ndim != 4:
+def _forward(layer: nn.Module, step: _Step) -> Callable[[Tensor], Tensor]:
+    """Return what a layer computes instead of its own forward pass."""
+    if isinstance(layer, nn.Linear):
+        return partial(_apply, step, LinearRows(layer))
+    assert isinstance(layer, nn.Conv2d)
+    return partial(_convolution, layer, step, {}) if layer.groups == 1 else depthwise(layer)
+
+
+def _apply(step: _Step, kind: Rows, x: Tensor) -> Tensor:
+    found: Tensor = _Product.apply(x, kind.layer.weight, kind.layer.bias, kind, step)
+    return found
+
+
+def _convolution(
+    layer: nn.Conv2d, step: _Step, kinds: dict[torch.Size, PatchRows], x: Tensor
+) -> Tensor:
+    if x.ndim != 4:
         return nn.Conv2d.forward(layer, x)
-    y = linear(x.permute(0, 2, 3, 1), layer.weight.flatten(1), layer.bias)
-    return y.permute(0, 3, 1, 2)
+    kind = kinds.get(x.shape[2:])
+    if kind is None:
+        kind = kinds[x.shape[2:]] = PatchRows(layer, *x.shape[2:])
+    few = layer.kernel_size == (1, 1) and len(x) < FEW_IMAGES
+    if kind.reads and (few or kind.pixels <= SMALL_MAP):
+        return _apply(step, kind, x)
+    return nn.Conv2d.forward(layer, x)

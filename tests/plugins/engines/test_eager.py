@@ -78,8 +78,8 @@ def make_job(net, groups, loss, kind="sgd", dtype=torch.float32, **options):
     return SimpleNamespace(**given | OPTIMISERS[kind][0] | options)
 
 
-def train(job, **config):
-    return Eager().train(job, Eager.Config(**config))
+def train(job):
+    return Eager().train(job)
 
 
 def plain_loss(batch, output, step):
@@ -149,8 +149,8 @@ def test_updates_equal_torch(kind, dtype, fixed):
 
 @pytest.fixture
 def small_too(monkeypatch):
-    """Layers of any size are fused."""
-    monkeypatch.setattr(layers, "SMALLEST", 0)
+    """Layers of any size are taken."""
+    monkeypatch.setattr(layers, "LARGE_WEIGHT", 0)
 
 
 @pytest.mark.usefixtures("small_too")
@@ -161,9 +161,6 @@ def test_training_equals_torch(kind, dtype):
     train(make_job(own, groups_of(own), plain_loss, kind, dtype))
     train_with_torch(reference, groups_of(reference), plain_loss, kind, dtype)
     close(own, reference, 1e-5 if dtype == torch.float32 else 1e-12)
-    stored = Net(dtype)
-    train(make_job(stored, groups_of(stored), plain_loss, kind, dtype), fused=False)
-    close(own, stored, 1e-5 if dtype == torch.float32 else 1e-12)
     assert torch.equal(own.spare.weight, start.spare.weight), "no loss reaches it"
     assert not torch.equal(own.extractor[0].weight, start.extractor[0].weight)
     assert all(p.grad is None for p in own.parameters())
@@ -275,7 +272,7 @@ def odd_loss(net):
 
 @pytest.mark.usefixtures("small_too")
 @pytest.mark.parametrize("clip", [0.0, 0.2])
-def test_fused_layers_in_odd_places(clip):
+def test_layers_in_odd_places(clip):
     own, reference = Odd(torch.float64), Odd(torch.float64)
 
     def after(batch, output):
@@ -296,33 +293,36 @@ def test_fused_layers_in_odd_places(clip):
 
 @pytest.mark.usefixtures("small_too")
 @pytest.mark.parametrize("options, taken", [({}, 4), ({"clip": 1.0}, 4), ({"momentum": 0.5}, 0)])
-def test_layers_are_fused_where_the_update_is_plain(options, taken):
+def test_weights_are_updated_without_a_gradient_where_the_update_is_plain(options, taken):
     net = Net()
     job = make_job(net, groups_of(net), plain_loss, **options)
-    x = torch.randn(3, 5)
-    linears = layers.FusedLinears(job, on=True)
-    with linears.taken():
-        parameters = list(net.parameters())
-        total = net.spare(net.features(x)).sum() + net.head(net.features(x)).sum()
-        found = linears.gradients(total, parameters)
-    assert [g is None for g in found].count(True) == 2 * taken
+    fast = layers.FastLayers(job)
+    with fast.taken():
+        output = net.features(torch.randn(3, 5))
+        total = net.spare(output).sum() + net.head(output).sum()
+        found = fast.gradients(total, list(net.parameters()))
+    assert [g is None for g in found].count(True) == taken
 
 
-def test_a_loss_that_differentiates_itself_is_told_so():
-    """Not a wrong step, but an error; ``fused=false`` trains it."""
-    net = Net()
+@pytest.mark.usefixtures("small_too")
+@pytest.mark.parametrize("clip", [0.0, 0.2])
+def test_a_loss_that_differentiates_the_model_itself(clip):
+    ours, theirs = Net(torch.float64), Net(torch.float64)
 
-    def penalty(batch, output, step):
-        weights = [net.head.weight]
-        scores = cross_entropy(output.logits, batch.y)
-        (slope,) = torch.autograd.grad(scores, weights, create_graph=True)
-        return {"ce": scores, "penalty": slope.square().sum()}
+    def penalty(net):
+        def loss(batch, output, step):
+            weights = [net.extractor[0].weight, net.head.weight]
+            ce = cross_entropy(output.logits, batch.y)
+            slopes = torch.autograd.grad(ce, weights, create_graph=True)
+            return {"ce": ce, "penalty": sum(slope.square().sum() for slope in slopes)}
 
-    train(make_job(net, groups_of(net), penalty), fused=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layers, "SMALLEST", 0)
-        with pytest.raises(RuntimeError, match="not have been used"):
-            train(make_job(net, groups_of(net), penalty))
+        return loss
+
+    train(make_job(ours, groups_of(ours), penalty(ours), dtype=torch.float64, clip=clip))
+    most = clip or float("inf")
+    norms = train_with_torch_clipped(theirs, groups_of(theirs), penalty(theirs), most)
+    assert max(norms) > 0.2
+    close(ours, theirs, 1e-12)
 
 
 class Tied(Net):
@@ -355,7 +355,7 @@ def test_clip_of_a_weight_that_two_layers_share():
 
 
 @pytest.mark.usefixtures("small_too")
-def test_clip_where_all_that_trains_is_fused():
+def test_clip_where_every_weight_is_updated_from_factors():
     ours, theirs = Net(torch.float64), Net(torch.float64)
     heads = [[([*net.head.parameters()], 0.05)] for net in (ours, theirs)]
     train(make_job(ours, heads[0], plain_loss, dtype=torch.float64, clip=0.1))
@@ -364,9 +364,9 @@ def test_clip_where_all_that_trains_is_fused():
     close(ours, theirs, 1e-12)
 
 
-@pytest.mark.parametrize("smallest", [0, 1 << 16], ids=["fused", "stored"])
+@pytest.mark.parametrize("smallest", [0, 1 << 16], ids=["factors", "gradients"])
 def test_clip_is_torchs_for_each_group(monkeypatch, smallest):
-    monkeypatch.setattr(layers, "SMALLEST", smallest)
+    monkeypatch.setattr(layers, "LARGE_WEIGHT", smallest)
     ours, theirs = Net(torch.float64), Net(torch.float64)
     train(make_job(ours, groups_of(ours), plain_loss, dtype=torch.float64, clip=0.3))
     norms = train_with_torch_clipped(theirs, groups_of(theirs), plain_loss, 0.3)
