@@ -27,7 +27,8 @@ def _onednn_product() -> object:
     fits = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
     if not (fits and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
         return None
-    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    operator = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    return getattr(operator, "default", None)
 
 
 ONEDNN = _onednn_product()
