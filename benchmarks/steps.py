@@ -3,7 +3,7 @@
     python benchmarks/steps.py                      # htfe8 on 3×32×32 and htcnn8 on 1×28×28
     python benchmarks/steps.py resnet34 --momentum 0.9 --clip 20
 
-One thread, batches of ten, SGD. *plain* is the model as its group builds it (contiguous layout,
+One thread, SGD. *plain* is the model as its group builds it (contiguous layout,
 autograd, `torch.optim.SGD`). *engine* is ``eager`` of this checkout. Both take turns, and the
 smallest CPU time of several counts. *limit* is the larger of two times. The first is the arithmetic
 of the step at the speed of a large matrix product on this core. The second is the traffic of its
@@ -29,7 +29,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 GROUPS = {"htfe8": (HtFE8, (3, 32, 32)), "htcnn8": (HtCNN8, (1, 28, 28))}
-BATCH, CLASSES, STEPS = 10, 10, 6
+CLASSES, STEPS = 10, 6
 
 
 class CrossEntropy:
@@ -43,7 +43,12 @@ class CrossEntropy:
 
 
 def job_of(
-    model: pf.SplitModel, architecture: pf.Architecture, batches: list[Any], **options: float
+    model: pf.SplitModel,
+    architecture: pf.Architecture,
+    batches: list[Any],
+    *,
+    batch: int = 10,
+    **options: float,
 ) -> pf.TrainJob:
     """A job of one client that trains on the batches in turn."""
     record: Any = object.__new__(ClientRecord)
@@ -62,7 +67,7 @@ def job_of(
         precision="fp32",
         device=torch.device("cpu"),
         phase=pf.Phase("private"),
-        batch_size=BATCH,
+        batch_size=batch,
         drawn=lambda: iter(batches),
         record=record,
         **options,  # type: ignore[arg-type]
@@ -70,12 +75,12 @@ def job_of(
 
 
 def sides(
-    architecture: pf.Architecture, shape: tuple[int, ...], options: dict[str, float]
+    architecture: pf.Architecture, shape: tuple[int, ...], batch: int, **options: float
 ) -> dict[str, Callable[[], None]]:
     """One step of plain PyTorch, and one of the engine."""
     sample = pf.SampleSpec(shape)
     model = architecture.build(sample, CLASSES, 512).train()
-    x, y = torch.randn(BATCH, *shape), torch.randint(CLASSES, (BATCH,))
+    x, y = torch.randn(batch, *shape), torch.randint(CLASSES, (batch,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=options["momentum"])
 
     def plain() -> None:
@@ -87,8 +92,8 @@ def sides(
 
     own = architecture.build(sample, CLASSES, 512).train().to(memory_format=architecture.layout)
     images = x.contiguous(memory_format=architecture.layout)
-    # Two steps a job, as the first may have to make what later ones use again.
-    job = job_of(own, architecture, [(images, y, torch.arange(BATCH))] * STEPS, **options)
+    batches = [(images, y, torch.arange(batch))] * STEPS
+    job = job_of(own, architecture, batches, batch=batch, **options)
     return {"plain": plain, "engine": lambda: Eager().train(job)}
 
 
@@ -113,6 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", help="architectures; all by default")
+    parser.add_argument("--batch", type=int, default=10, help="images of a batch")
     parser.add_argument("--momentum", type=float, default=0.0)
     parser.add_argument("--clip", type=float, default=0.0)
     parser.add_argument("--repeats", type=int, default=7)
@@ -130,7 +136,8 @@ def main(arguments: list[str] | None = None) -> None:
             if given.names and architecture.name not in given.names:
                 continue
             count, flops = profile(architecture, pf.SampleSpec(shape), CLASSES, 512)
-            both = sides(architecture, shape, {"momentum": given.momentum, "clip": given.clip})
+            options = {"momentum": given.momentum, "clip": given.clip}
+            both = sides(architecture, shape, given.batch, **options)
             if given.engine_only:
                 both.pop("plain")
             times: dict[str, list[float]] = {name: [] for name in both}
@@ -140,7 +147,9 @@ def main(arguments: list[str] | None = None) -> None:
                     if round_:
                         times[name].append(spent)
             best = {name: 1e3 * min(each) for name, each in times.items()}
-            limit = 1e3 * max(3 * BATCH * flops / flops_a_second, 4 * count * 4 / bytes_a_second)
+            limit = 1e3 * max(
+                3 * given.batch * flops / flops_a_second, 4 * count * 4 / bytes_a_second
+            )
             plain = best.get("plain", float("nan"))
             print(
                 f"{architecture.name:14}{plain:9.2f}{best['engine']:9.2f}"

@@ -6,7 +6,7 @@ The numbers are PyTorch's but for rounding. Three things make them faster:
 (`protofl_plugins.engines.products`). The last stages of an ImageNet net see maps of 4×4 to 1×1
 pixels from images of 32×32, where a convolution library computes one image after the other and
 multiplies padding. 1×1 convolutions of few images are products at any map size. The gradient of a
-depthwise kernel is summed tap by tap.
+depthwise kernel is summed tap by tap (`protofl_plugins.engines.kernels`).
 
 **No gradient where none is needed.** The gradient of a weight W [out, in] is GᵀX, of the rows
 X [n, in] that it is multiplied with and the loss's gradient G [n, out] by the output. So a step of
@@ -31,8 +31,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from protofl_plugins.engines.depthwise import depthwise
+from protofl_plugins.engines.kernels import (
+    Convolution,
+    KernelGradient,
+    differentiable_gradients,
+    kernel_gradient,
+)
 from protofl_plugins.engines.products import LinearRows, PatchRows, product
+from protofl_plugins.engines.stepping import used_once
 
 LARGE_WEIGHT = 1 << 16
 """Weights of a linear layer that is computed here; a smaller one stays in the cache anyway."""
@@ -145,10 +151,8 @@ class _Product(torch.autograd.Function):
         x, weight, bias, *rows = ctx.saved_tensors
         kind, needed = ctx.kind, ctx.needs_input_grad
         if torch.is_grad_enabled():  # gradients of gradients
-            given = [t for t, need in zip((x, weight, bias), needed, strict=False) if need]
             y = kind.reference(x, weight, bias)
-            found = iter(torch.autograd.grad(y, given, G, create_graph=True))
-            return *(next(found) if need else None for need in needed[:3]), None, None
+            return *differentiable_gradients(y, (x, weight, bias), G, needed), None, None
         G_rows = kind.output_rows(G)
         dx = dW = None
         if needed[0]:
@@ -227,30 +231,6 @@ class FastLayers:
             self._step.kept.clear()
 
 
-def used_once(total: Tensor, rates: Mapping[int, float]) -> dict[int, float]:
-    """Return the items of the weights that a loss uses in exactly one place.
-
-    Args:
-        total: The loss.
-        rates: {id of a weight: learning rate}.
-    """
-    uses = dict.fromkeys(rates, 0)
-    start: Any = total.grad_fn
-    seen, waiting = {start}, [start]
-    while waiting:
-        for node, _ in waiting.pop().next_functions:
-            if node is None or node in seen:
-                # A leaf's node is never in `seen`, so that each use of the leaf counts.
-                continue
-            leaf = getattr(node, "variable", None)
-            if leaf is None:
-                seen.add(node)
-                waiting.append(node)
-            elif id(leaf) in uses:
-                uses[id(leaf)] += 1
-    return {key: rate for key, rate in rates.items() if uses[key] == 1}
-
-
 def _is_taken(module: nn.Module) -> bool:
     """Return True for a layer that is plain enough, and large enough for it to pay."""
     if "forward" in vars(module):
@@ -273,7 +253,7 @@ def _forward(layer: nn.Module, step: _Step) -> Callable[[Tensor], Tensor]:
     if isinstance(layer, nn.Linear):
         return partial(_apply, step, LinearRows(layer))
     assert isinstance(layer, nn.Conv2d)
-    return partial(_convolution, layer, step, {}) if layer.groups == 1 else depthwise(layer)
+    return partial(_convolution, layer, step, {})
 
 
 def _apply(step: _Step, kind: Rows, x: Tensor) -> Tensor:
@@ -281,15 +261,32 @@ def _apply(step: _Step, kind: Rows, x: Tensor) -> Tensor:
     return found
 
 
-def _convolution(
-    layer: nn.Conv2d, step: _Step, kinds: dict[torch.Size, PatchRows], x: Tensor
-) -> Tensor:
+@dataclass(frozen=True)
+class _Ways:
+    """How a convolution is computed on maps of one size: as a product, or another way to dW."""
+
+    kind: PatchRows | None
+    gradient: KernelGradient | None
+
+    @classmethod
+    def of(cls, layer: nn.Conv2d, height: int, width: int) -> _Ways:
+        """Choose by the layer and the size of the maps that it reads."""
+        kind = PatchRows(layer, height, width) if layer.groups == 1 else None
+        if kind is not None and not kind.reads:
+            kind = None
+        return cls(kind, kernel_gradient(layer, height, width))
+
+
+def _convolution(layer: nn.Conv2d, step: _Step, ways: dict[torch.Size, _Ways], x: Tensor) -> Tensor:
     if x.ndim != 4:
         return nn.Conv2d.forward(layer, x)
-    kind = kinds.get(x.shape[2:])
-    if kind is None:
-        kind = kinds[x.shape[2:]] = PatchRows(layer, *x.shape[2:])
+    way = ways.get(x.shape[2:])
+    if way is None:
+        way = ways[x.shape[2:]] = _Ways.of(layer, *x.shape[2:])
     few = layer.kernel_size == (1, 1) and len(x) < FEW_IMAGES
-    if kind.reads and (few or kind.pixels <= SMALL_MAP):
-        return _apply(step, kind, x)
-    return nn.Conv2d.forward(layer, x)
+    if way.kind is not None and (few or way.kind.pixels <= SMALL_MAP):
+        return _apply(step, way.kind, x)
+    if way.gradient is None:
+        return nn.Conv2d.forward(layer, x)
+    found: Tensor = Convolution.apply(x, layer.weight, layer.bias, layer, way.gradient)
+    return found

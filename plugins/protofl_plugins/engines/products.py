@@ -22,10 +22,13 @@ LARGE_PRODUCT = 8_000_000
 """Multiplications from which oneDNN's product is faster than MKL's, with AVX-512."""
 
 
+AVX512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+"""Whether PyTorch computes with AVX-512 on this processor."""
+
+
 def _onednn_product() -> object:
     """Return oneDNN's linear operator where it is faster than MKL's product, or None."""
-    fits = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-    if not (fits and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
+    if not (AVX512 and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
         return None
     operator = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     return getattr(operator, "default", None)
@@ -46,10 +49,12 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         bias: b [out], or None.
     """
     large = len(x) * weight.numel() >= LARGE_PRODUCT
-    if ONEDNN is None or not large or x.dtype != torch.float32:
+    # With gaps between its rows or columns a weight meets oneDNN's reference code, which is slow.
+    dense = x.is_contiguous() and (weight.is_contiguous() or weight.T.is_contiguous())
+    if ONEDNN is None or not (large and dense) or x.dtype != torch.float32:
         return linear(x, weight, bias)
     assert callable(ONEDNN)
-    if len(x) <= FEW_ROWS and weight.stride(1) == 1:
+    if len(x) <= FEW_ROWS and weight.is_contiguous():
         y: Tensor = ONEDNN(weight, x, None, "none", [], "").T.contiguous()
         return y if bias is None else y.add_(bias)
     found: Tensor = ONEDNN(x, weight, bias, "none", [], "")

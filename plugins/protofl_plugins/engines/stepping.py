@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import reduce
+from typing import Any
 
 import protofl as pf
 import torch
@@ -105,3 +106,27 @@ def kind_of(job: pf.TrainJob, *, rates: bool = True) -> tuple[object, ...]:
     trained = repr(groups if rates else [own for own, _ in groups])
     rules = job.optimizer, job.momentum, job.weight_decay, job.clip, job.precision
     return job.architecture, trained, shapes, whole.modes, job.phase, job.loss.kind, *rules
+
+
+def used_once(total: Tensor, rates: Mapping[int, float]) -> dict[int, float]:
+    """Return the items of the weights that a loss uses in exactly one place.
+
+    Args:
+        total: The loss.
+        rates: {id of a weight: learning rate}.
+    """
+    uses = dict.fromkeys(rates, 0)
+    start: Any = total.grad_fn
+    seen, waiting = {start}, [start]
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if node is None or node in seen:
+                # A leaf's node is never in `seen`, so that each use of the leaf counts.
+                continue
+            leaf = getattr(node, "variable", None)
+            if leaf is None:
+                seen.add(node)
+                waiting.append(node)
+            elif id(leaf) in uses:
+                uses[id(leaf)] += 1
+    return {key: rate for key, rate in rates.items() if uses[key] == 1}

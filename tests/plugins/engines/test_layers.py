@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from protofl_plugins.engines import layers, products
+from protofl_plugins.engines import kernels, layers, products
 from protofl_plugins.engines.updates import Update
 from torch import nn
 
@@ -77,6 +77,16 @@ def test_convolutions_of_every_geometry(kernel, stride, padding, size):
 def test_depthwise_convolutions(kernel, stride, padding, size):
     layer = convolution(kernel, stride, padding, groups=4)
     assert_same(layer, last(torch.randn(3, 4, *size, dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("avx512", [True, False])
+@pytest.mark.parametrize("kernel, stride, padding, size", GEOMETRY[::5])
+def test_kernels_on_one_channel(monkeypatch, kernel, stride, padding, size, avx512):
+    monkeypatch.setattr(kernels, "AVX512", avx512)
+    monkeypatch.setattr(layers, "SMALL_MAP", 0)
+    torch.manual_seed(0)
+    layer = nn.Conv2d(1, 4, kernel, stride, padding).double()
+    assert_same(layer, torch.randn(17, 1, *size, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("images", [1, 10, 16])
@@ -187,5 +197,7 @@ def test_both_libraries_give_the_same_product(monkeypatch, rows, bias):
         found = products.product(x, weight, b)
         assert found.is_contiguous()
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+        gaps = torch.randn(20, 60)[:, ::2].copy_(weight)
+        torch.testing.assert_close(products.product(x, gaps, b), found, rtol=1e-5, atol=1e-5)
         back = products.product(found, weight.T)
         torch.testing.assert_close(back.double(), found.double() @ wide, rtol=1e-5, atol=1e-4)
