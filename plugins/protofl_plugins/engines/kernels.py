@@ -68,7 +68,7 @@ class Convolution(torch.autograd.Function):
     """PyTorch's convolution with another way to its kernel's gradient."""
 
     @staticmethod
-    def forward(  # noqa: D102
+    def forward(
         ctx: Any,  # noqa: ANN401 - autograd's context
         x: Tensor,
         weight: Tensor,
@@ -76,12 +76,14 @@ class Convolution(torch.autograd.Function):
         layer: nn.Conv2d,
         gradient: KernelGradient,
     ) -> Tensor:
+        """Return the convolution."""
         ctx.save_for_backward(x, weight, bias)
         ctx.layer, ctx.gradient = layer, gradient
         return conv2d(x, weight, bias, layer.stride, layer.padding, groups=layer.groups)
 
     @staticmethod
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401, D102
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Return the gradients by images, kernel and bias."""
         x, weight, bias = ctx.saved_tensors
         layer, needed = ctx.layer, ctx.needs_input_grad
         if torch.is_grad_enabled():
