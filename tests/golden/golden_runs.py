@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import protofl as pf
@@ -16,7 +17,8 @@ from torch import Tensor
 FOLDER = Path(__file__).parent
 DATA = FOLDER / "toy.npz"
 ROUNDS = 2
-RUNS: dict[str, tuple[str, dict[str, object]]] = {
+Options = Mapping[str, object]
+RUNS: dict[str, tuple[str, Options]] = {
     "local": ("local", {}),
     "fedavg": ("fedavg", {}),
     "fedprox": ("fedprox", {"mu": 0.1}),
@@ -68,9 +70,19 @@ def read_data() -> pf.Dataset:
     return pf.Dataset(x, y, len(y), names, list(zip(rows[::2], rows[1::2], strict=True)))
 
 
-def plan_of(name: str, folder: Path, **more: object) -> pf.Plan:
-    """The plan of one stored run, with further options."""
+def plan_of(
+    name: str, folder: Path, changed: Options = MappingProxyType({}), **more: object
+) -> pf.Plan:
+    """Return the plan of one stored run.
+
+    Args:
+        name: Its name in `RUNS`.
+        folder: Where public samples and decoded data are written.
+        changed: Options of its method that differ from the stored run's.
+        **more: Further options of a run.
+    """
     method, options = RUNS[name]
+    options = {**options, **changed}
     shared = method in ("fedavg", "fedprox")
     members = [toyfed.NORM] if shared else [toyfed.CNN, toyfed.NORM]
     public = {}
@@ -91,17 +103,18 @@ def plan_of(name: str, folder: Path, **more: object) -> pf.Plan:
     )
 
 
-def run(name: str, folder: Path) -> dict[str, Tensor]:
-    """Return the results of one stored run: knowledge, accuracies, losses, traffic and features.
+def run(name: str, folder: Path, changed: Options = MappingProxyType({})) -> dict[str, Tensor]:
+    """Return the results of a run: knowledge, accuracies, losses, traffic and features.
 
-    Data, models, public data, generators and the server compute in float64.
+    Data, models, public data, generators and the server compute in float64. The arguments are those
+    of `plan_of`.
     """
     with double_precision():
-        return {key: value.detach().clone().contiguous() for key, value in _results(name, folder)}
+        found = _results(toyfed.Toy(plan_of(name, folder, changed)))
+        return {key: value.detach().clone().contiguous() for key, value in found}
 
 
-def _results(name: str, folder: Path) -> Iterator[tuple[str, Tensor]]:
-    toy = toyfed.Toy(plan_of(name, folder))
+def _results(toy: toyfed.Toy) -> Iterator[tuple[str, Tensor]]:
     lines = toy.rounds(ROUNDS)
     for key, value in toy.server.knowledge.items():
         yield f"knowledge/{key}", value
