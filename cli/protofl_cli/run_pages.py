@@ -26,8 +26,9 @@ def page_rows(run: Run) -> list[tuple[str, str]]:
     rows += [(f"{'options' if n == 0 else ''}", line) for n, line in enumerate(_options(run))]
     rows += _data_rows(run)
     rows.append(("plugins", ", ".join(dict.fromkeys(map(_plugin, config.get("plugins", ()))))))
-    versions = config.get("versions", {})
-    rows.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items())))
+    for key in ("versions", "machine"):
+        facts = [f"{name.replace('_', ' ')} {value}" for name, value in config.get(key, {}).items()]
+        rows += [(key, ", ".join(facts))] * bool(facts)  # protofl 0.1 has recorded no machine
     if run.rows:
         rows += _cost_rows(run)
     if why := run.why_it_ended:

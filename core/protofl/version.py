@@ -8,12 +8,11 @@ __version__ = "0.1.0"
 
 
 def versions() -> dict[str, str]:
-    """What results may depend on beside their options: {name: version}."""
+    """Return the versions of protofl, torch and Python: {name: version}."""
     import torch  # takes a second, and the version alone is asked for before there is work
 
     return {
         "protofl": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "cpu": torch.backends.cpu.get_cpu_capability(),
     }

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from protofl.errors import Diverged
 from protofl.files.lock import alone
 from protofl.folder.failure import kept_in
@@ -94,6 +95,9 @@ def test_show_by_folder_and_by_identity(cli, runs):
     assert "protofl run --config runs/local-0/config.json" in one
     assert "2 of 2" in one and "3 clients with" in one and "wine" in one
     assert cli("runs", "show", f"{identity[:8]}-s0").output == one
+    page = " ".join(one.split())
+    assert f"torch {torch.__version__}" in page
+    assert f"instruction set {torch.backends.cpu.get_cpu_capability()}" in page
     both = cli("runs", "show", identity[:8]).output
     assert one in both and "local-1" in both
     proto = cli("runs", "show", "proto").output

@@ -15,6 +15,7 @@ from pathlib import Path
 import protofl as pf
 import pytest
 from protofl.files.lock import alone
+from protofl.runs import config
 from runtime_toys import install, train, without_times
 from slowness import quick
 
@@ -394,18 +395,29 @@ def test_an_edited_configuration_is_refused_by_name(tmp_path, folders, keys, val
     assert named in resumed(folders, out)
 
 
-def test_a_change_of_versions_is_told(tmp_path, folders, monkeypatch):
-    from protofl.runs import config
-
-    out, told = tmp_path / "run", []
+def notes_of_resuming(folders, out):
+    told = []
     shutil.copytree(folders.cut, out)
+    assert len(train(None, out, resume=True, progress=told.append).record) == OPTIONS["rounds"]
+    return [event.text for event in told if isinstance(event, pf.events.Note)]
+
+
+def test_a_change_of_versions_is_told(tmp_path, folders, monkeypatch):
     now = config.versions()
-    assert now["cpu"]
-    monkeypatch.setattr(config, "versions", lambda: now | {"torch": "9.9", "cpu": "OTHER"})
-    train(None, out, resume=True, progress=told.append)
-    lines = [event.text for event in told if isinstance(event, pf.events.Note)]
-    assert any(f"torch was {now['torch']}" in line and "9.9 now" in line for line in lines)
-    assert any("cpu was" in line and "OTHER" in line for line in lines)
+    monkeypatch.setattr(config, "versions", lambda: now | {"python": "2.7"})
+    (line,) = notes_of_resuming(folders, tmp_path / "run")
+    assert line.startswith(f"python was {now['python']} when the run began and is 2.7 now: ")
+
+
+def test_a_change_of_the_last_bits_is_told_in_one_line(tmp_path, folders, monkeypatch):
+    versions, machine = config.versions(), config.machine_facts()
+    monkeypatch.setattr(config, "versions", lambda: versions | {"torch": "9.9"})
+    monkeypatch.setattr(config, "machine_facts", lambda: machine | {"instruction_set": "OTHER"})
+    (line,) = notes_of_resuming(folders, tmp_path / "run")
+    what, meaning = line.split(": ")
+    torch, instructions = versions["torch"], machine["instruction_set"]
+    assert what == f"torch was {torch} and is 9.9, instruction set was {instructions} and is OTHER"
+    assert meaning.endswith("will not match those of an uninterrupted run to the last bit")
 
 
 # --- two at once, and full disks ------------------------------------------------------------------

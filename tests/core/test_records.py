@@ -11,6 +11,7 @@ import pytest
 import torch
 from protofl.files.checked import Check
 from protofl.files.lines import Journal
+from protofl.machine.facts import machine_facts
 from protofl.plan.plan import Plan
 from protofl.request.options import options_in
 from runtime_toys import DATA, install, train, without_times
@@ -118,6 +119,7 @@ def test_config_json_records_what_the_run_was(tmp_path):
     }
     assert len(config["data"]["digest"]) == 64
     assert config["versions"]["torch"] == torch.__version__
+    assert config["machine"] == machine_facts()
     assert config["layout"]["dense8"] == {"channels_last": False, "eval_batch": 7}
 
 

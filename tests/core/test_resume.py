@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import platform
 import random
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 import torch
 from protofl.files import generation
 from protofl.folder import run_folder
+from protofl.replaying.replay import replay
 from runtime_toys import DATA, GIVEN, install, train, without_times
 from torch import nn
 
@@ -366,14 +368,15 @@ import protofl as pf
 import torch
 torch.set_num_threads(1)
 def progress(event):
-    print(type(event).__name__, flush=True)
+    print(type(event).__name__, getattr(event, "text", ""), flush=True)
 pf.run(progress=progress, **json.loads(sys.argv[1]))
 """
 
 
-def start(**options):
+def start(set_variables=(), **options):
     options = json.dumps({k: str(v) if k in ("out", "data_dir") else v for k, v in options.items()})
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    path = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    environment = os.environ | path | dict(set_variables)
     return subprocess.Popen(
         [sys.executable, "-c", CHILD, options], stdout=subprocess.PIPE, text=True, env=environment
     )
@@ -408,6 +411,21 @@ def test_sigkill_at_random_moments(tmp_path, method, options):
     assert len((out / "metrics.jsonl").read_text().splitlines()) < len(whole.record)
     same(whole, pf.run(out=out, resume=True, backend="local"))
     assert not (out / "parked").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="one instruction set")
+def test_a_run_goes_on_with_another_instruction_set(tmp_path):
+    out, here = tmp_path / "run", torch.backends.cpu.get_cpu_capability()
+    interrupted("fedproto", out, (0, 1), record_uploads=True)
+    there = "AVX2" if here == "DEFAULT" else "DEFAULT"
+    child = start({"ATEN_CPU_CAPABILITY": there.lower()}, out=out, resume=True, backend="local")
+    said, _ = child.communicate()
+    assert child.returncode == 0
+    (line,) = [line for line in said.splitlines() if line.startswith("Note")]
+    assert line.startswith(f"Note instruction set was {here} and is {there}: the rounds from here")
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == GIVEN["rounds"]
+    assert replay(out).own.rounds  # and neither are its uploads refused
 
 
 def test_groups_of_clients_are_those_of_the_backend(tmp_path, monkeypatch):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import protofl as pf
 import torch
 from protofl.discovery.registry import Registry
 from protofl.testing import toy as toyfed
+from protofl.testing.equality import double_precision
 from torch import Tensor
 
 FOLDER = Path(__file__).parent
 DATA = FOLDER / "toy.npz"
 ROUNDS = 2
-RUNS: dict[str, tuple[str, dict[str, object]]] = {
+Options = Mapping[str, object]
+RUNS: dict[str, tuple[str, Options]] = {
     "local": ("local", {}),
     "fedavg": ("fedavg", {}),
     "fedprox": ("fedprox", {"mu": 0.1}),
@@ -44,16 +48,7 @@ RUNS: dict[str, tuple[str, dict[str, object]]] = {
 """{file: (method, its options)}."""
 
 ADAM = {"fedgen", "fedgen-official", "fedktl", "fedktl-official", "fedpkd", "feddf"}
-"""Runs with Adam, whose first steps are ±η: a gradient that is 0 but for rounding goes one way on
-one kind of CPU and the other way on another. So they are compared less closely."""
-
-GENERATOR = ("generator/layers.0.bias", "generator/buffer/layers.1.running_mean")
-NOISE = {
-    "fedgen": GENERATOR,
-    "fedgen-official": GENERATOR,
-    "feddf": ("model@norm/extractor.1.bias",),
-}
-"""A bias before BatchNorm has gradient 0 but for rounding, and Adam moves it by η: left out."""
+"""Runs whose server trains with Adam, which raises rounding (see `test_golden.py`)."""
 
 
 def make_data() -> None:
@@ -75,9 +70,19 @@ def read_data() -> pf.Dataset:
     return pf.Dataset(x, y, len(y), names, list(zip(rows[::2], rows[1::2], strict=True)))
 
 
-def plan_of(name: str, folder: Path, **more: object) -> pf.Plan:
-    """The plan of one stored run, with further options."""
+def plan_of(
+    name: str, folder: Path, changed: Options = MappingProxyType({}), **more: object
+) -> pf.Plan:
+    """Return the plan of one stored run.
+
+    Args:
+        name: Its name in `RUNS`.
+        folder: Where public samples and decoded data are written.
+        changed: Options of its method that differ from the stored run's.
+        **more: Further options of a run.
+    """
     method, options = RUNS[name]
+    options = {**options, **changed}
     shared = method in ("fedavg", "fedprox")
     members = [toyfed.NORM] if shared else [toyfed.CNN, toyfed.NORM]
     public = {}
@@ -93,27 +98,35 @@ def plan_of(name: str, folder: Path, **more: object) -> pf.Plan:
         data=read_data(),
         models=toyfed.group(*members, K=6),
         rounds=ROUNDS,
-        optimizer="sgd",  # a server's Adam is enough of it (see ADAM)
+        optimizer="sgd",  # Adam on a server is enough of it (see ADAM)
         options={method: options} if options else {},
     )
 
 
-def run(name: str, folder: Path) -> dict[str, Tensor]:
-    """The results of one stored run: knowledge, accuracies, losses, traffic and features."""
-    toy = toyfed.Toy(plan_of(name, folder))
+def run(name: str, folder: Path, changed: Options = MappingProxyType({})) -> dict[str, Tensor]:
+    """Return the results of a run: knowledge, accuracies, losses, traffic and features.
+
+    Data, models, public data, generators and the server compute in float64. The arguments are those
+    of `plan_of`.
+    """
+    with double_precision():
+        found = _results(toyfed.Toy(plan_of(name, folder, changed)))
+        return {key: value.detach().clone().contiguous() for key, value in found}
+
+
+def _results(toy: toyfed.Toy) -> Iterator[tuple[str, Tensor]]:
     lines = toy.rounds(ROUNDS)
-    found = {f"knowledge/{key}": value for key, value in toy.server.knowledge.items()}
+    for key, value in toy.server.knowledge.items():
+        yield f"knowledge/{key}", value
     for number, line in enumerate(lines):
         at = f"round {number}/"
-        found[at + "accuracy"] = torch.tensor([line["clients"][c] for c in range(4)])
+        yield at + "accuracy", torch.tensor([line["clients"][c] for c in range(4)])
         for term, value in line["loss_terms"].items():
-            found[at + f"loss/{term}"] = torch.tensor(value, dtype=torch.float64)
+            yield f"{at}loss/{term}", torch.tensor(value)
         for key in ("upload_floats", "download_floats"):
-            found[at + key] = torch.tensor(line[key])
+            yield at + key, torch.tensor(line[key])
     for number in range(4):
         record = toy.client(number)
         record.model.eval()
         with torch.no_grad():
-            found[f"features/client {number}"] = record.model.features(record.test.inputs())
-    kept = {key: value for key, value in found.items() if not key.endswith(NOISE.get(name, ()))}
-    return {key: value.detach().clone().contiguous() for key, value in kept.items()}
+            yield f"features/client {number}", record.model.features(record.test.inputs())

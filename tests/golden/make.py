@@ -29,7 +29,6 @@ def main() -> None:
     for name in names:
         if name not in golden_runs.RUNS:
             parser.error(f"there is no run {name!r}; there are: {', '.join(golden_runs.RUNS)}")
-    torch.set_num_threads(1)
     if not golden_runs.DATA.exists():
         golden_runs.make_data()
     for name in names:
@@ -38,11 +37,12 @@ def main() -> None:
         method, options = golden_runs.RUNS[name]
         provenance = {
             "command": f"python tests/golden/make.py {name}",
-            "run": f"{method} {options}, {golden_runs.ROUNDS} rounds on toy.npz",
+            "run": f"{method} {options}, {golden_runs.ROUNDS} rounds on toy.npz, float64",
             "protofl": protofl.__version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
             "machine": f"{platform.system()} {platform.machine()}",
+            "cpu": torch.backends.cpu.get_cpu_capability(),
             "date": datetime.date.today().isoformat(),
         }
         path = golden_runs.FOLDER / f"{name}.safetensors"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from protofl.machine.cores import usable_cores
+from protofl.machine.facts import machine_facts
 from protofl.version import versions
 
 
@@ -20,16 +20,8 @@ def machine() -> dict[str, Any]:
     return {
         **versions(),
         "system": platform.platform(),
-        "processor": _processor(),
+        **machine_facts(),
         "cores": len(usable_cores()),
         "gpu": gpu,
         "load_before": load,
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model n"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from protofl.comparing.options import option_of
 from protofl.comparing.trials import COSTS, Trial
+from protofl.machine.facts import recorded_facts
 
 UNITS = {"rounds": "rounds", "mb": "MB", "upload-mb": "MB sent", "seconds": "seconds",
          "flops": "FLOPs", "virtual": "virtual s"}  # fmt: skip
@@ -57,4 +58,7 @@ def recorded_costs(trials: list[Trial]) -> list[str]:
 def machine_of(trial: Trial) -> tuple[str, ...]:
     """What a trial's seconds depend on, as far as it is recorded."""
     names = ("device", "engine", "backend", "workers", "server_threads")
-    return tuple(str(option_of(trial.run, n)) for n in (*names, "versions.cpu", "versions.torch"))
+    options = [option_of(trial.run, name) for name in names]
+    known = recorded_facts(trial.run.config)
+    facts = [known.get(name) for name in ("torch", "instruction_set", "processor")]
+    return tuple(map(str, [*options, *facts]))

@@ -10,6 +10,7 @@ from pathlib import Path
 from protofl.errors import Diverged
 from protofl.files.replacing import write_json
 from protofl.folder.reading import FAILURE, Reading, is_run
+from protofl.machine.facts import machine_facts
 from protofl.version import versions
 
 
@@ -22,7 +23,7 @@ class Failure:
         near: Its second line.
         do: Its third.
         done: Rounds that were done then, of all trials.
-        machine: Device and versions with which it was so.
+        machine: Device, versions and processor with which it was so.
     """
 
     what: str
@@ -59,7 +60,7 @@ def repeated(folder: Path, device: str) -> Failure | None:
 
 def _here(device: str) -> dict[str, str]:
     """What a failure may depend on beside the run."""
-    return {"device": device, **versions()}
+    return {"device": device, **versions(), **machine_facts()}
 
 
 @contextmanager

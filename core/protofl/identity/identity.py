@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from protofl.machine.facts import recorded_facts
 from protofl.optim.given import training_options
 from protofl.options.declared import Config
 from protofl.plan.plan import Plan
@@ -224,7 +225,7 @@ def differences(
         one, other = (" ".join(used.plugins[which]) for used in (old, new))
         found += [f"{' '.join(which)} was {one} and is {other}"] if one != other else []
     changed, notes = _codes(was, now)
-    then, here = ({"device": c.get("device"), **c.get("versions", {})} for c in (was, now))
+    then, here = ({"device": c.get("device"), **recorded_facts(c)} for c in (was, now))
     others = sorted(name for name in then.keys() & here.keys() if then[name] != here[name])
     notes += [f"{name} was {then[name]} and is {here[name]}" for name in others]
     return found + changed, notes

@@ -12,6 +12,7 @@ from torch import Tensor
 from protofl.errors import UsageError
 from protofl.folder.reading import Reading
 from protofl.folder.weights import read_weights
+from protofl.machine.facts import machine_facts, recorded_facts
 from protofl.observing.observed import Features, Observed
 from protofl.plan.plan import Plan
 from protofl.replaying.changes import changes_of, own_plan
@@ -190,8 +191,8 @@ def _differs(
 
 def _other_versions(recorded: Mapping[str, Any], plan: Plan) -> list[str]:
     """What results may depend on and is not what it was when the run was made: lines."""
-    was = {"device": recorded["device"], **recorded.get("versions", {})}
-    now: dict[str, Any] = {"device": plan.settings.device, **versions()}
+    was = {"device": recorded["device"], **recorded_facts(recorded)}
+    now: dict[str, Any] = {"device": plan.settings.device, **versions(), **machine_facts()}
     for plugin in recorded.get("plugins", ()):
         name = f"{plugin['kind']} {plugin['name']}"
         for member in plan.composition.members.values():

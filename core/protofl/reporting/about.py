@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from protofl.comparing.naming import data_name
 from protofl.comparing.standing import divergence, progress
+from protofl.machine.facts import recorded_facts
 from protofl.recorded.run import Run
 from protofl.reporting.parts import Fact
 from protofl.reporting.told import Told, own
@@ -179,7 +180,7 @@ def notes(told: Told) -> list[str]:
 def versions_table(run: Run) -> list[tuple[str, str]]:
     """Software, machine and data of a run."""
     c = run.config
-    rows = [(name, str(version)) for name, version in c.get("versions", {}).items()]
+    rows = [(name.replace("_", " "), str(value)) for name, value in recorded_facts(c).items()]
     rows += [
         (f"{p['kind']} {p['name']}", f"{p['distribution']} {p['version']}")
         for p in c.get("plugins", ())

@@ -58,7 +58,8 @@ def as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 RECORD_ONLY = set(
-    "plugins versions data layout files depends_on identity protofl description needs".split()
+    "plugins versions machine data layout files depends_on identity protofl description needs"
+    "".split()
 )
 """Entries of a run's config.json that record the run and are no options, and a recipe's text."""
 

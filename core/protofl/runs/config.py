@@ -12,6 +12,7 @@ from protofl.files.tables import differences
 from protofl.hosts.groups import trains_groups
 from protofl.identity.files import file_digests
 from protofl.identity.identity import defaults_of, identity_of
+from protofl.machine.facts import machine_facts, recorded_facts
 from protofl.plan.plan import Plan
 from protofl.plan.settings import UNRECORDED, untracked
 from protofl.plugin.choice import Choice
@@ -39,6 +40,7 @@ def config_of(plan: Plan, *, tried: bool = False) -> dict[str, Any]:
     about = {
         "plugins": [_recorded(plan.registry.find(c.kind, c.name), c.plugin) for c in used],
         "versions": versions(),
+        "machine": machine_facts(),
         "data": {
             "digest": plan.data.digest,
             "samples": len(plan.data.y),
@@ -65,18 +67,38 @@ def _recorded(plugin: Plugin, loaded: type) -> dict[str, str]:
 
 
 def told_changes(recorded: Mapping[str, Any], plan: Plan) -> list[str]:
-    """What else results may depend on and is not what it was: lines for the user."""
+    """Compare what a run's results depend on beside its options with what it is now.
+
+    Args:
+        recorded: What ``config.json`` holds.
+        plan: The run that goes on.
+
+    Returns:
+        Lines for the user: one for all that changes the last bits alone, one each for the rest.
+    """
     now = config_of(plan)
-    was, is_now = (
-        {"versions": values.get("versions"), "layout": values.get("layout")}
-        | {f"{p['kind']} {p['name']}": p["version"] for p in values.get("plugins", ())}
-        for values in (recorded, now)
-    )
-    return [
-        f"{name.removeprefix('versions.')} was {before} when the run began and is {after} now: "
-        "results may differ from those of a run that was not interrupted"
-        for name, (before, after) in differences(was, is_now).items()
+    last_bits = {"torch", *machine_facts()}
+    was, is_now = recorded_facts(recorded), recorded_facts(now)
+    rounded = [
+        f"{name.replace('_', ' ')} was {was[name]} and is {is_now[name]}"
+        for name in is_now
+        if name in was and name in last_bits and was[name] != is_now[name]
     ]
+    lines = [f"{', '.join(rounded)}: {_LAST_BITS}"] if rounded else []
+    before, after = (
+        {name: value for name, value in facts.items() if name not in last_bits}
+        | {"layout": values.get("layout")}
+        | {f"{p['kind']} {p['name']}": p["version"] for p in values.get("plugins", ())}
+        for facts, values in ((was, recorded), (is_now, now))
+    )
+    return lines + [
+        f"{name} was {one} when the run began and is {other} now: "
+        "results may differ from those of a run that was not interrupted"
+        for name, (one, other) in differences(before, after).items()
+    ]
+
+
+_LAST_BITS = "the rounds from here on will not match those of an uninterrupted run to the last bit"
 
 
 def check_same_data(recorded: dict[str, Any], plan: Plan) -> None:

@@ -1,0 +1,39 @@
+"""The facts about a machine that the record of a run holds."""
+
+from __future__ import annotations
+
+import torch
+from protofl.machine.facts import machine_facts, recorded_facts
+from protofl.runs import config
+from runtime_toys import make_plan
+
+
+def test_instruction_sets_and_their_limits(monkeypatch):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    monkeypatch.delenv("MKL_ENABLE_INSTRUCTIONS", raising=False)
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    facts = machine_facts()
+    assert facts["processor"]
+    assert facts["instruction_set"] == torch.backends.cpu.get_cpu_capability()
+    assert facts["instruction_limits"] == "ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE"
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
+    monkeypatch.setenv("MKL_CBWR", "")
+    assert machine_facts()["instruction_limits"] == "none"
+
+
+def test_facts_of_old_and_new_records():
+    old = {"versions": {"torch": "2.6", "cpu": "AVX2"}}
+    new = {"versions": {"torch": "2.6"}, "machine": {"instruction_set": "AVX2"}}
+    assert recorded_facts(old) == recorded_facts(new) == {"torch": "2.6", "instruction_set": "AVX2"}
+    assert recorded_facts({}) == {}
+
+
+def test_a_run_of_protofl_0_1_has_its_instruction_set_among_the_versions():
+    plan = make_plan("fedproto")
+    recorded = config.config_of(plan)
+    assert config.told_changes(recorded, plan) == []
+    del recorded["machine"]
+    recorded["versions"]["cpu"] = "OLD"
+    (line,) = config.told_changes(recorded, plan)
+    assert line.startswith("instruction set was OLD and is ")
