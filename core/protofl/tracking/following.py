@@ -49,6 +49,11 @@ class Followed:
         self._lines: list[str] = []
         self._lock = threading.Lock()
 
+    @property
+    def quiet(self) -> bool:
+        """Whether nobody follows the steps of a round; trackers don't."""
+        return not events.is_followed(self._progress)
+
     def __enter__(self) -> Followed:
         return self
 
