@@ -62,6 +62,11 @@ class Screen:
         self._ticking: threading.Thread | None = None
         self._lock = threading.RLock()
 
+    @property
+    def follows_steps(self) -> bool:
+        """Whether steps are shown."""
+        return not self.quiet
+
     def __enter__(self) -> Screen:
         if not self.quiet:
             self._ticking = threading.Thread(target=self._every_second, daemon=True)
@@ -233,11 +238,10 @@ class Screen:
         """Draw the live line: a bar over the steps of a stage, and what else is known."""
         if self.quiet or not self._label or not self._bar.live:
             return
-        parts = [self._work()]
-        if left := self._time_left(self._within()):
-            parts.append(f"{left} left")
-        else:
-            parts.append(clock(time.monotonic() - self._entered))
+        parts, left = [self._work()], self._time_left(self._within())
+        if not self._steps or not left:  # then nothing else would move
+            parts[0] += f" {clock(time.monotonic() - self._entered)}"
+        parts += [f"{left} left"] if left else []
         if self._last is not None and self._best is not None:
             parts.append(f"acc {self._last:.1%}")
             parts[-1] += f", best {self._best[0]:.1%}" if self._best[0] > self._last else ""

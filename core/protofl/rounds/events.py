@@ -128,6 +128,6 @@ def ignore(event: Event) -> None:
     """The progress of a run that nobody follows."""
 
 
-def is_followed(progress: Progress) -> bool:
-    """Return False if nobody needs `StepsDone`: nobody follows the run, or ``progress.quiet``."""
-    return progress is not ignore and not getattr(progress, "quiet", False)
+def follows_steps(progress: Progress) -> bool:
+    """Return whether steps are counted for a follower; ``progress.follows_steps`` may say no."""
+    return progress is not ignore and bool(getattr(progress, "follows_steps", True))

@@ -40,7 +40,7 @@ class Stages:
         self._noted: set[str] = set()
         self._told = ""
         self._counts = Stage({}, {})
-        self._followed = events.is_followed(progress)
+        self._followed = events.follows_steps(progress)
         self.trial = 0
         pool.report = lambda line: progress(events.Note(line))
         if self._followed and hasattr(pool, "on_steps"):

@@ -50,9 +50,9 @@ class Followed:
         self._lock = threading.Lock()
 
     @property
-    def quiet(self) -> bool:
-        """Whether nobody follows the steps of a round; trackers don't."""
-        return not events.is_followed(self._progress)
+    def follows_steps(self) -> bool:
+        """Whether steps are counted: trackers don't need them."""
+        return events.follows_steps(self._progress)
 
     def __enter__(self) -> Followed:
         return self
