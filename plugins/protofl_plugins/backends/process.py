@@ -115,20 +115,19 @@ class Lent:
     Args:
         worker: The worker.
         leave: Takes it when the run is over.
+
+    Attributes:
+        on_steps: As a `Worker` has it.
     """
 
     def __init__(self, worker: Worker, leave: Callable[[Worker], None]) -> None:
         self._worker, self._leave, self._lent = worker, leave, True
-        self.do = worker.do
+        self.on_steps: Callable[[int, int], None] | None = None
 
-    @property
-    def on_steps(self) -> Callable[[int, int], None] | None:
-        """Takes a client and how many mini-batches of its job are done."""
-        return self._worker.on_steps
-
-    @on_steps.setter
-    def on_steps(self, take: Callable[[int, int], None] | None) -> None:
-        self._worker.on_steps = take
+    def do(self, job: pf.Job) -> pf.Reply:
+        """Have a job done, see `Worker`."""
+        self._worker.on_steps = self.on_steps
+        return self._worker.do(job)
 
     def close(self) -> None:
         """Leave a worker that waits for a job; end another one."""
