@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 ALL = "all"
 """The key of the line that is about all runs."""
 
+TRAINING_SHARE = 0.8
+"""Share of a round's time that training takes, about."""
+
 LONGEST = 44
 """Characters of a run's name in its line."""
 
@@ -31,12 +34,13 @@ class _Going:
     rounds: int = 0
     done: int = 0
     before: int = 0
+    within: float = 0.0
     last: float | None = None
     best: float | None = None
 
     @property
     def share(self) -> float:
-        return self.done / self.rounds if self.rounds else 0.0
+        return min(1.0, (self.done + self.within) / self.rounds) if self.rounds else 0.0
 
 
 class BatchScreen:
@@ -93,6 +97,8 @@ class BatchScreen:
             case events.Planned():
                 going = self._going[event.wanted]
                 going.rounds, going.before = event.rounds * event.trials, event.done
+            case events.Training():
+                self._going[event.wanted].within = TRAINING_SHARE * event.share
             case events.Row():
                 self._row(event)
             case events.Note():
@@ -128,7 +134,7 @@ class BatchScreen:
 
     def _row(self, event: events.Row) -> None:
         going, accuracy = self._going[event.wanted], event.row.get("test_accuracy")
-        going.done += 1
+        going.done, going.within = going.done + 1, 0.0
         if accuracy is not None:
             going.last, going.best = accuracy, max(accuracy, going.best or 0.0)
 
@@ -182,7 +188,8 @@ class BatchScreen:
         done = self._weight_done
         for wanted, going in self._going.items():
             if going.rounds > going.before:
-                share = (going.done - going.before) / (going.rounds - going.before)
+                share = going.done + going.within - going.before
+                share /= going.rounds - going.before
                 done += max(0.0, share) * self._weights.get(wanted, usual)
         if done <= 0 or done >= whole:
             return ""

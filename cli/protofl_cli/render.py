@@ -250,7 +250,7 @@ class Bars:
         progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=16),
             TextColumn("{task.fields[status]}", markup=False),
             console=self._console,
             transient=True,

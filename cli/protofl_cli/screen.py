@@ -26,6 +26,14 @@ SIGN_OF_LIFE = 10.0
 TRAINING_SHARE = 0.8
 """Share of a round's time that training takes, until a round has been measured."""
 
+STAGES = {
+    "train": "training",
+    "server": "server step",
+    "evaluate": "evaluation",
+    "checkpoint": "saving",
+}
+"""The words for stages of a round."""
+
 
 class Screen:
     """Follows a run by its events; to be called with each.
@@ -39,10 +47,13 @@ class Screen:
         self.folder: RunFolder | None = None
         """The run folder, once it is there."""
         self._bar = render.Bar()
+        self._title = ""
         self._plan: Plan | None = None
         self._trial, self._round = 0, 0
-        self._stage, self._jobs, self._done = "", 0, 0
-        self._begin = self._moved = self._said = time.monotonic()
+        self._label, self._doing, self._stage = "", "", ""
+        self._jobs, self._done = 0, 0
+        self._steps, self._steps_done, self._share = 0, 0, 0.0
+        self._begin = self._moved = self._said = self._entered = time.monotonic()
         self._spent: list[float] = []
         self._training = TRAINING_SHARE
         self._last: float | None = None
@@ -50,6 +61,11 @@ class Screen:
         self._ended = threading.Event()
         self._ticking: threading.Thread | None = None
         self._lock = threading.RLock()
+
+    @property
+    def follows_steps(self) -> bool:
+        """Whether steps are shown."""
+        return not self.quiet
 
     def __enter__(self) -> Screen:
         if not self.quiet:
@@ -83,10 +99,14 @@ class Screen:
                     self._dry_step()
                 case events.FolderMade():
                     self.folder = event.folder
+                    self._enter("set-up", "of workers and server")
                 case events.RoundStarted():
                     self._round_started(event.trial, event.round)
                 case events.StageStarted():
-                    self._stage, self._jobs, self._done = event.stage, event.jobs, 0
+                    self._enter_stage(event)
+                case events.StepsDone():
+                    self._steps_done, self._steps = event.done, event.steps
+                    self._share = event.share
                     self._draw()
                 case events.ClientDone():
                     self._done += 1
@@ -96,10 +116,13 @@ class Screen:
                 case events.Finished():
                     self._finished(event.result, event.plan)
 
-    def loading(self) -> None:
-        """Importing torch and the plugins takes seconds."""
-        if not self.quiet:
-            self._bar.show("loading", "")
+    def loading(self, title: str) -> None:
+        """Print the first line of a run; importing torch and the plugins takes seconds."""
+        if self.quiet:
+            return
+        self._title = title
+        render.heading(title)
+        self._enter("loading", "torch and plugins")
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -119,7 +142,9 @@ class Screen:
         if self.quiet:
             return
         s = plan.settings
-        render.heading(f"{run_name(plan)} · {s.models} · {s.dataset}")
+        title = f"{run_name(plan)} · {s.models} · {s.dataset}"
+        if title != self._title:
+            render.heading(title)
         render.pairs(composition_rows(plan, folder))
         for note in dict.fromkeys([*plan.notes, *plan.split(0).notes]):
             render.text(f"  note: {note}", "yellow")
@@ -129,20 +154,32 @@ class Screen:
             render.text(f"Continuing behind {count} finished round{'s' if count > 1 else ''}.")
 
     def _dry_step(self) -> None:
-        if self.quiet:
-            return
         words = "two short rounds of two clients, before the first"
-        if self._bar.live:
-            self._bar.show("dry step", words)
-        else:
+        if not self.quiet and not self._bar.live:
             self._bar.line(f"dry step: {words}")
+        self._enter("dry step", words)
 
     def _round_started(self, trial: int, round: int) -> None:
         if trial != self._trial:
             self._last = self._best = None
+        assert self._plan is not None
         self._trial, self._round = trial, round
-        self._begin = self._said = time.monotonic()
-        self._stage, self._jobs, self._done = "setup", 0, 0
+        settings = self._plan.settings
+        self._enter(self._where(settings.rounds, settings.trials), "set-up")
+
+    def _enter_stage(self, event: events.StageStarted) -> None:
+        """A stage of a round begins."""
+        self._stage, self._doing = event.stage, STAGES.get(event.stage, event.stage)
+        self._jobs, self._done = event.jobs, 0
+        self._steps, self._steps_done, self._share = event.steps, 0, 0.0
+        self._entered = time.monotonic()
+        self._draw()
+
+    def _enter(self, label: str, doing: str) -> None:
+        """Something begins that has no steps, or a round."""
+        self._label, self._doing, self._stage = label, doing, ""
+        self._jobs = self._steps = 0
+        self._begin = self._said = self._entered = time.monotonic()
         self._draw()
 
     def _round_done(self, row: dict[str, Any]) -> None:
@@ -154,12 +191,8 @@ class Screen:
             train, test = seconds["train"] + seconds["setup"], seconds["evaluate"]
             self._training = train / (train + test) if train + test else TRAINING_SHARE
         better = self._note_accuracy(row)
-        self._stage, self._jobs = "", 0
-        if self.quiet or self._plan is None:
-            return
-        if self._bar.live:
-            self._draw(1.0)
-        else:
+        self._label = ""
+        if not self.quiet and self._plan is not None and not self._bar.live:
             self._bar.line(self._round_line(row, better))
 
     def _finished(self, result: Result, plan: Plan) -> None:
@@ -201,20 +234,27 @@ class Screen:
             return True
         return False
 
-    def _draw(self, within: float | None = None) -> None:
-        """The live line."""
-        if self.quiet or self._plan is None or not self._bar.live:
+    def _draw(self) -> None:
+        """Draw the live line: a bar over the steps of a stage, and what else is known."""
+        if self.quiet or not self._label or not self._bar.live:
             return
-        rounds, trials = self._plan.settings.rounds, self._plan.settings.trials
-        share = self._within() if within is None else within
-        label = self._where(rounds, trials)
-        parts = [f"{self._stage} {self._done}/{self._jobs}" if self._jobs else self._stage]
+        parts, left = [self._work()], self._time_left(self._within())
+        if not self._steps or not left:  # then nothing else would move
+            parts[0] += f" {clock(time.monotonic() - self._entered)}"
+        parts += [f"{left} left"] if left else []
         if self._last is not None and self._best is not None:
-            parts.append(f"acc {self._last:.1%}, best {self._best[0]:.1%}")
-        left = self._time_left(share)
-        parts.append(f"{left} left" if left else "")
-        done = (self._trial * rounds + self._round + share) / (rounds * trials)
-        self._bar.show(label, "  ".join(part for part in parts if part), done)
+            parts.append(f"acc {self._last:.1%}")
+            parts[-1] += f", best {self._best[0]:.1%}" if self._best[0] > self._last else ""
+        share = self._steps_done / self._steps if self._steps else None
+        self._bar.show(self._label, "  ".join(parts), share)
+
+    def _work(self) -> str:
+        """What is being done, and how much of it is done."""
+        if self._steps:
+            return f"{self._doing} {self._steps_done}/{self._steps} steps"
+        if self._jobs:
+            return f"{self._doing} {self._done}/{self._jobs} clients"
+        return self._doing
 
     def _where(self, rounds: int, trials: int) -> str:
         trial = f"trial {self._trial + 1}/{trials} " if trials > 1 else ""
@@ -222,16 +262,16 @@ class Screen:
 
     def _within(self) -> float:
         """How much of the round is done."""
-        share = self._done / self._jobs if self._jobs else 0.0
         if self._stage == "train":
-            return share * self._training
+            return self._share * self._training
         if self._stage == "evaluate":
-            return self._training + share * (1 - self._training)
-        return 0.0
+            return self._training + self._share * (1 - self._training)
+        return {"server": self._training, "checkpoint": 1.0}.get(self._stage, 0.0)
 
     def _time_left(self, share: float) -> str:
         """From the rounds of this session so far, or from the first one's part that is done."""
-        assert self._plan is not None
+        if self._plan is None:
+            return ""
         settings = self._plan.settings
         recent = self._spent[-5:]
         if recent:
@@ -264,13 +304,10 @@ class Screen:
         while not self._ended.wait(1.0):
             with self._lock:
                 now = time.monotonic()
-                if self._ended.is_set() or self.quiet or self._plan is None or not self._stage:
+                if self._ended.is_set() or self.quiet or not self._label:
                     continue
                 if self._bar.live:
                     self._draw()
                 elif now - self._said >= SIGN_OF_LIFE:
                     self._said = now
-                    settings = self._plan.settings
-                    jobs = f" {self._done}/{self._jobs} clients" if self._jobs else ""
-                    where = self._where(settings.rounds, settings.trials)
-                    self._bar.line(f"  {where}: {self._stage}{jobs}, {clock(now - self._begin)}")
+                    self._bar.line(f"  {self._label}: {self._work()}, {clock(now - self._begin)}")

@@ -71,6 +71,8 @@ def test_a_line_for_each_run_that_goes_on_and_one_for_all(drawn, clock, capsys):
         )
         # Half of one of three runs in 20 s: two and a half are left.
         assert drawn["all"] == ("all", "1/4 runs, 1:40 left", 0.25)
+        screen(events.Training(RUNS[1], 0.5))
+        assert drawn[str(id(RUNS[1]))][2] == 0.54  # training is 0.8 of a round
         screen(events.Ended(Outcome(RUNS[1], "finished", Path("x"))))
         assert str(id(RUNS[1])) not in drawn
         error = RunFailure("it broke", do="mend it")

@@ -141,22 +141,23 @@ def test_a_terminal_gets_a_live_line(cli, tiny, monkeypatch):
 
 def test_a_long_round_gives_signs_of_life(cli, tiny, monkeypatch):
     monkeypatch.setattr("protofl_cli.screen.SIGN_OF_LIFE", 0.0)
-    evaluate, print_line, said = Federation.evaluate_clients, Bars.line, threading.Event()
+    train_server, print_line, said = Federation.train_server, Bars.line, threading.Event()
 
     def line(self, text, *style):
         print_line(self, text, *style)
-        if "train 3/3" in text:
+        if re.search(r"training (\d+)/\1 steps", text):
             said.set()
 
     def slow(self, *given):
         assert said.wait(60)
-        evaluate(self, *given)
+        train_server(self, *given)
 
     monkeypatch.setattr(Bars, "line", line)
-    monkeypatch.setattr(Federation, "evaluate_clients", slow)
+    monkeypatch.setattr(Federation, "train_server", slow)
     result = cli("run", "local", *tiny, "--rounds", 1)
     assert result.exit_code == 0, result.output
-    assert re.search(r"^  round 1/1: train 3/3 clients, \d:\d\d$", result.output, re.MULTILINE)
+    line = r"^  round 1/1: training (\d+)/\1 steps, \d:\d\d$"
+    assert re.search(line, result.output, re.MULTILINE)
 
 
 def test_composition_from_the_command_line(cli, tiny, tmp_path):

@@ -43,6 +43,41 @@ finally:
     assert done.stdout
 
 
+BEFORE_TORCH = """
+import sys
+
+class Found(BaseException):
+    pass
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            raise Found
+
+sys.meta_path.insert(0, NoTorch())
+sys.argv[1:] = {words!r}
+from protofl_cli.app import main
+try:
+    main()
+except Found:
+    print("before torch", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("run fedsa --models htfe8", "fedsa · htfe8 · digits"),
+        ("run fedsa-tgp --models htcnn8 --dataset mnist", "fedsa-tgp · htcnn8 · mnist"),
+        ("run --resume --out runs/mine", "resuming runs/mine"),
+    ],
+)
+def test_the_first_line_comes_before_torch(words, line):
+    code = BEFORE_TORCH.format(words=words.split())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr.strip()) == (line, "before torch")
+
+
 def test_help_names_every_command(cli):
     for result in (cli("--help"), cli("-h"), cli()):
         assert result.exit_code == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
+import pytest
+from protofl.rounds import events
 from protofl_cli.last_table import result_rows
 from protofl_cli.screen import Screen
 
@@ -39,3 +41,101 @@ def test_the_last_table_shows_the_accuracy_of_the_server_and_of_the_honest():
         ["best accuracy of the honest", "55.00% after 3 of 3 rounds"],
         ["final accuracy of the honest", "45.00%"],
     ]
+
+
+class Drawn:
+    """A terminal's live line that keeps what it is told to draw."""
+
+    def __init__(self):
+        self.live, self.lines, self.printed = True, [], []
+
+    def show(self, label, status, share=None):
+        self.lines.append((label, status, share))
+
+    def line(self, text, style=""):
+        self.printed.append(text)
+
+    def stop(self):
+        pass
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """A screen on a terminal, of a run of two rounds; no second passes."""
+    monkeypatch.setattr("protofl_cli.screen.time", SimpleNamespace(monotonic=lambda: 100.0))
+    screen = Screen()
+    screen._bar = Drawn()
+    screen._plan = SimpleNamespace(settings=SimpleNamespace(rounds=2, trials=1))
+    return screen
+
+
+def test_the_bar_is_over_steps(screen):
+    screen(events.RoundStarted(0, 0))
+    screen(events.StageStarted("train", 8, 200))
+    screen(events.StepsDone("train", 50, 200, 0.1))
+    screen(events.ClientDone("train", 3))
+    assert screen._bar.lines == [
+        ("round 1/2", "set-up 0:00", None),
+        ("round 1/2", "training 0/200 steps 0:00", 0.0),
+        ("round 1/2", "training 50/200 steps 0:00", 0.25),
+        ("round 1/2", "training 50/200 steps 0:00", 0.25),
+    ]
+
+
+def test_stages_without_steps_tell_how_long_they_take(screen, monkeypatch):
+    screen._spent = [30.0]
+    screen(events.RoundStarted(0, 1))
+    screen(events.StageStarted("server", 0))
+    monkeypatch.setattr("protofl_cli.screen.time", SimpleNamespace(monotonic=lambda: 107.0))
+    screen._draw()
+    screen(events.StageStarted("checkpoint", 8))
+    screen(events.ClientDone("checkpoint", 3))
+    assert screen._bar.lines[1:] == [
+        ("round 2/2", "server step 0:00  0:06 left", None),
+        ("round 2/2", "server step 0:07  0:00 left", None),
+        ("round 2/2", "saving 0/8 clients 0:00  0:00 left", None),
+        ("round 2/2", "saving 1/8 clients 0:00  0:00 left", None),
+    ]
+
+
+def test_time_left_is_known_from_the_first_round_s_part(screen, monkeypatch):
+    screen(events.RoundStarted(0, 0))
+    screen(events.StageStarted("train", 8, 200))
+    monkeypatch.setattr("protofl_cli.screen.time", SimpleNamespace(monotonic=lambda: 140.0))
+    screen(events.StepsDone("train", 20, 200, 0.5))
+    # Half of training is 0.4 of a round, which took 40 seconds: 1.6 rounds are left.
+    assert screen._bar.lines[-1] == ("round 1/2", "training 20/200 steps  2:40 left", 0.1)
+
+
+def test_the_accuracy_stands_beside_the_steps(screen):
+    row = {"seconds": {"total": 1, "train": 1, "setup": 0, "evaluate": 1}, "round": 0}
+    for number, accuracy in enumerate((0.5, 0.25)):
+        screen(events.RoundStarted(0, number))
+        screen(events.RoundDone({**row, "round": number, "test_accuracy": accuracy}))
+        screen._label = "x"
+        screen._draw()
+    assert screen._bar.lines[1][1].endswith("acc 50.0%")
+    assert screen._bar.lines[-1][1].endswith("acc 25.0%, best 50.0%")
+
+
+def test_what_comes_before_the_rounds_is_on_the_screen(screen, capsys):
+    screen._plan = None
+    screen.loading("fedsa · htfe8 · digits")
+    screen(events.DryStepStarted())
+    screen(events.FolderMade(None))
+    assert capsys.readouterr().out.strip() == "fedsa · htfe8 · digits"
+    assert [(label, share) for label, _, share in screen._bar.lines] == [
+        ("loading", None),
+        ("dry step", None),
+        ("set-up", None),
+    ]
+
+
+def test_a_quiet_screen_shows_nothing(screen, capsys):
+    screen.quiet = True
+    screen.loading("fedsa · htfe8 · digits")
+    screen(events.DryStepStarted())
+    screen(events.RoundStarted(0, 0))
+    screen(events.StageStarted("train", 8, 200))
+    assert (screen._bar.lines, screen._bar.printed, capsys.readouterr().out) == ([], [], "")
+    assert not events.follows_steps(screen)

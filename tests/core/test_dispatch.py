@@ -602,3 +602,37 @@ def test_hosts_that_did_start_are_closed_when_one_does_not(tmp_path):
     with pytest.raises(pf.HostFailure, match="no room"):
         pf.Dispatcher(start, 3)
     assert [host.ended for host in started] == [True, True]
+
+
+# --- steps ---------------------------------------------------------------------------------------
+
+
+class Reporting(FakeHost):
+    """A host that says how far it is with a job that is followed."""
+
+    on_steps = None
+
+    def train(self, job):
+        if job.counted:
+            self.on_steps(job.client, 1)
+            self.on_steps(job.client, 2)
+        return super().train(job)
+
+
+def test_steps_come_in_the_thread_that_runs_the_jobs(world, monkeypatch):
+    monkeypatch.setitem(FakeHost.operations, Train, lambda self, job: self.train(job))
+    monkeypatch.setattr(World, "start", lambda self, number: self.started.append(
+        Reporting(self, number)) or self.started[-1])  # fmt: skip
+    hosts, told = world(2), []
+    hosts.pool.on_steps = lambda *steps: told.append((*steps, threading.current_thread()))
+    hosts.train(range(4), 0)
+    assert told == [], "nobody follows these jobs"
+    jobs = [Train(client, 1, blob=b"x", counted=True) for client in range(4)]
+    hosts.kill(op="train", client=2)
+    replies = [job.client for job, _ in hosts.pool.run(jobs)]
+    assert sorted(replies) == [0, 1, 2, 3]
+    assert {thread for *_, thread in told} == {threading.current_thread()}
+    # The client of the host that ended is made again by its first job, which is not counted anew.
+    assert sorted(steps for *steps, _ in told) == [[c, n] for c in range(4) for n in (1, 2)]
+    hosts.pool.on_steps = None
+    assert len([*hosts.pool.run(jobs)]) == 4

@@ -13,6 +13,7 @@ from protofl_cli.run_options import option_parameters, with_options
 
 if TYPE_CHECKING:
     from protofl.folder.run_folder import RunFolder
+    from protofl.request.request import Request
 
 
 def whole_command() -> Any:  # noqa: ANN401 - a class of Typer or Click
@@ -112,7 +113,7 @@ def run(
             screen.quiet = quiet or request.quiet
             if not resume:
                 _check_named(request.options)
-            screen.loading()
+            screen.loading(_title(request))
             with put_off():
                 from protofl.recorded.once import once
                 from protofl.rounds.events import Note
@@ -130,6 +131,18 @@ def run(
     except Exception as problem:
         _hint(problem, screen.folder)
         raise
+
+
+def _title(request: Request) -> str:
+    """The run in a line, as far as it is known before torch and the plugins are loaded."""
+    if request.resume:
+        return f"resuming {request.out}"
+    from protofl.plan.settings import Settings
+
+    given = request.options
+    name = given.get("recipe", {}).get("name", given["method"])
+    data = given.get("dataset", Settings.model_fields["dataset"].default)
+    return f"{name} · {given['models']} · {data}"
 
 
 def _check_named(options: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +24,9 @@ from protofl.rounds.measures import check_measures
 from protofl.tracking.following import check_trackers
 
 Tell = Callable[[dict[str, Any]], None]
+
+SELDOM = 1.0
+"""Seconds between two words on the steps of a round, at least."""
 
 
 class Stopped(BaseException):
@@ -116,11 +120,15 @@ class Doing:
 
     def _run(self, request: Request, runs: Path, *, asks: bool) -> dict[str, Any]:
         """Have a run done, unless it is done already."""
-        trained = 0
+        trained, told = 0, time.monotonic()
 
         def follow(event: events.Event) -> None:
-            nonlocal trained
+            nonlocal trained, told
             match event:
+                case events.StepsDone() if event.stage == "train":
+                    if time.monotonic() - told >= SELDOM:
+                        told = time.monotonic()
+                        self._tell({"training": event.share})
                 case events.Note():
                     self._note(event.text)
                 case events.Planned():

@@ -10,6 +10,7 @@ from protofl.dry_step.step import for_dry_rounds, two_dry_rounds
 from protofl.hosts.host import Host
 from protofl.hosts.jobs import Evaluate, Job, Reply, Train
 from protofl.plan.plan import Plan
+from protofl.progress.workload import Workload
 
 STAGES = ("train", "prototypes", "payload", "evaluate")
 """Stages of a client's work, by which a reply tells seconds."""
@@ -24,8 +25,7 @@ ONCE = "once"
 def workload(plan: Plan) -> dict[str, float]:
     """What all rounds of all trials have to do, as far as it is known beforehand.
 
-    Every client is taken to be asked as often as the others, and a phase that trains on rows which
-    the server chooses to train on all of them.
+    Every client is taken to be asked as often as the others.
 
     Returns:
         {``train ARCHITECTURE``: mini-batches that clients of it train on, ``prototypes …``: those
@@ -40,20 +40,14 @@ def workload(plan: Plan) -> dict[str, float]:
     scored = 1.0 if s.eval_clients == "all" else info.participants / info.num_clients
     load: dict[str, float] = defaultdict(float)
     for trial in range(s.trials):
-        split = plan.split(trial)
-        public = plan.public_data.y if plan.public_data is not None else split.public
-        shared = 0 if public is None else len(public)
-        sizes = split.offsets.diff().tolist()
+        clients, sizes = Workload(plan, trial), plan.split(trial).offsets.diff().tolist()
         load["server"] += s.rounds
         for client in range(info.num_clients):
             name = info.architecture_of(client).name
             own, test = sizes[2 * client], sizes[2 * client + 1]
             batches = len(batch_bounds(own, s.batch_size, s.drop_last))
-            for phase in phases:
-                count = own if phase.data == "private" else shared
-                each = len(batch_bounds(count, s.batch_size, s.drop_last))
-                load[f"train {name}"] += asked * (phase.epochs or s.local_epochs) * each
-                load[f"{ONCE} train {name}"] += asked
+            load[f"train {name}"] += asked * clients.training(client)
+            load[f"{ONCE} train {name}"] += asked * len(phases)
             load[f"prototypes {name}"] += asked * batches
             load[f"payload {name}"] += asked
             load[f"evaluate {name}"] += evaluations * scored * (test / s.batch_size)

@@ -53,6 +53,19 @@ class Planned(Event):
 
 
 @dataclass(frozen=True)
+class Training(Event):
+    """Clients train in a round; at most once a second.
+
+    Attributes:
+        wanted: The run.
+        share: Share of the round's local training that is done, 0 to 1.
+    """
+
+    wanted: Wanted
+    share: float
+
+
+@dataclass(frozen=True)
 class Row(Event):
     """A round is over.
 

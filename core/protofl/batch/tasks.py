@@ -120,6 +120,8 @@ class Runs:
         elif "planned" in message:
             counts = {key: message[key] for key in ("rounds", "trials", "done")}
             follow(events.Planned(wanted, **counts))
+        elif "training" in message:
+            follow(events.Training(wanted, message["training"]))
         elif "row" in message:
             follow(events.Row(wanted, message["row"], message["before"]))
             goes_on = not message["asks"] or self._source.goes_on(wanted, message["row"])

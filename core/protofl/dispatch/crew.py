@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from queue import SimpleQueue
+from typing import Any
 
 from protofl.dispatch.recovery import Handle, Kept, Memory, Slot
 from protofl.dispatch.watch import Watch
@@ -31,6 +32,7 @@ from protofl.hosts.jobs import (
     Train,
     Undo,
 )
+from protofl.progress.counting import OnSteps
 
 TRIES = 3
 """Hosts that may end in the same job before the run does."""
@@ -59,6 +61,7 @@ class Crew:
         slots: The hosts, by their numbers.
         assigned: {client: the host that it goes to in this round} of those that live on none yet.
         notes: Lines for the user.
+        on_steps: Takes a client and how many mini-batches of its job are done, in any thread.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Crew:
         self.slots: list[Slot] = []
         self.assigned: dict[int, int] = {}
         self.notes: SimpleQueue[str] = SimpleQueue()
+        self.on_steps: OnSteps = lambda client, done: None
         self._start, self._memory, self._limit = start, Memory(journal), job_limit
         self._watch = Watch(job_limit + GRACE)
         self._handover = ScratchFolder("protofl-moved-")
@@ -75,10 +79,17 @@ class Crew:
         self._closed = False
         try:
             for number in range(count):
-                self.slots.append(Slot(number, start(number)))
+                self.slots.append(self._slot(number))
         except BaseException:
             self.close()
             raise
+
+    def _slot(self, number: int) -> Slot:
+        """Start a host."""
+        host: Any = self._start(number)
+        if hasattr(host, "on_steps"):
+            host.on_steps = lambda client, done: self.on_steps(client, done)
+        return Slot(number, host)
 
     @property
     def working(self) -> list[int]:
@@ -215,7 +226,7 @@ class Crew:
             if kept.base is not None and not known:
                 slot.host.do(Load(client, kept.base))
             for past in kept.jobs:
-                slot.host.do(past)
+                slot.host.do(replace(past, counted=False))
         slot.left.discard(client)
         kept.slot = slot
 
@@ -251,7 +262,7 @@ class Crew:
             ) from failure
         count = f"{len(lost)} client{'s' if len(lost) != 1 else ''}"
         try:
-            fresh = Slot(slot.number, self._start(slot.number))
+            fresh = self._slot(slot.number)
         except HostFailure as refused:
             if all(other.ended for other in self.slots):
                 raise refused from failure

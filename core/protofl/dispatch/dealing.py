@@ -5,19 +5,37 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from queue import Queue, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from protofl.dispatch.crew import Crew, NoHost
 from protofl.hosts.jobs import ClientJob, Reply, Train
+from protofl.progress.counting import OnSteps
+
+
+class _Steps(NamedTuple):
+    """How many mini-batches of a client's job are done."""
+
+    client: int
+    done: int
 
 
 class Deal:
-    """Jobs, which hosts take as they become free; those of a client by its own host alone."""
+    """Jobs, which hosts take as they become free; those of a client by its own host alone.
 
-    def __init__(self, crew: Crew, jobs: Iterable[ClientJob]) -> None:
-        self._crew, self._left = crew, list(jobs)
+    Args:
+        crew: The hosts.
+        jobs: The jobs.
+        on_steps: Takes a client and how many mini-batches of its job are done, in the thread that
+            reads the replies; None for nobody.
+    """
+
+    def __init__(
+        self, crew: Crew, jobs: Iterable[ClientJob], on_steps: OnSteps | None = None
+    ) -> None:
+        self._crew, self._left, self._on_steps = crew, list(jobs), on_steps
         self._busy: set[int] = set()
-        self._done: Queue[tuple[ClientJob, Reply] | BaseException | None] = Queue()
+        self._done: Queue[tuple[ClientJob, Reply] | _Steps | BaseException | None] = Queue()
+        crew.on_steps = lambda client, done: self._done.put(_Steps(client, done))
 
     def replies(self) -> Iterator[tuple[ClientJob, Reply] | None]:
         """Each job with its reply as it is done; None where a host found nothing more to do.
@@ -35,6 +53,10 @@ class Deal:
                 item = self._done.get()
                 if isinstance(item, BaseException):
                     raise item
+                if isinstance(item, _Steps):
+                    if self._on_steps is not None:
+                        self._on_steps(*item)
+                    continue
                 idle += item is None
                 yield item
         finally:

@@ -15,6 +15,7 @@ from protofl.dispatch.placement import Seconds, place
 from protofl.dispatch.recovery import JOURNAL, Handle
 from protofl.hosts.jobs import Absent, ClientJob, Job, Reply, StartTrial, Train
 from protofl.machine.cores import usable_cores
+from protofl.progress.counting import OnSteps
 
 
 class Dispatcher:
@@ -28,7 +29,9 @@ class Dispatcher:
         start: Starts host number n and returns a handle with two methods: ``do(job)``, which
             returns the `Reply` or raises `HostFailure` where the host ended, and ``close()``,
             which ends the host and may be called twice and from any thread. Where no host can be
-            started any more ``start`` raises `HostFailure`; the others then do its work.
+            started any more ``start`` raises `HostFailure`; the others then do its work. A handle
+            may have an attribute ``on_steps``: the dispatcher sets it to a function for what the
+            host's `Host.on_steps` is called with, in any thread.
         count: Hosts to start.
         journal: Bytes of different downloads to remember, at most.
         job_limit: Seconds after which a client's job counts as one that never ends; 0 for any. A
@@ -36,6 +39,8 @@ class Dispatcher:
 
     Attributes:
         report: Takes a line for the user, in the thread that runs the jobs.
+        on_steps: Takes a client and how many mini-batches of its job are done, in the thread that
+            runs the jobs; None for nobody.
     """
 
     cores = staticmethod(usable_cores)
@@ -50,6 +55,7 @@ class Dispatcher:
         job_limit: float = 0,
     ) -> None:
         self.report: Callable[[str], None] = lambda line: None
+        self.on_steps: OnSteps | None = None
         self._crew = Crew(start, count, journal, job_limit)
         self._seconds = Seconds()
         self._placed: int | None = None
@@ -82,7 +88,7 @@ class Dispatcher:
         self._crew.assigned = {}
         self._move(self._places(mine))
         try:
-            for item in Deal(self._crew, mine).replies():
+            for item in Deal(self._crew, mine, self.on_steps).replies():
                 self._say()
                 if item is not None:
                     job, reply = item

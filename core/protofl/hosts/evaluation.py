@@ -11,13 +11,19 @@ from protofl.metrics.figures import of_client
 from protofl.observing.features import test_features
 from protofl.plan.plan import Plan
 from protofl.profile.spans import HostProfile
+from protofl.progress.counting import Counter
 from protofl.views.client import Client
 from protofl.views.records import ClientRecord
 from protofl.wire.payload import Payload
 
 
 def score(
-    plan: Plan, record: ClientRecord, download: Payload, job: Evaluate, profile: HostProfile
+    plan: Plan,
+    record: ClientRecord,
+    download: Payload,
+    job: Evaluate,
+    profile: HostProfile,
+    counter: Counter,
 ) -> tuple[dict[str, tuple[int, int]], Payload]:
     """How many samples a client predicts rightly, and of how many; it stays what it was.
 
@@ -28,6 +34,7 @@ def score(
         job: After which round it is scored, whether it was fine-tuned, and how many features are
             wanted.
         profile: Takes the operators, where they are sampled.
+        counter: Counts mini-batches.
 
     Returns:
         Of its ``test`` samples, its ``validation`` samples where any are held out, and its
@@ -53,7 +60,8 @@ def score(
         size = record.architecture.eval_batch
         with profile.operators("evaluate"), torch.no_grad(), naming(f"inference, {place}"):
             for number, samples in enumerate(scored.values()):
-                for x, y in zip(samples.chunks(size), torch.split(samples.y, size), strict=False):
+                pairs = zip(samples.chunks(size), torch.split(samples.y, size), strict=False)
+                for x, y in counter.over(pairs):
                     with autocast(plan.settings.precision, plan.device):
                         scores = composition.call("inference", client=client, x=x)
                     correct[number] += (scores.argmax(1) == y).sum()

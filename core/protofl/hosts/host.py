@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 
 from protofl.errors import Late, naming, told_of_memory
@@ -23,6 +24,7 @@ from protofl.models.unset import unset_model
 from protofl.plan.plan import Plan
 from protofl.profile.clock import Clock
 from protofl.profile.spans import HostProfile
+from protofl.progress.counting import Counter, OnSteps
 from protofl.views.client import Client
 from protofl.views.records import ClientRecord
 from protofl.wire.payload import Payload
@@ -39,6 +41,10 @@ class Host:
     Args:
         plan: The run.
         read: Makes a download of its tensors, as hooks see it.
+
+    Attributes:
+        on_steps: Takes a client and how many mini-batches of its job are done, a few times a
+            second while a job is done whose mini-batches are followed; None for nobody.
     """
 
     def __init__(self, plan: Plan, *, read: Read = Payload) -> None:
@@ -46,6 +52,7 @@ class Host:
         codec = plan.composition.download
         self.plan, self._read = plan, DownloadGate(plan.info, declared, codec, read, dry=plan.dry)
         self.report: Callable[[str], None] = lambda line: None
+        self.on_steps: OnSteps | None = None
         self._profile = HostProfile(plan.settings.profile and not plan.dry, plan.device)
         self._trainer = Trainer(plan, self._profile, self._read)
         self._builder = Builder(plan, self._profile.spans)
@@ -132,6 +139,12 @@ class Host:
         """The clients that have left their seeds: all that a host keeps."""
         return self._store.clients
 
+    def _counter(self, job: work.ClientJob) -> Counter:
+        """What counts the mini-batches of a job."""
+        if self.on_steps is None or not job.counted:
+            return Counter(None)
+        return Counter(partial(self.on_steps, job.client))
+
     @contextmanager
     def _computing(self, doing: str) -> Iterator[None]:
         """How clients compute: with one thread, as rounding depends on their number."""
@@ -173,12 +186,12 @@ class Host:
         clock = Clock(self._profile.spans)
         with self._store.lent(job.client, trains=True, undo=job.may_be_undone) as record:
             clock.lap("setup")
-            reply = yield from self._trainer.train(record, job, clock)
+            reply = yield from self._trainer.train(record, job, clock, self._counter(job))
         clock.lap("checkpoint")
         return reply
 
     def _evaluate(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:
-        lent = self._store.lent(job.client, trains=False)
+        lent, counter = self._store.lent(job.client, trains=False), self._counter(job)
         with lent as record, record.unchanged() if job.epochs else nullcontext():
             clock.lap("setup")
             place = f"download, client {job.client}, evaluation of round {job.round}"
@@ -186,9 +199,9 @@ class Host:
                 record.round = job.round
                 download = self._read(job.blob, Client(record, self.plan.composition.main))
             if job.epochs:
-                tuning = self._trainer.fine_tune(record, download, job, clock)
+                tuning = self._trainer.fine_tune(record, download, job, clock, counter)
                 carry_out(self.plan.choices["engine"], [tuning])
-            counts, found = score(self.plan, record, download, job, self._profile)
+            counts, found = score(self.plan, record, download, job, self._profile, counter)
         clock.lap("evaluate")
         correct, count = counts["test"]
         return work.EvaluateReply(

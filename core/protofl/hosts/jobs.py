@@ -93,10 +93,12 @@ class ClientJob(Job):
     Attributes:
         client: The client.
         sample: Whether a profiled run records torch's operators in this job.
+        counted: Whether someone follows the mini-batches that are done (`Host.on_steps`).
     """
 
     client: int
     sample: bool = field(default=False, kw_only=True)
+    counted: bool = field(default=False, kw_only=True)
 
     def __str__(self) -> str:
         return f"{self.op} of client {self.client}"
@@ -249,6 +251,9 @@ class Pool(Protocol):
 
     Attributes:
         report: Set by the run: takes a line for the user, in the thread that runs the jobs.
+
+    A pool may have an attribute ``on_steps``, which the run sets: a function that takes a client
+    and how many mini-batches of its job are done, in the thread that runs the jobs.
     """
 
     report: Callable[[str], None]

@@ -24,6 +24,7 @@ from protofl.plan.plan import Plan
 from protofl.plugin.choice import Choice
 from protofl.profile.clock import Clock
 from protofl.profile.spans import HostProfile
+from protofl.progress.counting import Counter
 from protofl.randomness import global_stream
 from protofl.views.batch import Batch, Output
 from protofl.views.client import Client
@@ -88,13 +89,14 @@ class Trainer:
         self._phases = plan.composition.phases(plan.info)
         self._keeps_download = plan.composition.has_follow_up(plan.info)
 
-    def train(self, record: ClientRecord, asked: Train, clock: Clock) -> Training:
+    def train(self, record: ClientRecord, asked: Train, clock: Clock, counter: Counter) -> Training:
         """All phases of a time of the round, and the upload.
 
         Args:
             record: The client.
             asked: What is to be done.
             clock: Books seconds by stage.
+            counter: Counts mini-batches.
         """
         plan, reply = self._plan, TrainReply(clock.seconds)
         client = Client(record, plan.composition.main)
@@ -107,7 +109,8 @@ class Trainer:
         self._begin(record, client, place)
         for phase in self._phases:
             if phase.when == asked.when and self._takes_place(phase, record):
-                yield from self._phase(record, phase, clock, reply, plan.rate(record.round))
+                rate = plan.rate(record.round)
+                yield from self._phase(record, phase, clock, counter, reply, rate)
         spent = record.feature_seconds
         clock.lap("train", less=spent)
         if asked.when == "before_upload":
@@ -122,7 +125,12 @@ class Trainer:
         return reply
 
     def fine_tune(
-        self, record: ClientRecord, download: Payload, asked: Evaluate, clock: Clock
+        self,
+        record: ClientRecord,
+        download: Payload,
+        asked: Evaluate,
+        clock: Clock,
+        counter: Counter,
     ) -> Training:
         """The phases on a client's own samples before its upload, at the run's learning rate.
 
@@ -131,6 +139,7 @@ class Trainer:
             download: What it received.
             asked: For how many epochs, and in which round.
             clock: Books seconds by stage.
+            counter: Counts mini-batches.
         """
         reply, record.round, record.received = TrainReply(clock.seconds), asked.round, download
         place = f"client {record.id}, fine-tuning after round {asked.round}"
@@ -139,7 +148,7 @@ class Trainer:
             own = (phase.when, phase.data) == ("before_upload", "private")
             if own and self._takes_place(phase, record):
                 longer = replace(phase, epochs=asked.epochs)
-                yield from self._phase(record, longer, clock, reply, 1.0)
+                yield from self._phase(record, longer, clock, counter, reply, 1.0)
         record.end_work(keep_received=False)
         return reply
 
@@ -155,13 +164,19 @@ class Trainer:
         return phase.needs is None or phase.needs in record.received
 
     def _phase(
-        self, record: ClientRecord, phase: Phase, clock: Clock, reply: TrainReply, rate: float
+        self,
+        record: ClientRecord,
+        phase: Phase,
+        clock: Clock,
+        counter: Counter,
+        reply: TrainReply,
+        rate: float,
     ) -> Generator[TrainJob, Trained, None]:
         """Prepare a phase, have it trained, add what training did to the reply, conclude it."""
         composition = self._plan.composition
         client = Client(record, composition.main)
         place = f"client {record.id}, round {record.round}"
-        job, seen = self._job(record, phase, client, rate)
+        job, seen = self._job(record, phase, client, counter, rate)
         record.set_mode(True)
         clock.lap("train")
         steps = self._profile.spans.span(f"{phase.name} steps", "engine")
@@ -180,7 +195,7 @@ class Trainer:
                 composition.lifecycle("after_training", client=client)
 
     def _job(
-        self, record: ClientRecord, phase: Phase, client: Client, rate: float
+        self, record: ClientRecord, phase: Phase, client: Client, counter: Counter, rate: float
     ) -> tuple[TrainJob, int]:
         """What the engine is asked to do, and the samples that it will see."""
         plan, settings = self._plan, self._plan.settings
@@ -195,6 +210,17 @@ class Trainer:
             loss = plan.composition.loss(client, given, phase)
         slots = dict(record.slots())
         groups = parameter_groups(record.model, slots, settings.lr, rate, phase.trains)
+        drawn = partial(
+            training_batches,
+            samples,
+            epochs=epochs,
+            batch_size=settings.batch_size,
+            drop_last=settings.drop_last,
+            shuffle=settings.shuffle,
+            seed=record.seed,
+            keys=(phase.name, record.round, record.id),
+            augment=settings.augment and phase.data == "private",
+        )
         job = TrainJob(
             model=record.model,
             groups=groups,
@@ -207,17 +233,7 @@ class Trainer:
             device=plan.device,
             phase=phase,
             batch_size=settings.batch_size,
-            drawn=partial(
-                training_batches,
-                samples,
-                epochs=epochs,
-                batch_size=settings.batch_size,
-                drop_last=settings.drop_last,
-                shuffle=settings.shuffle,
-                seed=record.seed,
-                keys=(phase.name, record.round, record.id),
-                augment=settings.augment and phase.data == "private",
-            ),
+            drawn=lambda: counter.over(drawn()),
             record=record,
             weight_decay=settings.weight_decay,
             optimizer_options=settings.options.get("optimizer", {}),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from protofl.discovery.registry import Registry
 from protofl.errors import UsageError
 from protofl.plugin.choice import Choice, choose
-from protofl.plugin.composition import Composition
+
+if TYPE_CHECKING:
+    from protofl.plugin.composition import Composition
 
 SEVERAL = {"metrics": "metric", "track": "tracker"}
 """Options that choose them, and their kinds; in --set each has its own name."""

@@ -30,6 +30,8 @@ class Lines:
         say: Takes a line.
     """
 
+    follows_steps = False
+
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._settings: Settings | None = None
@@ -80,11 +82,12 @@ class Notebook(Lines):
         page: Shows a text in place of the one before.
     """
 
+    follows_steps = True
+
     def __init__(self, page: Callable[[str], None]) -> None:
         super().__init__(self._add)
         self._page, self._lines = page, list[str]()
-        self._where, self._stage, self._jobs, self._done = "", "", 0, 0
-        self._drawn = 0.0
+        self._where, self._drawn = "", 0.0
 
     def __call__(self, event: Event) -> None:
         """Take an event."""
@@ -95,11 +98,10 @@ class Notebook(Lines):
                 assert self._settings is not None
                 self._where = where(event.trial, event.round, self._settings)
             case events.StageStarted():
-                self._stage, self._jobs, self._done = event.stage, event.jobs, 0
-            case events.ClientDone():
-                self._done += 1
+                self._draw(f"{self._where}: {event.stage}")
+            case events.StepsDone():
                 if time.monotonic() - self._drawn > SELDOM:
-                    self._draw(f"{self._where}: {self._stage} {self._done}/{self._jobs}")
+                    self._draw(f"{self._where}: {event.stage} {event.done}/{event.steps} steps")
         super().__call__(event)
 
     def _add(self, line: str) -> None:

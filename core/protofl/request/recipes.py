@@ -15,7 +15,7 @@ import importlib
 import importlib.resources
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from protofl.discovery.kinds import Plugin
 from protofl.discovery.registry import Registry
@@ -23,12 +23,13 @@ from protofl.errors import UsageError
 from protofl.files.tables import write_table
 from protofl.options.declared import without_consents
 from protofl.options.written import merge_nested
-from protofl.plan.plan import Plan
 from protofl.plan.settings import Settings, check_names, untracked
-from protofl.plan.steps import parts_of
 from protofl.request.needs import check_needs, named_in, read_needs
 from protofl.request.options import as_typed, merge_options, options_in, parse_options
 from protofl.toml import parse_toml
+
+if TYPE_CHECKING:
+    from protofl.plugin.choice import Choice
 
 RUN_OR_MACHINE = set(
     "recipe block seed trials hold_split eval_every eval_clients checkpoint_every keep "
@@ -131,19 +132,25 @@ def write_recipe(path: Path, options: Mapping[str, Any]) -> None:
     write_table(path, values, "--save-recipe", comment)
 
 
-def typed_in(plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
+def typed_in(
+    settings: Settings, parts: Mapping[str, Choice], given: Mapping[str, Any]
+) -> dict[str, Any]:
     """Options that were given to a run, as a recipe has them.
 
     Options of plugins are numbers where the command line has words, and none of them is a consent,
     which nobody can give for another.
+
+    Args:
+        settings: The run's settings.
+        parts: The run's plugins by the words under which their options stand in ``--set``.
+        given: The options that were given.
     """
-    settings = untracked(plan.settings)
-    parts, found = parts_of(plan.composition, plan.choices), settings.options
+    found = untracked(settings).options
     configs = {name: type(part.config) for name, part in parts.items()}
     options = {
         name: {key: found.get(name, {}).get(key, value) for key, value in values.items()}
         for name, values in without_consents(given.get("options", {}), configs).items()
-        if name not in plan.settings.track
+        if name not in settings.track
     }
     return {**given, "options": options, "classes": settings.classes}
 

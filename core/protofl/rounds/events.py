@@ -1,8 +1,8 @@
 """What a run tells while it goes on: `pf.run(progress=…)` is called with one of these.
 
 Which come when: ``Planned``, ``DryStepStarted``, ``FolderMade``; then in every round
-``RoundStarted``, ``StageStarted`` and its ``ClientDone``, ``RoundDone``; and ``Finished``. A
-``Note`` may come at any time. A resumed run makes no folder, and has a dry step
+``RoundStarted``, ``StageStarted`` and its ``StepsDone`` and ``ClientDone``, ``RoundDone``; and
+``Finished``. A ``Note`` may come at any time. A resumed run makes no folder, and has a dry step
 only where further trials are to begin.
 """
 
@@ -59,15 +59,38 @@ class RoundStarted(Event):
 
 @dataclass(frozen=True)
 class StageStarted(Event):
-    """Hosts begin with a stage of the round.
+    """A stage of the round begins.
 
     Attributes:
-        stage: ``train`` or ``evaluate``; with a phase after the server's step, ``train`` twice.
-        jobs: Clients that are to do it.
+        stage: ``train``, ``server``, ``evaluate`` or ``checkpoint``; with a phase after the
+            server's step, ``train`` twice.
+        jobs: Clients that are to do it; 0 for the server's step.
+        steps: Mini-batches that there are to do, as far as it is known; 0 where none are counted.
     """
 
     stage: str
     jobs: int
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class StepsDone(Event):
+    """Mini-batches of a stage are done; a few times a second, and when a client is done.
+
+    A backend that does not report steps counts all mini-batches of a client when it is done.
+
+    Attributes:
+        stage: ``train`` or ``evaluate``.
+        done: Mini-batches that are done, of all clients.
+        steps: Mini-batches that there are to do.
+        share: Share of the stage's work that is done, 0 to 1: mini-batches by the FLOPs of the
+            client's architecture.
+    """
+
+    stage: str
+    done: int
+    steps: int
+    share: float
 
 
 @dataclass(frozen=True)
@@ -103,3 +126,8 @@ Progress = Callable[[Event], None]
 
 def ignore(event: Event) -> None:
     """The progress of a run that nobody follows."""
+
+
+def follows_steps(progress: Progress) -> bool:
+    """Return whether steps are counted for a follower; ``progress.follows_steps`` may say no."""
+    return progress is not ignore and bool(getattr(progress, "follows_steps", True))

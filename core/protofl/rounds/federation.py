@@ -188,6 +188,7 @@ class Federation:
         """The server's hooks; without uploads it stays what it is."""
         start = time.perf_counter()
         if uploads:
+            self._stages.begin("server")
             tally.measures |= self._server_side.learn(uploads)
         tally.spend({"server": time.perf_counter() - start})
 
@@ -227,7 +228,7 @@ class Federation:
                 for c in clients
                 if c not in idle
             ]
-        self._stages.begin("train", len(work))
+        self._stages.begin("train", [job.client for job in work], when)
         replies = self._replies("train", work, jobs.TrainReply, tally)
         for client, reply in replies.items():
             tally.trained[client] = tally.trained.get(client, 0) + reply.samples
@@ -237,7 +238,7 @@ class Federation:
         self, clients: Sequence[int], number: int, tally: Tally, epochs: int | None = None
     ) -> None:
         """Score clients, each with what it would download next; of unseen ones epochs are said."""
-        self._stages.begin("evaluate", len(clients))
+        self._stages.begin("evaluate", clients, epochs=epochs or 0)
         work: list[jobs.Evaluate] = []
         held, last = 0, b""
         for client, blob in self._server_side.downloads(clients, tally, counted=False):
@@ -270,6 +271,7 @@ class Federation:
         """Have hosts write clients; seconds that it took."""
         start = time.perf_counter()
         work = [jobs.Save(client, paths[client]) for client in clients]
+        self._stages.begin("checkpoint", [job.client for job in work])
         self._replies("checkpoint", work, jobs.Reply, Tally())
         return time.perf_counter() - start
 

@@ -11,6 +11,8 @@ from protofl.gate.replies import check_reply, printable, refused_reply
 from protofl.hosts.jobs import Absent, ClientJob, Pool, Reply, Train
 from protofl.plan.plan import Plan
 from protofl.profile.timeline import Timeline
+from protofl.progress.stage import Stage
+from protofl.progress.workload import Workload
 from protofl.rounds import events
 from protofl.rounds.tally import STAGES, Tally
 
@@ -37,13 +39,38 @@ class Stages:
         self._labels = {term.label for term in plan.composition.terms}
         self._noted: set[str] = set()
         self._told = ""
+        self._counts = Stage({}, {})
+        self._followed = events.follows_steps(progress)
         self.trial = 0
         pool.report = lambda line: progress(events.Note(line))
+        if self._followed and hasattr(pool, "on_steps"):
+            pool.on_steps = self._steps
 
-    def begin(self, stage: str, jobs: int) -> None:
-        """Tell of a stage with so many jobs."""
-        self._told = stage
-        self._progress(events.StageStarted(stage, jobs))
+    def begin(
+        self, stage: str, clients: Sequence[int] = (), when: str = "", epochs: int = 0
+    ) -> None:
+        """Tell of a stage.
+
+        Args:
+            stage: The stage.
+            clients: The clients that are to do it.
+            when: Which phases of the method, where they train.
+            epochs: Epochs for which they are fine-tuned, where they are scored.
+        """
+        self._told, plan, steps = stage, self._plan, dict[int, int]()
+        if self._followed and stage in ("train", "evaluate"):
+            own = Workload(plan, self.trial)
+            steps = {c: own.training(c, when) if when else own.scoring(c, epochs) for c in clients}
+        info = plan.info
+        self._counts = Stage(steps, {c: plan.cost(info.architecture_of(c)) for c in steps})
+        self._progress(events.StageStarted(stage, len(clients), self._counts.steps))
+
+    def _steps(self, client: int, done: int | None = None) -> None:
+        """Tell of mini-batches of a client that are done, or all."""
+        if self._counts.take(client, done):
+            counts = self._counts
+            told = events.StepsDone(self._told, counts.done, counts.steps, counts.share)
+            self._progress(told)
 
     @contextmanager
     def ordered(self, stage: str, jobs: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
@@ -51,7 +78,7 @@ class Stages:
         found = self._costly_first(jobs)
         with self._timeline.stage(stage, [job.client for job in found]) as sampled:
             for job in found:
-                job.sample = job.client in sampled
+                job.sample, job.counted = job.client in sampled, self._followed
             yield found
 
     def sound(self, job: ClientJob, reply: Reply, kind: type[R]) -> R | Absent:
@@ -77,6 +104,7 @@ class Stages:
         for note in getattr(reply, "notes", ()):
             self.note(printable(note))
         if stage == self._told:
+            self._steps(client)
             self._progress(events.ClientDone(stage, client))
 
     def note(self, line: str) -> None:

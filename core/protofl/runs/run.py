@@ -28,6 +28,7 @@ from protofl.observing.observer import observer_of
 from protofl.observing.wanted import announce, check_observing
 from protofl.participation.taking_part import Participation, check_participation
 from protofl.plan.plan import Plan
+from protofl.plan.steps import parts_of
 from protofl.profile.timeline import Timeline
 from protofl.request.continuing import continued
 from protofl.request.further import asks_for_more, with_more
@@ -181,7 +182,8 @@ class _Life:
                 learned = dry_step(plan, self._note)
         announce(plan, learned, self._note)
         if path := self.request.save_recipe:
-            write_recipe(path, typed_in(plan, self.request.options))
+            parts = parts_of(plan.composition, plan.choices)
+            write_recipe(path, typed_in(plan.settings, parts, self.request.options))
             self._note(f"the recipe of this run is in {path}")
         with spans.span("costs", "start"):
             for architecture in plan.info.architectures:

@@ -49,6 +49,11 @@ class Followed:
         self._lines: list[str] = []
         self._lock = threading.Lock()
 
+    @property
+    def follows_steps(self) -> bool:
+        """Whether steps are counted: trackers don't need them."""
+        return events.follows_steps(self._progress)
+
     def __enter__(self) -> Followed:
         return self
 

@@ -23,6 +23,7 @@ class Worker:
     Attributes:
         classes: {place of a class that is not installed: its version} of all that it has loaded.
         whole: Whether it has done a job and waits for the next one.
+        on_steps: Takes a client and how many mini-batches of its job are done.
     """
 
     def __init__(self, start: tuple[list[str], dict[str, str]], core: int | None) -> None:
@@ -41,6 +42,7 @@ class Worker:
         self._number, self._ready = 0, False
         self.classes: dict[str, str] = {}
         self.whole = False
+        self.on_steps: Callable[[int, int], None] | None = None
 
     def begin(self, number: int, plan: str) -> None:
         """Have it serve a run from now on.
@@ -78,11 +80,16 @@ class Worker:
         return reply
 
     def _answer(self, doing: str) -> pf.Reply:
-        try:
-            header, blob = wire.receive(self._out)
-        except (EOFError, OSError):
-            raise self._ended(doing) from None
-        return wire.reply_of(header, blob)
+        while True:
+            try:
+                header, blob = wire.receive(self._out)
+            except (EOFError, OSError):
+                raise self._ended(doing) from None
+            steps = wire.steps_in(header)
+            if steps is None:
+                return wire.reply_of(header, blob)
+            if self.on_steps is not None:
+                self.on_steps(*steps)
 
     def _ended(self, doing: str) -> pf.HostFailure:
         code = self._process.wait()
@@ -108,11 +115,19 @@ class Lent:
     Args:
         worker: The worker.
         leave: Takes it when the run is over.
+
+    Attributes:
+        on_steps: As a `Worker` has it.
     """
 
     def __init__(self, worker: Worker, leave: Callable[[Worker], None]) -> None:
         self._worker, self._leave, self._lent = worker, leave, True
-        self.do = worker.do
+        self.on_steps: Callable[[int, int], None] | None = None
+
+    def do(self, job: pf.Job) -> pf.Reply:
+        """Have a job done, see `Worker`."""
+        self._worker.on_steps = self.on_steps
+        return self._worker.do(job)
 
     def close(self) -> None:
         """Leave a worker that waits for a job; end another one."""

@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import threading
+from functools import partial
 from typing import Any, BinaryIO
 
 import protofl as pf
@@ -48,6 +49,7 @@ def main() -> None:
                     gc.unfreeze()
                     gc.collect()
                 host = pf.Host(pf.Plan.from_json(blob.decode()))
+                host.on_steps = partial(wire.send_steps, outgoing)
                 answer, data = pf.Reply().header(), b""
             elif host is not None:
                 answer, data = wire.answer(host, header, blob)

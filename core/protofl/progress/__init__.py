@@ -1,0 +1,1 @@
+"""How far a round is: mini-batches that hosts have done, of those that there are to do."""
