@@ -339,6 +339,23 @@ ENCODED = {
 }
 """{what is sent in place of an encoded upload: (options, how it is made, the key, the rule)}."""
 
+DOWNLOAD = Payload(prototypes=torch.ones(4, 6), classes=torch.arange(4))
+"""An honest download of FedProto."""
+
+DOWNLOADS = {
+    "class 9 of 4": (changed(classes=put(0, 9)), "'classes' with class 9 of 4"),
+    "class -1": (changed(classes=put(0, -1)), "'classes' with class -1 of 4"),
+    "float classes": (changed(classes=torch.Tensor.float), "'classes' as F32"),
+    "fewer classes than rows": (changed(classes=lambda c: c[:-1]), "with 4 rows"),
+    "a class twice": (changed(classes=lambda c: c[0].repeat(4)), "'classes' with class 0 twice"),
+    "NaN": (changed(prototypes=put((0, 0), torch.nan)), "'prototypes' with NaN or infinity"),
+    "another key": (changed(extra=torch.zeros(3)), "'extra' which no downloads"),
+    "garbage": (lambda download: b"\x07" * 100, "no payload"),
+    "deep JSON": (TABLE["deep JSON"][0], "no payload"),
+    "0 rows of width 2^62": (TABLE["0 rows of width 2^62"][0], "claims the shape"),
+}
+"""{what is sent: (how it is made of `DOWNLOAD`, what is said of it)}."""
+
 OPTIONS = {"upload_bound": 1e6, "upload_limit": 50}
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
+import hostile_uploads
 import protofl as pf
 import pytest
-import torch
+from doc_pages import DOCS
+from protofl.hosts.jobs import StartTrial, Train
+from runtime_toys import make_plan
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "faults.md").read_text(encoding="utf-8")
 
 
 def rows(marker):
@@ -21,42 +21,26 @@ def rows(marker):
     return {what: (rule, said.replace(r"\*", "*")) for what, rule, said in cells}
 
 
-@pytest.fixture(autouse=True)
-def hostile(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "core"))
-    import hostile_uploads
-    import test_gate
-
-    yield hostile_uploads, test_gate
-    for name in ("hostile_uploads", "test_gate", "runtime_toys"):
-        sys.modules.pop(name, None)
+def test_the_tables_have_all_that_is_tried():
+    assert [*rows("uploads")] == [*hostile_uploads.TABLE, *hostile_uploads.MORE]
+    assert [*rows("encoded")] == [*hostile_uploads.ENCODED]
+    assert [*rows("downloads")] == [*hostile_uploads.DOWNLOADS]
 
 
-def test_the_tables_have_all_that_is_tried(hostile):
-    payloads, gate = hostile
-    assert [*rows("uploads")] == [*payloads.TABLE, *payloads.MORE]
-    assert [*rows("encoded")] == [*payloads.ENCODED]
-    assert [*rows("downloads")] == [*gate.DOWNLOADS]
-
-
-def test_what_is_said_of_uploads(hostile):
-    payloads, _ = hostile
+def test_what_is_said_of_uploads():
     quoted = rows("uploads") | rows("encoded")
-    for what, (note,) in payloads.notes_of(quoted).items():
+    for what, (note,) in hostile_uploads.notes_of(quoted).items():
         rule, said = quoted[what]
-        assert rule == payloads.ALL[what][-1], what
+        assert rule == hostile_uploads.ALL[what][-1], what
         said = re.escape(f"client 2 sent {said} in round")
         assert re.fullmatch(rf"{said} \d+ \({rule}\): it is left out", note), (what, note)
 
 
-@pytest.mark.parametrize("what", rows("downloads"))
-def test_what_is_said_of_a_download(hostile, what):
-    payloads, gate = hostile
-    honest = pf.Payload(prototypes=torch.ones(4, 6), classes=torch.arange(4))
-    host = pf.Host(payloads.make_plan("fedproto"))
-    host.handle(gate.StartTrial(0))
-    with pytest.raises(pf.RunFailure) as caught:
-        host.handle(gate.Train(1, 0, blob=gate.DOWNLOADS[what][0](honest)))
-    assert (
-        caught.value.what == f"download, client 1, round 0: it holds {rows('downloads')[what][1]}"
-    )
+def test_what_is_said_of_downloads():
+    host = pf.Host(make_plan("fedproto"))
+    host.handle(StartTrial(0))
+    for what, (_, said) in rows("downloads").items():
+        change, _ = hostile_uploads.DOWNLOADS[what]
+        with pytest.raises(pf.RunFailure) as caught:
+            host.handle(Train(1, 0, blob=change(hostile_uploads.DOWNLOAD)))
+        assert caught.value.what == f"download, client 1, round 0: it holds {said}", what
