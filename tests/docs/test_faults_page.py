@@ -32,6 +32,7 @@ def test_what_is_said_of_uploads():
     for what, (note,) in hostile_uploads.notes_of(quoted).items():
         rule, said = quoted[what]
         assert rule == hostile_uploads.ALL[what][-1], what
+        assert len(note) < 500 and note.isprintable(), what
         said = re.escape(f"client 2 sent {said} in round")
         assert re.fullmatch(rf"{said} \d+ \({rule}\): it is left out", note), (what, note)
 
