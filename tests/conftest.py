@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import os
+import sys
 
 import pytest
 
@@ -19,6 +21,26 @@ def _put_together_once():
     with pytest.MonkeyPatch.context() as patch:
         once = functools.cache(typer.main.get_command)
         patch.setattr(typer.testing, "_get_command", once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _read_once():
+    """What is installed is the same while ``sys.path`` is, and every plan asks for it."""
+    whole = importlib.metadata.entry_points
+
+    class Installed:
+        def __init__(self, path):
+            self.select = functools.cache(whole().select)
+
+    installed = functools.cache(Installed)
+
+    def entry_points(**which):
+        found = installed(tuple(sys.path))
+        return found.select(**which) if which else found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.metadata, "entry_points", entry_points)
         yield
 
 

@@ -67,7 +67,8 @@ def test_against_the_naive_loop(cli, small, tmp_path):
     assert equality["float32"]["largest"] < 1e-3 and equality["float64"]["tensors"] > 10
 
 
-@pytest.mark.parametrize("fresh", [pytest.param(["--fresh"], marks=pytest.mark.slow), []])
+@pytest.mark.slow
+@pytest.mark.parametrize("fresh", [["--fresh"], []])
 def test_alone(cli, small, tmp_path, fresh):
     result = cli("bench", "digits-local", *small, "--rounds", 2, *fresh, "--json", "b.json")
     assert result.exit_code == 0, result.output
@@ -149,13 +150,11 @@ BAD = {
     "chart is a folder": ("bench digits-local --chart .", "--chart"),
     "no repeats": ("bench digits-local --repeats 0", "--repeats"),
 }
-STARTED = {"not a loop", "a broken loop", "unknown engine"}
+STARTED = {"not a loop", "a broken loop", "unknown engine", "unknown option"}
 """What a process finds that is started for a side."""
 
 
-@pytest.mark.parametrize(
-    "case", quick(BAD, *(BAD.keys() - {"not a loop", "a broken loop", "unknown engine"}))
-)
+@pytest.mark.parametrize("case", quick(BAD, *(BAD.keys() - STARTED)))
 def test_found_before_measuring(cli, data_dir, tmp_path, case):
     (tmp_path / "empty.py").touch()
     (tmp_path / "broken.py").write_text("1 / 0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from protofl.discovery.registry import Registry
@@ -51,16 +52,19 @@ def test_json(cli):
     assert found["mine", "", "mine"]["outcome"] == "refused"  # nobody sends it prototypes
 
 
-def test_the_page_of_all(cli, tmp_path):
+def test_the_page_of_all(cli, monkeypatch, tmp_path):
+    monkeypatch.setenv("PROTOFL_BLOCK", os.environ["PROTOFL_BLOCK"] + ",method/local")
     result = cli("matrix", "--out", "page.md")
     assert result.exit_code == 0, result.output
     assert "hooks in all" in result.output
     cells = read((tmp_path / "page.md").read_text(encoding="utf-8"))
-    assert {cell.main for cell in cells} == {"local", "fedproto", "mine"}
-    assert len([cell for cell in cells if cell.place != "add"]) == 3 * 2 * (6 + 4)
+    assert {cell.main for cell in cells} == {"fedproto", "mine"}
+    assert len([cell for cell in cells if cell.place != "add"]) == 2 * (6 + 4)
 
 
-def test_an_unclear_outcome_ends_with_1(cli, strangers):
+def test_an_unclear_outcome_ends_with_1(cli, monkeypatch, strangers):
+    blocked = os.environ["PROTOFL_BLOCK"] + ",method/fedproto,method/mine"
+    monkeypatch.setenv("PROTOFL_BLOCK", blocked)
     broken = SOURCE.replace('client.received.table("prototypes", client.num_classes)', "1 / 0")
     strangers("bad", {"method": {"bad": "bad_module:Mine"}}, broken)
     result = cli("matrix", "bad")

@@ -90,7 +90,7 @@ def test_models_for_other_data_are_refused(cli, data_dir):
 
 
 def test_run_folder_by_default(cli, digits, tmp_path):
-    result = cli("run", "local", *digits)
+    result = cli("run", "local", *digits, "--subset", 90, "--rounds", 1)
     assert result.exit_code == 0, result.output
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("local-cnn4-digits-s0-") and folder.name in result.output
@@ -122,8 +122,8 @@ def test_profile_prints_where_the_time_went(cli, tiny, tmp_path):
     assert again.exit_code == 0 and "Where the time went" not in again.output
 
 
-def test_trials_have_mean_and_deviation(cli, digits):
-    result = cli("run", "local", *digits, "--trials", 2, "--seed", 5)
+def test_trials_have_mean_and_deviation(cli, tiny):
+    result = cli("run", "local", *tiny, "--trials", 2, "--seed", 5)
     assert result.exit_code == 0, result.output
     assert "mean ± std" in result.output
     assert "seed 5" in result.output and "seed 6" in result.output
@@ -399,7 +399,7 @@ def test_found_before_training(cli, data_dir, tmp_path, case):
 
 def test_as_a_stranger_types_it(subprocess_of, data_dir, tmp_path):
     """The console script's defaults: worker processes, a dry step, checkpoints."""
-    words = ("--models", "cnn4", "--clients", 3, "--rounds", 1, "--workers", 1)
+    words = ("--models", "cnn4", "--clients", 2, "--rounds", 1, "--workers", 1, "--subset", 90)
     process = subprocess_of("run", "fedproto", *words, "--data-dir", data_dir, "--out", "r")
     output, errors = process.communicate(timeout=90)
     assert process.returncode == 0, errors

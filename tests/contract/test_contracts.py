@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 from protofl.discovery.registry import Registry
-from protofl.testing import CONTRACTS
+from protofl.testing import CONTRACTS, checks_of
+from slowness import KINDS
 
 # Each of these takes most of a minute; what they share with their kin is checked there.
 LARGE = {"htfe3", "htfe4", "htfe5", "htfe8", "htfe9", "htm10", "htfe8-htc4", "res34-htc4"}
@@ -23,30 +24,59 @@ ELSEWHERE = {
     "tracker": {"tensorboard", "mlflow", "wandb"},  # see tests/plugins/trackers
     "engine": {"vmapped", "compiled", "captured"},  # see tests/plugins/engines
 }
-TWICE = (
-    # Each method under each engine in float64: tests/plugins/engines/test_engine_equality.py.
-    "test_every_engine_equals_eager",
-    "test_every_method",
-    # test_methods.py looks at both, and more closely.
-    "test_nothing_undeclared_leaves_a_client",
-    "test_state_survives_a_file",
-)
+TWICE = {
+    "method": {
+        # Each method under each engine in float64: tests/plugins/engines/test_engine_equality.py.
+        "test_every_engine_equals_eager",
+        # test_methods.py looks at both, and more closely.
+        "test_nothing_undeclared_leaves_a_client",
+        "test_state_survives_a_file",
+    },
+    "engine": {"test_it_equals_eager", "test_every_method"},  # `eager` is what others equal
+}
+WHOLE = {
+    "method": {*KINDS, "multi-krum"},
+    "model-group": {"cnn4", "cnn1d", "htcnn8", "mlp", "text"},
+    "partitioner": {"dirichlet", "pathological"},
+    "study": {"fedsa"},
+    "wrapper": {"alie", "quantise", "stale"},
+}
+"""Plugins of each kind that all checks look at by default; of a kind not named here, all of them.
+Their kin differ in what `BRIEFLY` looks at, and the slow tests hold them against all checks."""
+BRIEFLY = {
+    *("test_name_and_hooks", "test_words", "test_options", "test_declarations"),
+    *("test_few_and_lonely_classes", "test_a_donor_is_run_by_others_alone"),
+    *("test_its_hooks_are_wrappers", "test_it_does_something"),
+    *("test_architectures", "test_every_client_gets_enough"),
+}
 
 
-def contract_of(plugin):
+def contracts_of(plugin):
+    """Test classes of a plugin by name: of what is looked at by default, and of what is left."""
+    contract = CONTRACTS[plugin.kind]
+    checks = {*checks_of(contract)} - TWICE.get(plugin.kind, set())
+    brief = checks & BRIEFLY if plugin.name not in WHOLE.get(plugin.kind, [plugin.name]) else checks
     name = f"Test_{plugin.kind}_{plugin.name}".replace("-", "_")
-    own = dict.fromkeys(TWICE) if plugin.kind in ("method", "engine") else {}
-    if plugin.kind == "study" and plugin.name != "fedsa":  # hundreds of cells each
-        own = {"pytestmark": pytest.mark.slow}
-    return name, type(name, (CONTRACTS[plugin.kind],), {"plugin": plugin.name, **own})
+    for ending, own, marks in (("", brief, []), ("_slow", checks - brief, [pytest.mark.slow])):
+        others = dict.fromkeys({*checks_of(contract)} - own)
+        if own:
+            yield (
+                f"{name}{ending}",
+                type(
+                    f"{name}{ending}",
+                    (contract,),
+                    {"plugin": plugin.name, "pytestmark": marks, **others},
+                ),
+            )
 
 
 globals().update(
-    contract_of(plugin)
+    made
     for plugin in Registry().plugins()
     if plugin.kind in CONTRACTS
     and plugin.distribution == "protofl"
     and plugin.name not in ELSEWHERE.get(plugin.kind, ())
+    for made in contracts_of(plugin)
 )
 
 

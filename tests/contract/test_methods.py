@@ -19,13 +19,21 @@ from protofl.testing import toy as toyfed
 from protofl.testing.donors import methods_to_run
 from protofl.testing.methods import declared_names
 from protofl.views.packing import pack_server
-from slowness import quick
+from slowness import KINDS, quick
 
 REGISTRY = Registry()
 METHODS = methods_to_run(REGISTRY)
 
 
-@pytest.fixture(params=METHODS, scope="module")
+def ways(*values, first):
+    """Pairs (method, value): all values for a method of each kind, the first for the others."""
+    pairs = [(method, value) for method in KINDS for value in values]
+    pairs += [(method, first) for method in METHODS if method not in KINDS]
+    chosen = [pair for pair in pairs if pair[1] == first and pair[0] in KINDS]
+    return quick(pairs, *chosen)
+
+
+@pytest.fixture(params=quick(METHODS, *KINDS), scope="module")
 def method(request):
     return request.param
 
@@ -112,7 +120,9 @@ class Losing:
             yield gone, Absent(reason="deadline")
 
 
-@pytest.mark.parametrize("store", quick(["live", "packed", "disk"], "disk"))
+@pytest.mark.parametrize(
+    ("method", "store"), ways("live", "packed", "disk", first="disk"), indirect=["method"]
+)
 def test_an_absent_client_is_as_if_it_had_not_trained(fed, monkeypatch, store):
     """A run in which one does not answer is the run of the others, to the bit."""
     options = {"rounds": 3, "on_lost_client": "skip", "on_bad_upload": "skip"}
@@ -146,7 +156,9 @@ def kept(store, monkeypatch):
     return {"client_store": "disk" if store == "disk" else "memory", "participation": 0.5}
 
 
-@pytest.mark.parametrize("store", quick(["packed", "disk"], "disk"))
+@pytest.mark.parametrize(
+    ("method", "store"), ways("packed", "disk", first="disk"), indirect=["method"]
+)
 def test_where_clients_are_kept_changes_nothing(fed, half, monkeypatch, store):
     live, states = half
     with monkeypatch.context() as patch:
@@ -163,12 +175,13 @@ def test_where_clients_are_kept_changes_nothing(fed, half, monkeypatch, store):
 
 
 @pytest.mark.parametrize(
-    ("first", "then"),
-    [pytest.param("disk", "packed", marks=pytest.mark.slow), ("live", "disk")],
+    ("method", "stores"),
+    ways("disk packed", "live disk", first="live disk"),
+    indirect=["method"],
 )
-def test_a_run_may_go_on_elsewhere(fed, half, monkeypatch, tmp_path, first, then):
+def test_a_run_may_go_on_elsewhere(fed, half, monkeypatch, tmp_path, stores):
     """Interrupted behind a commit, and continued from its files with another store."""
-    whole, states = half
+    (whole, states), (first, then) = half, stores.split()
     with monkeypatch.context() as patch:
         cut = fed(rounds=4, **kept(first, patch))
     folder = RunFolder.create(tmp_path / "run", config_of(cut.plan))

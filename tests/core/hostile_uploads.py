@@ -11,6 +11,7 @@ from protofl.files.header import words_beside
 from protofl.hosts.host import Host
 from protofl.hosts.jobs import Train
 from protofl.participation.taking_part import Participation
+from protofl.rounds import events
 from protofl.rounds.federation import Federation
 from protofl.transit.forms import KEY
 from protofl.wire.payload import Payload
@@ -70,19 +71,25 @@ def forged(forms=None, **tensors):
 
 
 class HostileHost(Host):
-    """One client's upload of one round is what ``change`` makes of it."""
+    """A host whose client sends something else in some rounds.
 
-    def __init__(self, plan, change, who=HOSTILE, when=ROUND):
+    Args:
+        plan: The run.
+        changes: {round: a function that makes the hostile upload of an honest one}.
+        who: The hostile client, or several.
+    """
+
+    def __init__(self, plan, changes, who=HOSTILE):
         super().__init__(plan)
-        self._change, self._who, self._when = change, {who} if isinstance(who, int) else who, when
+        self._changes, self._who = changes, {who} if isinstance(who, int) else who
 
     def run(self, jobs):
         for job, reply in super().run(jobs):
-            mine = isinstance(job, Train) and job.client in self._who and job.round == self._when
+            mine = isinstance(job, Train) and job.client in self._who and job.round in self._changes
             if mine and job.when == "before_upload":
-                of_bytes = hasattr(self._change, "of_bytes")
-                sent = reply.blob if of_bytes else Payload.from_bytes(reply.blob)
-                reply.blob = self._change(sent)
+                change = self._changes[job.round]
+                of_bytes = hasattr(change, "of_bytes")
+                reply.blob = change(reply.blob if of_bytes else Payload.from_bytes(reply.blob))
             yield job, reply
 
 
@@ -97,10 +104,13 @@ def federation(
     recorded=None,
     **options,
 ):
-    """A federation with a hostile client, ready for its first round."""
+    """A federation with a hostile client, ready for its first round.
+
+    ``change`` is what it sends in round ``when``, or a mapping of rounds to what it sends.
+    """
     plan = make_plan(method, **options)
     learned = dry_step(plan) if dry else {}
-    host = HostileHost(plan, change, who, when)
+    host = HostileHost(plan, change if isinstance(change, dict) else {when: change}, who)
     who_takes_part = Participation(plan, recorded)
     found = Federation(plan, host, told or (lambda event: None), participation=who_takes_part)
     found.learned = learned
@@ -328,3 +338,61 @@ ENCODED = {
     "a second form of what nobody asked for": (BOTH, second({"x": ["F32", 1]}), "x", "names"),
 }
 """{what is sent in place of an encoded upload: (options, how it is made, the key, the rule)}."""
+
+DOWNLOAD = Payload(prototypes=torch.ones(4, 6), classes=torch.arange(4))
+"""An honest download of FedProto."""
+
+DOWNLOADS = {
+    "class 9 of 4": (changed(classes=put(0, 9)), "'classes' with class 9 of 4"),
+    "class -1": (changed(classes=put(0, -1)), "'classes' with class -1 of 4"),
+    "float classes": (changed(classes=torch.Tensor.float), "'classes' as F32"),
+    "fewer classes than rows": (changed(classes=lambda c: c[:-1]), "with 4 rows"),
+    "a class twice": (changed(classes=lambda c: c[0].repeat(4)), "'classes' with class 0 twice"),
+    "NaN": (changed(prototypes=put((0, 0), torch.nan)), "'prototypes' with NaN or infinity"),
+    "another key": (changed(extra=torch.zeros(3)), "'extra' which no downloads"),
+    "garbage": (lambda download: b"\x07" * 100, "no payload"),
+    "deep JSON": (TABLE["deep JSON"][0], "no payload"),
+    "0 rows of width 2^62": (TABLE["0 rows of width 2^62"][0], "claims the shape"),
+}
+"""{what is sent: (how it is made of `DOWNLOAD`, what is said of it)}."""
+
+OPTIONS = {"upload_bound": 1e6, "upload_limit": 50}
+
+
+def options_of(what):
+    """The options of a run in which this is sent."""
+    if what in ENCODED:
+        return OPTIONS | ENCODED[what][0]
+    return OPTIONS | ({"upload_limit": 1} if "limit" in what else {})
+
+
+ALL = TABLE | MORE | {what: rest for what, (_, *rest) in ENCODED.items()}
+"""{what is sent: (how it is made of an honest upload, the key, the rule)}."""
+
+
+def notes_of(table, begin=federation):
+    """{what: the notes of the round in which it is sent}: runs that leave the client out.
+
+    The things that need the same options are sent in one run, one a round.
+
+    Args:
+        table: What is sent, of `ALL`.
+        begin: Makes a federation, from the changes by round and options.
+    """
+    groups = {}
+    for what in table:
+        groups.setdefault(repr(options_of(what)), []).append(what)
+    found = {}
+    for group in groups.values():
+        told, changes = [], {n: ALL[what][0] for n, what in enumerate(group, ROUND)}
+        options = options_of(group[0]) | {"on_bad_upload": "skip", "rounds": len(group) + 2}
+        run = begin(changes, told=told.append, **options)
+        for number in range(len(group) + 2):
+            told.clear()
+            line, _ = run.round(number)
+            skipped = [HOSTILE] if number in changes else None
+            assert line.get("skipped_uploads") == skipped, (number, group, told)
+            if skipped:
+                notes = [event.text for event in told if isinstance(event, events.Note)]
+                found[group[number - ROUND]] = notes
+    return found

@@ -38,8 +38,9 @@ def opened():
     for folder in ("core/protofl", "plugins/protofl_plugins"):
         for path in (ROOT / folder).rglob("*.py"):
             if not {"testing", "bench"} & {*path.parts}:
-                for words in streams(path.read_text(encoding="utf-8")):
-                    found |= {*words}
+                source = path.read_text(encoding="utf-8")
+                if any(name in source for name in STREAMS):
+                    found |= {word for words in streams(source) for word in words}
     return found
 
 

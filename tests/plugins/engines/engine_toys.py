@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from protofl.discovery.registry import Registry
 from protofl.testing import toy as toyfed
 from protofl.testing.donors import methods_to_run
 from protofl.testing.equality import ragged_images
+from slowness import quick
 
 REGISTRY = Registry()
 METHODS = methods_to_run(REGISTRY)
-UNLIKE = ("fedavg", "fedgen", "fedkd", "fedproto", "fedsa")
-"""Methods whose losses are unlike: none, draws and frozen modules, a model beside the client's own,
-tables of some classes, terms over pairs of samples."""
+UNLIKE = ("fedavg", "fedkd", "fedproto", "fedgen", "fedsa")
+"""Methods whose losses are unlike: none, a model beside the client's own, tables of some classes,
+draws and frozen modules, terms over pairs of samples."""
 
 
-def with_engines(quick_everywhere, engines):
-    """Pairs (engine, method): all methods are quick under one engine, some under all."""
-    return [
-        pytest.param(
-            engine,
-            method,
-            marks=[] if engine == quick_everywhere or method in UNLIKE else pytest.mark.slow,
-        )
-        for engine in engines
-        for method in METHODS
-    ]
+def with_engines(first, engines, compiles=""):
+    """Pairs (engine, method): by default unlike methods under one engine, two under the others.
+
+    Under the engine that compiles none are run by default.
+    """
+    pairs = [(engine, method) for engine in engines for method in METHODS]
+    chosen = {engine: UNLIKE[-2:] for engine in engines} | {first: UNLIKE, compiles: ()}
+    return quick(pairs, *((e, m) for e, m in pairs if m in chosen[e]))
 
 
 def make_plan(method, folder, members, **options):

@@ -35,8 +35,10 @@ def make_plan(net, folder, **options):
     return toyfed.make_plan("fedproto", folder, images, Nets, **given | options)
 
 
-@pytest.mark.parametrize("net", quick(NETS, "cnn4", "resnet4"))
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("engine", "net"),
+    quick([(e, n) for e in ENGINES for n in NETS], ("vmapped", "resnet4"), ("captured", "cnn4")),
+)
 def test_in_float64(engine, net, tmp_path):
     with double_precision():
         wanted, found = (

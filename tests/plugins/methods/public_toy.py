@@ -9,7 +9,7 @@ import torch
 from protofl.views.server import Server
 from protofl.wire.knowledge import Knowledge
 from torch import nn
-from toy_federation import FREE, Toy, declared, without
+from toy_federation import Toy
 
 
 class Public(Toy):
@@ -46,39 +46,6 @@ class Public(Toy):
             )
             for job, reply in self.pool.trained
         ]
-
-
-def check_public_contract(method, data_dir, set=None, **options):
-    """What holds for each of these methods; returns a federation after two rounds.
-
-    The dry step passes; declared keys travel, all of them and no others; every declared term is
-    there in the second round; nothing is sent twice or counted twice; neither the order of clients
-    nor asking for a download changes anything.
-    """
-    toy = Public(method, data_dir, set, dry=True, **options).after(2)
-    again = Public(method, data_dir, set, backwards=True, **options).after(2)
-    for ours, theirs in zip(toy.lines, again.lines, strict=True):
-        assert without(ours, FREE) == without(theirs, FREE)
-    for names, payloads in (
-        (toy.method.uploads, [job.up for job in toy.travelled()]),
-        (toy.method.downloads, [job.down for job in toy.travelled()]),
-    ):
-        names = {*names, "classes"} if "prototypes" in names else names
-        assert all(declared(payload, names) for payload in payloads)
-        for name in names:
-            assert any(declared([key], [name]) for payload in payloads for key in payload), name
-    terms = getattr(toy.method, "terms", {"ce": ""})
-    assert list(toy.lines[1]["loss_terms"]) == sorted(terms)
-    for number, row in enumerate(toy.lines):
-        jobs = [job for job in toy.travelled() if job.round == number]
-        assert row["download_bytes"] == sum(job.down_bytes for job in jobs)
-        assert row["upload_floats"] == sum(job.up.floats for job in jobs)
-    before = {k: v.clone() for k, v in toy.view.knowledge.items()}
-    first, second = (toy.method.download_payload(server=toy.view, client_id=1) for _ in range(2))
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[k], second[k]) for k in first)
-    assert all(torch.equal(before[k], v) for k, v in toy.view.knowledge.items())
-    return toy
 
 
 def check_the_papers_run(method, data_dir, set=None):
@@ -218,26 +185,3 @@ def logits(clients, samples, classes, seed=0):
     """Scores [M, N, C] in float64."""
     stream = torch.Generator().manual_seed(seed)
     return 2 * torch.randn(clients, samples, classes, generator=stream, dtype=torch.float64)
-
-
-def smoke(method, tmp_path, data_dir, set=None, **options):
-    """Two rounds of the 4-layer CNN on the digits, evenly over four clients: above chance."""
-    given = {
-        "models": "cnn4",
-        "clients": 4,
-        "rounds": 2,
-        "partition": "iid",
-        "public": 200,
-        "lr": 0.05,
-        "local_epochs": 1,
-        "momentum": 0.0,
-        "clip": 0.0,
-        "backend": "local",
-        "dry_step": False,
-        "checkpoint_every": 0,
-    }
-    out = tmp_path / "run"
-    result = pf.run(method, set=set, data_dir=data_dir, out=out, **(given | options))
-    assert result.summary["majority_accuracy"] < 0.2
-    assert result.summary["final_test_accuracy"] > 0.4
-    return result

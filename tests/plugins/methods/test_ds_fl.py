@@ -11,14 +11,12 @@ from protofl_plugins.methods.ds_fl import DSFL
 from public_toy import (
     DoubleServer,
     Public,
-    check_public_contract,
     check_the_papers_run,
     logits,
     payload,
     slow_log_softmax,
     slow_scores,
     slow_training,
-    smoke,
 )
 from toy_federation import batch_of
 
@@ -79,8 +77,8 @@ def test_server_model():
         assert torch.allclose(ours, theirs, rtol=1e-8, atol=1e-10)
 
 
-def test_contract(data_dir):
-    toy = check_public_contract("ds-fl", data_dir)
+def test_rounds(data_dir):
+    toy = Public("ds-fl", data_dir, dry=True).after(2)
     assert all(not job.down for job in toy.jobs(0) + toy.jobs(1))
     p = torch.stack([job.up["public_probabilities"] for job in toy.jobs(1)])
     assert torch.allclose(p.sum(2), torch.ones(4, 20))
@@ -107,8 +105,3 @@ def test_epochs_and_refusals(data_dir):
         with pytest.raises(UsageError) as caught:
             Public("ds-fl", data_dir, set, **options)
         assert text in str(caught.value)
-
-
-@pytest.mark.slow
-def test_it_learns(tmp_path, data_dir):
-    smoke("ds-fl", tmp_path, data_dir)

@@ -8,15 +8,7 @@ import protofl as pf
 import pytest
 import torch
 from protofl_plugins.methods.feddistill import FedDistill
-from toy_federation import (
-    ONE_CLASS,
-    Toy,
-    batch_of,
-    check_contract,
-    client,
-    improves,
-    same_everywhere,
-)
+from toy_federation import ONE_CLASS, Toy, batch_of, client
 
 
 @pytest.fixture(scope="module")
@@ -150,12 +142,11 @@ def test_variants():
     assert FedDistill().run_defaults(paper) == {}
 
 
-def test_contract(data_dir):
-    toy = check_contract("feddistill", data_dir)
+def test_nobody_is_distilled_before_the_first_mean(data_dir):
+    toy = Toy("feddistill", data_dir)
+    (line,) = toy.rounds(1)
     assert not toy.down[0, 0]
-    assert toy.lines[0]["loss_terms"].keys() == {"ce"}
-    check_contract("feddistill", data_dir, feature_dim=5, participation=0.5)
-    check_contract("feddistill", data_dir, set={"variant": "official"}, participation=0.5)
+    assert line["loss_terms"].keys() == {"ce"}
 
 
 def test_clients_of_one_class_have_nobody_to_learn_from(data_dir):
@@ -169,29 +160,10 @@ def test_clients_of_one_class_have_nobody_to_learn_from(data_dir):
 
 
 def test_traffic(data_dir):
-    toy = Toy(
-        "feddistill",
-        data_dir,
-        dataset="toy",
-        models="flat",
-        clients=20,
-        batch_size=64,
-        eval_every=3,
-        set={"exclude_own": False},
-    )
+    shared = {"exclude_own": False}
+    toy = Toy("feddistill", data_dir, shared, dataset="toy", models="flat", eval_every=9)
     toy.rounds(2)
     sent = sum(len(c) for c in toy.classes)
     known = len(set().union(*toy.classes))
     assert toy.lines[1]["upload_floats"] == sent * 100
-    assert toy.lines[1]["download_floats"] == 20 * known * 100
-    assert known == 100
-
-
-@pytest.mark.slow
-def test_improves_over_chance(tmp_path, data_dir):
-    improves("feddistill", tmp_path, data_dir)
-
-
-@pytest.mark.slow
-def test_same_on_processes_and_after_a_resume(tmp_path, data_dir):
-    same_everywhere("feddistill", tmp_path, data_dir)
+    assert toy.lines[1]["download_floats"] == 4 * known * 100

@@ -14,15 +14,7 @@ from protofl.views.packing import pack_server, unpack_server
 from protofl.views.server import Server
 from protofl_plugins.methods.fedgen import FedGen, Generator
 from torch import nn
-from toy_federation import (
-    ONE_CLASS,
-    Toy,
-    batch_of,
-    check_contract,
-    client,
-    improves,
-    same_everywhere,
-)
+from toy_federation import ONE_CLASS, Toy, batch_of, client
 
 
 @pytest.fixture(scope="module")
@@ -256,15 +248,13 @@ def test_all_begin_with_one_head_and_generator(data_dir):
     assert "generator/layers.0.weight" in late.down[1, 0]
 
 
-def test_contract(data_dir):
-    toy = check_contract("fedgen", data_dir, set={"epochs": 3})
+def test_clients_of_one_class_and_batches_of_one(data_dir):
+    toy = Toy("fedgen", data_dir, {"epochs": 2, "b": 1, "diversity": 1}, clients=6, **ONE_CLASS)
+    toy.rounds(2)
     assert "generator/buffer/layers.1.running_var" in toy.down[1, 0]
-    check_contract("fedgen", data_dir, {"epochs": 2}, feature_dim=5, participation=0.5)
-    check_contract(
-        "fedgen", data_dir, {"epochs": 2, "b": 1, "diversity": 1}, clients=6, **ONE_CLASS
-    )
-    official = {"epochs": 2, "variant": "official"}
-    check_contract("fedgen", data_dir, official, batch_size=1)  # BatchNorm needs two labels
+    assert math.isfinite(toy.lines[1]["train_loss"])
+    official = {"epochs": 2, "variant": "official"}  # BatchNorm needs two labels
+    assert Toy("fedgen", data_dir, official, batch_size=1).rounds(1)
 
 
 def test_adam_goes_on_where_it_stopped(data_dir, tmp_path):
@@ -301,26 +291,7 @@ def test_heterogeneous_heads_are_refused(data_dir):
 
 
 def test_traffic(data_dir):
-    toy = Toy(
-        "fedgen",
-        data_dir,
-        {"epochs": 1},
-        dataset="toy",
-        models="flat",
-        clients=20,
-        batch_size=64,
-        eval_every=3,
-    )
-    toy.rounds(2)
-    assert [row["upload_floats"] for row in toy.lines] == [20 * 51_300] * 2
-    assert [row["download_floats"] for row in toy.lines] == [20 * (51_300 + 331_776)] * 2
-
-
-@pytest.mark.slow
-def test_improves_over_chance(tmp_path, data_dir):
-    improves("fedgen", tmp_path, data_dir, set={"eta_g": 0.001}, rounds=3)
-
-
-@pytest.mark.slow
-def test_same_on_processes_and_after_a_resume(tmp_path, data_dir):
-    same_everywhere("fedgen", tmp_path, data_dir)
+    toy = Toy("fedgen", data_dir, {"epochs": 1}, dataset="toy", models="flat", eval_every=9)
+    (row,) = toy.rounds(1)
+    assert row["upload_floats"] == 4 * 51_300
+    assert row["download_floats"] == 4 * (51_300 + 331_776)

@@ -12,7 +12,7 @@ from protofl.views.client import Client
 from protofl.views.server import Server
 from protofl_plugins.methods.fedgh import FedGH
 from torch import nn
-from toy_federation import ONE_CLASS, Toy, check_contract, improves, same_everywhere
+from toy_federation import ONE_CLASS, Toy
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +67,11 @@ def test_server_trains_the_head_on_all_pairs():
     torch.testing.assert_close(found["head/bias"], torch.tensor(b, dtype=torch.float64))
 
 
-def test_contract(data_dir):
-    toy = check_contract("fedgh", data_dir)
-    assert all(toy.down[0, i].keys() == {"head/weight", "head/bias"} for i in range(4))
+def test_what_travels(data_dir):
+    toy = Toy("fedgh", data_dir, clients=6, **ONE_CLASS)
+    toy.rounds(2)
+    assert all(toy.down[0, i].keys() == {"head/weight", "head/bias"} for i in range(6))
     assert toy.up[1, 0].keys() == {"prototypes", "classes"}
-    check_contract("fedgh", data_dir, feature_dim=5, participation=0.5)
-    check_contract("fedgh", data_dir, clients=6, **ONE_CLASS)
 
 
 def test_the_head_takes_the_clients_place_and_persists(data_dir):
@@ -109,20 +108,8 @@ def test_heterogeneous_heads_are_refused(data_dir):
 
 
 def test_traffic(data_dir):
-    toy = Toy(
-        "fedgh", data_dir, dataset="toy", models="flat", clients=20, batch_size=64, eval_every=3
-    )
+    toy = Toy("fedgh", data_dir, dataset="toy", models="flat", eval_every=9)
     toy.rounds(2)
     sent = sum(len(c) for c in toy.classes)
     assert [row["upload_floats"] for row in toy.lines] == [512 * sent] * 2
-    assert [row["download_floats"] for row in toy.lines] == [20 * 51_300] * 2
-
-
-@pytest.mark.slow
-def test_improves_over_chance(tmp_path, data_dir):
-    improves("fedgh", tmp_path, data_dir, set={"epochs": 20})
-
-
-@pytest.mark.slow
-def test_same_on_processes_and_after_a_resume(tmp_path, data_dir):
-    same_everywhere("fedgh", tmp_path, data_dir)
+    assert [row["download_floats"] for row in toy.lines] == [4 * 51_300] * 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import protofl as pf
 import pytest
 import torch
 from protofl.errors import UsageError
@@ -12,7 +11,6 @@ from protofl_plugins.methods.fedpkd import FedPKD
 from public_toy import (
     DoubleServer,
     Public,
-    check_public_contract,
     check_the_papers_run,
     logits,
     payload,
@@ -21,9 +19,8 @@ from public_toy import (
     slow_scores,
     slow_training,
     slow_weights,
-    smoke,
 )
-from toy_federation import FREE, batch_of, client, without
+from toy_federation import batch_of, client
 
 SMALL = {"server_model": "normed"}
 
@@ -205,8 +202,8 @@ def test_server_step(theta, delta, kept_count, options):
         assert torch.allclose(row, expected, rtol=1e-8, atol=1e-10)
 
 
-def test_contract(data_dir):
-    toy = check_public_contract("fedpkd", data_dir, SMALL)
+def test_rounds(data_dir):
+    toy = Public("fedpkd", data_dir, SMALL, dry=True).after(2)
     for job in toy.jobs(0) + toy.jobs(1):
         assert job.up["public_logits"].shape == (20, 6)
     assert 0 <= toy.lines[0]["extra"]["server_test_accuracy"] <= 1
@@ -283,48 +280,3 @@ def test_refusals(data_dir):
     with pytest.raises(UsageError) as caught:
         Public("fedpkd", data_dir, SMALL, public=0)
     assert "--public N" in str(caught.value)
-
-
-def run_on_digits(data_dir, out, **options):
-    return pf.run(
-        "fedpkd",
-        models="cnn4",
-        set={"server_model": "cnn4"},
-        clients=8,
-        participation=0.25,
-        rounds=2,
-        public=60,
-        batch_size=64,
-        local_epochs=1,
-        dry_step=False,
-        data_dir=data_dir,
-        out=out,
-        **options,
-    )
-
-
-@pytest.mark.slow
-def test_backends_and_interruptions_change_nothing(tmp_path, data_dir):
-    def lines(result):
-        return [without(row, FREE) for row in result.record]
-
-    here = run_on_digits(data_dir, tmp_path / "local", backend="local")
-    there = run_on_digits(data_dir, tmp_path / "process", backend="process", workers=1)
-    assert lines(here) == lines(there)
-
-    def stop(event):
-        if isinstance(event, pf.events.RoundDone):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_on_digits(data_dir, tmp_path / "cut", backend="local", progress=stop)
-    resumed = pf.run(resume=True, out=tmp_path / "cut", backend="local")
-    assert lines(resumed) == lines(here)
-
-
-@pytest.mark.slow
-def test_it_learns(tmp_path, data_dir):
-    set = {"server_model": "cnn4", "server_epochs": 5}
-    options = {"batch_size": 16, "lr": 1e-3}
-    result = smoke("fedpkd", tmp_path, data_dir, set, **options)
-    assert result.record[-1]["extra"]["server_test_accuracy"] > 0.4

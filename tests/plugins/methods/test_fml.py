@@ -10,16 +10,7 @@ import torch
 from protofl.views.client import Client
 from protofl_plugins.methods.fml import FML
 from torch import nn
-from toy_federation import (
-    EXTRA,
-    ONE_CLASS,
-    Toy,
-    batch_of,
-    check_contract,
-    client,
-    improves,
-    same_everywhere,
-)
+from toy_federation import EXTRA, Toy, batch_of, client
 
 
 @pytest.fixture(scope="module")
@@ -143,21 +134,19 @@ def test_a_group_that_declares_an_architecture_it_lacks_is_refused(data_dir, mon
         Toy("fml", data_dir)
 
 
-@pytest.mark.parametrize("method", ["fml", "fedkd"])
-def test_the_published_auxiliary_at_64_px_and_with_four_heads(method, data_dir):
+def test_the_published_auxiliary_at_64_px_and_with_four_heads(data_dir):
     # At 64 px cnn4 has more parameters than MobileNetV2; no client of res34-htc4 has it.
     for models in ("htfe4", "res34-htc4"):
-        toy = Toy(method, data_dir, models=models, dataset="large", clients=2)
+        toy = Toy("fml", data_dir, models=models, dataset="large", clients=2)
         head = toy.knowledge["auxiliary/head.weight"]
-        assert toy.plan.composition.configs[method].auxiliary == "cnn4"
+        assert toy.plan.composition.configs["fml"].auxiliary == "cnn4"
         floats = sum(t.numel() for t in toy.knowledge.values() if t.is_floating_point())
         assert floats == 2_432 + 51_264 + (10_816 * 512 + 512) + head.numel() + len(head)
 
 
-@pytest.mark.parametrize("method", ["fml", "fedkd"])
 @pytest.mark.slow
-def test_it_runs_with_res34_htc4(method, data_dir):
-    toy = Toy(method, data_dir, models="res34-htc4", dataset="few", clients=2, dry=True)
+def test_it_runs_with_res34_htc4(data_dir):
+    toy = Toy("fml", data_dir, models="res34-htc4", dataset="few", clients=2, dry=True)
     (line,) = toy.rounds(1)
     assert line["loss_terms"]["aux_ce"] > 0
 
@@ -171,12 +160,6 @@ def test_all_start_from_the_servers_auxiliary(data_dir):
         assert all(torch.equal(packed[k], started[k]) for k in packed)
 
 
-def test_contract(data_dir):
-    check_contract("fml", data_dir)
-    check_contract("fml", data_dir, feature_dim=5, participation=0.5)
-    check_contract("fml", data_dir, clients=6, **ONE_CLASS)
-
-
 def test_the_ends_of_alpha_are_local_training(data_dir):
     fml = Toy("fml", data_dir, set={"alpha": 1})
     local = Toy("local", data_dir)
@@ -187,19 +170,7 @@ def test_the_ends_of_alpha_are_local_training(data_dir):
 
 
 def test_traffic(data_dir):
-    toy = Toy(
-        "fml", data_dir, dataset="toy", models="flat", clients=20, batch_size=64, eval_every=3
-    )
-    toy.rounds(2)
-    for row in toy.lines:
-        assert row["upload_floats"] == row["download_floats"] == 20 * 924_708
-
-
-@pytest.mark.slow
-def test_improves_over_chance(tmp_path, data_dir):
-    improves("fml", tmp_path, data_dir)
-
-
-@pytest.mark.slow
-def test_same_on_processes_and_after_a_resume(tmp_path, data_dir):
-    same_everywhere("fml", tmp_path, data_dir)
+    """Two clients, each with the 924,708 numbers of the 4-layer CNN for CIFAR-100."""
+    toy = Toy("fml", data_dir, dataset="toy", models="flat", clients=2, batch_size=64, eval_every=9)
+    (row,) = toy.rounds(1)
+    assert row["upload_floats"] == row["download_floats"] == 2 * 924_708

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
-import numpy as np
 import protofl as pf
-import pytest
 import torch
 from protofl.dry_step.step import dry_step
 from protofl.testing import toy as toyfed
-from protofl.views.server import Server
 from protofl_plugins.models.cnn import CNN4
 from torch import nn
 
@@ -114,51 +111,8 @@ class Toy(toyfed.Toy):
         return [{*self.client(i).train.y.tolist()} for i in range(self.plan.info.num_clients)]
 
 
-def without(row, keys):
-    """A line of the record without some of its entries."""
-    return {key: value for key, value in row.items() if key not in keys}
-
-
-def declared(payload, names):
-    """Whether every key of a payload is among the declared ones."""
-
-    def fits(key):
-        return key in names or any(n.endswith("/…") and key.startswith(n[:-1]) for n in names)
-
-    return all(fits(key) for key in payload)
-
-
 ONE_CLASS = {"partition": "pathological", "parts": {"partition": {"classes_per_client": 1}}}
 """Clients of one class each."""
-
-
-def check_contract(method, data_dir, set=None, **options):
-    """What holds for every method that shares something.
-
-    Declared keys travel and no others, all declared terms are there in the second round, a run
-    repeats itself to the bit, and a download may be asked for at any time.
-    """
-    toy, again = (Toy(method, data_dir, set, **options) for _ in range(2))
-    instance = toy.plan.composition.members[method].instance
-    toy.rounds(2), again.rounds(2)
-    for kept, names in ((toy.up, instance.uploads), (toy.down, instance.downloads)):
-        assert all(declared(payload, names) for payload in kept.values())
-        seen = {key for payload in kept.values() for key in payload}
-        for name in names:
-            assert any(declared([key], [name]) for key in seen) or "buffer" in name, name
-    terms = instance.terms if hasattr(instance, "terms") else {"ce": ""}
-    assert list(toy.lines[1]["loss_terms"]) == sorted(terms)
-    for ours, theirs in zip(toy.lines, again.lines, strict=True):
-        assert without(ours, FREE) == without(theirs, FREE)
-    # Downloads may be asked for at any time, and leave no trace.
-    before = {k: v.clone() for k, v in toy.knowledge.items()}
-    view = Server(toy.federation.server, method)
-    first = instance.download_payload(server=view, client_id=0)
-    second = instance.download_payload(server=view, client_id=0)
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[k], second[k]) for k in first)
-    assert all(torch.equal(before[k], v) for k, v in toy.knowledge.items())
-    return toy
 
 
 def client(config, **values):
@@ -175,54 +129,3 @@ def batch_of(count, num_classes, feature_dim, seed=0):
     p = torch.randn(count, num_classes, generator=generator, dtype=torch.float64)
     output = pf.Output(z.requires_grad_(), p.requires_grad_())
     return pf.Batch(x, y, torch.arange(count)), output
-
-
-def improves(method, tmp_path, data_dir, **options):
-    """Two rounds on the digits, split evenly over four clients: far better than chance, 0.1."""
-    chosen = {"rounds": 2, "batch_size": 20, "lr": 0.05, "clients": 4}
-    chosen |= {"local_epochs": 1, "momentum": 0.0, "clip": 0.0} | options
-    result = pf.run(
-        method,
-        models="htcnn8",
-        partition="iid",
-        backend="local",
-        dry_step=False,
-        checkpoint_every=0,
-        data_dir=data_dir,
-        out=tmp_path / "run",
-        **chosen,
-    )
-    assert result.summary["majority_accuracy"] < 0.2
-    assert result.summary["final_test_accuracy"] > 0.4
-    return result
-
-
-def same_everywhere(method, tmp_path, data_dir, **options):
-    """A worker process, and a run that was interrupted, give the same to the last bit."""
-    generator = np.random.default_rng(0)
-    images = generator.integers(0, 256, (80, 28, 28), dtype=np.uint8)
-    np.savez(tmp_path / "few.npz", x_train=images, y_train=np.arange(80) % 4)
-    chosen = {
-        "models": "htcnn8",
-        "dataset": f"npz:{tmp_path / 'few.npz'}",
-        "clients": 2,
-        "rounds": 3,
-        "workers": 1,
-        "dry_step": False,
-        "data_dir": data_dir,
-    } | options
-
-    def stop(event):
-        if isinstance(event, pf.events.RoundStarted) and event.round == 2:
-            raise KeyboardInterrupt
-
-    plain = pf.run(method, backend="local", out=tmp_path / "plain", **chosen)
-    with pytest.raises(KeyboardInterrupt):
-        pf.run(method, backend="local", out=tmp_path / "resumed", progress=stop, **chosen)
-    resumed = pf.run(out=tmp_path / "resumed", resume=True, backend="process", workers=1)
-    rows = [[without(row, FREE) for row in result.record] for result in (plain, resumed)]
-    assert rows[0] == rows[1]
-    assert len(rows[0]) == 3
-
-
-FREE = ("seconds", "time")

@@ -9,7 +9,6 @@ import protofl as pf
 import pytest
 import torch
 import torchvision.models as tv
-from slowness import quick
 from torch import nn
 
 C, K = 100, 512
@@ -28,7 +27,6 @@ NATIVE = {
     **{"resnet11": 256, "resnet20": 256, "resnet29": 256},
     **{f"htcnn8-{i}": 512 for i in range(1, 9)},
 }
-LARGE = {"resnet101", "resnet152", "vit_b_16", "vit_b_32"}
 POSITIONS = {"vit_b_16": (197, 5), "vit_b_32": (50, 2)}  # at 224 and at 32 pixels
 
 
@@ -49,17 +47,24 @@ def parameters(module):
 
 
 def images(batch, channels, side):
-    return torch.randn(batch, channels, side, side, generator=torch.Generator().manual_seed(0))
+    return torch.linspace(-2, 2, batch * channels * side**2).view(batch, channels, side, side)
 
 
 def test_this_file_knows_every_architecture(architectures):
     assert set(architectures) == set(NATIVE)
 
 
-@pytest.mark.parametrize("name", quick(NATIVE, *(NATIVE.keys() - LARGE)))
+@pytest.mark.parametrize("name", NATIVE)
 def test_one_architecture(architectures, name):
-    """Its native width, K features, its parameter count and a gradient for every parameter."""
-    architecture = architectures[name]
+    """Its native width, K features, its parameter count and a gradient for every parameter.
+
+    Large ones are built without memory: what they compute is torchvision's.
+    """
+    with torch.device("meta" if name in IMAGENET else "cpu"):
+        check(architectures[name], name)
+
+
+def check(architecture, name):
     model = architecture.build(pf.SampleSpec((3, 32, 32)), C, K)
     assert isinstance(model, pf.SplitModel)
     assert architecture.eval_batch >= 32
@@ -80,16 +85,18 @@ def test_one_architecture(architectures, name):
         z = model.features(x)
         assert native.flatten(1).shape == (2, NATIVE[name])
         assert z.shape == (2, K)
-        torch.testing.assert_close(model(x), model.head(z))
+        if x.device.type == "cpu":
+            torch.testing.assert_close(model(x), model.head(z))
         assert model(x).shape == (2, C)
 
     model.train()
     if architecture.channels_last:
         model.to(memory_format=torch.channels_last)
         x = x.contiguous(memory_format=torch.channels_last)
-    nn.functional.cross_entropy(model(x), torch.tensor([0, 1])).backward()
+    nn.functional.cross_entropy(model(x), torch.arange(2)).backward()
     for key, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.isfinite().all(), key
+        assert parameter.grad is not None, key
+        assert parameter.grad.is_meta or parameter.grad.isfinite().all(), key
 
 
 def test_cnn4_has_the_published_parameters(architectures):
@@ -114,8 +121,8 @@ def test_plain_cnns_take_the_images_as_they_are(architectures, side, channels):
     "name", "googlenet mobilenet_v2 resnet4 resnet10 resnet18 resnet50 resnet20 vit_b_32".split()
 )
 def test_larger_images(architectures, name):
-    model = architectures[name].build(pf.SampleSpec((3, 64, 64)), 10, 512).eval()
-    with torch.inference_mode():
+    with torch.device("meta"), torch.inference_mode():
+        model = architectures[name].build(pf.SampleSpec((3, 64, 64)), 10, 512).eval()
         assert model.features(images(2, 3, 64)).shape == (2, 512)
 
 

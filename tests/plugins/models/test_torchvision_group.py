@@ -51,16 +51,17 @@ def test_every_classifier_of_torchvision_has_a_name(group):
 )
 def test_extractors(group, name, native, dropouts):
     (architecture,) = named(group, name)
-    model = architecture.build(pf.SampleSpec((3, 32, 32)), 10, 512)
-    assert model.training
-    assert isinstance(model.head, nn.Linear)
-    if dropouts is not None:
-        assert sum(isinstance(m, nn.Dropout) for m in model.modules()) == dropouts
-    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    assert model.eval().extractor(x).shape == (2, native)
-    assert model.features(x).shape == (2, 512)
-    nn.functional.cross_entropy(model.train()(x), torch.tensor([0, 1])).backward()
-    assert all(p.grad is not None for p in model.parameters())
+    with torch.device("meta"):  # what they compute is torchvision's
+        model = architecture.build(pf.SampleSpec((3, 32, 32)), 10, 512)
+        assert model.training
+        assert isinstance(model.head, nn.Linear)
+        if dropouts is not None:
+            assert sum(isinstance(m, nn.Dropout) for m in model.modules()) == dropouts
+        x = torch.zeros(2, 3, 32, 32)
+        assert model.eval().extractor(x).shape == (2, native)
+        assert model.features(x).shape == (2, 512)
+        nn.functional.cross_entropy(model.train()(x), torch.arange(2)).backward()
+        assert all(p.grad is not None for p in model.parameters())
 
 
 def test_a_net_that_is_in_a_group_runs_by_the_same_rules(group, groups):
@@ -116,8 +117,9 @@ def test_image_side_that_a_net_refuses(group, name, side, near):
 
 def test_inception_at_its_smallest_side(group):
     (architecture,) = named(group, "inception_v3")
-    model = architecture.build(pf.SampleSpec((3, 75, 75)), 10, 512)
-    assert model(torch.zeros(2, 3, 75, 75)).shape == (2, 10)
+    with torch.device("meta"):
+        model = architecture.build(pf.SampleSpec((3, 75, 75)), 10, 512)
+        assert model(torch.zeros(2, 3, 75, 75)).shape == (2, 10)
 
 
 def test_no_linear_last_layer(group):

@@ -362,8 +362,13 @@ def test_what_does_not_go_together_is_refused_before_training(tmp_path, few, opt
 # --- in a run -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["fedproto", "fedtgp", "fedgh", "feddistill"])
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize(
+    ("method", "attack"),
+    [
+        *(("fedproto", attack) for attack in ATTACKS),
+        *((method, "alie") for method in ("fedtgp", "fedgh", "feddistill")),
+    ],
+)
 def test_the_gate_has_nothing_against_attacks(federation, method, attack):
     """With --on-bad-upload stop, the default: all are inside the rules."""
     lines = federation(attack, method=method).rounds(3)

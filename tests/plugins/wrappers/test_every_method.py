@@ -7,6 +7,7 @@ import pytest
 from protofl.discovery.registry import Registry
 from protofl.dry_step.step import dry_step
 from protofl.testing import toy
+from slowness import KINDS, quick
 
 METHODS = [
     plugin.name
@@ -28,7 +29,7 @@ def public(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", quick(METHODS, *KINDS))
 def test_it_runs_with_encoded_payloads(method, public):
     models = toy.group(toy.NORM) if method in ("fedavg", "fedprox") else None
     sizes = {}
