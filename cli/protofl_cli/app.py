@@ -34,8 +34,7 @@ from protofl_cli.commands import (
 from protofl_cli.interrupts import Terminated, interrupted
 from protofl_cli.run_options import with_options
 
-# What a mistake on the command line raises. Newer versions of Typer bring these classes along,
-# older ones take Click's; BadParameter is public in both.
+# Base classes of mistakes on the command line. Typer exports BadParameter, but not them.
 _ClickUsageError: type[Any] = typer.BadParameter.__bases__[0]
 _ClickException: type[Any] = _ClickUsageError.__bases__[0]
 
@@ -106,7 +105,7 @@ def _report(problem: Exception, *, debug: bool) -> int:
     return 1
 
 
-def _usage(problem: Any) -> tuple[str, str, str]:  # noqa: ANN401 - a class of Typer or Click
+def _usage(problem: Any) -> tuple[str, str, str]:  # noqa: ANN401 - a class that Typer does not export
     """What, near and do of a mistake that Typer found."""
     what = str(problem.format_message()).partition(" Did you mean ")[0]
     context, near = getattr(problem, "ctx", None), ""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PANEL = "Sweep"
 
 
-def whole_command() -> Any:  # noqa: ANN401 - a class of Typer or Click
+def whole_command() -> Any:  # noqa: ANN401 - a class that Typer does not export
     """The command with all options."""
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
     app.command("sweep")(with_options(sweep, option_parameters()))
