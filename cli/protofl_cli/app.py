@@ -162,39 +162,44 @@ def start(
         render.plain([text] if text else [])
 
 
-app.command("run")(with_options(run.run))
-app.command("reproduce")(reproduce.reproduce)
-app.command("sweep")(with_options(sweep.sweep))
-app.command("bench")(bench.bench)
-app.command("list-plugins")(list_plugins.list_plugins)
-app.command("show")(show.show)
-app.command("compare")(compare.compare)
-app.command("plot")(plot.plot)
-app.command("report")(report.report)
-app.command("replay")(replay.replay)
-app.command("matrix")(matrix.matrix)
-app.command("watch")(watch.watch)
-app.command("check")(check.check)
-app.command("new-plugin")(new_plugin.new_plugin)
+USE, WRITE, DEVELOP = "Run and inspect", "Write a plugin", "Develop protofl"
 
-partition_app = typer.Typer(help="Look at how data are split over clients.")
-partition_app.command("show")(partition.show)
-app.add_typer(partition_app, name="partition")
-
-data_app = typer.Typer(help="Look at the cached data sets and add to them.")
-data_app.command("list")(data.list_data)
-data_app.command("import")(data.import_data)
-app.add_typer(data_app, name="data")
+app.command("run", rich_help_panel=USE)(with_options(run.run))
+app.command("sweep", rich_help_panel=USE)(with_options(sweep.sweep))
+app.command("reproduce", rich_help_panel=USE)(reproduce.reproduce)
+app.command("watch", rich_help_panel=USE)(watch.watch)
 
 runs_app = typer.Typer(help="List recorded runs, show and remove them.")
 runs_app.command("list")(runs.list_runs)
 runs_app.command("show")(runs.show_runs)
 runs_app.command("rm")(runs.remove_runs)
-app.add_typer(runs_app, name="runs")
+app.add_typer(runs_app, name="runs", rich_help_panel=USE)
+
+app.command("report", rich_help_panel=USE)(report.report)
+app.command("compare", rich_help_panel=USE)(compare.compare)
+app.command("plot", rich_help_panel=USE)(plot.plot)
+app.command("replay", rich_help_panel=USE)(replay.replay)
+app.command("list-plugins", rich_help_panel=USE)(list_plugins.list_plugins)
+app.command("show", rich_help_panel=USE)(show.show)
+
+data_app = typer.Typer(help="Look at the cached data sets and add to them.")
+data_app.command("list")(data.list_data)
+data_app.command("import")(data.import_data)
+app.add_typer(data_app, name="data", rich_help_panel=USE)
+
+partition_app = typer.Typer(help="Look at how data are split over clients.")
+partition_app.command("show")(partition.show)
+app.add_typer(partition_app, name="partition", rich_help_panel=USE)
 
 generator_app = typer.Typer(help="Train image generators for the server.")
 generator_app.command("train")(generator.train)
-app.add_typer(generator_app, name="generator")
+app.add_typer(generator_app, name="generator", rich_help_panel=USE)
+
+app.command("new-plugin", rich_help_panel=WRITE)(new_plugin.new_plugin)
+app.command("check", rich_help_panel=WRITE)(check.check)
+
+app.command("bench", rich_help_panel=DEVELOP)(bench.bench)
+app.command("matrix", rich_help_panel=DEVELOP)(matrix.matrix)
 
 
 def _terminated(number: int, frame: object) -> None:

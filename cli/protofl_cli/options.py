@@ -79,6 +79,11 @@ def plain_type(annotation: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any type
     return (annotation,)
 
 
+def choices(types: Sequence[Any]) -> list[Any]:
+    """Return the values of the ``Literal`` types among the types of an option."""
+    return [value for kind in types if get_origin(kind) is Literal for value in get_args(kind)]
+
+
 def value_range(field: FieldInfo) -> str:
     """What an option takes: ``≥ 1``, ``0 … 1``, ``sgd | adam``."""
     words = []

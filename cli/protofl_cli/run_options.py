@@ -1,7 +1,7 @@
-"""The options of ``protofl run``: those of `protofl.plan.settings`, read from there.
+"""Options of ``protofl run`` and ``protofl sweep``, made from their declarations.
 
-They are read when the command is called: pydantic, which holds them, takes a third of the time in
-which the other commands are done.
+`protofl.options.table` is imported when one of these commands is called: importing pydantic takes a
+third of the time in which the other commands are done.
 """
 
 from __future__ import annotations
@@ -14,195 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
-from protofl_cli.options import number, plain_type, value_range, value_text
-
-PANELS: dict[str, tuple[str, ...]] = {
-    "Federation": (
-        "models",
-        "dataset",
-        "subset",
-        "partition",
-        "clients",
-        "participation",
-        "selection",
-        "participants_from",
-        "unseen",
-        "fine_tune",
-        "join_round",
-        "malicious",
-        "world",
-        "deadline",
-        "over_select",
-        "rounds",
-        "generator",
-    ),
-    "Local training": (
-        "local_epochs",
-        "batch_size",
-        "optimizer",
-        "lr",
-        "lr_schedule",
-        "momentum",
-        "weight_decay",
-        "clip",
-        "feature_dim",
-        "drop_last",
-        "shuffle",
-        "augment",
-        "precision",
-        "public",
-    ),
-    "Composition": ("options", "use", "add", "drop", "wrappers", "block", "classes"),
-    "Repetition": ("seed", "trials", "hold_split", "same_init", "deterministic"),
-    "Machine": (
-        "device",
-        "engine",
-        "backend",
-        "workers",
-        "client_store",
-        "server_threads",
-        "job_limit",
-        "data_dir",
-    ),
-    "Record and screen": (
-        "validation",
-        "eval_every",
-        "eval_clients",
-        "checkpoint_every",
-        "keep",
-        "on_bad_upload",
-        "upload_limit",
-        "upload_bound",
-        "on_lost_client",
-        "min_clients",
-        "dry_step",
-        "measure",
-        "metrics",
-        "observe",
-        "observe_every",
-        "observe_samples",
-        "observe_limit",
-        "record_uploads",
-        "track",
-        "track_group",
-        "track_wait",
-        "profile",
-    ),
-}
-"""Where each option stands in the help; a test holds it against `Settings`."""
-
-OTHER_NAMES = {"options": "set", "wrappers": "with", "classes": "class"}
-"""Settings whose option has another name."""
-
-METAVAR = {
-    "models": "GROUP",
-    "dataset": "NAME[:PATH]",
-    "subset": "N|1/N",
-    "validation": "SHARE",
-    "unseen": "SHARE|N",
-    "join_round": "N[:SHARE][,…]",
-    "partition": "NAME",
-    "optimizer": "NAME",
-    "lr_schedule": "NAME",
-    "precision": "NAME",
-    "public": "N|npz:PATH|none",
-    "options": "[NAME.]KEY=VALUE",
-    "use": "HOOK=METHOD",
-    "add": "local_loss=METHOD.TERM|HOOK=METHOD",
-    "drop": "local_loss.TERM",
-    "wrappers": "WRAPPER",
-    "block": "NAME",
-    "classes": "[KIND/]FILE.py:CLASS",
-    "device": "DEVICE",
-    "generator": "NAME[:PATH]",
-    "engine": "NAME",
-    "backend": "NAME",
-    "data_dir": "DIR",
-    "checkpoint_every": "N|off",
-    "keep": "best|last|current",
-    "on_bad_upload": "stop|skip",
-    "on_lost_client": "stop|skip",
-    "participants_from": "RUN",
-    "selection": "NAME[:PATH]",
-    "world": "NAME[:PATH]",
-    "deadline": "SECONDS",
-    "client_store": "memory|disk",
-    "eval_clients": "all|participants",
-    "measure": "NAME[,NAME…]",
-    "metrics": "NAME[,NAME…]",
-    "track": "NAME[,NAME…]",
-    "track_group": "TEXT",
-    "observe": "NAME[,NAME…]",
-    "observe_limit": "MB",
-}
-
-REPEATABLE = {
-    "options": "An option of the method, of NAME (a donor, wrapper, metric or tracker), or of the "
-    "chosen dataset, partition, models, selection, world, engine or backend, the optimizer or the "
-    "schedule",
-    "use": "Take a hook from another method, as that one alone would run it",
-    "add": "Add a loss term of another method, or what its hook sends (upload_payload, "
-    "download_payload) or gives to the server's knowledge (server_aggregate, server_train)",
-    "drop": "Leave a loss term out",
-    "wrappers": "Wrap what is sent, in the order given",
-    "block": "Leave a plugin out: NAME or KIND/NAME, either with @DISTRIBUTION",
-    "classes": "Make a class known that is not installed, under its own name (my-method of "
-    "MyMethod); where a plugin is named, FILE.py:CLASS may stand too",
-}
-
-CHOICES = (
-    "lr_schedule",
-    "precision",
-    "on_bad_upload",
-    "on_lost_client",
-    "client_store",
-    "eval_clients",
-    "keep",
-)
-"""Options whose values are listed."""
-
-WORDS = REPEATABLE | {
-    "dataset": "The data set",
-    "optimizer": "Local optimiser, fresh each round: sgd, adam, or another of torch.optim, with "
-    "--set optimizer.KEY=VALUE",
-    "lr_schedule": "How the learning rate falls from round to round, with --set schedule.KEY=VALUE",
-    "weight_decay": "Weight decay",
-    "subset": "Class-balanced part of the samples for the clients: a share (1/20) or a number",
-    "public": "Public samples to hold out, public images in a file, or none",
-    "feature_dim": "Feature width K",
-    "workers": "Hosts",
-    "device": "Where to compute: auto, cpu, cuda or cuda:N",
-    "backend": "Where hosts live: auto, local, process or another installed one",
-    "on_bad_upload": "What to do about an upload that is not as it should be",
-    "checkpoint_every": "Rounds between checkpoints",
-    "profile": "Print where the time went, and write profile/trace.json for Perfetto or Chrome",
-}
-"""Descriptions, where the one in `Settings` says what the brackets say too."""
-
-DEFAULTS = {
-    "weight_decay": "the optimiser's own, mostly 0",
-    "measure": "none",
-    "metrics": "none",
-    "track": "none",
-    "track_group": "none",
-    "observe": "none",
-    "participants_from": "as --selection says",
-    "world": "none: no virtual time",
-    "deadline": "none",
-    "validation": "none",
-    "unseen": "none",
-    "fine_tune": "10 times --local-epochs",
-    "join_round": "all from the beginning",
-    "clients": "the data set's, otherwise 20",
-    "malicious": "none",
-    "rounds": "the data set's, otherwise 100",
-    "subset": "all",
-    "feature_dim": "the group's, mostly 512",
-    "public": "none, or what the method needs",
-    "workers": "one per core",
-    "data_dir": "PROTOFL_DATA_DIR, otherwise ~/.cache/protofl",
-}
-"""Defaults that depend on something, in words."""
+from protofl_cli import render
+from protofl_cli.options import choices, number, plain_type, value_range, value_text
 
 
 def with_options(
@@ -223,34 +36,58 @@ def with_options(
 
 
 def option_parameters() -> list[inspect.Parameter]:
-    """An option for every field of `Settings`.
+    """Return a parameter for each option of a run that has a flag, and one for ``--help-all``.
 
     None stands for "not given", so that ``--config`` and the plugins' defaults have their turn.
     """
-    return [_option(name, panel) for panel, names in PANELS.items() for name in names]
+    from protofl.options.table import OPTIONS
+
+    found = [_parameter(name) for name, option in OPTIONS.items() if option.panel]
+    return [*found, _as_parameter("help_all", bool, _HELP_ALL)]
 
 
-def _option(name: str, panel: str) -> inspect.Parameter:
-    """The option of one field: its type, and its description, range and default in words."""
-    from protofl.plan.settings import Settings
+def _show_all(context: typer.Context, value: bool) -> None:
+    if not value:
+        return
+    for parameter in context.command.params:
+        parameter.hidden = False  # type: ignore[attr-defined]  # options have it
+    text = context.get_help()  # prints by itself where it has panels
+    render.plain([text] if text else [])
+    raise typer.Exit
 
-    field = Settings.model_fields[name]
-    long = OTHER_NAMES.get(name, name).replace("_", "-")
-    types = plain_type(field.annotation)
-    kind = types[0] if len(types) == 1 and types[0] in (int, float, bool, Path) else str
-    if name in ("checkpoint_every", "subset", "unseen", "validation"):
-        kind = str  # it may be off; it may be a fraction
-    annotation: Any = list[str] | None if name in REPEATABLE else kind | None
-    description = WORDS.get(name, field.description or "")
-    option = typer.Option(
-        f"--{long}/--no-{long}" if kind is bool else f"--{long}",
-        help=f"{description[:1].upper()}{description[1:]} ({_aside(name, kind)})",
-        metavar=METAVAR.get(name),
+
+_HELP_ALL = typer.Option(
+    "--help-all",
+    help="Show all options and exit; --help shows those that are used most.",
+    callback=_show_all,
+    is_eager=True,
+    expose_value=False,
+)
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    """Return the parameter of one option: its flag, type and help."""
+    from protofl.options.settings import Settings
+    from protofl.options.table import OPTIONS, flag_of, is_repeatable, reads_text
+
+    option, types = OPTIONS[name], plain_type(Settings.model_fields[name].annotation)
+    plain = len(types) == 1 and types[0] in (int, float, bool, Path) and not reads_text(name)
+    kind = types[0] if plain else str
+    flag = flag_of(name)
+    made = typer.Option(
+        f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
+        help=f"{option.help} ({_aside(name, kind)})",
+        metavar=option.metavar or "|".join(map(str, choices(types))) or None,
         show_default=False,
-        rich_help_panel=panel,
+        rich_help_panel=option.panel,
+        hidden=not option.common,
     )
+    return _as_parameter(flag[2:], list[str] | None if is_repeatable(name) else kind | None, made)
+
+
+def _as_parameter(name: str, annotation: Any, option: Any) -> inspect.Parameter:  # noqa: ANN401
     return inspect.Parameter(
-        f"{long}_".replace("-", "_"),
+        f"{name}_".replace("-", "_"),
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
         default=None,
         annotation=Annotated[annotation, option],
@@ -258,14 +95,15 @@ def _option(name: str, panel: str) -> inspect.Parameter:
 
 
 def _aside(name: str, kind: type) -> str:
-    """What stands in brackets: the range, and the default."""
-    from protofl.plan.settings import Settings
+    """Return the range and the default of an option, or that it is repeatable."""
+    from protofl.options.settings import Settings
+    from protofl.options.table import OPTIONS, is_repeatable
 
-    field = Settings.model_fields[name]
-    if name in REPEATABLE:
+    field, option = Settings.model_fields[name], OPTIONS[name]
+    if is_repeatable(name):
         return "repeatable"
-    limits = value_range(field)
-    parts = [limits] if kind in (int, float) or (" | " in limits and name in CHOICES) else []
+    named = option.metavar and choices(plain_type(field.annotation))
+    parts = [value_range(field)] if kind in (int, float) or named else []
     if field.is_required():
         return "; ".join([*parts, "needed"])
     value = field.get_default()
@@ -273,4 +111,4 @@ def _aside(name: str, kind: type) -> str:
         usual = "yes" if value else "no"
     else:
         usual = number(value) if isinstance(value, (int, float)) else value_text(value)
-    return "; ".join([*parts, f"default: {DEFAULTS.get(name, usual)}"])
+    return "; ".join([*parts, f"default: {option.usual or usual}"])

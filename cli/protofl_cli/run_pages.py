@@ -46,15 +46,13 @@ def _rounds(run: Run) -> str:
 
 def _options(run: Run) -> list[str]:
     """The options of the run that differ from the list's defaults, and those of its plugins."""
-    from protofl.plan.settings import Settings
+    from protofl.options.table import EXTENT, OPTIONS, default_values, flag_of
 
-    named = {"method", "models", "dataset", "seed", "trials", "rounds", "options", "recipe"}
-    usual = {key: field.get_default(call_default_factory=True) for key, field in _fields(Settings)}
-    given = {k: v for k, v in run.config.items() if k in usual and k not in named}
+    usual, elsewhere = default_values(), {*EXTENT, "options", "recipe", "data_dir", "dataset"}
     own = [
-        f"--{key.replace('_', '-')} {_text(value)}"
-        for key, value in given.items()
-        if value != usual[key] and key != "data_dir"
+        f"{flag_of(key)} {_text(value)}"
+        for key, value in run.config.items()
+        if key in OPTIONS and key not in elsewhere and value != usual.get(key, value)
     ]
     of_plugins = [
         f"{owner}: " + " ".join(f"{k}={value_text(v)}" for k, v in values.items())
@@ -62,10 +60,6 @@ def _options(run: Run) -> list[str]:
         if values
     ]
     return [" ".join(own) or "all as usual", *of_plugins]
-
-
-def _fields(settings: Any) -> Any:  # noqa: ANN401 - a class of pydantic's
-    return settings.model_fields.items()
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - an option's value

@@ -37,6 +37,8 @@ def _below(context: Any) -> Iterator[Any]:  # noqa: ANN401 - a class of Typer or
         # As the command line finds it: `run` gets its options only when it is called.
         _, command, _ = group.resolve_command(context, [name])
         inner = command.make_context(name, [], parent=context, resilient_parsing=True)
+        for parameter in command.params:
+            parameter.hidden = False  # those that only --help-all shows
         yield from _below(inner) if hasattr(command, "list_commands") else (inner,)
 
 

@@ -10,7 +10,7 @@ from protofl.plugin.choice import choose
 from protofl.discovery.registry import Registry
 from protofl.data.spec import in_words
 from protofl.plan.inputs import kinds_of
-from protofl.plan.settings import CHOOSING
+from protofl.options.table import CHOOSING
 from protofl.wire.vocabulary import VOCABULARY, find_key
 from protofl_cli.options import value_range, value_text
 from site_text import code, first_line, table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,8 @@ import protofl
 import protofl_cli
 import pytest
 from protofl.discovery.registry import Registry
-from protofl.plan.settings import Settings
+from protofl.options.table import OPTIONS, flag_of
 from protofl_cli.commands.run import whole_command
-from protofl_cli.run_options import OTHER_NAMES, PANELS
 
 PACKAGE = Path(protofl_cli.__file__).parent
 
@@ -24,7 +24,7 @@ PACKAGE = Path(protofl_cli.__file__).parent
 def test_does_not_import_torch(words):
     heavy = {"torch", "numpy", "sklearn", "matplotlib", "protofl_plugins"}
     if words[0] not in ("run", "sweep"):
-        heavy |= {"protofl.plan.settings", "protofl.options.declared"}
+        heavy |= {"protofl.options.settings", "protofl.options.declared"}
     heavy |= {"pydantic"} if words == ["--help"] else set()  # new versions of Typer parse with it
     heavy |= {"rich"} if words == ["list-plugins", "--names"] else set()
     code = f"""
@@ -111,18 +111,29 @@ def test_every_setting_has_its_option_and_the_reverse():
         "--reuse",
         "--quiet",
         "--debug",
+        "--help-all",
     }
     # The recipe is given as METHOD, and `Settings` holds where it came from.
-    names = Settings.model_fields.keys() - {"method", "recipe"}
-    long = {OTHER_NAMES.get(name, name).replace("_", "-") for name in names}
-    assert flags - {"--help", "-h"} == {f"--{name}" for name in long} | own
-    placed = [name for names in PANELS.values() for name in names]
-    assert sorted(placed) == sorted(names)
+    placed = {name for name, option in OPTIONS.items() if option.panel}
+    assert placed == OPTIONS.keys() - {"method", "recipe"}
+    assert flags - {"--help", "-h"} == {flag_of(name) for name in placed} | own
+
+
+def test_help_shows_the_options_that_are_used_most(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    flags = {flag_of(name): option.common for name, option in OPTIONS.items() if option.panel}
+    few, every = (
+        set(re.findall(r"^│ +(--[\w-]+)", cli("run", words).output, re.MULTILINE))
+        for words in ("--help", "--help-all")
+    )
+    assert few & flags.keys() == {flag for flag, common in flags.items() if common}
+    assert len(few - {"--help", "--help-all", "--debug"}) == 30
+    assert flags.keys() <= every and few <= every
 
 
 def test_help_of_run_says_ranges_and_defaults(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    output = cli("run", "--help").output
+    output = cli("run", "--help-all").output
     for words in (
         "> 0, ≤ 1; default: 1",
         "constant | step | cosine | exponential; default: constant",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import protofl as pf
 from protofl.batch import events
 from protofl.batch.wanted import Wanted
+from protofl.options.written import parse_options
 from protofl.program.naming import requested
-from protofl.request.options import parse_options
 from protofl.request.request import Request
 from runtime_toys import GIVEN, without_times
 from torch.nn.functional import cross_entropy

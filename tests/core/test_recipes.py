@@ -190,6 +190,31 @@ def test_what_is_saved_can_be_run_and_published(publish, tmp_path, monkeypatch):
     assert without_times(third.record) == without_times(first.record)
 
 
+def test_a_recipe_keeps_neither_what_is_measured_nor_what_is_observed(tmp_path, monkeypatch):
+    install(monkeypatch)
+    path = tmp_path / "mine.toml"
+    recorded = {
+        "measure": ["train-accuracy"],
+        "metrics": ["ece"],
+        "observe": ["prototypes"],
+        "observe_every": 2,
+        "observe_samples": 3,
+        "observe_limit": 10,
+        "record_uploads": True,
+    }
+    own = {"lambda": "0.5", "ece.bins": "5"}
+    out = tmp_path / "run"
+    train("fedproto", out, save_recipe=path, validation="1/4", set=own, **recorded)
+    saved = parse_toml(path.read_text())
+    assert not saved.keys() & recorded.keys()
+    assert saved["validation"] == "1/4" and saved["rounds"] == 2
+    assert saved["set"] == {"fedproto.lambda": 0.5}
+    again = pf.run(config=path, out=tmp_path / "again", data_dir=out, device="cpu")
+    assert [row["train_loss"] for row in again.record] == [
+        row["train_loss"] for row in pf.load_run(out).rows
+    ]
+
+
 def test_json_is_as_good_as_toml(tmp_path):
     options = {"method": "fedsa", "lr": 0.5, "drop": ["mcl"], "options": {"fedsa": {"alpha": 1}}}
     for name in ("r.toml", "r.json"):

@@ -12,8 +12,8 @@ import torch
 from protofl.files.checked import Check
 from protofl.files.lines import Journal
 from protofl.machine.facts import machine_facts
+from protofl.options.written import options_in
 from protofl.plan.plan import Plan
-from protofl.request.options import options_in
 from runtime_toys import DATA, install, train, without_times
 
 LINE = {

@@ -7,8 +7,8 @@ import json
 import protofl as pf
 import pytest
 from protofl.errors import unknown
+from protofl.options.written import as_typed
 from protofl.program.naming import requested
-from protofl.request.options import as_typed
 from protofl.request.request import read_request
 
 

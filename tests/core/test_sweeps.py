@@ -13,6 +13,7 @@ import protofl as pf
 import pytest
 from protofl.batch import events
 from protofl.batch.batch import Batch
+from protofl.options.table import OPTIONS
 from protofl.sweeps.axes import at_point, located, number_of_points, points_of, read_axes
 from protofl.sweeps.results import Done, PointResult, SweepResult, figure_of
 from protofl.sweeps.start import begin, new_folder, planned, resume
@@ -67,15 +68,52 @@ def test_an_axis_that_is_none(text, said):
         (["rouns=1,2"], "'rouns'", "'rounds'"),
         (["lamda=1,2"], "'lamda'", "'lambda'"),
         (["run.lamda=1"], "'lamda'", ""),
-        (["workers=1,2"], "no axis", "results don't depend on it"),
-        (["seed=1,2"], "no axis", "--trials"),
-        (["wrappers=a,b"], "no axis", "recipes"),
+        (["seed=1,2"], "cannot be an axis", "--trials"),
+        (["wrappers=a,b"], "cannot be an axis", "recipes"),
+        (["hold-split=true,false"], "cannot be an axis", "--hold-split"),
     ],
 )
 def test_axes_that_can_not_be(fedtgp, texts, said, near):
     with pytest.raises(pf.UsageError) as caught:
         axes_of(fedtgp, *texts)
     assert said in caught.value.what and near in caught.value.near + caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("text", "do"),
+    [
+        ("device=cpu,cuda", "give --device once"),
+        ("dry-step=true,false", "give --dry-step once"),
+        ("checkpoint_every=1,off", "give --checkpoint-every once"),
+        ("run.workers=1,2", "give --workers once"),
+        ("observe_every=1,2", "give --observe-every once"),
+        ("metrics=ece,auc", "give --metrics once"),
+        ("backend.address=a,b", "give --set backend.address=… once"),
+        ("ece.bins=5,10", "give --set ece.bins=… once"),
+    ],
+)
+def test_what_changes_no_result_is_no_axis(fedtgp, text, do):
+    """Points that differ only there would be one run."""
+    base = replace(fedtgp, options={**fedtgp.options, "metrics": "ece"})
+    with pytest.raises(pf.UsageError, match="results do not depend on it") as caught:
+        axes_of(base, text)
+    assert caught.value.what.startswith(f"--grid {text}: ") and do in caught.value.do
+
+
+def test_the_nearest_axis_is_named(fedtgp):
+    with pytest.raises(pf.UsageError) as caught:
+        axes_of(fedtgp, "observe_every=1,2")
+    assert caught.value.near == "did you mean eval-every?"
+
+
+def test_every_option_that_changes_a_result_is_an_axis_or_says_what_to_write(fedtgp):
+    for name, option in OPTIONS.items():
+        if option.sweep:
+            assert option.results or name == "rounds"
+            continue
+        with pytest.raises(pf.UsageError, match="cannot be an axis") as caught:
+            axes_of(fedtgp, f"run.{name}=1,2")
+        assert caught.value.do.startswith(("give --", "write --grid", "make recipes"))
 
 
 def test_whose_options_axes_are(fedtgp):

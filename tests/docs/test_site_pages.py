@@ -14,10 +14,9 @@ from protofl import functional, plots
 from protofl.discovery.kinds import KINDS, spec_hooks
 from protofl.discovery.registry import Registry
 from protofl.options.declared import Config, option_names
-from protofl.plan.settings import CHOOSING, Settings
+from protofl.options.table import CHOOSING, OPTIONS, flag_of
 from protofl.wire.vocabulary import VOCABULARY, find_key
 from protofl_cli.app import app
-from protofl_cli.run_options import OTHER_NAMES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -166,8 +165,8 @@ def test_every_option_has_its_names_default_and_meaning(path, page):
 
 def test_the_run_command_has_all_settings(page):
     text = section(page("reference/cli.md"), "## protofl run")
-    for name in set(Settings.model_fields) - {"method", "recipe"}:
-        assert f"`--{OTHER_NAMES.get(name, name).replace('_', '-')}`" in text
+    for name in (name for name, option in OPTIONS.items() if option.panel):
+        assert f"`{flag_of(name)}`" in text
     assert "| `--lr-schedule` | `constant` \\| `step` \\| `cosine` \\| `exponential` |" in text
     assert (
         "| `--clients` | `N`, 1 … 10,000,000 | the data set's, otherwise 20 | Clients M |" in text

@@ -150,9 +150,10 @@ def _target(out: Path | None, force: bool) -> Path | None:
 
 def _share(text: str) -> float:
     """What ``--subset`` says, as a run reads it."""
-    from protofl.plan.settings import build
+    from protofl.options.table import validated
 
-    return build({"method": "", "models": "", "subset": text}).subset
+    share: float = validated("subset", text)
+    return share
 
 
 def _make(
@@ -171,14 +172,13 @@ def _make(
     from protofl.data.splitting import kept_split, make_split, number_of_clients
     from protofl.discovery.registry import Registry
     from protofl.files.folders import default_data_dir
+    from protofl.options.table import default_values
     from protofl.plan.inputs import load_data
-    from protofl.plan.settings import Settings
     from protofl.plugin.choice import choose
 
     registry = Registry(block)
     chosen = choose(registry, "dataset", dataset, options["dataset"])
-    usual = {key: field.default for key, field in Settings.model_fields.items()}
-    usual |= getattr(chosen.plugin, "defaults", {})
+    usual = default_values() | getattr(chosen.plugin, "defaults", {})
     name = partition or usual["partition"]
     partitioner = choose(registry, "partitioner", name, options["partition"])
     folder = (data_dir or default_data_dir()).expanduser().absolute()

@@ -59,6 +59,7 @@ def run(
             help="Write the options given as a recipe, .toml or .json, once the dry step has "
             "passed.",
             rich_help_panel="Record and screen",
+            hidden=True,
         ),
     ] = None,
     resume: Annotated[
@@ -77,12 +78,16 @@ def run(
             help="A folder of runs: where one in it is this run already, its table is printed; one "
             "with fewer rounds goes on; otherwise the run is begun in it.",
             rich_help_panel="Record and screen",
+            hidden=True,
         ),
     ] = None,
     quiet: Annotated[
         bool,
         typer.Option(
-            "--quiet", help="Print the last table only.", rich_help_panel="Record and screen"
+            "--quiet",
+            help="Print the last table only.",
+            rich_help_panel="Record and screen",
+            hidden=True,
         ),
     ] = False,
     debug: Debug = False,
@@ -137,11 +142,11 @@ def _title(request: Request) -> str:
     """The run in a line, as far as it is known before torch and the plugins are loaded."""
     if request.resume:
         return f"resuming {request.out}"
-    from protofl.plan.settings import Settings
+    from protofl.options.table import default_values
 
     given = request.options
     name = given.get("recipe", {}).get("name", given["method"])
-    data = given.get("dataset", Settings.model_fields["dataset"].default)
+    data = given.get("dataset", default_values()["dataset"])
     return f"{name} · {given['models']} · {data}"
 
 

@@ -140,7 +140,7 @@ def _config(found: type) -> type[Config]:
 
 def _options(kind: str, plugin: str, found: type) -> None:
     from protofl.options.declared import VariantConfig, option_names
-    from protofl.plan.settings import CHOOSING
+    from protofl.options.table import CHOOSING
 
     config = _config(found)
     deviations = config.deviations if issubclass(config, VariantConfig) else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from protofl.batch.wanted import of_values
 from protofl.dry_step.step import dry_step
 from protofl.errors import ProtoflError
 from protofl.machine.idle import Idle
+from protofl.options.table import EXTENT, OPTIONS
 from protofl.participation.taking_part import check_participation
 from protofl.plan.plan import Plan
 from protofl.recorded.once import once
@@ -100,7 +101,7 @@ class Doing:
             "scores_server": _scores_server(plan),
         }
         if done < whole:
-            alike = _without(request.options, "seed", "trials", "rounds")
+            alike = _without(request.options, EXTENT)
             if s.dry_step and alike not in self._dry:
                 dry_step(plan)
                 self._dry.add(alike)
@@ -111,7 +112,7 @@ class Doing:
 
     def _pace(self, plan: Plan, options: Mapping[str, Any]) -> dict[str, float]:
         """Seconds of steps, measured once for runs in which they are the same."""
-        alike = _without(options, *SAME_STEP)
+        alike = _without(options, [n for n, option in OPTIONS.items() if not option.step_time])
         if alike not in self._paces:
             self._paces[alike] = pace(plan)
         return self._paces[alike]
@@ -148,7 +149,7 @@ class Doing:
             run = once(request, runs, progress=follow, idle=self._idle)
         except Stopped:
             return {"state": "stopped"}
-        about = {key: run.config[key] for key in ("seed", "rounds", "trials")}
+        about = {key: run.config[key] for key in EXTENT}
         return {"state": "finished", "folder": str(run.folder), "reused": not trained, **about}
 
     def _row(self, row: Mapping[str, Any], *, asks: bool, before: bool = False) -> None:
@@ -162,26 +163,6 @@ class Doing:
         self._tell({"note": line})
 
 
-SAME_STEP = (
-    "seed",
-    "trials",
-    "hold_split",
-    "rounds",
-    "clients",
-    "participation",
-    "partition",
-    "selection",
-    "local_epochs",
-    "lr",
-    "lr_schedule",
-    "momentum",
-    "weight_decay",
-    "eval_every",
-    "options",
-)
-"""Options that hardly change what a mini-batch takes."""
-
-
 def _scores_server(plan: Plan) -> bool:
     """Whether a record may have the server's accuracy."""
     is_scored = plan.composition.has("global_models") and plan.split(0).global_test is not None
@@ -189,8 +170,7 @@ def _scores_server(plan: Plan) -> bool:
 
 
 def _asked(plan: Plan) -> dict[str, int]:
-    s = plan.settings
-    return {"seed": s.seed, "rounds": s.rounds, "trials": s.trials}
+    return {key: getattr(plan.settings, key) for key in EXTENT}
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,7 +178,7 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in row.items() if v is None or isinstance(v, (int, float, str))}
 
 
-def _without(options: Mapping[str, Any], *keys: str) -> str:
+def _without(options: Mapping[str, Any], keys: Collection[str]) -> str:
     """Options without some of them, as a text by which equal ones are found."""
     kept = {key: value for key, value in options.items() if key not in keys}
     return json.dumps(kept, sort_keys=True, default=str)

@@ -20,7 +20,7 @@ from protofl.data.dataset import Dataset
 from protofl.errors import UsageError
 from protofl.files.folders import default_data_dir
 from protofl.files.numbers import finite
-from protofl.request.options import merge_options
+from protofl.options.written import merge_options
 
 Progress = Callable[[str, dict[str, Any]], None]
 
@@ -43,7 +43,7 @@ class Request:
         fresh: Whether every measure starts both loops anew, rather than going on with them.
         data: A folder with data files; None to take data sets by name.
         datasets: Where data come from, by the cases' words for them; wins over ``data``.
-        options: Options of all runs (`protofl.plan.settings`), which win over the cases'.
+        options: Options of all runs (`protofl.options.settings`), which win over the cases'.
         clients: Clients in place of the cases'.
         samples: Training samples of a client in place of the cases'.
         data_dir: The cache of data sets.

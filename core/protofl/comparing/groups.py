@@ -15,6 +15,7 @@ from protofl.errors import UsageError
 from protofl.files.checked import read_json
 from protofl.folder.reading import runs_below
 from protofl.folder.result import Result
+from protofl.options.table import EXTENT
 from protofl.recorded.run import Run, load_run
 
 Given: TypeAlias = "Run | Result | str | Path"
@@ -65,8 +66,7 @@ def _opened(runs: Given | Iterable[Given]) -> list[Run]:
     for one in each:
         found += runs_in(one)
     # Parts of one folder, of fewer trials or rounds, are other runs.
-    parts = ("seed", "trials", "rounds")
-    once = {(r.folder.absolute(), *(r.config.get(key) for key in parts)): r for r in found}
+    once = {(r.folder.absolute(), *(r.config.get(key) for key in EXTENT)): r for r in found}
     return list(once.values())
 
 

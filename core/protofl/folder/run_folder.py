@@ -27,9 +27,7 @@ from protofl.files.tables import unchanged_table
 from protofl.files.tensors import Packed, read_tensors, write_tensors
 from protofl.folder.places import check_free
 from protofl.folder.reading import CONFIG, METRICS, OWN, SUMMARY
-
-EXTENDED = ("rounds", "trials")
-"""Options of which a run that goes on may have more."""
+from protofl.options.table import EXTENDED
 
 
 @dataclass

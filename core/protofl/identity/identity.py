@@ -23,34 +23,19 @@ from pydantic import ValidationError
 from protofl.machine.facts import recorded_facts
 from protofl.optim.given import training_options
 from protofl.options.declared import Config
+from protofl.options.table import CHOOSING, OPTIONS, default_values, flag_of
 from protofl.plan.plan import Plan
-from protofl.plan.settings import CHOOSING, Settings
 from protofl.plan.steps import parts_of
 from protofl.sources.loading import UNKNOWN
 
 DIGITS = 16
 """Hexadecimal digits of an identity; names of folders have the first eight."""
 
-SEEDED = ("seed", "trials", "rounds")
-"""What two runs of one identity may have others of: they share trials and rounds."""
+RECORDING = tuple(name for name, option in OPTIONS.items() if option.affects == "record")
+"""Options by which more is recorded; all other results stay the same."""
 
-MACHINE = frozenset(
-    "device backend workers client_store profile job_limit on_lost_client min_clients data_dir "
-    "checkpoint_every keep dry_step block classes recipe observe_limit".split()
-)
-"""Options of the machine, the screen and places; which plugins there are is said by themselves."""
-
-FIGURES = ("metrics", "measure", "observe")
-"""Options by which more is recorded, and the rest is the same."""
-
-OF_FIGURES = {"observe": ("observe_every", "observe_samples")}
-"""Options that say how, where something of that is recorded."""
-
-KEPT = ("record_uploads",)
-"""Options by which something is kept, or not."""
-
-_ANYWHERE = ("backend", "metric")
-"""Kinds of plugins on which results don't depend."""
+_ELSEWHERE = {chosen.chooses for chosen in OPTIONS.values() if not chosen.results}
+"""Kinds of plugins on which results do not depend."""
 
 _OURS = "this program"
 """The distribution of classes that aren't installed; their version is a digest of their code."""
@@ -103,27 +88,24 @@ def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
         config: What its ``config.json`` holds.
         defaults: Those of its plugins.
     """
-    usual = {key: field.get_default(call_default_factory=True) for key, field in _FIELDS.items()}
+    usual = default_values()
     options = {
         key: _without_place(key, config[key], config)
-        for key in _FIELDS.keys() & config.keys()
-        if key not in _ELSEWHERE and config[key] != usual[key]
+        for key in OPTIONS.keys() & config.keys()
+        if OPTIONS[key].results and key != "options" and config[key] != usual.get(key)
     }
-    metrics = {*config.get("metrics", ())}
+    elsewhere = {option for option in CHOOSING if not OPTIONS[option].results}
+    elsewhere |= {*config.get("metrics", ())}
     of_plugins: dict[str, dict[str, Any]] = {}
     for owner, values in config.get("options", {}).items():
         own = defaults.get(owner, {})
         kept = {k: v for k, v in values.items() if k not in own or own[k] != v}
         kept = {k: v for k, v in kept.items() if f"{owner}.{k}" not in config.get("files", {})}
-        if kept and owner not in metrics | {"backend"}:
+        if kept and owner not in elsewhere:
             of_plugins[owner] = kept
     data, files = config.get("data", {}), dict(config.get("files", {}))
     files |= {key: data[key] for key in ("digest", "public") if key in data}
     return Used(options, of_plugins, files, _plugins_in(config))
-
-
-_FIELDS = Settings.model_fields
-_ELSEWHERE = {*MACHINE, *SEEDED, *FIGURES, *KEPT, "options"}.union(*OF_FIGURES.values())
 
 
 def not_recorded(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -133,16 +115,17 @@ def not_recorded(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         was: What the recorded run's ``config.json`` holds.
         now: What that of the wanted one would hold.
     """
-    found = []
-    for option in FIGURES:
-        wanted, there = now.get(option) or [], was.get(option) or []
-        missing = [name for name in wanted if name not in there]
-        found += [f"it was made without --{option} {','.join(missing)}"] if missing else []
-        for how in OF_FIGURES.get(option, ()) if wanted and not missing else ():
-            found += _lines("--", {how: was.get(how)}, {how: now.get(how)})
-    for option in KEPT:
-        if now.get(option) and not was.get(option):
-            found.append(f"it was made without --{option.replace('_', '-')}")
+    found, whole = list[str](), set[str]()
+    for option in RECORDING:
+        wanted, there, flag = now.get(option), was.get(option), flag_of(option)
+        if isinstance(wanted, list):
+            missing = [name for name in wanted if name not in (there or [])]
+            found += [f"it was made without {flag} {','.join(missing)}"] if missing else []
+            whole |= {option} if wanted and not missing else set()
+        elif isinstance(wanted, bool):
+            found += [f"it was made without {flag}"] if wanted and not there else []
+        elif option.partition("_")[0] in whole:  # how something is recorded
+            found += _lines("--", {option: there}, {option: wanted})
     for metric in now.get("metrics") or []:
         if was.get("options", {}).get(metric, {}) != now.get("options", {}).get(metric, {}):
             found.append(f"it was made with another --set {metric}.…")
@@ -164,7 +147,7 @@ def _plugins_in(config: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, s
             "" if p["distribution"] == _OURS else p["version"],
         )
         for p in config.get("plugins", ())
-        if p["kind"] not in _ANYWHERE
+        if p["kind"] not in _ELSEWHERE
     }
 
 
@@ -191,10 +174,11 @@ def identity_of(config: Mapping[str, Any], defaults: Defaults) -> str:
     """
     used = used_in(config, defaults)
     # Of a kind that has come later the runs before it name none: they are as with the default.
-    usual = {(kind, str(_FIELDS[option].default)) for option, kind in CHOOSING.items()}
+    values = default_values()
+    usual = {(kind, str(values.get(option))) for option, kind in CHOOSING.items()}
     plugins = sorted([*which, *who] for which, who in used.plugins.items() if which not in usual)
-    values = [used.options, used.of_plugins, used.files, plugins]
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    parts = [used.options, used.of_plugins, used.files, plugins]
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
@@ -246,7 +230,7 @@ def _lines(start: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> l
 def _codes(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Lines on plugins whose code is other than it was, and on those of which it isn't known."""
     old, new = ({(p["kind"], p["name"]): p for p in c.get("plugins", ())} for c in (was, now))
-    both = sorted(key for key in old.keys() & new.keys() if key[0] not in _ANYWHERE)
+    both = sorted(key for key in old.keys() & new.keys() if key[0] not in _ELSEWHERE)
     before, after = ({key: _code(ps[key]) for key in both} for ps in (old, new))
     changed = [f"the code of {k} {n} has changed" for k, n in both if _other(before, after, (k, n))]
     unknown = [n for k, n in both if after[k, n] and not before[k, n]]

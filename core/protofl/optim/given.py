@@ -7,9 +7,7 @@ from typing import Any
 
 from protofl.optim.optimisers import optimizer_options
 from protofl.optim.schedules import Schedule, schedule_of
-
-OWNERS = ("optimizer", "schedule")
-"""Owners of further options in ``--set`` that are no plugins."""
+from protofl.options.table import UPDATES
 
 
 def training_options(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -21,7 +19,7 @@ def training_options(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     Raises:
         UsageError: One is unknown or out of its range, or there is no such optimiser.
     """
-    optimizer, schedule = (settings["options"].get(owner, {}) for owner in OWNERS)
+    optimizer, schedule = (settings["options"].get(owner, {}) for owner in UPDATES)
     found = schedule_of(settings["lr_schedule"], schedule)
     rules = settings["momentum"], settings["weight_decay"]
     return {

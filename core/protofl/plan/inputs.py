@@ -20,7 +20,7 @@ from protofl.data.validation import with_validation
 from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError, UsageError
 from protofl.models.architecture import Architecture
-from protofl.plan.settings import Settings
+from protofl.options.settings import Settings
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.composition import Composition
 

@@ -25,8 +25,9 @@ from protofl.machine.device import device_of
 from protofl.models.architecture import Architecture, SplitModel
 from protofl.models.cost import cost
 from protofl.optim.schedules import Schedule, schedule_of
+from protofl.options.settings import Settings
+from protofl.options.table import build, untracked
 from protofl.plan import inputs, steps
-from protofl.plan.settings import Settings, build, untracked
 from protofl.plugin.choice import Choice
 from protofl.plugin.composition import Composition
 from protofl.plugin.several import chosen_several, several_in
@@ -86,7 +87,7 @@ class Plan:
         """Resolve what was given with the defaults of the method, the data set and the list.
 
         Args:
-            given: Options by the names of `protofl.plan.settings`; None counts as not given.
+            given: Options by the names of `protofl.options.settings`; None counts as not given.
             extra: Plugin classes that are not installed, {(kind, name): class}.
             report: Takes a line when something takes long (a download).
             registry: Where plugins are found, instead of a registry of the plan's own; then

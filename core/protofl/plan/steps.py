@@ -16,13 +16,14 @@ from protofl.errors import Refused, UsageError
 from protofl.machine.cores import usable_cores
 from protofl.malicious import check_attacks
 from protofl.models.architecture import Architecture
-from protofl.optim.given import OWNERS, training_options
+from protofl.optim.given import training_options
 from protofl.options.declared import check_consent
+from protofl.options.settings import Settings
+from protofl.options.table import CHOOSING, OWNERS, SEVERAL, UPDATES, build, check_names
 from protofl.plan.inputs import architectures_of
-from protofl.plan.settings import CHOOSING, Settings, build, check_names
 from protofl.plugin.choice import Choice, choose
 from protofl.plugin.composition import Composition
-from protofl.plugin.several import SEVERAL, several_in
+from protofl.plugin.several import several_in
 from protofl.views.run import RunInfo
 
 # --- plugins and settings -------------------------------------------------------------------------
@@ -31,7 +32,7 @@ from protofl.views.run import RunInfo
 def compose(registry: Registry, settings: Settings) -> Composition:
     """The method, donors and wrappers, with their options."""
     several = [name for option in SEVERAL for name in getattr(settings, option)]
-    others = {*CHOOSING, *OWNERS, *several}
+    others = {*OWNERS, *several}
     composition = Composition(
         registry,
         settings.method,
@@ -238,7 +239,7 @@ def resolved(
     settings: Settings, composition: Composition, choices: Mapping[str, Choice]
 ) -> Settings:
     """The settings with every plugin's options as they are in this run; made anew they stay so."""
-    options = {owner: settings.options[owner] for owner in OWNERS}
+    options = {owner: settings.options[owner] for owner in UPDATES}
     options |= {name: part.dump() for name, part in parts_of(composition, choices).items()}
     update: dict[str, Any] = {
         "options": {name: values for name, values in options.items() if values},

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.discovery.registry import Registry
 from protofl.errors import UsageError
+from protofl.options.table import SEVERAL
 from protofl.plugin.choice import Choice, choose
 
 if TYPE_CHECKING:
     from protofl.plugin.composition import Composition
-
-SEVERAL = {"metrics": "metric", "track": "tracker"}
-"""Options that choose them, and their kinds; in --set each has its own name."""
 
 
 def chosen_several(

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from protofl.discovery.kinds import KINDS, Plugin, spec_hooks
 from protofl.discovery.registry import Registry
 from protofl.errors import Clash, UsageError
+from protofl.options.table import CHOOSING, SEVERAL
 from protofl.options.written import assignments
-from protofl.plan.settings import CHOOSING
-from protofl.plugin.several import SEVERAL
 from protofl.request.request import Request, read_request
 from protofl.sources.loading import load, place_of_class
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from protofl.folder.result import Result
 from protofl.machine.idle import Idle
+from protofl.options.written import as_typed
 from protofl.program.naming import requested
 from protofl.program.showing import shown
 from protofl.recorded.once import once
-from protofl.request.options import as_typed
 from protofl.rounds import events
 from protofl.rounds.events import Progress
 from protofl.runs.run import start
@@ -60,7 +60,7 @@ def run(
         reuse: A folder of runs. One in it that is this run already is not trained again, one with
             fewer rounds goes on, and otherwise a run is begun in it (docs/runs.md).
         **options: All other options of ``protofl run`` by their long names
-            (`protofl.plan.settings`); ``classes=[CLASS, …]`` makes further ones known, that
+            (`protofl.options.settings`); ``classes=[CLASS, …]`` makes further ones known, that
             ``add`` may name.
 
     Raises:

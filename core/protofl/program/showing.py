@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from protofl.data.cache import to_stderr
-from protofl.plan.settings import Settings
+from protofl.options.settings import Settings
 from protofl.rounds import events
 from protofl.rounds.events import Event, Progress
 

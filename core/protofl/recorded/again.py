@@ -10,13 +10,11 @@ from protofl.errors import UsageError
 from protofl.folder.reading import Reading
 from protofl.folder.weights import Weights, read_weights
 from protofl.models.architecture import SplitModel
+from protofl.options.table import portable
+from protofl.options.written import options_in
 from protofl.plan.plan import Plan
 from protofl.recorded.part import Part
-from protofl.request.options import options_in
 from protofl.wire.weights import load_weights
-
-_MACHINE = ("engine", "backend", "profile", "participants_from")
-"""Options without which data, split and models are the same; others machines may lack them."""
 
 
 def plan_of(config: Mapping[str, Any], folder: Path) -> Plan:
@@ -29,10 +27,8 @@ def plan_of(config: Mapping[str, Any], folder: Path) -> Plan:
     Raises:
         UsageError: Data or plugins are not there any more, or the data are others.
     """
-    options = options_in(config)
-    given = {key: value for key, value in options.items() if key not in _MACHINE}
-    own = {key: value for key, value in options["options"].items() if key not in _MACHINE}
-    plan = Plan.make(given | {"device": "cpu", "options": own}, report=lambda line: None)
+    given = portable(options_in(config)) | {"device": "cpu"}
+    plan = Plan.make(given, report=lambda line: None)
     recorded = config.get("data", {}).get("digest")
     if recorded and recorded != plan.data.digest:
         raise UsageError(

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from protofl.models.architecture import SplitModel
     from protofl.observing.observed import Observed
+    from protofl.options.settings import Settings
     from protofl.plan.plan import Plan
-    from protofl.plan.settings import Settings
     from protofl.recorded.part import Part
     from protofl.recorded.split import RecordedSplit
     from protofl.replaying.replay import Replay
@@ -86,13 +86,13 @@ class Run:
 
     @cached_property
     def settings(self) -> Settings:
-        """The options of the run (`protofl.plan.settings`).
+        """The options of the run (`protofl.options.settings`).
 
         Raises:
             UsageError: Another version of protofl recorded options that this one doesn't know.
         """
-        from protofl.plan.settings import build
-        from protofl.request.options import options_in
+        from protofl.options.table import build
+        from protofl.options.written import options_in
 
         return build(options_in(self.config))
 

@@ -14,9 +14,7 @@ from protofl.files.replacing import unused
 from protofl.folder.failure import Failure, repeated
 from protofl.folder.places import name_of
 from protofl.identity.identity import (
-    FIGURES,
-    KEPT,
-    OF_FIGURES,
+    RECORDING,
     as_then,
     defaults_of,
     differences,
@@ -25,8 +23,8 @@ from protofl.identity.identity import (
 )
 from protofl.machine.idle import Idle
 from protofl.options.declared import consents
+from protofl.options.table import RESUMABLE
 from protofl.plan.plan import Plan
-from protofl.plan.settings import FREE
 from protofl.plan.steps import parts_of
 from protofl.recorded.index import Told, runs_in
 from protofl.recorded.run import Run, load_run
@@ -215,8 +213,8 @@ class Wanted:
     def extended(self, run: Run, idle: Idle | None) -> Run | None:
         """Have a run go on to what is wanted; None where it can't, and the user is told why."""
         given, settings = self.request.options, self.plan.settings
-        its_own = {*FIGURES, *KEPT, "keep"}.union(*OF_FIGURES.values())
-        options = {key: given[key] for key in FREE - its_own if key in given}
+        its_own = {*RECORDING, "keep"}
+        options = {key: given[key] for key in RESUMABLE - its_own if key in given}
         of_trackers = {k: v for k, v in settings.options.items() if k in settings.track}
         own = {**self._consents, **of_trackers}
         options |= {"rounds": settings.rounds, "trials": settings.trials, "options": own}

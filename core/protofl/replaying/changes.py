@@ -9,11 +9,9 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.machine.device import device_of
+from protofl.options.table import portable
+from protofl.options.written import merge_options, options_in, parse_options
 from protofl.plan.plan import Plan
-from protofl.request.options import merge_options, options_in, parse_options
-
-_MACHINE = ("engine", "backend", "workers", "profile", "participants_from", "observe")
-"""Options of clients' work, or of where it is done, which the server's half doesn't depend on."""
 
 MOST = 200
 """Settings that are replayed at once, at most."""
@@ -101,9 +99,7 @@ def _without_displaced(options: dict[str, Any], recorded: Mapping[str, Any]) -> 
 
 
 def _own_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    found = {key: value for key, value in options_in(recorded).items() if key not in _MACHINE}
-    options = {name: own for name, own in found["options"].items() if name not in _MACHINE}
-    return found | {"options": options, "device": _device(str(recorded["device"]))}
+    return portable(options_in(recorded)) | {"device": _device(str(recorded["device"]))}
 
 
 def _device(of_run: str) -> str:

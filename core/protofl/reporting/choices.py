@@ -9,11 +9,11 @@ from typing import Any
 from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError
 from protofl.options.declared import Config, VariantConfig, option_names
-from protofl.plan.settings import CHOOSING, Settings
+from protofl.options.table import CHOOSING, OPTIONS, default_values
+from protofl.options.written import options_in
 from protofl.reporting.parts import Section, Table
 from protofl.reporting.told import own
 from protofl.reporting.words import NONE, count, listed
-from protofl.request.options import options_in
 
 NO_OPTIONS = {"data_dir", "recipe"}
 """Entries that say where, or whence, and not what."""
@@ -46,11 +46,7 @@ def usual(config: Mapping[str, Any]) -> dict[str, Any]:
     Of plugins that are not installed, or are known by their place alone, none is: nothing that a
     run's folder names is executed.
     """
-    found = {
-        name.replace("_", "-"): field.get_default(call_default_factory=True)
-        for name, field in Settings.model_fields.items()
-        if not field.is_required()
-    }
+    found = {name.replace("_", "-"): value for name, value in default_values().items()}
     words = {kind: word for word, kind in CHOOSING.items()}
     for plugin in config.get("plugins", ()):
         owner = words.get(plugin["kind"], plugin["name"])
@@ -81,10 +77,7 @@ def declared_of(kind: str, name: str) -> type[Config] | None:
 def options_section(config: Mapping[str, Any]) -> Section:
     """The configuration of one run: what isn't at its default, then all."""
     values, defaults = flat(config), usual(config)
-    about = {
-        name.replace("_", "-"): field.description or ""
-        for name, field in Settings.model_fields.items()
-    }
+    about = {name.replace("_", "-"): option.help for name, option in OPTIONS.items()}
     given = [n for n, v in values.items() if n not in defaults or own(v) != own(defaults[n])]
     rows = [(n, own(values[n]), _default(defaults, n)) for n in given]
     changed = Table(

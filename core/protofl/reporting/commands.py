@@ -8,14 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from protofl.plan.settings import Settings
+from protofl.options.table import OPTIONS, flag_of, is_repeatable
+from protofl.options.written import as_typed, options_in
 from protofl.recorded.run import Run
 from protofl.reporting.parts import Command
 from protofl.reporting.told import own
-from protofl.request.options import as_typed, options_in
-
-FLAGS = {"options": "set", "wrappers": "with", "classes": "class"}
-"""Options whose name on the command line is another than in ``config.json``."""
 
 OWN_PLACE = ("method", "recipe", "data_dir")
 """Options that aren't repeated: where data are cached is a machine's, and a recipe's are listed."""
@@ -59,15 +56,15 @@ def typed(config: Mapping[str, Any]) -> str:
 def _words(values: Mapping[str, Any]) -> Iterator[str]:
     """Options with their values, those of plugins last."""
     for name, value in values.items():
-        if name in OWN_PLACE or name == "options" or name not in Settings.model_fields:
+        if name in OWN_PLACE or name == "options" or name not in OPTIONS:
             continue
-        flag = "--" + FLAGS.get(name, name).replace("_", "-")
+        flag = flag_of(name)
         if isinstance(value, bool):
             yield flag if value else flag.replace("--", "--no-", 1)
         elif isinstance(value, Mapping):
             for key, one in value.items():
                 yield f"{flag} {shlex.quote(_placed(name, key, one))}"
-        elif isinstance(value, list) and name in ("measure", "metrics"):
+        elif isinstance(value, list) and not is_repeatable(name):
             yield from [f"{flag} {shlex.quote(','.join(value))}"] if value else []
         elif isinstance(value, list):
             for one in value:

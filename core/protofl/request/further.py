@@ -13,7 +13,8 @@ from typing import Any
 
 from protofl.dry_step.step import dry_step
 from protofl.errors import UsageError
-from protofl.folder.run_folder import EXTENDED, RunFolder
+from protofl.folder.run_folder import RunFolder
+from protofl.options.table import EXTENDED
 from protofl.plan.plan import Plan
 
 _ANEW = "begin another run: --config RUN/config.json with the number wanted"

@@ -11,9 +11,8 @@ from typing import Any
 from protofl.discovery.kinds import Plugin
 from protofl.discovery.registry import Registry
 from protofl.errors import UsageError
+from protofl.options.table import CHOOSING, SEVERAL
 from protofl.options.written import names_in
-from protofl.plan.settings import CHOOSING
-from protofl.plugin.several import SEVERAL
 
 Named = set[tuple[str, str]]
 """Plugins by kind and name."""
@@ -23,7 +22,7 @@ def named_in(options: Mapping[str, Any]) -> Named:
     """The plugins that options of a run name.
 
     Args:
-        options: Options by the names of `protofl.plan.settings`.
+        options: Options by the names of `protofl.options.settings`.
     """
     methods = {str(options.get("method") or ""), *options.get("use", {}).values()}
     for text in options.get("add", ()):

@@ -22,30 +22,21 @@ from protofl.discovery.registry import Registry
 from protofl.errors import UsageError
 from protofl.files.tables import write_table
 from protofl.options.declared import without_consents
-from protofl.options.written import merge_nested
-from protofl.plan.settings import Settings, check_names, untracked
+from protofl.options.settings import Settings
+from protofl.options.table import CHOOSING, OPTIONS, SEVERAL, check_names
+from protofl.options.written import as_typed, merge_nested, merge_options, options_in, parse_options
 from protofl.request.needs import check_needs, named_in, read_needs
-from protofl.request.options import as_typed, merge_options, options_in, parse_options
 from protofl.toml import parse_toml
 
 if TYPE_CHECKING:
     from protofl.plugin.choice import Choice
-
-RUN_OR_MACHINE = set(
-    "recipe block seed trials hold_split eval_every eval_clients checkpoint_every keep "
-    "on_bad_upload upload_limit upload_bound "
-    "on_lost_client min_clients participants_from "
-    "dry_step measure metrics profile data_dir device deterministic engine backend workers "
-    "client_store server_threads job_limit track track_group track_wait".split()
-)
-"""Options that belong to a run or a machine, which recipes leave out."""
 
 
 class Recipe:
     """A published recipe; its subclasses, one for a file, carry what that holds.
 
     Attributes:
-        values: Its options by the names of `protofl.plan.settings`.
+        values: Its options by the names of `protofl.options.settings`.
         needs: {plugin: the distribution that has it}, as far as the file says.
         text: The file.
     """
@@ -124,8 +115,7 @@ def write_recipe(path: Path, options: Mapping[str, Any]) -> None:
 
     Args:
         path: The file.
-        options: Options by the names of `protofl.plan.settings`; those of a run or a machine are
-            left out.
+        options: Options by name; a recipe keeps those that say what is trained and on which data.
     """
     values = {"description": describe(options), **written(options)}
     comment = "Run it: protofl run --config FILE. Publish it: docs/recipes.md"
@@ -135,32 +125,41 @@ def write_recipe(path: Path, options: Mapping[str, Any]) -> None:
 def typed_in(
     settings: Settings, parts: Mapping[str, Choice], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Options that were given to a run, as a recipe has them.
+    """Return the options that were given to a run, as a recipe has them.
 
-    Options of plugins are numbers where the command line has words, and none of them is a consent,
-    which nobody can give for another.
+    Options of plugins are numbers where the command line has words. A recipe keeps no options or
+    classes of plugins that it does not name, such as metrics. It keeps no consent, which nobody can
+    give for another.
 
     Args:
         settings: The run's settings.
         parts: The run's plugins by the words under which their options stand in ``--set``.
         given: The options that were given.
     """
-    found = untracked(settings).options
+    found = settings.options
     configs = {name: type(part.config) for name, part in parts.items()}
+    dropped = [name for name, option in OPTIONS.items() if not option.recipe]
+    unnamed = {
+        name for option in SEVERAL if option in dropped for name in getattr(settings, option)
+    }
+    unnamed |= CHOOSING.keys() & dropped
     options = {
         name: {key: found.get(name, {}).get(key, value) for key, value in values.items()}
         for name, values in without_consents(given.get("options", {}), configs).items()
-        if name not in settings.track
+        if name not in unnamed
     }
-    return {**given, "options": options, "classes": settings.classes}
+    kinds = {OPTIONS[name].chooses for name in dropped}
+    classes = {
+        k: place for k, place in settings.classes.items() if k.partition("/")[0] not in kinds
+    }
+    return {**given, "options": options, "classes": classes}
 
 
 def written(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as one writes them in a file: ``set``, ``with``, ``local_loss=METHOD.TERM``."""
-    kept = {k: v for k, v in options.items() if k not in RUN_OR_MACHINE and v not in (None, [], {})}
-    found: dict[str, Any] = {"method": kept.pop("method")}
-    use, options_ = kept.pop("use", {}), kept.pop("options", {})
-    found |= {key: value for key, value in kept.items() if key in Settings.model_fields}
+    found = {key: options[key] for key in ("method", *options) if key in OPTIONS}
+    found = {k: v for k, v in found.items() if OPTIONS[k].recipe and v not in (None, [], {})}
+    use, options_ = found.pop("use", {}), found.pop("options", {})
     if "wrappers" in found:
         found["with"] = found.pop("wrappers")
     if use:

@@ -9,10 +9,9 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.files.tables import check_new_table, read_table
-from protofl.options.written import check_texts
-from protofl.plan.settings import check_names
+from protofl.options.table import check_names
+from protofl.options.written import as_typed, check_texts, merge_options, options_in, parse_options
 from protofl.request.needs import check_needs_of_file, named_in, read_needs
-from protofl.request.options import as_typed, merge_options, options_in, parse_options
 from protofl.request.recipes import of_method, with_recipe
 
 
@@ -21,7 +20,7 @@ class Request:
     """What a user asks for.
 
     Attributes:
-        options: Options of the run by the names of `protofl.plan.settings`, as far as given; on
+        options: Options of the run by the names of `protofl.options.settings`, as far as given; on
             resume those that stand beside the run's own.
         out: The run folder, where one is given.
         resume: Whether to continue the run in it.

@@ -13,8 +13,8 @@ from protofl.hosts.groups import trains_groups
 from protofl.identity.files import file_digests
 from protofl.identity.identity import defaults_of, identity_of
 from protofl.machine.facts import machine_facts, recorded_facts
+from protofl.options.table import OPTIONS, UNRECORDED, untracked
 from protofl.plan.plan import Plan
-from protofl.plan.settings import UNRECORDED, untracked
 from protofl.plugin.choice import Choice
 from protofl.sources.loading import UNKNOWN, fingerprint
 from protofl.version import versions
@@ -30,13 +30,14 @@ def config_of(plan: Plan, *, tried: bool = False) -> dict[str, Any]:
     # Numbers that clients are trained together for depend on which host has them.
     held = {"backend", "profile"} if trains_groups(plan.choices["engine"]) else set()
     settings = untracked(plan.settings)
-    values: dict[str, Any] = json.loads(settings.model_dump_json(exclude=UNRECORDED - held))
+    values: dict[str, Any] = json.loads(settings.model_dump_json(exclude={*UNRECORDED} - held))
     values["options"] = {k: v for k, v in values["options"].items() if k not in UNRECORDED}
     for key in ("recipe", "classes"):
         if not values[key]:
             del values[key]
+    unrecorded = {OPTIONS[name].chooses for name in UNRECORDED}
     used: list[Choice] = [*plan.composition.members.values()]
-    used += [one for one in plan.choices.values() if one.kind not in ("backend", "tracker")]
+    used += [one for one in plan.choices.values() if one.kind not in unrecorded]
     about = {
         "plugins": [_recorded(plan.registry.find(c.kind, c.name), c.plugin) for c in used],
         "versions": versions(),

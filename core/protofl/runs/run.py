@@ -20,12 +20,13 @@ from protofl.files.replacing import gone_afterwards, told_of_disk, write_json
 from protofl.folder.failure import kept_in
 from protofl.folder.places import check_free, check_run, fresh_folder
 from protofl.folder.result import Result, is_best, recorded_accuracies, summarise
-from protofl.folder.run_folder import EXTENDED, RunFolder
+from protofl.folder.run_folder import RunFolder
 from protofl.hosts.jobs import Pool
 from protofl.machine.cores import deterministic_kernels
 from protofl.machine.idle import Idle
 from protofl.observing.observer import observer_of
 from protofl.observing.wanted import announce, check_observing
+from protofl.options.table import EXTENDED
 from protofl.participation.taking_part import Participation, check_participation
 from protofl.plan.plan import Plan
 from protofl.plan.steps import parts_of

@@ -106,7 +106,7 @@ def plan_of(request: Request, note: Callable[[str], None] = lambda line: None) -
     Raises:
         UsageError: Something asked for can't be done.
     """
-    from protofl.plan.settings import build
+    from protofl.options.table import build
 
     options = request.options
     settings = build({k: v for k, v in options.items() if v is not None})

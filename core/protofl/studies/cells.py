@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError, unknown
+from protofl.options.table import OWNERS
 from protofl.studies.figures import READERS
-from protofl.studies.given import OWNERS, dealt, files_in, filled
+from protofl.studies.given import dealt, files_in, filled
 from protofl.studies.study import DRAWINGS, Figure, Scale, Study, Values
 
 if TYPE_CHECKING:
     from protofl.request.request import Request
 
 NESTED = ("set", "use")
-LISTS = ("add", "drop", "with", "measure", "metrics")
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class Cell:
         Raises:
             UsageError: An option is not written as it should be.
         """
+        from protofl.options.written import parse_options
         from protofl.program.naming import requested
-        from protofl.request.options import parse_options
 
         request, _ = requested(self.options)
         # What the study's file says is nobody's consent.
@@ -235,7 +235,7 @@ def _in_place(here: Any, value: Any) -> Any:  # noqa: ANN401 - options are of ma
 def _replaced_set(options: Values, over: Values) -> dict[str, Any]:
     """Options of plugins that the cell has or sets; those of others don't concern it."""
     found = flat(options.get("set", {}))
-    here = OWNERS | {str(options.get("method")), *map(str, options.get("with", ()))}
+    here = {*OWNERS, str(options.get("method")), *map(str, options.get("with", ()))}
     here |= {*map(str, options.get("use", {}).values()), *map(str, options.get("metrics", ()))}
     here |= {str(item).partition("=")[2].partition(".")[0] for item in options.get("add", ())}
     for key, value in over.items():

@@ -13,17 +13,14 @@ from typing import Any
 from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError
 from protofl.options.declared import Config, option_names
+from protofl.options.table import OWNERS, SEVERAL
+from protofl.request.needs import named_in
 from protofl.request.request import Request
 
 Values = Mapping[str, Any]
 
 FILE = re.compile(r"\{([A-Za-z0-9_.-]+)\}")
 """How an option names a file of the study."""
-
-OWNERS = frozenset(
-    "partition dataset models generator selection world engine backend optimizer schedule".split()
-)
-"""Owners of options in ``set`` that every run has."""
 
 
 def files_in(value: Any) -> list[str]:  # noqa: ANN401 - options are of many types
@@ -75,11 +72,9 @@ def _has(owner: str, request: Request) -> bool:
     """Whether a run has the plugin that options name."""
     if owner == "generator":
         return needs_generator(request)
-    options = request.options
-    names = {str(options.get("method")), *options.get("use", {}).values()}
-    names |= {*(n for key in ("wrappers", "metrics", "track") for n in options.get(key, ()))}
-    terms = [str(item).partition("=")[2].partition(".")[0] for item in options.get("add", ())]
-    return owner in OWNERS | names | {*terms}
+    composed = {"method", "wrapper", *SEVERAL.values()}
+    names = {name for kind, name in named_in(request.options) if kind in composed}
+    return owner in {*OWNERS, *names}
 
 
 def registry_of(request: Request) -> Registry:

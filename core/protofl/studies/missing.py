@@ -9,8 +9,8 @@ from pathlib import Path
 from protofl.errors import ProtoflError, UsageError
 from protofl.files.folders import default_data_dir
 from protofl.options.declared import Config, consents
+from protofl.options.table import build
 from protofl.plan.inputs import load_data
-from protofl.plan.settings import build
 from protofl.plugin.choice import choose
 from protofl.request.request import Request
 from protofl.studies.account import data_choice, outline_of

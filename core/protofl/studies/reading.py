@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.plan.settings import Settings
+from protofl.options.table import FLAGS, OPTIONS
 from protofl.studies.figures import KEYS, READERS, UNITS
 from protofl.studies.formulas import evaluate
 from protofl.studies.opened import File, Load, open_file
@@ -29,8 +29,6 @@ from protofl.studies.study import (
 )
 
 OF_LINE = ("label", "group", "figure", "figures", "formula", "note", "published")
-FURTHER = ("set", "with", "method")
-"""What options of a run are called in files, beside the names of `Settings`."""
 
 
 def read_study(text: str, name: str, file: str, load: Load, origin: str = "") -> Study:
@@ -187,8 +185,8 @@ def _check_options(
 ) -> None:
     for key in options:
         name = key.replace("-", "_")
-        if name not in Settings.model_fields and name not in FURTHER:
-            known = {*Settings.model_fields, *FURTHER, *further}
+        if name not in OPTIONS and name not in FLAGS:
+            known = {*OPTIONS, *FLAGS, *further}
             file.unknown((*path, key), "option", key, known)
         if name in ("set", "use") and not isinstance(options[key], dict):
             file.fail((*path, key), f"{key} is {options[key]!r}, and should be a table of options")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -12,9 +13,17 @@ from typing import Any
 from protofl.discovery.registry import Registry
 from protofl.errors import UsageError, unknown
 from protofl.options.declared import Config, option_names
-from protofl.plan.settings import CHOOSING, FREE, UNRECORDED, Settings, build
+from protofl.options.table import (
+    CHOOSING,
+    FLAGS,
+    OPTIONS,
+    SEVERAL,
+    flag_of,
+    is_repeatable,
+    validated,
+)
+from protofl.options.written import merge_options, names_in
 from protofl.program.naming import named
-from protofl.request.options import merge_options
 from protofl.request.recipes import with_recipe
 from protofl.request.request import Request
 
@@ -22,20 +31,6 @@ _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
 
 FORM = "KEY=VALUE,VALUE,… or, with --search, KEY=LOW..HIGH[:log]"
-
-NO_AXIS = {
-    "options": "write --grid [NAME.]KEY=…",
-    "trials": "give --trials: the runs of a point, one for each seed",
-    "seed": "give --trials N, and --seed for the first of them",
-    **{key: f"give --{key.replace('_', '-')} beside --grid" for key in ("hold_split", "recipe")},
-    **{
-        key: "its values are lists: do a sweep for each, or make recipes and write "
-        "--grid method=RECIPE,RECIPE"
-        for key in ("use", "add", "drop", "wrappers", "block", "classes", "measure", "metrics")
-    },
-    **{key: "results don't depend on it" for key in FREE | UNRECORDED | {"data_dir"}},
-}
-"""Options of a run that are no axis, and what to do instead."""
 
 Point = Mapping[str, Any]
 """{key: value} of one place in the grid."""
@@ -155,9 +150,14 @@ def located(axes: Iterable[Axis], base: Request) -> list[Axis]:
 def _located(axis: Axis, base: Request) -> Axis:
     owner, _, option = axis.key.rpartition(".")
     if owner == "run":
-        return replace(axis, option=_of_run(axis.key, option))
+        return replace(axis, option=_of_run(axis, option))
     if owner:
         recipe = base.options.get("recipe", {}).get("name")
+        several = [n for n in SEVERAL if owner in names_in(base.options.get(n, []))]
+        for name in [owner] if owner in CHOOSING else several:
+            if not OPTIONS[name].results:
+                do = f"give --set {axis.key}=… once, beside --grid"
+                raise _no_axis(axis, _ALL_ONE, do=do)
         is_method = owner == recipe
         return replace(
             axis, owner=str(base.options["method"]) if is_method else owner, option=option
@@ -165,23 +165,20 @@ def _located(axis: Axis, base: Request) -> Axis:
     plain = option.replace("-", "_")
     method = str(base.options.get("method") or "")
     own = _options_of(method, base) if method else {}
-    is_run = plain in Settings.model_fields or plain in ("set", "with", "class")
+    is_run = plain in OPTIONS or plain in FLAGS
     if is_run and option in own:
         raise UsageError(
             f"--grid {axis.key}: the run and {method} both have this option",
             do=f"write --grid run.{option}=… or --grid {method}.{option}=…",
         )
     if is_run:
-        return replace(axis, option=_of_run(axis.key, plain))
+        return replace(axis, option=_of_run(axis, plain))
     if not method:
         raise UsageError(
             f"--grid {axis.key}: whose option it is is not said", do="write --grid NAME.KEY=…"
         )
     if option not in own and option not in own.values():
-        known = {
-            *own,
-            *(key.replace("_", "-") for key in Settings.model_fields if key not in NO_AXIS),
-        }
+        known = {*own, *_axes()}
         do = f"see: protofl show {method}, and protofl run --help"
         raise unknown(f"option of {method} or of a run in --grid:", option, known, do)
     return replace(axis, owner=method, option=option)
@@ -194,15 +191,43 @@ def _options_of(method: str, base: Request) -> dict[str, str]:
     return option_names(getattr(registry.load("method", method), "Config", Config))
 
 
-def _of_run(key: str, option: str) -> str:
-    option = {"set": "options", "with": "wrappers", "class": "classes"}.get(option, option)
+def _axes() -> list[str]:
+    """Return the options of a run that may be axes, as users write them."""
+    return [name.replace("_", "-") for name, option in OPTIONS.items() if option.sweep]
+
+
+def _of_run(axis: Axis, option: str) -> str:
     option = option.replace("-", "_")
-    if option in NO_AXIS:
-        raise UsageError(f"--grid {key} is no axis of a sweep", do=NO_AXIS[option])
-    if option not in Settings.model_fields:
-        known = [name.replace("_", "-") for name in Settings.model_fields if name not in NO_AXIS]
-        raise unknown("option of a run in --grid:", option, known, "see: protofl run --help")
-    return option
+    name = FLAGS.get(option, option)
+    if name not in OPTIONS:
+        raise unknown("option of a run in --grid:", option, _axes(), "see: protofl run --help")
+    if OPTIONS[name].sweep:
+        return name
+    near = difflib.get_close_matches(option.replace("_", "-"), _axes(), n=1, cutoff=0.5)
+    raise _no_axis(axis, *_instead(name), near=f"did you mean {near[0]}?" if near else "")
+
+
+_ALL_ONE = "results do not depend on it, so all points would be one run"
+
+
+def _no_axis(axis: Axis, why: str, do: str, near: str = "") -> UsageError:
+    what = f"--grid {axis.key}={axis.text}: {axis.key} cannot be an axis of a sweep: {why}"
+    return UsageError(what, near, do)
+
+
+def _instead(name: str) -> tuple[str, str]:
+    """Return why an option of a run cannot be an axis, and what to do instead."""
+    option = OPTIONS[name]
+    if name == "options":
+        return "each option of a plugin is an axis", "write --grid [NAME.]KEY=…"
+    if option.affects == "extent":
+        do = "give --trials N for N runs of each point, and --seed for the first of them"
+        return "each point has a run for each seed", do
+    if name == "recipe" or (is_repeatable(name) and option.recipe):
+        do = "make recipes and write --grid method=RECIPE,RECIPE, or do a sweep for each value"
+        return "its values are lists", do
+    why = _ALL_ONE if not option.results else "each run of a sweep has one trial"
+    return why, f"give {flag_of(name)} once, beside --grid"
 
 
 def _checked(axis: Axis) -> Axis:
@@ -230,11 +255,10 @@ def _real(axis: Axis) -> Axis:
 
 def _value(axis: Axis, value: Any) -> Any:  # noqa: ANN401 - options are of many types
     try:
-        found = build({"method": "", "models": "", axis.option: value})
+        return validated(axis.option, value)
     except UsageError as error:
         error.what = f"--grid {axis.key}={value}: {error.what.partition(': ')[2] or error.what}"
         raise
-    return getattr(found, axis.option)
 
 
 # --- points ---------------------------------------------------------------------------------------

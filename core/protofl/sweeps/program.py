@@ -9,9 +9,9 @@ from typing import Any
 
 from protofl.batch import events
 from protofl.errors import UsageError
-from protofl.plan.settings import build
+from protofl.options.table import validated
+from protofl.options.written import as_typed
 from protofl.program.naming import Named, requested
-from protofl.request.options import as_typed
 from protofl.sweeps import start
 from protofl.sweeps.axes import located, read_axes
 from protofl.sweeps.results import SweepResult
@@ -129,8 +129,7 @@ def asked(
     request, found = requested(typed, config=config)
     own: dict[str, Any] = {"figure": figure, "search": search, "budget": budget}
     if "trials" in request.options:
-        given = {"method": "", "models": "", "trials": request.options.pop("trials")}
-        own["trials"] = build(given).trials
+        own["trials"] = validated("trials", request.options.pop("trials"))
     if search and budget is None:
         raise UsageError("--search tries as many points as --budget says", do="write --budget N")
     if budget is not None and not search:

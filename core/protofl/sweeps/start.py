@@ -14,8 +14,7 @@ from protofl.errors import UsageError
 from protofl.files.lock import alone
 from protofl.files.replacing import told_of_disk
 from protofl.folder.places import fresh_folder
-from protofl.options.written import check_again
-from protofl.request.options import parse_options
+from protofl.options.written import check_again, parse_options
 from protofl.sweeps.axes import points_of
 from protofl.sweeps.grid import lines_of
 from protofl.sweeps.points import ends_of

@@ -13,8 +13,8 @@ from protofl.errors import UsageError, unknown
 from protofl.files.lock import LOCK
 from protofl.files.replacing import replacing
 from protofl.files.tables import read_table
+from protofl.options.written import as_typed
 from protofl.program.naming import named
-from protofl.request.options import as_typed
 from protofl.request.request import Request, read_request
 from protofl.sweeps.axes import (
     Axis,

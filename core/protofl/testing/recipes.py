@@ -11,10 +11,9 @@ import numpy as np
 
 from protofl.dry_step.step import dry_step
 from protofl.errors import Refused
+from protofl.options.table import CHOOSING, OPTIONS
 from protofl.plan.plan import Plan
-from protofl.plan.settings import CHOOSING
 from protofl.request.needs import missing, named_in
-from protofl.request.recipes import RUN_OR_MACHINE
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
 from protofl.testing.methods import MIXED, WITH_NORM, expect_finite
@@ -91,7 +90,7 @@ class RecipeContract(Contract):
 
     def test_it_is_no_run(self) -> None:
         """It leaves out what belongs to one run or one machine."""
-        extra = sorted(self.values.keys() & RUN_OR_MACHINE)
+        extra = sorted(name for name in self.values if not OPTIONS[name].recipe)
         expect(not extra, f"it sets {', '.join(extra)}: leave that to who runs it")
 
     def test_the_dry_step(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 
 from protofl.errors import ProtoflError, UsageError
+from protofl.options.table import CHOOSING
 from protofl.plan.plan import Plan
-from protofl.plan.settings import CHOOSING
 from protofl.request.needs import missing
 from protofl.studies.cells import Cell, Change, cells_of
 from protofl.studies.finding import Collection

@@ -10,7 +10,7 @@ import pytest
 import torch
 from protofl.data.splitting import make_split
 from protofl.data.subset import class_balanced
-from protofl.plan.settings import build
+from protofl.options.table import build
 from protofl.testing import toy as toyfed
 
 

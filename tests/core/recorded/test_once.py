@@ -13,9 +13,9 @@ import protofl as pf
 import pytest
 from protofl.files.lock import alone
 from protofl.identity.identity import identity_of
+from protofl.options.written import as_typed, parse_options
 from protofl.recorded.once import find, once
 from protofl.recorded.wanted import Wanted
-from protofl.request.options import as_typed, parse_options
 from protofl.request.request import Request, read_request
 from protofl.rounds import events
 from protofl.runs.run import start

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 
 import pytest
+from protofl.options.settings import Settings
 from protofl.plan.plan import Plan
-from protofl.plan.settings import Settings
 from protofl.program.naming import requested
 from protofl.reporting.commands import typed
 from protofl.reporting.page import report

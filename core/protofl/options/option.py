@@ -1,0 +1,113 @@
+"""Declaration of one run option; all other parts of the program derive their lists from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, cast
+
+import pydantic
+from pydantic.fields import FieldInfo
+
+Affects = Literal["method", "data", "digits", "extent", "record", "nothing"]
+"""What another value of an option changes.
+
+- ``method``: what is trained, and how.
+- ``data``: the data of a run, and the samples or clients on which it is scored.
+- ``digits``: the last digits of results, or the rounds that have results.
+- ``extent``: how often and how long: two runs share the trials and rounds that both have.
+- ``record``: what is recorded beside the usual figures.
+- ``nothing``: no result: only the machine, the screen and the places of files.
+"""
+
+RESULTS = ("method", "data", "digits")
+"""Values of `Affects` with which two runs that differ in the option are different runs."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """Declaration of a run option, beside its type, default and range.
+
+    Attributes:
+        help: A description, for ``--help`` and for reports.
+        resume: Whether it may change when a run is resumed. By default if no result depends on it.
+        recipe: Whether a recipe keeps it. A recipe is the composition of a method, so by default
+            it keeps what is trained and on which data. It keeps no repetitions, nothing about what
+            is measured, observed or recorded, and nothing about the machine.
+        sweep: Whether it may be an axis of a sweep. By default if results depend on it and its
+            value is not a list.
+        affects: What another value changes.
+        recorded: Whether ``config.json`` holds it.
+        chooses: The kind of plugin that the option names, if any. In ``--set`` the name of the
+            option then stands for the chosen plugin.
+        step_time: Whether another value may change the time of a mini-batch.
+        panel: The panel of ``protofl run --help``; empty for an option without a flag.
+        metavar: The placeholder of its value in the help; empty for the name of its type.
+        flag: The long name on the command line, if it differs from the name of the option.
+        usual: The default in words, if it depends on something.
+        common: Whether ``--help`` shows the option; ``--help-all`` shows all.
+    """
+
+    help: str
+    resume: bool
+    recipe: bool
+    sweep: bool
+    affects: Affects = "method"
+    recorded: bool = True
+    chooses: str = ""
+    step_time: bool = True
+    panel: str = ""
+    metavar: str = ""
+    flag: str = ""
+    usual: str = ""
+    common: bool = False
+
+    @property
+    def results(self) -> bool:
+        """Whether two runs that differ in the option are different runs."""
+        return self.affects in RESULTS
+
+
+def option(
+    default: Any,  # noqa: ANN401 - of any type
+    help: str,
+    *,
+    affects: Affects = "method",
+    **about: Any,  # noqa: ANN401 - attributes of several types
+) -> Any:  # noqa: ANN401 - as pydantic's Field has it
+    """Declare an option of a run.
+
+    Args:
+        default: The default; ``...`` for a required option, a function for a default that depends
+            on the machine.
+        help: A description.
+        affects: What another value changes.
+        **about: Further attributes of `Option`, and the bounds of a number (``ge``, ``gt``, ``le``,
+            ``lt``).
+    """
+    bounds = {key: about.pop(key) for key in ("ge", "gt", "le", "lt") if key in about}
+    several = isinstance(default, (list, dict))
+    by_default = {
+        "resume": affects in ("record", "nothing"),
+        "recipe": affects in ("method", "data"),
+        "sweep": affects in RESULTS and not several,
+    }
+    extra: Any = {"option": Option(help, affects=affects, **by_default | about)}
+    if callable(default):
+        return pydantic.Field(default_factory=default, description=help, json_schema_extra=extra)
+    return pydantic.Field(default, description=help, json_schema_extra=extra, **bounds)
+
+
+def declared(field: FieldInfo) -> Option:
+    """Return what `option` said about a field."""
+    return cast("dict[str, Option]", field.json_schema_extra)["option"]
+
+
+# --- one for each panel of the help ---------------------------------------------------------------
+
+federation = partial(option, panel="Federation")
+training = partial(option, panel="Local training")
+composition = partial(option, panel="Composition")
+repetition = partial(option, panel="Repetition")
+machine = partial(option, panel="Machine", affects="nothing")
+record = partial(option, panel="Record and screen", affects="record")
