@@ -15,27 +15,46 @@ from site_text import code, prose
 PAGE = "python.md"
 
 
-def api(path: str) -> str:
-    """All about one public name: ``protofl.NAME``, or a place ``protofl.ROOM.MODULE.NAME``."""
+def api(*names: str) -> str:
+    """Return the sections of several names: public names, or paths ``protofl.ROOM.MODULE.NAME``."""
+    return "\n\n".join(section(n if n.startswith("protofl.") else f"protofl.{n}") for n in names)
+
+
+def section(path: str) -> str:
+    """Return the section of one name."""
     name = path.rpartition(".")[2]
     found = named(path)
     head = [f'<a id="protofl.{name}"></a>', "", f"### `{name}`", "", ""]
     apart = path.startswith(("protofl.functional.", "protofl.plots."))  # on pages of their own
     if path.count(".") > 1 and not apart:
-        head += [f"In `{path.rpartition('.')[0]}`; one meets it, and needs no import.", ""]
+        head += [f"Defined in `{path.rpartition('.')[0]}`.", ""]
     elif apart:
         head[0] = f'<a id="{path}"></a>'
     return "\n".join(head) + about(name, found, PAGE if "plots" in path else "")
 
 
+def members_of(package: str) -> str:
+    """All public names of a package, under a heading for each module that defines them."""
+    public = importlib.import_module(package)
+    modules: dict[str, list[str]] = {}
+    for name in public.__all__:
+        modules.setdefault(getattr(public, name).__module__, []).append(name)
+    parts = []
+    for module in sorted(modules):
+        first = (inspect.getdoc(importlib.import_module(module)) or "").partition("\n")[0]
+        parts.append(f"## {module.rpartition('.')[2].replace('_', ' ').capitalize()}\n\n{first}")
+        parts += [section(f"{package}.{name}") for name in modules[module]]
+    return "\n\n".join(parts)
+
+
 def named(path: str) -> Any:  # noqa: ANN401 - it may be anything
-    """What a dotted path names."""
+    """Return the object at a dotted path."""
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
 
 
 def about(name: str, found: Any, page: str = "") -> str:  # noqa: ANN401 - it may be anything
-    """The body of a name's section; names of the Python page lie on the page that is given."""
+    """Return the body of a section; links to public names lead to the given page."""
     if isinstance(found, ModuleType):
         parts = [documented(found)]
         for inner, value in vars(found).items():
@@ -49,7 +68,7 @@ def about(name: str, found: Any, page: str = "") -> str:  # noqa: ANN401 - it ma
 
 
 def constructor(name: str, found: type) -> list[str]:
-    """How an object is made, where its class says so itself."""
+    """Return the signature of a class whose docstring documents its arguments."""
     made = vars(found).get("__init__")
     told = "Args:" in (inspect.getdoc(found) or "")  # others are made by the runtime
     if not (told and isinstance(made, FunctionType)):
@@ -59,7 +78,7 @@ def constructor(name: str, found: type) -> list[str]:
 
 
 def members(found: type) -> list[str]:
-    """What a class has: attributes in a list, then each method."""
+    """Return the attributes of a class as a list, then each method."""
     ours = [c for c in found.__mro__ if c.__module__.partition(".")[0] == "protofl"]
     all_: dict[str, Any] = {}
     for each in ours:
@@ -81,12 +100,12 @@ def members(found: type) -> list[str]:
 
 
 def documented(found: object, page: str = "") -> str:
-    """A docstring as Markdown, its names as links to their sections."""
+    """Return a docstring as Markdown, with public names as links to their sections."""
     return prose(inspect.getdoc(found) or "", partial(linked, page=page))
 
 
 def linked(name: str, page: str = PAGE) -> str:
-    """A name in code, with a link where it is a public one."""
+    """Return a name in code, with a link if it is public."""
     bare = name.removesuffix("()").removeprefix("protofl.").removeprefix("pf.").partition(".")[0]
     is_argument = name == "report"  # of a hook
     if bare in protofl.__all__ and bare not in ("functional", "plots") and not is_argument:

@@ -55,8 +55,8 @@ def linked(kind: str, hooks: list[str], name: str) -> str:
 
 
 def _called(kind: str, name: str) -> str:
-    page = Path(__file__).parents[1] / "methods" / f"{name}.md"  # defences have none of their own
-    return f"[{name}](../methods/{name}.md)" if kind == "method" and page.exists() else code(name)
+    page = Path(__file__).parents[1] / "reference/methods" / f"{name}.md"  # defences have none of their own
+    return f"[{name}](methods/{name}.md)" if kind == "method" and page.exists() else code(name)
 
 
 def _method_hooks(hooks: list[str]) -> str:

@@ -105,7 +105,7 @@ def wire_table() -> str:
             code(key.name),
             key.shape,
             key.meaning + ("; rows by class" if key.by_class else ""),
-            ", ".join(f"[{n}](../methods/{n}.md)&nbsp;{a}" for n, a in senders[key.name].items()),
+            ", ".join(f"[{n}](methods/{n}.md)&nbsp;{a}" for n, a in senders[key.name].items()),
         )
         for key in VOCABULARY
     ]

@@ -48,9 +48,9 @@ def test_the_templates_belong_to_the_wheel():
 
 
 def test_the_page_s_examples_run(tmp_path, monkeypatch, capsys):
-    """Those of docs/compatibility.md, in order."""
+    """Run the examples of docs/reference/compatibility.md in order."""
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs/compatibility.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/compatibility.md").read_text(encoding="utf-8")
     blocks = FENCE.findall(page)
     names: dict[str, object] = {}
     for number, block in enumerate(blocks):
@@ -91,11 +91,11 @@ def test_the_page_s_examples_run(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("kind", CONTRACTS)
 def test_every_contract_is_documented(kind):
-    assert f"`{CONTRACTS[kind].__name__}`" in (ROOT / "docs/testing.md").read_text(encoding="utf-8")
+    assert f"`{CONTRACTS[kind].__name__}`" in (ROOT / "docs/how-to/test-a-plugin.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    ("command", "page"), [("new-plugin", "publish.md"), ("check", "publish.md")]
+    ("command", "page"), [("new-plugin", "tutorials/first-plugin.md"), ("check", "tutorials/first-plugin.md")]
 )
 def test_commands_of_an_author_are_documented(command, page):
     """Each long option is on the page, but those that every command has."""

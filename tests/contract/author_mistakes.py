@@ -1,6 +1,6 @@
 """Mistakes of a method's author, each in a sound method: one hook or one declaration is changed.
 
-``python tests/contract/author_mistakes.py`` writes docs/mistakes.md anew.
+``python tests/contract/author_mistakes.py`` writes docs/how-to/fix-a-method.md anew.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
 from protofl.testing import toy
 from protofl.testing.toy_methods import Prototypes
 
-PAGE = Path(__file__).parents[2] / "docs/mistakes.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/fix-a-method.md"
 
 
 @dataclass

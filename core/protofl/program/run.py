@@ -58,7 +58,7 @@ def run(
             notes, in a notebook's output or on standard error. False: nothing.
         save_recipe: A new file, .toml or .json, for the options given: a recipe of this run.
         reuse: A folder of runs. One in it that is this run already is not trained again, one with
-            fewer rounds goes on, and otherwise a run is begun in it (docs/runs.md).
+            fewer rounds goes on, and otherwise a run is begun in it (docs/how-to/resume-and-reuse.md).
         **options: All other options of ``protofl run`` by their long names
             (`protofl.plan.settings`); ``classes=[CLASS, …]`` makes further ones known, that
             ``add`` may name.

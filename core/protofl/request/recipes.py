@@ -128,7 +128,7 @@ def write_recipe(path: Path, options: Mapping[str, Any]) -> None:
             left out.
     """
     values = {"description": describe(options), **written(options)}
-    comment = "Run it: protofl run --config FILE. Publish it: docs/recipes.md"
+    comment = "Run it: protofl run --config FILE. Publish it: docs/how-to/write-a-recipe.md"
     write_table(path, values, "--save-recipe", comment)
 
 
