@@ -55,7 +55,9 @@ def linked(kind: str, hooks: list[str], name: str) -> str:
 
 
 def _called(kind: str, name: str) -> str:
-    page = Path(__file__).parents[1] / "reference/methods" / f"{name}.md"  # defences have none of their own
+    page = (
+        Path(__file__).parents[1] / "reference/methods" / f"{name}.md"
+    )  # defences have none of their own
     return f"[{name}](methods/{name}.md)" if kind == "method" and page.exists() else code(name)
 
 

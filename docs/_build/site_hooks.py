@@ -20,7 +20,9 @@ from site_plugins import method_table, plugin_reference, wire_table
 
 DOCS = Path(__file__).parents[1]
 MARK = re.compile(r"^<!-- generated: (\w+)([\w./ -]*?) -->$", re.MULTILINE)
-KEPT = re.compile(r"^(<!-- kept: (\w+)([\w./ -]*?) -->\n).*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
+KEPT = re.compile(
+    r"^(<!-- kept: (\w+)([\w./ -]*?) -->\n).*?^<!-- end -->$", re.MULTILINE | re.DOTALL
+)
 
 
 def figure(path: str) -> str:

@@ -53,7 +53,10 @@ COMMANDS = [
 
 def test_there_are_commands():
     assert len(COMMANDS) > 80
-    assert {command.id.partition(":")[0] for command in COMMANDS} >= {"README.md", "docs/tutorials/first-run.md"}
+    assert {command.id.partition(":")[0] for command in COMMANDS} >= {
+        "README.md",
+        "docs/tutorials/first-run.md",
+    }
 
 
 @pytest.mark.parametrize("words", COMMANDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -15,8 +16,10 @@ import torch
 from doc_pages import DOCS, ROOT, blocks_of, commands_of
 from protofl.discovery.kinds import KINDS, hooks_of
 from protofl.discovery.registry import Registry
-from protofl.testing import WrapperContract
+from protofl.hosts.jobs import StartTrial, Train
+from protofl.testing import WrapperContract, toy
 from protofl.testing.contract import run_checks
+from protofl.testing.toy_methods import Prototypes
 from protofl_cli.app import app
 from slowness import quick
 from typer.testing import CliRunner
@@ -154,6 +157,51 @@ def test_the_guides_encoding_keeps_what_a_wrapper_promises(package):
     assert not any(finding.why for finding in found if finding.check == "it_does_something")
 
 
+def test_the_guides_averaging_method_trains(package, data_dir, few):
+    package("method")
+    method = importlib.import_module("my_package").Averaging
+    here = {"clients": 2, "rounds": 1, "batch_size": 64, "feature_dim": 8, "backend": "local"}
+    result = pf.run(method, models="cnn4", dataset=few, data_dir=data_dir, **here)
+    assert 0 <= result.summary["final_test_accuracy"] <= 1
+    with pytest.raises(pf.UsageError, match="one architecture"):
+        pf.run(method, models="htcnn8", dataset=few, data_dir=data_dir, **here)
+
+
+def test_the_guides_data_set_reads_its_file(package, tmp_path):
+    package("dataset")
+    images = importlib.import_module("my_package").InAFile
+    assert images().cache_key(tmp_path) == "in-a-file"
+    data = toy.make_images(toy.MIXED)
+    np.savez(tmp_path / "images.npz", x_train=data.x.numpy(), y_train=data.y.numpy())
+    assert images().cache_key(tmp_path).startswith("in-a-file-")
+    assert len(images().decode(tmp_path).y) == len(data.y)
+
+
+def test_the_guides_engine_reads_what_a_loss_receives(package, tmp_path):
+    package("engine")
+    given_to = importlib.import_module("my_package").given_to
+
+    class Asks:
+        """An engine that trains nothing."""
+
+        answers = []
+
+        @pf.hookimpl
+        def train(self, job):
+            self.answers.append(given_to(job))
+            return {}
+
+    extra = {("method", "toy"): Prototypes, ("engine", "asks"): Asks}
+    plan = toy.make_plan("toy", tmp_path, extra=extra, engine="asks")
+    host = toy.WatchedPool(plan).host
+    host.handle(StartTrial(0))
+    data = toy.make_images(toy.MIXED)
+    sent = pf.Payload(prototypes=data.x.new_zeros(1, 8), classes=data.y.new_zeros(1))
+    for blob in (b"", sent.to_bytes()):
+        host.handle(Train(0, 0, blob=blob))
+    assert Asks.answers == [{"toy": []}, {"toy": ["table", "known"]}]
+
+
 @pytest.mark.parametrize("optimizer", quick(["sgd", "adam"], "adam"))
 def test_the_guides_engine_learns_as_eager_does(optimizer, package, type_in, tmp_path):
     package("engine")
@@ -174,13 +222,10 @@ def test_the_guides_backend_gives_the_same_numbers(package, type_in, tmp_path):
     assert figures(tmp_path / "multi") == figures(tmp_path / "local")
 
 
-ELSEWHERE = {"docs/how-to/test-a-plugin.md", "docs/reference/compatibility.md"}
-"""Pages whose Python is run by other tests."""
 PYTHON = [
     page
     for path in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
     if blocks_of(page := path.relative_to(ROOT).as_posix(), "python")
-    and page not in ELSEWHERE
     and path.parent.name != "plugins"
 ]
 
