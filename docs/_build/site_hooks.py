@@ -1,7 +1,7 @@
 """The hooks of mkdocs: fill in the generated parts of pages.
 
-A page marks such a part with a comment on its own line. ``<!-- generated: NAME [ARGUMENT …] -->`` is
-filled in when the site is built. ``<!-- kept: NAME [ARGUMENT …] -->`` is followed by the generated
+A page marks such a part with a comment on its own line. ``<!-- generated: NAME [ARGUMENTS] -->`` is
+filled in when the site is built. ``<!-- kept: NAME [ARGUMENTS] -->`` is followed by the generated
 text up to ``<!-- end -->``, so the page is readable in the repository too; update these parts with
 ``python docs/_build/site_hooks.py``. Nothing here imports mkdocs, so tests can build the pages
 without it.
@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from site_api import api, members_of
+from site_api import api, members_of, types
 from site_commands import command_list, command_reference
 from site_hook_reference import hook_reference
 from site_plugins import method_table, plugin_reference, wire_table
@@ -39,6 +39,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "members": members_of,
     "methods": method_table,
     "plugins": plugin_reference,
+    "types": types,
     "wire": wire_table,
 }
 

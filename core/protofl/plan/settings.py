@@ -190,10 +190,10 @@ class Settings(BaseModel):
 
 
 MEASURES = ("train-accuracy", "margins", "public-logits", "flops")
-"""Figures that a run records where it is asked to, see docs/background/results.md."""
+"""Further figures that a run can record (docs/reference/record.md)."""
 
 SIGHTS = ("prototypes", "features", "images")
-"""What a run keeps of rounds where it is asked to, see docs/how-to/observe-prototypes.md."""
+"""Observations that a run can record (docs/how-to/observe-prototypes.md)."""
 
 CHOOSING = {
     "dataset": "dataset",
