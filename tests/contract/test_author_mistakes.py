@@ -35,7 +35,7 @@ def test_each_names_the_hook_and_what_to_do(found):
 def test_the_page_quotes_their_messages(found):
     said = {(f"`{m.hook}`", m.words): in_a_cell(told) for m, told in found}
     rows = re.findall(r"^\| (`\w+`) \| (.+?) \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
-    assert len(rows) >= 15
+    assert len(rows) >= 10
     assert {row[:2]: row[2] for row in rows} == {row[:2]: said.get(row[:2]) for row in rows}
 
 
