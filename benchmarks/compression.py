@@ -1,4 +1,4 @@
-"""What wrappers save on the wire, and what it costs: the tables of docs/compression.md.
+"""Measure what wrappers save on the wire: the table of docs/how-to/compress-uploads.md.
 
     python benchmarks/compression.py run OUT.jsonl [SEED …]   # some 100 CPU seconds a seed
     python benchmarks/compression.py table OUT.jsonl          # prints the tables as Markdown

@@ -4,7 +4,7 @@ Written by us in the style of the libraries that exist for heterogeneous federat
 DataLoader over every client's list of samples, models and everything that is sent saved to disk and
 loaded again around each client's turn, prototypes collected sample by sample in lists, evaluation
 in batches of the training's size with a loop over samples and classes, one client after the other
-in one process with torch's own number of threads. ``docs/bench.md`` says what that is fair to.
+in one process with torch's own number of threads (docs/background/performance.md).
 
 Of protofl it takes what makes both do the same work: the data, the split, the first weights, the
 order of mini-batches, the options' values. Its arithmetic is its own.

@@ -1,6 +1,6 @@
 """The naive reference loop's client and server: what all its methods share.
 
-What makes it naive, and why it is fair, is said in ``docs/bench.md``.
+docs/background/performance.md describes the loop.
 """
 
 from __future__ import annotations

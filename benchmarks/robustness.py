@@ -1,4 +1,4 @@
-"""Attacks and defences: the accuracy of the honest, for the tables of docs/robustness.md.
+"""Measure honest accuracy with attacks and defences: docs/how-to/simulate-attacks.md.
 
     python benchmarks/robustness.py run OUT.jsonl [SEED …]   # some 100 CPU seconds a seed for each
     python benchmarks/robustness.py table OUT.jsonl          # prints the tables as Markdown

@@ -24,7 +24,7 @@ def show_hook(name: str) -> None:
     kinds = [k for k in WHEN if hook in spec_hooks(k) and kind in ("", k)]
     if not kinds:
         known = {f"{k}.{h}" if dot else h for k in WHEN for h in spec_hooks(k)}
-        raise unknown("hook", name, known, "see: docs/reference/hooks.md, or protofl show METHOD")
+        raise unknown("hook", name, known, "list the hooks of a plugin with: protofl show NAME")
     for number, each in enumerate(kinds):
         function = getattr(spec_of(each), hook)
         if number:

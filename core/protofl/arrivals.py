@@ -15,7 +15,7 @@ NEVER = int(np.iinfo(np.int64).max)
 """The round in which unseen clients come."""
 
 TUNING = 10
-"""Times ``--local-epochs`` for which unseen clients are trained, see docs/unseen.md."""
+"""Default of ``--fine-tune``, as a multiple of ``--local-epochs``."""
 
 
 def joins_of(text: str | None) -> list[tuple[int, float]]:

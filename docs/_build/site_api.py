@@ -13,29 +13,157 @@ from protofl_cli.hook_texts import signature
 from site_text import code, prose
 
 PAGE = "python.md"
+ALIASES = {
+    "HOOKSPEC_VERSION": (
+        "The version of the hooks, `MAJOR.MINOR`. A plugin states the version that it "
+        "needs in `requires_hookspec` ([compatibility](compatibility.md))."
+    ),
+    "Given": (
+        "The type that `before_training` returns and `local_loss` receives: a mapping of "
+        "names to tensors, numbers, strings, None, or mappings, lists and tuples of them."
+    ),
+    "Terms": "The return type of `local_loss`: a mapping of names to weighted scalars.",
+    "Uploads": "The uploads of a round, `{client id: payload}`, in ascending client id.",
+    "Runs": (
+        "Input of plots and comparisons: a run, a result of [`run`](#protofl.run), a run "
+        "folder or a folder of runs; a list of these; or a mapping of labels to these. "
+        "Runs without labels are grouped by the options in which they differ."
+    ),
+    "Follow": (
+        "A function that receives every event of a batch of runs, in the thread that "
+        "waits for them."
+    ),
+    "Features": (
+        "A function from samples B×… to features B×K′, for `train_features` and `class_prototypes`."
+    ),
+    "ConfigT": "The type of the options of a method, `Config` in `pf.Client[Config]`.",
+    "Kind": 'The kind of a sample: `"image"`, `"series"`, `"tokens"` or `"table"`.',
+    "Progress": (
+        "A function that receives every event of a run ([`events`](#protofl.events)), in "
+        "the thread of the run."
+    ),
+    "Distance": (
+        'The distance of features to prototypes: `"l2"` (Euclidean) or `"mse"` (mean '
+        "squared difference)."
+    ),
+    "Rows": (
+        'The rows of a loss term: the class means of the batch (`"class"`) or every '
+        'sample (`"sample"`).'
+    ),
+    "Closable": "An object with `close()`.",
+    "Extra": "Plugin classes that are not installed, `{(kind, name): class}`.",
+    "Report": "A function that receives a line of text for the user.",
+    "ClientRecord": (
+        "The data of a client behind [`Client`](#protofl.Client): model, modules, "
+        "samples, state. It lives in a host and may change in any release."
+    ),
+    "Plugin": (
+        "An installed plugin that has not been imported: `kind`, `name`, `version`, "
+        "`distribution`, `target`."
+    ),
+    "Preparation": "A function from stored samples to the input of a model.",
+    "Handle": (
+        "A backend's reference to a host: `do(job)` returns the reply, `close()` ends the host."
+    ),
+    "Read": "A function that turns received bytes into a download for hooks.",
+    "Key": "A number or a word of the name of a random stream ([seeds](seeds.md)).",
+    "Field": """\
+`pf.Field(default, *, ge, gt, le, lt, alias, description, consent)` declares an option of a
+[`Config`](#protofl.Config); it is [pydantic's `Field`](https://docs.pydantic.dev/latest/api/fields/).
+
+- `description` gives the paper's symbol and says what the ends of the range do.
+- `alias` is the name for users where the symbol is a Python keyword (`lambda`).
+- A default of None means that the variant, another option or the hook `resolve` sets the value. The
+  annotation is then the final type.
+- `consent=True` marks an option that only the user may set, such as opening a pickle. The command
+  line and the arguments of `pf.run` may set it; a file, a recipe or a run folder may not.""",
+}
+"""Descriptions of names that have no docstring of their own."""
+TYPES = (
+    "protofl.comparing.comparison.Comparison",
+    "protofl.comparing.differences.Table",
+    "protofl.comparing.differences.Row",
+    "protofl.comparing.differences.Difference",
+    "protofl.comparing.groups.Group",
+    "protofl.studies.study.Study",
+    "protofl.studies.study.Line",
+    "protofl.studies.study.Published",
+    "protofl.sweeps.results.SweepResult",
+    "protofl.sweeps.results.PointResult",
+    "protofl.sweeps.results.Done",
+    "protofl.studies.result.StudyResult",
+    "protofl.studies.result.Entry",
+    "protofl.data.batches.Samples",
+    "protofl.views.run.ClientCard",
+    "protofl.wire.knowledge.Knowledge",
+    "protofl.views.batch.PerStep",
+    "protofl.plugin.loss.Loss",
+    "protofl.models.whole.Whole",
+    "protofl.data.split.Split",
+    "protofl.recorded.split.RecordedSplit",
+    "protofl.options.settings.Settings",
+    "protofl.plugin.choice.Choice",
+    "protofl.discovery.registry.Registry",
+    "protofl.optim.schedules.Schedule",
+    "protofl.observing.observed.Observed",
+    "protofl.observing.observed.Prototypes",
+    "protofl.observing.observed.Features",
+    "protofl.observing.observed.Images",
+    "protofl.replaying.replay.Replay",
+    "protofl.replaying.replay.Replayed",
+    "protofl.replaying.server.ReplayedRound",
+)
+"""Classes that programs receive and need not import."""
 
 
-def api(path: str) -> str:
-    """All about one public name: ``protofl.NAME``, or a place ``protofl.ROOM.MODULE.NAME``."""
+def api(*names: str) -> str:
+    """Return the sections of several names: public names, or paths ``protofl.ROOM.MODULE.NAME``."""
+    return "\n\n".join(section(n if n.startswith("protofl.") else f"protofl.{n}") for n in names)
+
+
+def types() -> str:
+    """Return the sections of types that signatures name and programs need not import."""
+    further = [name for name in ALIASES if name not in protofl.__all__]
+    return api(*further, *TYPES)
+
+
+def section(path: str) -> str:
+    """Return the section of one name."""
     name = path.rpartition(".")[2]
+    if path == f"protofl.{name}" and name in ALIASES:
+        return f'<a id="protofl.{name}"></a>\n\n### `{name}`\n\n{ALIASES[name]}'
     found = named(path)
     head = [f'<a id="protofl.{name}"></a>', "", f"### `{name}`", "", ""]
     apart = path.startswith(("protofl.functional.", "protofl.plots."))  # on pages of their own
     if path.count(".") > 1 and not apart:
-        head += [f"In `{path.rpartition('.')[0]}`; one meets it, and needs no import.", ""]
+        head += [f"Defined in `{path.rpartition('.')[0]}`.", ""]
     elif apart:
         head[0] = f'<a id="{path}"></a>'
     return "\n".join(head) + about(name, found, PAGE if "plots" in path else "")
 
 
+def members_of(package: str) -> str:
+    """All public names of a package, under a heading for each module that defines them."""
+    public = importlib.import_module(package)
+    modules: dict[str, list[str]] = {}
+    for name in public.__all__:
+        modules.setdefault(getattr(public, name).__module__, []).append(name)
+    parts = []
+    for module in sorted(modules):
+        first = (inspect.getdoc(importlib.import_module(module)) or "").partition("\n")[0]
+        parts.append(f"## {module.rpartition('.')[2].replace('_', ' ').capitalize()}\n\n{first}")
+        parts += [section(f"{package}.{name}") for name in modules[module]]
+    return "\n\n".join(parts)
+
+
 def named(path: str) -> Any:  # noqa: ANN401 - it may be anything
-    """What a dotted path names."""
+    """Return the object at a dotted path."""
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
 
 
 def about(name: str, found: Any, page: str = "") -> str:  # noqa: ANN401 - it may be anything
-    """The body of a name's section; names of the Python page lie on the page that is given."""
+    """Return the body of a section; links to public names lead to the given page."""
     if isinstance(found, ModuleType):
         parts = [documented(found)]
         for inner, value in vars(found).items():
@@ -49,7 +177,7 @@ def about(name: str, found: Any, page: str = "") -> str:  # noqa: ANN401 - it ma
 
 
 def constructor(name: str, found: type) -> list[str]:
-    """How an object is made, where its class says so itself."""
+    """Return the signature of a class whose docstring documents its arguments."""
     made = vars(found).get("__init__")
     told = "Args:" in (inspect.getdoc(found) or "")  # others are made by the runtime
     if not (told and isinstance(made, FunctionType)):
@@ -59,7 +187,7 @@ def constructor(name: str, found: type) -> list[str]:
 
 
 def members(found: type) -> list[str]:
-    """What a class has: attributes in a list, then each method."""
+    """Return the attributes of a class as a list, then each method."""
     ours = [c for c in found.__mro__ if c.__module__.partition(".")[0] == "protofl"]
     all_: dict[str, Any] = {}
     for each in ours:
@@ -81,12 +209,12 @@ def members(found: type) -> list[str]:
 
 
 def documented(found: object, page: str = "") -> str:
-    """A docstring as Markdown, its names as links to their sections."""
+    """Return a docstring as Markdown, with public names as links to their sections."""
     return prose(inspect.getdoc(found) or "", partial(linked, page=page))
 
 
 def linked(name: str, page: str = PAGE) -> str:
-    """A name in code, with a link where it is a public one."""
+    """Return a name in code, with a link if it is public."""
     bare = name.removesuffix("()").removeprefix("protofl.").removeprefix("pf.").partition(".")[0]
     is_argument = name == "report"  # of a hook
     if bare in protofl.__all__ and bare not in ("functional", "plots") and not is_argument:

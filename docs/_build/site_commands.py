@@ -25,8 +25,23 @@ def command_reference() -> str:
     return "\n\n".join(_command(context) for context in commands())
 
 
+def command_list() -> str:
+    """A table of all commands and what they do, a table for each group of ``--help``."""
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for context in commands():
+        top = context
+        while top.parent.parent is not None:
+            top = top.parent
+        panel = getattr(top.command, "rich_help_panel", None)
+        words = inspect.cleandoc(context.command.help or "").partition("\n\n")[0]
+        row = (code(path_of(context)), words.rstrip("."))
+        panels.setdefault(panel if isinstance(panel, str) else "", []).append(row)
+    tables = [(title, table(("command", "what it does"), rows)) for title, rows in panels.items()]
+    return "\n\n".join(f"### {title}\n\n{rows}" if title else rows for title, rows in tables)
+
+
 def commands() -> Iterator[Any]:
-    """The contexts of all commands that do something, in the order of ``--help``."""
+    """Yield the contexts of all commands without subcommands, in the order of ``--help``."""
     root = typer.main.get_command(app)
     yield from _below(root.make_context("protofl", [], resilient_parsing=True))
 

@@ -16,8 +16,32 @@ WHERE = {"run": "before", "server": "server", "client": "client"}
 PROVIDERS = {True: "one", False: "any"}
 
 
-def hook_reference(kind: str) -> str:
-    """All hooks of a kind: a table, then each with its signature, when it is called, an example."""
+ORDER = (
+    "method", "wrapper", "model-group", "partitioner", "dataset", "generator",
+    "metric", "selection", "world", "tracker", "engine", "backend",
+)  # fmt: skip
+METHOD = """\
+The six hooks of a round have exactly one provider each: the method, a donor (`--use`) or the
+baseline. The baseline trains with cross-entropy, sends empty payloads, changes nothing on the
+server and scores with the head. Returning `None` from one of these six hooks is an error. All other
+hooks are optional. The optional hooks of a donor run beside those of the method where the donor
+provides something.
+
+"""
+
+
+def hook_reference() -> str:
+    """Return the hooks of all kinds."""
+    return "\n\n".join(
+        f"## {kind.replace('-', ' ').capitalize()}\n\n"
+        + (METHOD if kind == "method" else "")
+        + hooks_of_kind(kind)
+        for kind in ORDER
+    )
+
+
+def hooks_of_kind(kind: str) -> str:
+    """Return a table of a kind's hooks, then each with its signature, use and an example."""
     spec, hooks = spec_of(kind), list(spec_hooks(kind))
     group = KINDS[kind].group
     link = partial(linked, kind, hooks)
@@ -55,8 +79,10 @@ def linked(kind: str, hooks: list[str], name: str) -> str:
 
 
 def _called(kind: str, name: str) -> str:
-    page = Path(__file__).parents[1] / "methods" / f"{name}.md"  # defences have none of their own
-    return f"[{name}](../methods/{name}.md)" if kind == "method" and page.exists() else code(name)
+    page = (
+        Path(__file__).parents[1] / "reference/methods" / f"{name}.md"
+    )  # defences have none of their own
+    return f"[{name}](methods/{name}.md)" if kind == "method" and page.exists() else code(name)
 
 
 def _method_hooks(hooks: list[str]) -> str:

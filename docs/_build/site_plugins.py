@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from protofl.plugin.baseline import Baseline
-from protofl.options.declared import Config, VariantConfig, option_names
-from protofl.plugin.choice import choose
-from protofl.discovery.registry import Registry
 from protofl.data.spec import in_words
+from protofl.discovery.registry import Registry
+from protofl.options.declared import Config, VariantConfig, option_names
 from protofl.plan.inputs import kinds_of
 from protofl.options.table import CHOOSING
+from protofl.plugin.baseline import Baseline
+from protofl.plugin.choice import choose
 from protofl.wire.vocabulary import VOCABULARY, find_key
 from protofl_cli.options import value_range, value_text
 from site_text import code, first_line, table
@@ -51,8 +51,78 @@ def _keys(declared: dict[str, str]) -> str:
     return ", ".join(map(code, declared)) or "–"
 
 
-def plugin_reference(kind: str) -> str:
-    """All plugins of a kind that is not a method, with their options."""
+SECTIONS = {
+    "model-group": (
+        "Model groups",
+        "`--models NAME`. `protofl show NAME` counts the parameters and FLOPs of each architecture.",
+    ),
+    "recipe": (
+        "Recipes",
+        "`protofl run NAME`; see [Write a recipe](../how-to/write-a-recipe.md).",
+    ),
+    "study": (
+        "Studies",
+        "`protofl reproduce COLLECTION/NAME`; see [Reproduce tables](../how-to/reproduce-tables.md).",
+    ),
+    "dataset": (
+        "Data sets",
+        "`--dataset NAME`; see [Choose data](../how-to/choose-data.md).",
+    ),
+    "partitioner": (
+        "Partitioners",
+        "`--partition NAME`; see [Split data](../how-to/split-data.md).",
+    ),
+    "generator": (
+        "Generators",
+        "`--generator NAME`; see [Image generators](../how-to/use-image-generators.md).",
+    ),
+    "defence": (
+        "Defences",
+        "`--use server_aggregate=NAME`; see [Simulate attacks](../how-to/simulate-attacks.md#defences).",
+    ),
+    "wrapper": (
+        "Wrappers",
+        "`--with NAME`; may be repeated.",
+    ),
+    "metric": (
+        "Metrics",
+        "`--metrics NAME[,NAME…]`; see [the record](record.md#metrics).",
+    ),
+    "selection": (
+        "Selections",
+        "`--selection NAME`; see [Simulate devices](../how-to/simulate-devices.md#client-sampling).",
+    ),
+    "world": (
+        "Worlds",
+        "`--world NAME`; see [Simulate devices](../how-to/simulate-devices.md#worlds).",
+    ),
+    "tracker": (
+        "Trackers",
+        "`--track NAME[,NAME…]`; see [Use trackers](../how-to/use-trackers.md).",
+    ),
+    "engine": (
+        "Engines",
+        "`--engine NAME`; see [Choose an engine](../how-to/choose-an-engine.md).",
+    ),
+    "backend": (
+        "Backends",
+        "`--backend NAME`.",
+    ),
+}
+"""Title and introduction of each kind's section."""
+
+
+def plugin_reference() -> str:
+    """Return all plugins that are not methods, by kind."""
+    parts = [
+        f"## {title}\n\n{intro}\n\n{plugins_of_kind(kind)}"
+        for kind, (title, intro) in SECTIONS.items()
+    ]
+    return "\n\n".join(parts)
+
+
+def plugins_of_kind(kind: str) -> str:
+    """Return the plugins of a kind with their options."""
     words = {k: word for word, k in CHOOSING.items()}
     parts = []
     for name, plugin in own_plugins(kind).items():
@@ -105,7 +175,7 @@ def wire_table() -> str:
             code(key.name),
             key.shape,
             key.meaning + ("; rows by class" if key.by_class else ""),
-            ", ".join(f"[{n}](../methods/{n}.md)&nbsp;{a}" for n, a in senders[key.name].items()),
+            ", ".join(f"[{n}](methods/{n}.md)&nbsp;{a}" for n, a in senders[key.name].items()),
         )
         for key in VOCABULARY
     ]

@@ -1,4 +1,4 @@
-"""Every method's page names what its users meet: options, loss terms and uploads."""
+"""The page of each method names its options, loss terms and uploads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from protofl.options.declared import Config, option_names
 from protofl.plugin.baseline import Baseline
 from protofl.testing.donors import methods_to_run
 
-PAGES = Path(__file__).parents[2] / "docs/methods"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = DOCS / "reference/methods"
 REGISTRY = Registry()
 METHODS = methods_to_run(REGISTRY, "protofl")
 DONORS = [p.name for p in REGISTRY.plugins("method") if p.distribution == "protofl"]
@@ -20,7 +21,7 @@ CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 
 
 def names_of(method):
-    """What a page has to name: options as users write them, loss terms, upload keys."""
+    """Return the names that a page needs: options as users write them, loss terms, upload keys."""
     return {
         "option": list(option_names(getattr(method, "Config", Config))),
         "loss term": list(getattr(method, "terms", Baseline.terms)),
@@ -29,7 +30,7 @@ def names_of(method):
 
 
 def lacking(page, names):
-    """Names that are in none of the page's code spans as a whole word."""
+    """Return the names that no code span of the page contains as a whole word."""
     spans = "\n".join(CODE.findall(page))
     return [n for n in names if not re.search(rf"(?<![\w-]){re.escape(n)}(?![\w-])", spans)]
 
@@ -41,18 +42,18 @@ def test_there_are_methods():
 @pytest.mark.parametrize("name", METHODS)
 def test_the_page_names_options_terms_and_uploads(name):
     path = PAGES / f"{name}.md"
-    assert path.is_file(), f"docs/methods/{name}.md is missing"
+    assert path.is_file(), f"{path} is missing"
     page = path.read_text(encoding="utf-8")
     assert page.startswith(f"# {name}\n")
     assert f"protofl run {name}" in page
     kinds = names_of(REGISTRY.load("method", name))
     missing = {kind: lacking(page, names) for kind, names in kinds.items()}
-    assert not any(missing.values()), f"docs/methods/{name}.md lacks {missing}"
+    assert not any(missing.values()), f"{path} lacks {missing}"
 
 
 def test_the_page_of_hostile_clients_names_defences_and_attacks():
-    """And their options, which stand on no page of a method."""
-    page = (PAGES.parent / "robustness.md").read_text(encoding="utf-8")
+    """Check their options too, as no other page names them."""
+    page = (DOCS / "how-to/simulate-attacks.md").read_text(encoding="utf-8")
     wrappers = [p.name for p in REGISTRY.plugins("wrapper") if p.distribution == "protofl"]
     attacks = [n for n in wrappers if hasattr(REGISTRY.load("wrapper", n), "attack")]
     assert len(DONORS) >= 5 and len(attacks) >= 7

@@ -1,4 +1,4 @@
-"""The picture of docs/architecture.md, held against the imports and against a run."""
+"""The picture of docs/background/architecture.md, held against the imports and against a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core/protofl"
-PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/background/architecture.md").read_text(encoding="utf-8")
 KERNEL = ("runs", "rounds", "hosts", "plan", "plugin", "hookspecs", "views", "wire")
 BESIDE = ("testing", "bench")
 
@@ -26,7 +26,7 @@ BESIDE = ("testing", "bench")
 def block(name):
     """The lines of the page's fenced block behind the marker ``<!-- NAME -->``."""
     found = re.search(rf"<!-- {name} -->\n+```text\n(.*?)```", PAGE, re.DOTALL)
-    assert found, f"docs/architecture.md has no block {name}"
+    assert found, f"docs/background/architecture.md has no block {name}"
     return [line for line in found[1].splitlines() if line.strip()]
 
 

@@ -1,24 +1,17 @@
-"""Mistakes of a method's author, each in a sound method: one hook or one declaration is changed.
-
-``python tests/contract/author_mistakes.py`` writes docs/mistakes.md anew.
-"""
+"""Mistakes of a method's author, each in a sound method: one hook or one declaration is changed."""
 
 from __future__ import annotations
 
 import importlib
 import re
-import tempfile
 import warnings
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import protofl as pf
 from protofl.dry_step.step import dry_step
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
 from protofl.testing import toy
 from protofl.testing.toy_methods import Prototypes
-
-PAGE = Path(__file__).parents[2] / "docs/mistakes.md"
 
 
 @dataclass
@@ -70,21 +63,6 @@ def said(mistake, folder):
     return Said(None, notes)
 
 
-def page(found):
-    """The page of the guides.
-
-    Args:
-        found: [(mistake, what was said)].
-    """
-    lines = [HEAD]
-    for hook in dict.fromkeys(mistake.hook for mistake, _ in found):
-        lines += [f"## `{hook}`", "", "| what is there | what the run says |", "|---|---|"]
-        rows = [(m.words, told) for m, told in found if m.hook == hook]
-        lines += [f"| {words} | {in_a_cell(told)} |" for words, told in rows]
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
-
-
 def in_a_cell(told):
     """What is wrong and what to do; of Python's and torch's own errors the type alone."""
     if told.error is None:
@@ -100,27 +78,8 @@ def in_a_cell(told):
     return re.sub(r"mistakes_\w+\.py:\d+", "mine.py:12", text).replace("|", "\\|")
 
 
-HEAD = """# Mistakes, and what a run says
-
-Before the first round two short ones are tried on copies of two clients, and every call of a hook
-in them is looked at: what it returns and writes, and from where it draws. What is found ends the
-run with what is wrong, what was expected, and what to do; what is allowed and hurts is a note.
-`protofl check` tries the same first, and the rest of its checks only where that passes.
-
-Each mistake below is tried by a test in a method `mine` that is sound otherwise; these are its
-words, without the line between that says what was expected, and without client and round.
-"""
-
-
 def everything(folder):
     """Every mistake, and what is said."""
     for module in ("mistakes_of_clients", "mistakes_elsewhere"):
         importlib.import_module(module)  # it adds them
     return [(mistake, said(mistake, folder)) for mistake in MISTAKES]
-
-
-if __name__ == "__main__":
-    import author_mistakes  # this module, once
-
-    with tempfile.TemporaryDirectory() as place:
-        PAGE.write_text(author_mistakes.page(author_mistakes.everything(Path(place))))

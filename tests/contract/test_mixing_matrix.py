@@ -12,7 +12,7 @@ from protofl.testing.donors import methods_to_run
 from protofl.testing.mixing import ADD, REFUSED, RUNS, mixer
 from protofl_cli.mixing_page import page, read
 
-TEXT = (Path(__file__).parents[2] / "docs/mixing.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parent / "mixing.md").read_text(encoding="utf-8")
 PAGE = read(TEXT)
 METHODS = methods_to_run(Registry(), "protofl")
 HOOKS = len(ROUND_HOOKS) + len(MERGED_HOOKS)
@@ -41,7 +41,7 @@ def check(cells, written):
             assert cell.lacks in LACKS, cell
             assert f"'{cell.name.removesuffix('…')}" in cell.message, cell
     assert in_order(map(as_written, cells)) == in_order(written), (
-        "write the page anew: protofl matrix --out docs/mixing.md"
+        "write the page anew: protofl matrix --force --out tests/contract/mixing.md"
     )
 
 

@@ -1,7 +1,8 @@
-"""The code on the pages runs: each guide's package is installed, shown and run as written."""
+"""The code on the pages runs: each plugin guide is installed and run as written."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -15,23 +16,25 @@ import torch
 from doc_pages import DOCS, ROOT, blocks_of, commands_of
 from protofl.discovery.kinds import KINDS, hooks_of
 from protofl.discovery.registry import Registry
-from protofl.testing import WrapperContract
+from protofl.hosts.jobs import StartTrial, Train
+from protofl.testing import WrapperContract, toy
 from protofl.testing.contract import run_checks
+from protofl.testing.toy_methods import Prototypes
 from protofl_cli.app import app
 from slowness import quick
 from typer.testing import CliRunner
 
-GUIDES = sorted(path.stem for path in (DOCS / "guides").glob("*.md") if path.stem != "index")
+GUIDES = sorted(p.stem for p in (DOCS / "how-to/plugins").glob("*.md") if p.stem != "index")
 SMALL = "--clients 2 --rounds 1 --batch-size 64 --feature-dim 16 --checkpoint-every off --workers 1"
 
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """Installs a guide's ``my_package`` and returns what its entry points name."""
+    """Install the package of a guide and return its plugins."""
     before = set(sys.modules)
 
     def install(guide):
-        page = f"docs/guides/{guide}.md"
+        page = f"docs/how-to/plugins/{guide}.md"
         folder = tmp_path / "installed"
         about = folder / "my_package-1.0.dist-info"
         about.mkdir(parents=True)
@@ -52,7 +55,7 @@ def package(tmp_path, monkeypatch):
 
 @pytest.fixture
 def type_in(data_dir, few):
-    """``type_in(words, out)``: runs a command of a page, a run on little data."""
+    """Return ``type_in(words, out)``, which runs a command of a page on little data."""
 
     def run(words, out):
         small = []
@@ -68,13 +71,13 @@ def type_in(data_dir, few):
 
 
 def figures(out):
-    """A run's record without what differs between two runs."""
+    """Return the record of a run without timings."""
     lines = (out / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(x).items() if k not in ("seconds", "time")} for x in lines]
 
 
 def test_there_is_a_guide_for_each_kind():
-    assert set(GUIDES) == set(KINDS) - {"recipe", "study"}  # docs/recipes.md, docs/studies.md
+    assert set(GUIDES) == set(KINDS) - {"recipe", "study"}  # these have pages of their own
 
 
 @pytest.mark.parametrize("kind", quick(GUIDES, *({*GUIDES} - {"backend"})))
@@ -83,7 +86,7 @@ def test_a_guide_can_be_followed(kind, package, type_in, tmp_path):
     assert plugin.kind == kind
     loaded = Registry().load(kind, plugin.name)
     assert hooks_of(kind, loaded) and loaded.__doc__
-    commands = list(commands_of(blocks_of(f"docs/guides/{kind}.md", "bash")))
+    commands = list(commands_of(blocks_of(f"docs/how-to/plugins/{kind}.md", "bash")))
     assert any(words[0] == "run" for words in commands)
     for number, words in enumerate(commands):
         assert plugin.name in re.split(r"[\s=,]", " ".join(words)), words
@@ -154,6 +157,51 @@ def test_the_guides_encoding_keeps_what_a_wrapper_promises(package):
     assert not any(finding.why for finding in found if finding.check == "it_does_something")
 
 
+def test_the_guides_averaging_method_trains(package, data_dir, few):
+    package("method")
+    method = importlib.import_module("my_package").Averaging
+    here = {"clients": 2, "rounds": 1, "batch_size": 64, "feature_dim": 8, "backend": "local"}
+    result = pf.run(method, models="cnn4", dataset=few, data_dir=data_dir, **here)
+    assert 0 <= result.summary["final_test_accuracy"] <= 1
+    with pytest.raises(pf.UsageError, match="one architecture"):
+        pf.run(method, models="htcnn8", dataset=few, data_dir=data_dir, **here)
+
+
+def test_the_guides_data_set_reads_its_file(package, tmp_path):
+    package("dataset")
+    images = importlib.import_module("my_package").InAFile
+    assert images().cache_key(tmp_path) == "in-a-file"
+    data = toy.make_images(toy.MIXED)
+    np.savez(tmp_path / "images.npz", x_train=data.x.numpy(), y_train=data.y.numpy())
+    assert images().cache_key(tmp_path).startswith("in-a-file-")
+    assert len(images().decode(tmp_path).y) == len(data.y)
+
+
+def test_the_guides_engine_reads_what_a_loss_receives(package, tmp_path):
+    package("engine")
+    given_to = importlib.import_module("my_package").given_to
+
+    class Asks:
+        """An engine that trains nothing."""
+
+        answers = []
+
+        @pf.hookimpl
+        def train(self, job):
+            self.answers.append(given_to(job))
+            return {}
+
+    extra = {("method", "toy"): Prototypes, ("engine", "asks"): Asks}
+    plan = toy.make_plan("toy", tmp_path, extra=extra, engine="asks")
+    host = toy.WatchedPool(plan).host
+    host.handle(StartTrial(0))
+    data = toy.make_images(toy.MIXED)
+    sent = pf.Payload(prototypes=data.x.new_zeros(1, 8), classes=data.y.new_zeros(1))
+    for blob in (b"", sent.to_bytes()):
+        host.handle(Train(0, 0, blob=blob))
+    assert Asks.answers == [{"toy": []}, {"toy": ["table", "known"]}]
+
+
 @pytest.mark.parametrize("optimizer", quick(["sgd", "adam"], "adam"))
 def test_the_guides_engine_learns_as_eager_does(optimizer, package, type_in, tmp_path):
     package("engine")
@@ -174,26 +222,21 @@ def test_the_guides_backend_gives_the_same_numbers(package, type_in, tmp_path):
     assert figures(tmp_path / "multi") == figures(tmp_path / "local")
 
 
-REFERENCE = ("python", "functional", "plots", "wire")
 PYTHON = [
-    "README.md",
-    "docs/start.md",
-    "docs/python.md",
-    "docs/analysing.md",
-    "docs/comparing.md",
-    "docs/checkpoint.md",
-    "docs/observing.md",
-    "docs/report.md",
-    "docs/studies.md",
-    "docs/sweeps.md",
-    "docs/trackers.md",
-    *(f"docs/reference/{name}.md" for name in REFERENCE),
+    page
+    for path in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    if blocks_of(page := path.relative_to(ROOT).as_posix(), "python")
+    and path.parent.name != "plugins"
 ]
+
+
+def test_pages_with_python_are_found():
+    assert len(PYTHON) >= 10 and PYTHON[0] == "README.md"
 
 
 @pytest.mark.parametrize("page", PYTHON)
 def test_python_on_other_pages_runs(page, data_dir, few, monkeypatch):
-    if page == "docs/trackers.md":
+    if page.endswith("use-trackers.md"):
         pytest.importorskip("tensorboard")
     run, runs, few_clients = pf.run, [], {"clients": 2, "rounds": 2, "batch_size": 64}
     always = {**few_clients, "feature_dim": 16, "backend": "local", "data_dir": data_dir}
@@ -223,13 +266,3 @@ def test_python_on_other_pages_runs(page, data_dir, few, monkeypatch):
     assert len(runs) == wanted
     for _, models in runs:
         assert Registry().find("model-group", models)
-
-
-ELSEWHERE = {"docs/testing.md", "docs/compatibility.md"}
-"""Pages whose Python other tests run."""
-
-
-def test_all_pages_with_python_are_looked_at():
-    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
-    found = {p.relative_to(ROOT).as_posix() for p in pages if blocks_of(p, "python")}
-    assert found == {*PYTHON, *ELSEWHERE, *(f"docs/guides/{guide}.md" for guide in GUIDES)}

@@ -1,4 +1,4 @@
-"""docs/seeds.md names every random stream that the code opens."""
+"""docs/reference/seeds.md names every random stream that the code opens."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def opened():
 
 
 def test_every_stream_is_on_the_page():
-    page = (DOCS / "seeds.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference/seeds.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| ")]
     listed = {word for row in rows for word in re.findall(r"`([\w-]+)`", row)}
     assert len(opened()) >= 15

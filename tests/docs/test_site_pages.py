@@ -1,4 +1,4 @@
-"""The generated parts of the site name everything, as it is written in the code."""
+"""The generated parts of the site are complete and agree with the code."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from protofl_cli.app import app
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+HAND_WRITTEN = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
 PLUGINS = [p for p in Registry().plugins() if p.distribution == "protofl"]
 
 
 @pytest.fixture(scope="module")
 def page():
-    """A page with its generated parts, by its path."""
+    """Return a page with its generated parts, by its path."""
     made = {}
 
     def read(path):
@@ -64,6 +65,7 @@ def specified():
                         yield kind, hook
 
 
+ARCHITECTURE = (DOCS / "background/architecture.md").read_text(encoding="utf-8")
 HEADINGS = {
     "method": "Method",
     "model-group": "Model group",
@@ -103,21 +105,18 @@ def test_every_hook_has_its_exact_signature(kind, hook, page):
     assert words and all(word in found for word in words)
 
 
-def test_pages_count_and_name_the_hooks_as_they_are():
-    rows = re.findall(
-        r"\[(\d+)[^\]]*\]\(\.\./reference/hooks\.md#([\w-]+)\)",
-        (DOCS / "guides/index.md").read_text(encoding="utf-8"),
-    )
-    assert {kind: int(count) for count, kind in rows} == {k: len(spec_hooks(k)) for k in HEADINGS}
-    text = section(
-        (DOCS / "architecture.md").read_text(encoding="utf-8"), "## The hooks of a method"
-    )
+def test_the_plugin_guides_link_to_the_hooks_of_every_kind():
+    text = (DOCS / "how-to/plugins/index.md").read_text(encoding="utf-8")
+    assert {*re.findall(r"reference/hooks\.md#([\w-]+)\)", text)} >= {*HEADINGS}
+
+
+def test_the_architecture_page_names_the_hooks_of_a_method():
+    text = section(ARCHITECTURE, "## Hooks of a method")
     assert [hook for hook in spec_hooks("method") if f"`{hook}" not in text] == []
 
 
 def test_the_architecture_page_has_the_same_arguments():
-    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)\(([^)]*)\)` \|", text, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)\(([^)]*)\)` \|", ARCHITECTURE, re.MULTILINE)
     assert len(rows) == 6
     for hook, arguments in rows:
         assert arguments.split(", ") == spec_hooks("method")[hook]
@@ -140,13 +139,13 @@ CONTEXTS = {site_commands.path_of(c): c for c in site_commands.commands()}
 def test_every_command_is_there(page):
     known = {f"protofl {name}" for name in registered(app)}
     assert len(known) >= 8
-    headings = re.findall(r"^## (protofl .+)$", page("reference/cli.md"), re.MULTILINE)
+    headings = re.findall(r"^## (protofl .+)$", page("reference/commands.md"), re.MULTILINE)
     assert sorted(headings) == sorted(known)
 
 
 @pytest.mark.parametrize("path", CONTEXTS)
 def test_every_option_has_its_names_default_and_meaning(path, page):
-    text = section(page("reference/cli.md"), f"## {path}")
+    text = section(page("reference/commands.md"), f"## {path}")
     rows = {row.split(" | ")[0]: row for row in re.findall(r"^\| (`.*) \|$", text, re.MULTILINE)}
     for option in CONTEXTS[path].command.params:
         if option.param_type_name == "argument":
@@ -164,7 +163,7 @@ def test_every_option_has_its_names_default_and_meaning(path, page):
 
 
 def test_the_run_command_has_all_settings(page):
-    text = section(page("reference/cli.md"), "## protofl run")
+    text = section(page("reference/commands.md"), "## protofl run")
     for name in (name for name, option in OPTIONS.items() if option.panel):
         assert f"`{flag_of(name)}`" in text
     assert "| `--lr-schedule` | `constant` \\| `step` \\| `cosine` \\| `exponential` |" in text
@@ -180,7 +179,7 @@ def test_the_run_command_has_all_settings(page):
 def test_every_plugin_has_its_options(plugin, page):
     found = Registry().load(plugin.kind, plugin.name)
     if plugin.kind == "method" and not hasattr(found, "donates"):
-        assert f"[{plugin.name}]({plugin.name}.md)" in page("methods/index.md")
+        assert f"[{plugin.name}]({plugin.name}.md)" in page("reference/methods/index.md")
         return
     text = page("reference/plugins.md")
     kind = "defence" if plugin.kind == "method" else plugin.kind
@@ -198,7 +197,7 @@ def test_every_plugin_has_its_options(plugin, page):
 @pytest.mark.parametrize("name", [p.name for p in PLUGINS if p.kind == "method"])
 def test_what_a_method_sends_is_in_the_vocabulary(name, page):
     method = Registry().load("method", name)
-    link = rf"\[{name}\]\(\.\./methods/{name}\.md\)&nbsp;([↑↓]+)"
+    link = rf"\[{name}\]\(methods/{name}\.md\)&nbsp;([↑↓]+)"
     rows = {
         row.split("`")[1]: row
         for row in page("reference/wire.md").splitlines()
@@ -217,27 +216,21 @@ def test_what_a_method_sends_is_in_the_vocabulary(name, page):
 
 
 ANCHOR = re.compile(r'^<a id="protofl\.([\w.]+)"></a>$', re.MULTILINE)
-PYTHON = (DOCS / "reference/python.md").read_text(encoding="utf-8")
 
 
-def test_every_public_name_is_on_its_page():
-    public, met = PYTHON.split("\n## Types that one meets\n")
-    met, errors = met.split("\n## Errors\n")
+def test_every_public_name_is_on_its_page(page):
+    public, further = page("reference/python.md").split("\n## Further types\n")
+    further, errors = further.split("\n## Errors\n")
     found = ANCHOR.findall(public + errors)
     assert sorted(found) == sorted(set(protofl.__all__) - {"functional", "plots", "__version__"})
-    assert not {*ANCHOR.findall(met)} & {*found}
+    assert not {*ANCHOR.findall(further)} & {*found}
 
 
-def test_every_functional_name_is_on_its_page():
-    text = (DOCS / "reference/functional.md").read_text(encoding="utf-8")
-    found = [name.removeprefix("functional.") for name in ANCHOR.findall(text)]
-    assert sorted(found) == sorted(functional.__all__)
-
-
-def test_every_name_of_plots_is_on_its_page():
-    text = (DOCS / "reference/plots.md").read_text(encoding="utf-8")
-    found = [name.removeprefix("plots.") for name in ANCHOR.findall(text)]
-    assert sorted(found) == sorted(plots.__all__)
+@pytest.mark.parametrize("module", [functional, plots])
+def test_every_function_is_on_its_page(module, page):
+    name = module.__name__.rpartition(".")[2]
+    found = [n.removeprefix(f"{name}.") for n in ANCHOR.findall(page(f"reference/{name}.md"))]
+    assert sorted(found) == sorted(module.__all__)
 
 
 THEIRS = set(
@@ -245,11 +238,11 @@ THEIRS = set(
     "Mapping NDArray NoReturn None Sequence "
     "AbstractContextManager Path Module Optimizer Parameter Tensor Generator Literal".split()
 )
-"""Types of Python, of torch, of NumPy and of pandas."""
+"""Types of Python, torch, NumPy and pandas."""
 
 
 def types_in(page):
-    """The names of types in the signatures of a page."""
+    """Return the names of types in the signatures of a page."""
     found = set()
     for block in re.findall(r"^```py\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
         if block.startswith("def "):
@@ -263,12 +256,12 @@ def types_in(page):
 
 
 @pytest.mark.parametrize("name", ["hooks", "python", "functional", "plots"])
-def test_every_type_of_a_signature_is_documented(name):
-    text = (DOCS / f"reference/{name}.md").read_text(encoding="utf-8")
+def test_every_type_of_a_signature_is_documented(name, page):
+    text = page(f"reference/{name}.md")
     found = types_in(text)
     assert len(found) > 2
     own = {anchor.rpartition(".")[2] for anchor in ANCHOR.findall(text)}
-    assert found - THEIRS - {*ANCHOR.findall(PYTHON)} - own == set()
+    assert found - THEIRS - {*ANCHOR.findall(page("reference/python.md"))} - own == set()
 
 
 def test_a_type_that_is_not_documented_is_noticed():
@@ -276,26 +269,41 @@ def test_a_type_that_is_not_documented_is_noticed():
     assert types_in(page) - THEIRS == {"Odd", "Odder"}
 
 
-@pytest.mark.parametrize("name", ["hooks", "python", "functional", "plots"])
-def test_what_is_kept_in_the_repository_is_what_the_code_says(name):
+@pytest.mark.parametrize("name", ["commands", "wire"])
+def test_the_tables_in_the_repository_agree_with_the_code(name):
     text = (DOCS / f"reference/{name}.md").read_text(encoding="utf-8")
-    assert len(site_hooks.KEPT.findall(text)) >= 10
-    now = site_hooks.kept(text)
-    assert text == now, "write it anew: python docs/_build/site_hooks.py"
+    assert len(site_hooks.KEPT.findall(text)) == 1
+    assert text == site_hooks.kept(text), "update it: python docs/_build/site_hooks.py"
 
 
-def test_a_kept_part_that_is_old_is_written_anew():
-    old = "# A\n\n<!-- kept: api protofl.hookimpl -->\n\nold\n\n<!-- end -->\n\nafter\n"
+def test_an_outdated_table_is_updated():
+    old = "# A\n\n<!-- kept: api hookimpl -->\n\nold\n\n<!-- end -->\n\nafter\n"
     now = site_hooks.kept(old)
     assert "old" not in now and "### `hookimpl`" in now and now.endswith("<!-- end -->\n\nafter\n")
     assert site_hooks.kept(now) == now
 
 
-# --- links within the pages -------------------------------------------------------------------
+# --- links and size ---------------------------------------------------------------------------
 
 
-def test_links_to_the_references_lead_somewhere(page):
-    """Those with an anchor; mkdocs looks at the others."""
+def test_links_lead_to_files():
+    """Check relative links of all pages; mkdocs checks the anchors of headings."""
+    broken = []
+    for path in HAND_WRITTEN:
+        text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
+        for link in re.findall(r"\]\(([^)\s#]+)[^)]*\)", text):
+            if "://" not in link and not (path.parent / link).exists():
+                broken.append(f"{path.relative_to(ROOT)}: {link}")
+    assert not broken
+
+
+def test_the_documentation_stays_short():
+    texts = [path.read_text(encoding="utf-8") for path in HAND_WRITTEN]
+    words = [len(site_hooks.KEPT.sub("", text).split()) for text in texts]
+    assert sum(words) <= 40_000
+
+
+def test_links_to_generated_sections_lead_to_an_anchor(page):
     for path in DOCS.rglob("*.md"):
         text = path.read_text(encoding="utf-8")
         assert "][protofl" not in text, path

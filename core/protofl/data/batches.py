@@ -25,7 +25,7 @@ LEAST = 4
 
 Below it BatchNorm over a 1×1 map divides by the difference of two or three samples in every
 layer: at 32 px the gradient of a ResNet152 has norm 1e4 for 10 samples, 2e5 for 4, 1e7 for 3 and
-1e10 for 2, and one such step ends training (``docs/results.md``, "The last batch").
+1e10 for 2, and one such step ends training (docs/how-to/set-training.md, "Last batch").
 """
 
 

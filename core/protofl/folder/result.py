@@ -19,7 +19,7 @@ class Result:
             1,000 clients it is missing for trials that were finished before a resume.
         folder: The run folder.
         profile: With ``profile=True`` where the time of this session's rounds went (what
-            ``profile/summary.json`` holds; docs/profiling.md).
+            ``profile/summary.json`` holds; docs/how-to/profile-a-run.md).
     """
 
     record: list[dict[str, Any]]

@@ -35,7 +35,7 @@ class RecipeSpec:
 
 
 class StudySpec:
-    """Studies have no hooks: they are files of tables and figures, see docs/studies.md."""
+    """Studies have no hooks: they are TOML files (docs/how-to/write-a-study.md)."""
 
 
 class ModelGroupSpec:

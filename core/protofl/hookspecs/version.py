@@ -7,10 +7,9 @@ import re
 HOOKSPEC_VERSION = "2.2"
 """The version MAJOR.MINOR of the hooks that this protofl calls.
 
-MINOR grows when a hook, an argument of one, a kind or a public name is added: older plugins run on.
-MAJOR grows when something is taken away or means something else (docs/compatibility.md). A plugin
-that uses what a version brought says so: ``requires_hookspec = "2.1"``,
-for ``global_models``.
+MINOR grows when a hook, an argument, a kind or a public name is added; older plugins still run.
+MAJOR grows when something is removed or changes its meaning (docs/reference/compatibility.md). A
+plugin states the version that it needs: ``requires_hookspec = "2.1"`` for ``global_models``.
 """
 
 WHAT_CHANGED = {

@@ -12,10 +12,10 @@ from protofl.errors import unknown
 from protofl.options.written import every, names_in, read_joins, read_share
 
 MEASURES = ("train-accuracy", "margins", "public-logits", "flops")
-"""Figures that a run records on request, see docs/results.md."""
+"""Figures that a run records on request, see docs/reference/record.md."""
 
 SIGHTS = ("prototypes", "features", "images")
-"""What a run keeps of its rounds on request, see docs/observing.md."""
+"""What a run keeps of its rounds on request, see docs/how-to/observe-prototypes.md."""
 
 
 def _known(value: Any, known: Sequence[str], noun: str) -> Any:  # noqa: ANN401 - as pydantic has it

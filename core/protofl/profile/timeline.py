@@ -168,7 +168,7 @@ class Timeline:
     # --- at the end -----------------------------------------------------------------------------
 
     def summary(self) -> dict[str, Any]:
-        """Where the time went, in seconds; see docs/profiling.md."""
+        """Where the time went, in seconds; see docs/how-to/profile-a-run.md."""
         workers = max(1, len(self._workers))
         wall = self._wall / 1e9
         phases = {p: v / 1e9 for p, v in self._phases.items()}

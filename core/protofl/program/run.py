@@ -57,8 +57,8 @@ def run(
         progress: Called with every event of the run (`protofl.events`). True: a line a round, and
             notes, in a notebook's output or on standard error. False: nothing.
         save_recipe: A new file, .toml or .json, for the options given: a recipe of this run.
-        reuse: A folder of runs. One in it that is this run already is not trained again, one with
-            fewer rounds goes on, and otherwise a run is begun in it (docs/runs.md).
+        reuse: A folder of runs. If this run exists in it, it is not trained again, or continues if
+            it has fewer rounds. Otherwise the run starts in it (docs/how-to/resume-and-reuse.md).
         **options: All other options of ``protofl run`` by their long names
             (`protofl.options.settings`); ``classes=[CLASS, …]`` makes further ones known, that
             ``add`` may name.

@@ -104,7 +104,7 @@ class Run:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The lines of ``metrics.jsonl``, in the order in which they were made (docs/results.md).
+        """The lines of ``metrics.jsonl``, in the order of creation (docs/reference/record.md).
 
         Raises:
             UsageError: One that is not the last is damaged; it names file and line.
@@ -286,7 +286,7 @@ class Run:
 
         Args:
             **changes: ``set={"tau": 10}``, ``grid={"tau": [10, 100]}``, ``use={HOOK: METHOD}``,
-                ``trial``, ``rounds``, ``keep_knowledge`` (docs/observing.md).
+                ``trial``, ``rounds``, ``keep_knowledge`` (docs/how-to/replay-the-server.md).
 
         Raises:
             UsageError: The run has not kept them, or the options can't be.

@@ -26,7 +26,7 @@ class ReplayedRound:
     Attributes:
         round: The round.
         same: Whether the server knows what it knew in the run's own replay, to the last bit.
-        figures: Numbers by name, see docs/observing.md; None where there is none.
+        figures: Numbers by name, see docs/how-to/replay-the-server.md; None where there is none.
         knowledge: What the server knows behind the round, where it was asked for.
     """
 

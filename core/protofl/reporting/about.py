@@ -31,7 +31,7 @@ REASONS = {
     "late": "enough others were faster",
     "left": "they had left",
 }
-"""Why clients were absent (docs/results.md)."""
+"""Why clients were absent (docs/background/results.md)."""
 
 
 def sentence(told: Told) -> str:

@@ -118,7 +118,7 @@ def write_recipe(path: Path, options: Mapping[str, Any]) -> None:
         options: Options by name; a recipe keeps those that say what is trained and on which data.
     """
     values = {"description": describe(options), **written(options)}
-    comment = "Run it: protofl run --config FILE. Publish it: docs/recipes.md"
+    comment = "Run it: protofl run --config FILE. Publish it: docs/how-to/write-a-recipe.md"
     write_table(path, values, "--save-recipe", comment)
 
 

@@ -77,7 +77,7 @@ class File:
     def unknown(self, path: tuple[str, ...], noun: str, name: str, known: Any) -> NoReturn:  # noqa: ANN401
         """Raise the error about a name that does not exist."""
         error = unknown(noun, name, known)
-        self.fail(path, error.what, error.near, "the keys are in docs/studies.md")
+        self.fail(path, error.what, error.near, "the keys are in docs/how-to/write-a-study.md")
 
 
 def open_file(text: str, name: str, load: Load, seen: tuple[str, ...] = ()) -> File:

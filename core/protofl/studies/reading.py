@@ -1,6 +1,6 @@
 """Study files: from TOML to a `Study`, with errors that name the file, the line and what was near.
 
-Every key is described in docs/studies.md.
+Every key is described in docs/how-to/write-a-study.md.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def connect(config: Config, workers: int) -> tuple[Any, Leave]:
     return ray, lambda: ray.shutdown()
 
 
-_HOW = "start a cluster with: ray start --head (docs/scale.md), or leave backend.address out"
+_HOW = "start a cluster with: ray start --head, or leave backend.address out"
 
 
 def _import() -> Any:  # noqa: ANN401 - a module

@@ -19,8 +19,8 @@ import protofl as pf
 class Digits:
     """Handwritten digits, 1,797 images of 8×8 (scikit-learn's, embedded)."""
 
-    # For the first run, fedsa on htfe8; docs/results.md has what was tried. The gradient of a deep
-    # net is up to 2e4 long at the start, and a client's epoch has some 17 steps.
+    # For the first run, fedsa on htfe8. The gradient of a deep net is up to 2e4 long at the start,
+    # and a client's epoch has some 17 steps.
     defaults: ClassVar[dict[str, Any]] = {
         "clients": 8,
         "rounds": 6,

@@ -20,7 +20,7 @@ only ever see the untrained one: not offered (``epochs=0`` amounts to it).
 
 At η_G = 0.1 generated features are some hundred times longer than real ones, and grow. With a
 learning rate of 0.05 clients' heads diverge, with 0.01 one did after some tens of rounds
-(docs/methods/fedgen.md): lower ``eta_g``.
+(docs/reference/methods/fedgen.md): lower ``eta_g``.
 """
 
 from __future__ import annotations

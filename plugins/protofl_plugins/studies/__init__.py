@@ -1,1 +1,1 @@
-"""Tables and figures of papers as studies, a collection for each paper; see docs/studies.md."""
+"""Studies: tables and figures of papers, by paper (docs/how-to/write-a-study.md)."""

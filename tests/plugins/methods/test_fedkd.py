@@ -359,7 +359,7 @@ def of_rank(rank, shape):
 
 
 def test_traffic_of_the_papers_tables():
-    """FedKTL Table 5: 16.52M up; FedTGP Table 5: 33.04M in all. See docs/methods/fedkd.md.
+    """FedKTL Table 5: 16.52M up; FedTGP Table 5: 33.04M in all (docs/reference/methods/fedkd.md).
 
     Without training the ranks are 4, 3, 340 and 73 in the second round (the test below). Of those
     that are up to 10 and 4 lower in the two dense layers these alone print both figures.
