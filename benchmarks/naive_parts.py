@@ -1,7 +1,4 @@
-"""The naive reference loop's client and server: what all its methods share.
-
-What makes it naive, and why it is fair, is said in ``docs/bench.md``.
-"""
+"""The naive reference loop's client and server: what all its methods share."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from typer.core import TyperGroup
 
 from protofl_cli import render
 from protofl_cli.commands import (
-    bench,
     check,
     compare,
     data,
@@ -166,7 +165,6 @@ def start(
 app.command("run")(with_options(run.run))
 app.command("reproduce")(reproduce.reproduce)
 app.command("sweep")(with_options(sweep.sweep))
-app.command("bench")(bench.bench)
 app.command("list-plugins")(list_plugins.list_plugins)
 app.command("show")(show.show)
 app.command("compare")(compare.compare)
