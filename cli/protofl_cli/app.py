@@ -17,7 +17,6 @@ from protofl_cli.commands import (
     data,
     generator,
     list_plugins,
-    matrix,
     new_plugin,
     partition,
     plot,
@@ -171,7 +170,6 @@ app.command("compare")(compare.compare)
 app.command("plot")(plot.plot)
 app.command("report")(report.report)
 app.command("replay")(replay.replay)
-app.command("matrix")(matrix.matrix)
 app.command("watch")(watch.watch)
 app.command("check")(check.check)
 app.command("new-plugin")(new_plugin.new_plugin)

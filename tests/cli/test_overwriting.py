@@ -6,7 +6,6 @@ import pytest
 
 COMMANDS = {
     "partition show": ["partition", "show", "--clients", "2", "--out"],
-    "matrix --out": ["matrix", "--out"],
     "generator train": ["generator", "train", "digits", "--out"],
 }
 
