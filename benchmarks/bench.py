@@ -100,7 +100,8 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="protofl-bench-") as name:
         folder = Path(name)
         file = folder / f"{case.data}.npz"
-        write_subset(load(case.data, data, default_data_dir().expanduser()), case.clients, case.samples, file)
+        images = load(case.data, data, default_data_dir().expanduser())
+        write_subset(images, case.clients, case.samples, file)
         own = {
             "method": case.method,
             "models": case.models,

@@ -75,10 +75,11 @@ class Mixer:
                 return found
             except Refused as error:
                 refused = f"refused: {error.lacks} {error.name}"
+                if error.lacks == "requirement":
+                    continue  # clients of one architecture may meet it
                 if f"'{error.name.removesuffix('…')}" not in str(error):
                     return f"it does not name {error.name}: {error}"
-                if error.lacks != "requirement":
-                    break  # only a requirement may be met by clients of one architecture
+                return refused
             except ProtoflError as error:
                 return str(error)
             except Exception as error:

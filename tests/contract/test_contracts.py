@@ -21,7 +21,7 @@ ELSEWHERE = {
     "selection": {"list"},  # needs a file; its tests make one
     "world": {"trace"},
     "tracker": {"tensorboard", "mlflow", "wandb"},  # see tests/plugins/trackers
-    "engine": {"vmapped", "compiled", "captured"},  # see tests/plugins/engines
+    "engine": {"vmapped", "captured"},  # see tests/plugins/engines
 }
 TWICE = (
     # Each method under each engine in float64: tests/plugins/engines/test_engine_equality.py.

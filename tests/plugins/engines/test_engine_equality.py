@@ -11,8 +11,6 @@ from slowness import quick
 ENGINES = {
     "vmapped": {"engine": "vmapped"},
     "captured": {"engine": "captured", "parts": {"engine": {"streams": 2}}},
-    # What inductor makes of a graph is tested once; here the way into the graph and out of it.
-    "compiled": {"engine": "compiled", "parts": {"engine": {"backend": "aot_eager"}}},
 }
 ONE_ARCHITECTURE = ("fedavg", "fedprox")
 
@@ -85,11 +83,8 @@ def test_rates_that_fall(engine, kind, double, tmp_path):
 def test_torch_s_own_optimisers(engine, options, double, tmp_path):
     made = pair(engine, "fedkd", tmp_path, [RESIDUAL], lr=0.002, clip=0.5, **options)
     wanted, found = (Run(plan, rounds=1) for plan in made)
-    if engine["engine"] == "compiled":
-        assert not found.notes
-    else:
-        (note,) = found.notes
-        assert f"trained by eager: optimizer {options['optimizer']} is torch's own" in note
+    (note,) = found.notes
+    assert f"trained by eager: optimizer {options['optimizer']} is torch's own" in note
     assert_equal_runs(found, wanted, 1e-9)
 
 
