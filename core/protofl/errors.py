@@ -9,6 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+CROSSING = ("UsageError", "HostFailure", "Late", "Diverged")
+"""Errors that keep their kind when they cross to another process; others become `RunFailure`."""
+
 
 class ProtoflError(Exception):
     """An error for the user: one line what, one line what was near, one line what to do.
@@ -30,6 +33,9 @@ class ProtoflError(Exception):
     def __str__(self) -> str:
         return "\n".join(line for line in (self.what, self.near, self.do) if line)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ProtoflError.from_values, (ProtoflError.to_values(self),)
+
     @staticmethod
     def to_values(error: Exception) -> dict[str, Any]:
         """Any error as plain values that can cross to another process; see `from_values`."""
@@ -37,8 +43,9 @@ class ProtoflError(Exception):
             what, near, do = error.what, error.near, error.do
         else:
             what, near, do = f"{type(error).__name__}: {error}", "", "--debug shows where"
+        kinds = [kind.__name__ for kind in type(error).__mro__]
         return {
-            "error": type(error).__name__,
+            "error": next((kind for kind in kinds if kind in CROSSING), kinds[0]),
             "what": what,
             "near": near,
             "do": do,
@@ -48,8 +55,8 @@ class ProtoflError(Exception):
     @staticmethod
     def from_values(values: Mapping[str, Any]) -> ProtoflError:
         """The error that `to_values` wrote down, with its traceback as the cause."""
-        known = {kind.__name__: kind for kind in (UsageError, HostFailure, Late, Diverged)}
-        kind = known.get(str(values["error"]), RunFailure)
+        name = str(values["error"])
+        kind: type[ProtoflError] = globals()[name] if name in CROSSING else RunFailure
         error: ProtoflError = kind(values["what"], values["near"], values["do"])
         error.__cause__ = RuntimeError(values["trace"])
         return error
