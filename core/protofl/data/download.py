@@ -108,14 +108,18 @@ def _mismatch(path: Path, expected: dict[str, str | None]) -> str:
 
 @contextmanager
 def _progress(name: str) -> Iterator[Report]:
-    """Show a progress bar on a terminal, and one line elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+    """Show one line on standard error, which moves on a terminal."""
+    moving = sys.stderr.isatty()
 
-    console = Console(stderr=True)
-    columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(f"downloading {name}")
-        if not console.is_terminal:
+    def show(done: int, total: int | None) -> None:
+        size = f" of {total / 1e6:.1f} MB" if total else " MB"
+        if moving:
+            print(
+                f"\rdownloading {name}: {done / 1e6:.1f}{size}", end="", file=sys.stderr, flush=True
+            )
+        elif not done:
             print(f"downloading {name}", file=sys.stderr, flush=True)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+    yield show
+    if moving:
+        print(file=sys.stderr)
