@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import sys
 import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -253,15 +254,17 @@ def last_place(error: BaseException) -> str:
 
 
 def own_place(error: BaseException) -> str:
-    """``FILE:LINE`` of the last line of a plugin's own that led to an error; empty for none."""
+    """Return ``FILE:LINE`` of the last line of a plugin that led to an error; empty for none.
+
+    Packages with a ``__tracebackhide__`` only call other plugins, as engines call losses.
+    """
     trace, found = error.__traceback__, ""
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
-        module = str(frame.f_globals.get("__name__", ""))
-        ours = module.startswith("protofl_plugins.engines")  # they call losses
+        package = sys.modules.get(str(frame.f_globals.get("__package__")))
         if (
-            not ours
-            and module.partition(".")[0] not in _LIBRARIES
+            not hasattr(package, "__tracebackhide__")
+            and str(frame.f_globals.get("__name__")).partition(".")[0] not in _LIBRARIES
             and not frame.f_code.co_filename.startswith("<")
         ):
             found = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
