@@ -27,7 +27,7 @@ def download(
     path: str | Path,
     md5: str | None = None,
     sha256: str | None = None,
-    report: Report | None = None,
+    report: Callable[[int, int | None], None] | None = None,
 ) -> Path:
     """Download ``url`` to ``path`` unless a file with the right checksum is already there.
 
