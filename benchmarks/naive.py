@@ -1,10 +1,11 @@
-"""The naive reference loop of ``protofl bench --against benchmarks/naive.py``.
+"""The naive reference loop, for ``benchmarks/bench.py --against benchmarks/naive.py``.
 
 Written by us in the style of the libraries that exist for heterogeneous federated learning: a
 DataLoader over every client's list of samples, models and everything that is sent saved to disk and
 loaded again around each client's turn, prototypes collected sample by sample in lists, evaluation
 in batches of the training's size with a loop over samples and classes, one client after the other
-in one process with torch's own number of threads (docs/background/performance.md).
+in one process with torch's own number of threads. Data stay in memory, layouts are torch's default,
+and nothing is computed that the method does not need.
 
 Of protofl it takes what makes both do the same work: the data, the split, the first weights, the
 order of mini-batches, the options' values. Its arithmetic is its own.
@@ -12,7 +13,6 @@ order of mini-batches, the options' values. Its arithmetic is its own.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def open_loop(plan: Plan, folder: Path) -> NaiveLoop:
 
 
 class NaiveLoop:
-    """A federation as `protofl.bench.loops.Loop` wants it."""
+    """A federation as `bench_loops.Loop` wants it."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         method, settings = plan.settings.method, plan.settings
@@ -73,29 +73,29 @@ class NaiveLoop:
 
     def round(self, number: int) -> dict[str, float]:
         """A whole round; its seconds by stage."""
-        begin = self._begin(number)
+        self._begin(number)
         self._train_clients()
         self._serve()
         self._evaluate()
-        return self._end(begin)
+        return dict(self.place.seconds)
 
     def collect(self, number: int) -> dict[str, float]:
         """Local training and what is sent up."""
-        begin = self._begin(number)
+        self._begin(number)
         self._train_clients()
-        return self._end(begin)
+        return dict(self.place.seconds)
 
     def serve(self, number: int) -> dict[str, float]:
         """The server's step on what was sent last."""
-        begin = self._begin(number)
+        self._begin(number)
         self._serve()
-        return self._end(begin)
+        return dict(self.place.seconds)
 
     def evaluate(self, number: int) -> dict[str, float]:
         """The evaluation of all clients."""
-        begin = self._begin(number)
+        self._begin(number)
         self._evaluate()
-        return self._end(begin)
+        return dict(self.place.seconds)
 
     def accuracies(self) -> dict[int, float]:
         """Every client's accuracy in the last evaluation."""
@@ -118,13 +118,9 @@ class NaiveLoop:
 
     # --- pieces ---------------------------------------------------------------------------------
 
-    def _begin(self, number: int) -> float:
+    def _begin(self, number: int) -> None:
         self.place.round = number
         self.place.seconds.clear()
-        return time.perf_counter()
-
-    def _end(self, begin: float) -> dict[str, float]:
-        return dict(self.place.seconds) | {"total": time.perf_counter() - begin}
 
     def _train_clients(self) -> None:
         for client in self.clients:
@@ -142,4 +138,4 @@ class NaiveLoop:
 
 
 if __name__ == "__main__":
-    raise SystemExit(f"use it as: protofl bench --against {Path(__file__).name}")
+    raise SystemExit(f"use it as: python benchmarks/bench.py --against {Path(__file__).name}")

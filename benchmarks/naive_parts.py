@@ -1,7 +1,4 @@
-"""The naive reference loop's client and server: what all its methods share.
-
-docs/background/performance.md describes the loop.
-"""
+"""The naive reference loop's client and server: what all its methods share."""
 
 from __future__ import annotations
 

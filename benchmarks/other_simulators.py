@@ -1,6 +1,6 @@
 """protofl beside pfl-research and Flower, on plain FedAvg.
 
-    python benchmarks/other_simulators.py FOLDER --data mnist.npz
+    python benchmarks/other_simulators.py FOLDER --data DIR
 
 Makes a virtual environment for each of the two in FOLDER (torch is that of the Python that runs
 this script, so that all have the same arithmetic), installs them there, and runs all three in
@@ -27,9 +27,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from protofl.bench import subset
-from protofl.bench.cases import choose
-from protofl.bench.measure import Request, machine, measure
+from bench import machine, measure
+from bench_cases import choose, load, write_subset
+from protofl.files.folders import default_data_dir
 from protofl.plan.plan import Plan
 
 HERE = Path(__file__).parent
@@ -40,7 +40,7 @@ def main() -> None:
     """Install, run in turn, print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, help="for the virtual environments")
-    parser.add_argument("--data", default="mnist", help="an .npz file, or a data set's name")
+    parser.add_argument("--data", type=Path, help="a folder with mnist….npz")
     parser.add_argument("--repeats", type=int, default=5, help="starts of each")
     parser.add_argument("--rounds", type=int, default=4, help="measured rounds of each start")
     parser.add_argument("--workers", type=int, default=2)
@@ -96,8 +96,8 @@ def installed(folder: Path, package: str) -> Path | None:
 
 def write_task(given: argparse.Namespace, folder: Path) -> Path:
     """The images that protofl's case has, as normalised floats, client by client."""
-    images = subset.load(dataset(given), Path("~/.cache/protofl").expanduser(), None)
-    subset.write_subset(images, given.clients, given.samples, folder / "mnist.npz", "mnist")
+    images = load("mnist", given.data, default_data_dir().expanduser())
+    write_subset(images, given.clients, given.samples, folder / "mnist.npz")
     plan = Plan.make(
         {
             "method": "fedavg", "models": "cnn4", "dataset": f"npz:{folder / 'mnist.npz'}",
@@ -120,22 +120,14 @@ def write_task(given: argparse.Namespace, folder: Path) -> Path:
     return path
 
 
-def dataset(given: argparse.Namespace) -> str:
-    """``--data`` as protofl names it."""
-    return f"npz:{Path(given.data).absolute()}" if given.data.endswith(".npz") else given.data
-
-
 def run_protofl(given: argparse.Namespace) -> dict[str, object]:
-    """A start of ``protofl bench mnist-fedavg``."""
+    """A start of ``bench.py mnist-fedavg``."""
     (case,) = choose(["mnist-fedavg"])
     case = replace(case, clients=given.clients, samples=given.samples)
     options = {"backend": "process", "workers": given.workers}
-    request = Request(
-        [case], repeats=given.rounds, datasets={"mnist": dataset(given)}, options=options
-    )
-    (row,) = measure(request, lambda event, values: None)["cases"]
-    seconds = [repeat["total"] for repeat in row["protofl"]["repeats"]]
-    return {"seconds": seconds, "start": row["protofl"]["start"]["launch"]["median"]}
+    row = measure(case, given.data, repeats=given.rounds, options=options)
+    seconds = [found["total"] for found in row["measures"]["protofl"]]
+    return {"seconds": seconds, "start": row["start"]["protofl"]}
 
 
 def run_other(

@@ -12,13 +12,11 @@ from typer.core import TyperGroup
 
 from protofl_cli import render
 from protofl_cli.commands import (
-    bench,
     check,
     compare,
     data,
     generator,
     list_plugins,
-    matrix,
     new_plugin,
     partition,
     plot,
@@ -162,7 +160,7 @@ def start(
         render.plain([text] if text else [])
 
 
-USE, WRITE, DEVELOP = "Run and inspect", "Write a plugin", "Develop protofl"
+USE, WRITE = "Run and inspect", "Write a plugin"
 
 app.command("run", rich_help_panel=USE)(with_options(run.run))
 app.command("sweep", rich_help_panel=USE)(with_options(sweep.sweep))
@@ -197,9 +195,6 @@ app.add_typer(generator_app, name="generator", rich_help_panel=USE)
 
 app.command("new-plugin", rich_help_panel=WRITE)(new_plugin.new_plugin)
 app.command("check", rich_help_panel=WRITE)(check.check)
-
-app.command("bench", rich_help_panel=DEVELOP)(bench.bench)
-app.command("matrix", rich_help_panel=DEVELOP)(matrix.matrix)
 
 
 def _terminated(number: int, frame: object) -> None:

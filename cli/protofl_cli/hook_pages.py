@@ -17,7 +17,7 @@ def show_hook(name: str) -> None:
     Raises:
         UsageError: There is no such hook.
     """
-    from protofl.discovery.kinds import spec_hooks, spec_of
+    from protofl.discovery.kinds import KINDS, spec_hooks
     from protofl.errors import unknown
 
     kind, dot, hook = name.rpartition(".")
@@ -26,7 +26,7 @@ def show_hook(name: str) -> None:
         known = {f"{k}.{h}" if dot else h for k in WHEN for h in spec_hooks(k)}
         raise unknown("hook", name, known, "list the hooks of a plugin with: protofl show NAME")
     for number, each in enumerate(kinds):
-        function = getattr(spec_of(each), hook)
+        function = getattr(KINDS[each].spec, hook)
         if number:
             render.text()
         render.heading(f"hook/{hook}", f"of a {each} · @pf.hookimpl above it")

@@ -218,8 +218,6 @@ class Screen:
             render.table(columns, rows, title=title, right=columns[1:])
         if line := start_line(found):
             render.text(line)
-        if found["left_out"]:
-            render.text(f"the trace leaves out {found['left_out']:,} spans; the sums hold all")
         render.line(f"trace: {folder}/trace.json (open it in https://ui.perfetto.dev)")
 
     # --- the progress ---------------------------------------------------------------------------

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import sys
 import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+CROSSING = ("UsageError", "HostFailure", "Late", "Diverged")
+"""Errors that keep their kind when they cross to another process; others become `RunFailure`."""
 
 
 class ProtoflError(Exception):
@@ -30,6 +34,9 @@ class ProtoflError(Exception):
     def __str__(self) -> str:
         return "\n".join(line for line in (self.what, self.near, self.do) if line)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ProtoflError.from_values, (ProtoflError.to_values(self),)
+
     @staticmethod
     def to_values(error: Exception) -> dict[str, Any]:
         """Any error as plain values that can cross to another process; see `from_values`."""
@@ -37,8 +44,9 @@ class ProtoflError(Exception):
             what, near, do = error.what, error.near, error.do
         else:
             what, near, do = f"{type(error).__name__}: {error}", "", "--debug shows where"
+        kinds = [kind.__name__ for kind in type(error).__mro__]
         return {
-            "error": type(error).__name__,
+            "error": next((kind for kind in kinds if kind in CROSSING), kinds[0]),
             "what": what,
             "near": near,
             "do": do,
@@ -48,8 +56,8 @@ class ProtoflError(Exception):
     @staticmethod
     def from_values(values: Mapping[str, Any]) -> ProtoflError:
         """The error that `to_values` wrote down, with its traceback as the cause."""
-        known = {kind.__name__: kind for kind in (UsageError, HostFailure, Late, Diverged)}
-        kind = known.get(str(values["error"]), RunFailure)
+        name = str(values["error"])
+        kind: type[ProtoflError] = globals()[name] if name in CROSSING else RunFailure
         error: ProtoflError = kind(values["what"], values["near"], values["do"])
         error.__cause__ = RuntimeError(values["trace"])
         return error
@@ -246,15 +254,17 @@ def last_place(error: BaseException) -> str:
 
 
 def own_place(error: BaseException) -> str:
-    """``FILE:LINE`` of the last line of a plugin's own that led to an error; empty for none."""
+    """Return ``FILE:LINE`` of the last line of a plugin that led to an error; empty for none.
+
+    Packages with a ``__tracebackhide__`` only call other plugins, as engines call losses.
+    """
     trace, found = error.__traceback__, ""
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
-        module = str(frame.f_globals.get("__name__", ""))
-        ours = module.startswith("protofl_plugins.engines")  # they call losses
+        package = sys.modules.get(str(frame.f_globals.get("__package__")))
         if (
-            not ours
-            and module.partition(".")[0] not in _LIBRARIES
+            not hasattr(package, "__tracebackhide__")
+            and str(frame.f_globals.get("__name__")).partition(".")[0] not in _LIBRARIES
             and not frame.f_code.co_filename.startswith("<")
         ):
             found = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import site_api
-from protofl.discovery.kinds import KINDS, spec_hooks, spec_of
+from protofl.discovery.kinds import KINDS, spec_hooks
 from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
 from protofl_cli.hook_texts import WHEN, example, returns, signature, writers
 from site_text import code, first_line, prose, table
@@ -42,7 +42,7 @@ def hook_reference() -> str:
 
 def hooks_of_kind(kind: str) -> str:
     """Return a table of a kind's hooks, then each with its signature, use and an example."""
-    spec, hooks = spec_of(kind), list(spec_hooks(kind))
+    spec, hooks = KINDS[kind].spec, list(spec_hooks(kind))
     group = KINDS[kind].group
     link = partial(linked, kind, hooks)
     about = _method_hooks(hooks) if kind == "method" else prose(inspect.getdoc(spec) or "", link)
@@ -88,7 +88,7 @@ def _called(kind: str, name: str) -> str:
 def _method_hooks(hooks: list[str]) -> str:
     """Where each hook of a method runs, and whether it has to be there."""
     sides = ROUND_HOOKS | LIFECYCLE_HOOKS
-    spec = spec_of("method")
+    spec = KINDS["method"].spec
     rows = [
         (
             f"[`{hook}`](#{anchor('method', hook)})",

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core/protofl"
 PAGE = (ROOT / "docs/background/architecture.md").read_text(encoding="utf-8")
 KERNEL = ("runs", "rounds", "hosts", "plan", "plugin", "hookspecs", "views", "wire")
-BESIDE = ("testing", "bench")
+BESIDE = ("testing",)
 
 
 def block(name):

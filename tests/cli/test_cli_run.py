@@ -115,7 +115,7 @@ def test_profile_prints_where_the_time_went(cli, tiny, tmp_path):
     assert "before the rounds: plan" in after
     assert "r/profile/trace.json" in after
     events = json.loads((tmp_path / "r/profile/trace.json").read_text())["traceEvents"]
-    assert {"round 0", "round 1"} <= {event["name"] for event in events}
+    assert "aten::convolution_backward" in {event["name"] for event in events}
     assert "profile" not in config_of(tmp_path / "r")
     assert max(map(len, result.output.splitlines())) <= 100
     again = cli("run", "--resume", "--out", "r", "--profile", "--quiet")  # nothing is left to run

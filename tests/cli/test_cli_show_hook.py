@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from protofl.discovery.kinds import KINDS, spec_hooks, spec_of
+from protofl.discovery.kinds import KINDS, spec_hooks
 from protofl_cli.hook_texts import EXAMPLES, WHEN, example, returns, signature
 
 ALL = [(kind, hook) for kind in KINDS for hook in spec_hooks(kind)]
@@ -60,7 +60,7 @@ def test_a_near_miss(cli, typed, near):
 
 
 def test_a_long_signature_is_broken_and_a_short_one_is_not():
-    short, long = (getattr(spec_of("method"), h) for h in ("inference", "local_loss"))
+    short, long = (getattr(KINDS["method"].spec, h) for h in ("inference", "local_loss"))
     assert signature(short) == "def inference(self, client: Client, x: Tensor) -> Tensor: ..."
     assert signature(long).splitlines()[1] == "    self,"
     assert returns(long) == "Mapping[str, Tensor]"

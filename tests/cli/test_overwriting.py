@@ -6,9 +6,6 @@ import pytest
 
 COMMANDS = {
     "partition show": ["partition", "show", "--clients", "2", "--out"],
-    "bench --json": ["bench", "digits-fedproto", "--json"],
-    "bench --chart": ["bench", "digits-fedproto", "--chart"],
-    "matrix --out": ["matrix", "--out"],
     "generator train": ["generator", "train", "digits", "--out"],
 }
 

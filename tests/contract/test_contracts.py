@@ -22,7 +22,7 @@ ELSEWHERE = {
     "selection": {"list"},  # needs a file; its tests make one
     "world": {"trace"},
     "tracker": {"tensorboard", "mlflow", "wandb"},  # see tests/plugins/trackers
-    "engine": {"vmapped", "compiled", "captured"},  # see tests/plugins/engines
+    "engine": {"vmapped", "captured"},  # see tests/plugins/engines
 }
 TWICE = {
     "method": {

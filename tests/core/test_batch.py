@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from protofl.batch import events
 from protofl.batch.batch import Batch, done
 from protofl.batch.estimate import pace, seconds_of, workload
 from protofl.batch.sharing import placed, shared
+from protofl.errors import Diverged, Refused
 from protofl.plan.plan import Plan
 from runtime_toys import install, train, without_times
 from sweep_toys import BATCHES, Halted, Scaled, records, request_of, wanted
@@ -278,6 +282,34 @@ def test_interrupted_runs_in_processes_end_and_keep_their_rounds(tmp_path, kille
         assert 0 < len((folder / "metrics.jsonl").read_text().splitlines()) < 500
         assert pf.load_run(folder).state == "unfinished", "no process has it any more"
         assert json.loads((folder / "checkpoint/manifest.json").read_text())
+
+
+SCRIPT = """
+import protofl as pf
+
+print("the script runs")
+found = pf.sweep("fedproto", grid={"lr": [0.1, 0.2]}, out="s", runs="runs", at_once=2, **OPTIONS)
+print(len(found.records()))
+"""
+
+
+@pytest.mark.slow
+def test_a_script_needs_no_main_guard(tmp_path, few):
+    """`multiprocessing` would run the script again in each process."""
+    options = {"models": "cnn4", "dataset": few, "clients": 2, "rounds": 1, "dry_step": False}
+    (tmp_path / "script.py").write_text(f"OPTIONS = {options}{SCRIPT}")
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split("\n")[:2] == ["the script runs", "2"], done.stderr
+
+
+def test_errors_cross_to_another_process():
+    for error in (pf.UsageError("a", "b", "c"), Diverged("a"), Refused("a", lacks="key", name="n")):
+        found = pickle.loads(pickle.dumps(error))
+        assert (found.what, found.near, found.do) == (error.what, error.near, error.do)
+        assert found.exit_code == error.exit_code
+    assert isinstance(pickle.loads(pickle.dumps(Diverged("a"))), Diverged)
 
 
 def test_a_class_of_this_program_can_not_go_to_another_process(tmp_path):

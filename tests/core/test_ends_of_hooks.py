@@ -8,11 +8,12 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import protofl as pf
 import pytest
 import torch
-from protofl.errors import Late, Overtime
+from protofl.errors import Late, Overtime, own_place
 from protofl.machine.overtime import at_most
 from torch.nn.functional import cross_entropy
 
@@ -256,3 +257,15 @@ def test_what_no_hook_names_is_named_by_its_job():
         with at_most(0.05, "train of client 3"):
             time.sleep(1)
     assert isinstance(caught.value.__cause__, Overtime)
+
+
+def test_an_error_below_an_engine_is_not_placed_in_the_engine():
+    engine = {"__name__": "protofl_plugins.engines.own", "__package__": "protofl_plugins.engines"}
+    other = {"__name__": "mine", "__package__": ""}
+    for module in (engine, other):
+        name = f"{module['__name__']}.py"
+        exec(compile("def fail():\n    raise ValueError", name, "exec"), module)
+        with pytest.raises(ValueError) as caught:
+            module["fail"]()
+        found = own_place(caught.value).partition(":")[0]
+        assert found == ("mine.py" if module is other else Path(__file__).name)

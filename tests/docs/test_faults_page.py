@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
+from pathlib import Path
 
 import hostile_uploads
 import protofl as pf
 import pytest
-from doc_pages import DOCS
 from protofl.hosts.jobs import StartTrial, Train
 from runtime_toys import make_plan
 

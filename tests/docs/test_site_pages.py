@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from pathlib import Path
 
@@ -56,13 +57,8 @@ def plain(code):
 def specified():
     """Every hook with its kind, as the source defines it."""
     for kind, about in KINDS.items():
-        module, _, name = about.spec.partition(":")
-        path = ROOT / "core" / (module.replace(".", "/") + ".py")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and node.name == name:
-                for hook in node.body:
-                    if isinstance(hook, ast.FunctionDef):
-                        yield kind, hook
+        source = ast.parse(inspect.getsource(about.spec))
+        yield from ((kind, node) for node in source.body[0].body if hasattr(node, "args"))
 
 
 ARCHITECTURE = (DOCS / "background/architecture.md").read_text(encoding="utf-8")

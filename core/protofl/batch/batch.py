@@ -26,15 +26,17 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from protofl.batch import events
-from protofl.batch.hands import GRACE, Hand, Here, ProcessHand
 from protofl.batch.sharing import shared
-from protofl.batch.tasks import InOrder, Message, Runs, Source, Task, Tries, mistakes
-from protofl.batch.wanted import Outcome, Tried, Wanted, grouped
-from protofl.errors import ProtoflError, UsageError
+from protofl.batch.tasks import InOrder, Runs, Source, Tries, mistakes
+from protofl.batch.wanted import Outcome, Tried, Wanted
+from protofl.batch.workers import GRACE, Here, Process, Told
+from protofl.errors import UsageError
 from protofl.request.request import Request
 
 
@@ -60,11 +62,11 @@ class Batch:
     ) -> None:
         self._group = group
         self.runs, self._at_once, self._follow = runs.expanduser().absolute(), at_once, follow
-        self._inbox: queue.Queue[tuple[Hand, Message | None]] = queue.Queue()
-        self._hands: list[Hand] = []
-        self._free: list[Hand] = []
-        self._going: dict[Hand, Wanted] = {}
-        self._task: Task = Tries((), measure=False)
+        self._inbox: queue.Queue[tuple[Process, Told]] = queue.Queue()
+        self._workers: list[Process | Here] = []
+        self._free: list[Process | Here] = []
+        self._going: dict[Process | Here, Wanted] = {}
+        self._task: Tries | Runs = Tries((), measure=False)
 
     def __enter__(self) -> Batch:
         return self
@@ -75,8 +77,8 @@ class Batch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for hand in self._hands:
-            hand.close()
+        for worker in self._workers:
+            worker.close()
         try:
             if self._going and self._at_once != 0:
                 self._follow(events.Ending(len(self._going)))
@@ -86,9 +88,10 @@ class Batch:
     def _end(self) -> None:
         """Wait until all that was done has ended."""
         until, again = time.monotonic() + GRACE, None
-        while self._hands:
+        processes = [worker for worker in self._workers if isinstance(worker, Process)]
+        while processes:
             try:
-                self._hands.pop().wait(until)
+                processes.pop().wait(until)
             except KeyboardInterrupt as stop:  # once more: end them at once
                 until, again = 0.0, stop
         if again is not None:
@@ -131,7 +134,6 @@ class Batch:
         source: Source,
         alike: Sequence[Request],
         *,
-        asks: bool = False,
         on_gpu: bool = False,
     ) -> None:
         """Do what a source wants, until it wants nothing and nothing goes on.
@@ -139,60 +141,54 @@ class Batch:
         Args:
             source: Says what is wanted.
             alike: The requests, or as many that are like them: by these cores are shared out.
-            asks: Whether the source is asked behind every round.
             on_gpu: Whether they compute on a GPU.
         """
         most, hosts = shared(alike, self._at_once, on_gpu=on_gpu)
-        self._work(Runs(source, hosts=hosts, asks=asks), most)
+        self._work(Runs(source, hosts=hosts, group=self._group), most)
 
     # --- how it is done -------------------------------------------------------------------------
 
-    def _work(self, task: Task, most: int) -> None:
+    def _work(self, task: Tries | Runs, most: int) -> None:
         self._task = task
         while True:
             while len(self._going) < most and (wanted := task.next(self._follow)) is not None:
                 self._begin(wanted)
             if not self._going:
                 return
-            self._take(*self._inbox.get())
+            worker, told = self._inbox.get()
+            goes_on = self._take(worker, told)
+            if isinstance(told, events.Row):
+                worker.send(goes_on)
 
     def _begin(self, wanted: Wanted) -> None:
         if wanted.request.extra and self._at_once != 0:
-            self._task.end(wanted, _unseen(wanted.request), {}, self._follow)
+            self._task.end(wanted, _unseen(wanted.request), self._follow)
             return
-        hand = self._free.pop() if self._free else self._hand()
-        self._going[hand] = wanted
-        request, order = self._task.order(wanted)
-        hand.order({**order, "runs": str(self.runs)}, grouped(request, self._group))
+        worker = self._free.pop() if self._free else self._worker()
+        self._going[worker] = wanted
+        worker.send(self._task.job(wanted, self.runs))
 
-    def _hand(self) -> Hand:
-        hand = Here(self._take) if self._at_once == 0 else ProcessHand(self._inbox)
-        self._hands.append(hand)
-        return hand
+    def _worker(self) -> Process | Here:
+        worker = Here(self._take) if self._at_once == 0 else Process(self._inbox)
+        self._workers.append(worker)
+        return worker
 
-    def _take(self, hand: Hand, message: Message | None) -> None:
-        """Something that was told of what a hand does."""
-        wanted = self._going.get(hand)
-        if message is None:  # its process has ended
-            self._hands.remove(hand)
-            self._free = [one for one in self._free if one is not hand]
-            failure = hand.failure()
-            hand.wait(0.0)
-            if wanted is not None:
-                del self._going[hand]
-                self._task.end(wanted, failure, {}, self._follow)
-        elif wanted is None:
-            return
-        elif "end" in message:
-            values = message.get("error")
-            del self._going[hand]
-            self._free.append(hand)
-            error = ProtoflError.from_values(values) if values else None
-            self._task.end(wanted, error, message, self._follow)
-        else:
-            goes_on = self._task.told(wanted, message, self._follow)
-            if message.get("asks"):
-                hand.answer(goes_on)
+    def _take(self, worker: Process | Here, told: Any) -> bool:  # noqa: ANN401 - `Told`
+        """Take an event or the result of a worker's job; return whether its run goes on."""
+        if isinstance(told, events.Event):
+            event: Any = told
+            return self._task.told(replace(event, wanted=self._going[worker]), self._follow)
+        wanted = self._going.pop(worker, None)
+        if told is not None:
+            self._free.append(worker)
+        elif isinstance(worker, Process):  # it has ended
+            self._workers.remove(worker)
+            self._free = [one for one in self._free if one is not worker]
+            told = worker.failure()
+            worker.wait(0.0)
+        if wanted is not None and told is not None:
+            self._task.end(wanted, told, self._follow)
+        return True
 
 
 def _unseen(request: Request) -> UsageError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from protofl.batch.wanted import Outcome, Tried, Wanted
@@ -44,12 +45,24 @@ class Planned(Event):
         rounds: Its rounds in each trial.
         trials: Its trials.
         done: Rounds that are done.
+        seed: The seed of its first trial.
+        folder: Its folder, if it has rounds already.
     """
 
     wanted: Wanted
     rounds: int
     trials: int
     done: int
+    seed: int = 0
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class FolderMade(Event):
+    """A new run has its folder."""
+
+    wanted: Wanted
+    folder: Path
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from protofl.batch import events
+from protofl.batch.jobs import Do, Job, Try
 from protofl.batch.sharing import placed
-from protofl.batch.wanted import Outcome, Tried, Wanted
+from protofl.batch.wanted import Outcome, Tried, Wanted, grouped
 from protofl.errors import ProtoflError, UsageError
-from protofl.folder.failure import Failure
-from protofl.request.request import Request
-
-Message = Mapping[str, Any]
 
 
 class Source(Protocol):
@@ -38,28 +36,6 @@ class Source(Protocol):
         ...
 
 
-class Task(Protocol):
-    """What hands are at work on: tries, or runs."""
-
-    def next(self, follow: events.Follow) -> Wanted | None:
-        """What is to be begun with now, if anything."""
-        ...
-
-    def order(self, wanted: Wanted) -> tuple[Request, dict[str, Any]]:
-        """What is asked of a hand."""
-        ...
-
-    def told(self, wanted: Wanted, message: Message, follow: events.Follow) -> bool:
-        """Take what is told in the middle; whether it goes on."""
-        ...
-
-    def end(
-        self, wanted: Wanted, error: ProtoflError | None, message: Message, follow: events.Follow
-    ) -> None:
-        """Take what it came to."""
-        ...
-
-
 class Tries:
     """Runs that are tried, in any order."""
 
@@ -69,88 +45,78 @@ class Tries:
         self.found: dict[Wanted, Tried] = {}
 
     def next(self, follow: events.Follow) -> Wanted | None:
-        """The next one, if any."""
+        """Return the next run, if any."""
         return self._waiting.pop() if self._waiting else None
 
-    def order(self, wanted: Wanted) -> tuple[Request, dict[str, Any]]:
-        """What is asked of a hand."""
-        return wanted.request, {"do": "try", "measure": self._measure}
+    def job(self, wanted: Wanted, runs: Path) -> Job:
+        """Return the job of a run."""
+        return Try(wanted.request, runs, measure=self._measure)
 
-    def told(self, wanted: Wanted, message: Message, follow: events.Follow) -> bool:
-        """Take what is told in the middle; whether it goes on."""
-        if "note" in message:
-            follow(events.Note(wanted, message["note"]))
+    def told(self, event: Any, follow: events.Follow) -> bool:  # noqa: ANN401 - one of several
+        """Pass an event on."""
+        follow(event)
         return True
 
-    def end(
-        self, wanted: Wanted, error: ProtoflError | None, message: Message, follow: events.Follow
-    ) -> None:
-        """Take what it came to."""
-        known = {k: v for k, v in message.items() if k in Tried.__dataclass_fields__}
-        known["folder"] = Path(known["folder"]) if known.get("folder") else None
-        if ended := known.get("failed_before"):
-            known["failed_before"] = Failure(**ended)
-        self.found[wanted] = Tried(wanted, **{**known, "error": error})
-        follow(events.Trying(self.found[wanted], len(self.found), self._count))
+    def end(self, wanted: Wanted, found: Tried | ProtoflError, follow: events.Follow) -> None:
+        """Keep what was found."""
+        if isinstance(found, ProtoflError):
+            found = Tried(wanted, error=found)
+        self.found[wanted] = tried = replace(found, wanted=wanted)
+        follow(events.Trying(tried, len(self.found), self._count))
 
 
 class Runs:
     """Runs that are done."""
 
-    def __init__(self, source: Source, *, hosts: int, asks: bool) -> None:
-        self._source, self._hosts, self._asks = source, hosts, asks
-        self._about: dict[Wanted, dict[str, Any]] = {}
+    def __init__(self, source: Source, *, hosts: int, group: str) -> None:
+        self._source, self._hosts, self._group = source, hosts, group
+        self._known: dict[Wanted, Outcome] = {}
 
     def next(self, follow: events.Follow) -> Wanted | None:
-        """The next one, if any."""
+        """Return the next run, if any."""
         if (wanted := self._source.next()) is not None:
-            self._about[wanted] = {}
+            self._known[wanted] = Outcome(wanted, "failed")
             follow(events.Begun(wanted))
         return wanted
 
-    def order(self, wanted: Wanted) -> tuple[Request, dict[str, Any]]:
-        """What is asked of a hand."""
-        return placed(wanted.request, self._hosts), {"do": "run", "asks": self._asks}
+    def job(self, wanted: Wanted, runs: Path) -> Job:
+        """Return the job of a run."""
+        request = grouped(placed(wanted.request, self._hosts), self._group)
+        return Do(request, runs)
 
-    def told(self, wanted: Wanted, message: Message, follow: events.Follow) -> bool:
-        """Take what is told in the middle; whether it goes on."""
-        self._about[wanted] |= {k: v for k, v in message.items() if k in _ABOUT and v is not None}
-        if "note" in message:
-            follow(events.Note(wanted, message["note"]))
-        elif "planned" in message:
-            counts = {key: message[key] for key in ("rounds", "trials", "done")}
-            follow(events.Planned(wanted, **counts))
-        elif "training" in message:
-            follow(events.Training(wanted, message["training"]))
-        elif "row" in message:
-            follow(events.Row(wanted, message["row"], message["before"]))
-            goes_on = not message["asks"] or self._source.goes_on(wanted, message["row"])
-            # Behind its last round a run is finished, whatever is thought of it.
-            return goes_on or message["row"]["round"] + 1 == self._about[wanted]["rounds"]
-        return True
+    def told(self, event: Any, follow: events.Follow) -> bool:  # noqa: ANN401 - one of several
+        """Pass an event on; after a round ask the source whether the run goes on."""
+        known = self._known[event.wanted]
+        match event:
+            case events.Planned():
+                known = replace(
+                    known,
+                    folder=event.folder,
+                    seed=event.seed,
+                    rounds=event.rounds,
+                    trials=event.trials,
+                )
+            case events.FolderMade():
+                known = replace(known, folder=event.folder)
+        self._known[event.wanted] = known
+        follow(event)
+        if not isinstance(event, events.Row):
+            return True
+        # After its last round a run is finished, whatever the source says.
+        goes_on = self._source.goes_on(event.wanted, event.row)
+        return goes_on or event.row["round"] + 1 == known.rounds
 
-    def end(
-        self, wanted: Wanted, error: ProtoflError | None, message: Message, follow: events.Follow
-    ) -> None:
-        """Take what it came to."""
-        about = {**self._about.pop(wanted), **message}
-        folder = about.get("folder")
-        outcome = Outcome(
-            wanted,
-            "failed" if error else about["state"],
-            Path(folder) if folder else None,
-            reused=about.get("reused", False),
-            seed=about.get("seed", 0),
-            rounds=about.get("rounds", 0),
-            trials=about.get("trials", 1),
-            error=error,
-        )
+    def end(self, wanted: Wanted, found: Outcome | ProtoflError, follow: events.Follow) -> None:
+        """Pass the outcome on."""
+        known = self._known.pop(wanted)
+        if isinstance(found, ProtoflError):
+            outcome = replace(known, error=found)
+        elif found.state == "stopped":
+            outcome = replace(known, state="stopped")
+        else:
+            outcome = replace(found, wanted=wanted)
         self._source.ended(outcome)
         follow(events.Ended(outcome))
-
-
-_ABOUT = ("folder", "seed", "rounds", "trials")
-"""What is told of a run, and kept for its end."""
 
 
 Trial = tuple[str, int]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from protofl.errors import ProtoflError
 from protofl.folder.failure import Failure
@@ -117,21 +116,3 @@ def grouped(request: Request, group: str) -> Request:
     if not (group and options.get("track")) or options.get("track_group"):
         return request
     return replace(request, options={**options, "track_group": group})
-
-
-def to_values(request: Request) -> dict[str, Any]:
-    """A request as JSON can hold it, for a process of a batch."""
-    return {"options": _plain(request.options), "said": _plain(request.said)}
-
-
-def of_values(values: Mapping[str, Any]) -> Request:
-    """The request that `to_values` wrote down."""
-    return Request(dict(values["options"]), said=dict(values["said"]))
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - options are of many types
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    return str(value) if isinstance(value, Path) else value

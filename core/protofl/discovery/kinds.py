@@ -6,50 +6,44 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.metadata import EntryPoint
 from types import MappingProxyType
-from typing import Any
+
+from protofl.hookspecs import execution, method, resources, rounds
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of plugin; what it names is imported when a plugin of the kind is.
+    """A kind of plugin.
 
     Attributes:
         group: The entry-point group.
-        spec: The class that specifies its hooks, ``MODULE:CLASS``.
-        loader: What makes a class of an entry point that names none, ``MODULE:FUNCTION``.
+        spec: The class that specifies its hooks.
     """
 
     group: str
-    spec: str
-    loader: str = ""
+    spec: type
 
 
 KINDS = {
-    "method": Kind("protofl.methods", "protofl.hookspecs.method:MethodSpec"),
-    "recipe": Kind(
-        "protofl.recipes",
-        "protofl.hookspecs.resources:RecipeSpec",
-        loader="protofl.request.recipes:load_recipe",
-    ),
-    "study": Kind(
-        "protofl.studies",
-        "protofl.hookspecs.resources:StudySpec",
-        loader="protofl.studies.finding:load_collection",
-    ),
-    "model-group": Kind("protofl.model_groups", "protofl.hookspecs.resources:ModelGroupSpec"),
-    "partitioner": Kind("protofl.partitioners", "protofl.hookspecs.resources:PartitionerSpec"),
-    "dataset": Kind("protofl.datasets", "protofl.hookspecs.resources:DatasetSpec"),
-    "generator": Kind("protofl.generators", "protofl.hookspecs.resources:GeneratorSpec"),
-    "wrapper": Kind("protofl.wrappers", "protofl.hookspecs.method:WrapperSpec"),
-    "metric": Kind("protofl.metrics", "protofl.metrics.specs:MetricSpec"),
-    "selection": Kind("protofl.selections", "protofl.participation.specs:SelectionSpec"),
-    "world": Kind("protofl.worlds", "protofl.participation.specs:WorldSpec"),
-    "tracker": Kind("protofl.trackers", "protofl.trackers.specs:TrackerSpec"),
-    "engine": Kind("protofl.engines", "protofl.hosts.specs:EngineSpec"),
-    "backend": Kind("protofl.backends", "protofl.hosts.specs:BackendSpec"),
+    "method": Kind("protofl.methods", method.MethodSpec),
+    "recipe": Kind("protofl.recipes", resources.RecipeSpec),
+    "study": Kind("protofl.studies", resources.StudySpec),
+    "model-group": Kind("protofl.model_groups", resources.ModelGroupSpec),
+    "partitioner": Kind("protofl.partitioners", resources.PartitionerSpec),
+    "dataset": Kind("protofl.datasets", resources.DatasetSpec),
+    "generator": Kind("protofl.generators", resources.GeneratorSpec),
+    "wrapper": Kind("protofl.wrappers", method.WrapperSpec),
+    "metric": Kind("protofl.metrics", rounds.MetricSpec),
+    "selection": Kind("protofl.selections", rounds.SelectionSpec),
+    "world": Kind("protofl.worlds", rounds.WorldSpec),
+    "tracker": Kind("protofl.trackers", rounds.TrackerSpec),
+    "engine": Kind("protofl.engines", execution.EngineSpec),
+    "backend": Kind("protofl.backends", execution.BackendSpec),
 }
+
+LOADERS = "protofl.loaders"
+"""The entry-point group of what loads the plugins of a kind that are files, not classes: recipes
+and studies."""
 
 COMPOSED = ("method", "wrapper")
 """Kinds whose plugins are composed; of each of the others a run has at most one plugin."""
@@ -72,22 +66,12 @@ class Plugin:
         return f"{self.kind}/{self.name}"
 
 
-def named(target: str) -> Any:  # noqa: ANN401 - it may be anything
-    """What ``MODULE:ATTRIBUTE`` names."""
-    return EntryPoint(name="", value=target, group="").load()
-
-
-def spec_of(kind: str) -> type:
-    """The class that specifies the hooks of a kind."""
-    return named(KINDS[kind].spec)  # type: ignore[no-any-return]
-
-
 @lru_cache
 def spec_hooks(kind: str) -> Mapping[str, list[str]]:
     """The hooks of a kind and their arguments."""
     found = {
         name: [a for a in inspect.signature(function).parameters if a != "self"]
-        for name, function in vars(spec_of(kind)).items()
+        for name, function in vars(KINDS[kind].spec).items()
         if hasattr(function, "protofl_spec")
     }
     return MappingProxyType(found)

@@ -6,10 +6,11 @@ import importlib.metadata
 import os
 from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from protofl.discovery.checks import check_class, check_version
-from protofl.discovery.kinds import KINDS, Plugin, hooks_of, named
+from protofl.discovery.kinds import KINDS, LOADERS, Plugin, hooks_of
 from protofl.errors import Blocked, Clash, ProtoflError, UsageError, last_place, unknown
 from protofl.sources.loading import fingerprint, load
 
@@ -88,7 +89,7 @@ class Registry:
             UsageError: It does not exist, can't be imported, or breaks the hooks' rules.
         """
         plugin = self.find(kind, name)
-        loaded = _imported(plugin) if plugin.loaded is None else plugin.loaded
+        loaded = self._imported(plugin) if plugin.loaded is None else plugin.loaded
         check_version(plugin, loaded)
         try:
             check_class(kind, name, loaded)
@@ -135,6 +136,25 @@ class Registry:
         """All entry points; every distribution's file is read once for all kinds."""
         return importlib.metadata.entry_points()
 
+    def _imported(self, plugin: Plugin) -> Any:  # noqa: ANN401 - it may be anything
+        """Import what a plugin's entry point names.
+
+        Raises:
+            UsageError: It can't be imported.
+        """
+        try:
+            for loader in self._installed.select(group=LOADERS, name=plugin.kind):
+                return loader.load()(plugin)
+            return EntryPoint(name="", value=plugin.target, group="").load()
+        except (Exception, SystemExit) as error:
+            raise UsageError(
+                f"{plugin.label} of {plugin.distribution} {plugin.version} is broken: "
+                f"{type(error).__name__}: {error}",
+                f"raised at {last_place(error)}, while {plugin.target} was imported",
+                f"mend or remove {plugin.distribution}, or run without {plugin.name!r}; "
+                "--debug shows where it fails",
+            ) from error
+
     def _check_blocked(self, block: Iterable[str]) -> None:
         """Whether ``--block`` names plugins; PROTOFL_BLOCK may name some of other machines."""
         names = {n for k in KINDS if block for p in self._of_kind(k, True) for n in _names(p)}
@@ -158,22 +178,3 @@ def _origin(distribution: importlib.metadata.Distribution | None) -> tuple[str, 
         return "?", "?"
     about = distribution.metadata
     return about["Version"], about["Name"]
-
-
-def _imported(plugin: Plugin) -> Any:  # noqa: ANN401 - it may be anything
-    """What a plugin's entry point names.
-
-    Raises:
-        UsageError: It can't be imported.
-    """
-    try:
-        loader = KINDS[plugin.kind].loader
-        return named(loader)(plugin) if loader else named(plugin.target)
-    except (Exception, SystemExit) as error:
-        raise UsageError(
-            f"{plugin.label} of {plugin.distribution} {plugin.version} is broken: "
-            f"{type(error).__name__}: {error}",
-            f"raised at {last_place(error)}, while {plugin.target} was imported",
-            f"mend or remove {plugin.distribution}, or run without {plugin.name!r}; "
-            "--debug shows where it fails",
-        ) from error

@@ -1,6 +1,7 @@
 """Hooks of the kinds beside methods: what they are given and what they return.
 
-Those of engines and backends, which are about the work of hosts, are in `protofl.hosts.specs`.
+Those of engines and backends are in `protofl.hookspecs.execution`, those of selections, worlds,
+metrics and trackers in `protofl.hookspecs.rounds`.
 
 Every plugin is a class with a docstring (its first line is shown in ``list-plugins``), an
 optional nested ``Config`` and no state on ``self``. A plugin that takes an argument behind its
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class RecipeSpec:
-    """A recipe has no hooks: it is a file of options, see `protofl.request.recipes`."""
+    """A recipe has no hooks: it is a file of options, see docs/recipes.md."""
 
 
 class StudySpec:

@@ -8,7 +8,6 @@ from protofl.errors import naming
 from protofl.malicious import checked_labels
 from protofl.models.architecture import SplitModel
 from protofl.plan.plan import Plan
-from protofl.profile.spans import Spans
 from protofl.randomness import global_stream
 from protofl.views.client import Client
 from protofl.views.records import ClientRecord
@@ -20,12 +19,10 @@ class Builder:
 
     Attributes:
         plan: The run.
-        spans: Where clients record what they do.
         trial: The trial of which they are.
     """
 
     plan: Plan
-    spans: Spans
     trial: int = 0
 
     def __call__(self, client: int, model: SplitModel | None) -> ClientRecord:
@@ -47,7 +44,6 @@ class Builder:
             validation=None if held is None else plan.samples(held, layout),
             public=public,
             model=plan.initial_model(client, trial) if model is None else model,
-            spans=self.spans,
         )
         view, labels = Client(record, plan.composition.main), record.train.y
         with naming(f"train_labels, client {client}"):

@@ -10,7 +10,7 @@ from protofl.machine.cores import autocast
 from protofl.metrics.figures import of_client
 from protofl.observing.features import test_features
 from protofl.plan.plan import Plan
-from protofl.profile.spans import HostProfile
+from protofl.profile.host import HostProfile
 from protofl.progress.counting import Counter
 from protofl.views.client import Client
 from protofl.views.records import ClientRecord

@@ -23,7 +23,7 @@ from protofl.machine.overtime import at_most
 from protofl.models.unset import unset_model
 from protofl.plan.plan import Plan
 from protofl.profile.clock import Clock
-from protofl.profile.spans import HostProfile
+from protofl.profile.host import HostProfile
 from protofl.progress.counting import Counter, OnSteps
 from protofl.views.client import Client
 from protofl.views.records import ClientRecord
@@ -55,7 +55,7 @@ class Host:
         self.on_steps: OnSteps | None = None
         self._profile = HostProfile(plan.settings.profile and not plan.dry, plan.device)
         self._trainer = Trainer(plan, self._profile, self._read)
-        self._builder = Builder(plan, self._profile.spans)
+        self._builder = Builder(plan)
         self._store = ClientStore(
             store_kind(plan.settings.client_store, plan.device, dry=plan.dry),
             plan.info,
@@ -70,18 +70,13 @@ class Host:
         Raises:
             ProtoflError: What went wrong, with the client and the hook.
         """
-        start = time.perf_counter_ns()
+        start = time.perf_counter()
         self._profile.sample = isinstance(job, work.ClientJob) and job.sample
         limit, doing = self.plan.settings.job_limit, str(job)
         with self._computing(doing), at_most(limit, doing, go_on(job)):
             reply = self._do(job)
-        if self._profile.spans.on and isinstance(job, work.ClientJob):
-            name = self.plan.info.architecture_of(job.client).name
-            title = f"{job.op} client {job.client} ({name})"
-            number = job.round if isinstance(job, work.RoundJob) else -1
-            reply.profile = self._profile.job_done(
-                title, start, client=job.client, architecture=name, round=number
-            )
+        if self._profile.on and isinstance(job, work.ClientJob):
+            reply.profile = self._profile.job_done(start)
         return reply
 
     # --- a host is a pool of one ----------------------------------------------------------------
@@ -97,7 +92,7 @@ class Host:
         """
         engine = self.plan.choices["engine"]
         train = [job for job in jobs if isinstance(job, work.Train)]
-        grouped = trains_groups(engine) and not (self._profile.spans.on or self.plan.dry)
+        grouped = trains_groups(engine) and not (self._profile.on or self.plan.dry)
         if not grouped or len(train) < len(jobs):
             for job in jobs:
                 yield job, self.handle(job)
@@ -155,7 +150,7 @@ class Host:
     # --- operations -----------------------------------------------------------------------------
 
     def _do(self, job: work.Job) -> work.Reply:
-        clock = Clock(self._profile.spans)
+        clock = Clock()
         match job:
             case work.Train():
                 return carry_out(self.plan.choices["engine"], [self._training(job)])[0]
@@ -183,7 +178,7 @@ class Host:
 
     def _training(self, job: work.Train) -> Training:
         """Local training, which waits for the engine at every `TrainJob` that it yields."""
-        clock = Clock(self._profile.spans)
+        clock = Clock()
         with self._store.lent(job.client, trains=True, undo=job.may_be_undone) as record:
             clock.lap("setup")
             reply = yield from self._trainer.train(record, job, clock, self._counter(job))

@@ -23,7 +23,7 @@ from protofl.models.slots import parameter_groups
 from protofl.plan.plan import Plan
 from protofl.plugin.choice import Choice
 from protofl.profile.clock import Clock
-from protofl.profile.spans import HostProfile
+from protofl.profile.host import HostProfile
 from protofl.progress.counting import Counter
 from protofl.randomness import global_stream
 from protofl.views.batch import Batch, Output
@@ -179,8 +179,7 @@ class Trainer:
         job, seen = self._job(record, phase, client, counter, rate)
         record.set_mode(True)
         clock.lap("train")
-        steps = self._profile.spans.span(f"{phase.name} steps", "engine")
-        with naming(f"local_loss, {place}"), steps, self._profile.steps(record.steps) as job.lap:
+        with naming(f"local_loss, {place}"), self._profile.steps(record.steps) as job.lap:
             sums, seconds = yield job
         clock.lap("train", took=seconds)
         reply.samples += seen

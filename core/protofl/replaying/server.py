@@ -13,7 +13,7 @@ from protofl.files.numbers import finite
 from protofl.machine.cores import compute_threads, deterministic_kernels
 from protofl.observing.observed import Features
 from protofl.plan.plan import Plan
-from protofl.profile.timeline import NOT_PROFILED
+from protofl.profile.clock import OFF
 from protofl.rounds.server_side import ServerSide
 from protofl.rounds.tally import Tally
 from protofl.wire.payload import Payload, stack_rows
@@ -55,7 +55,7 @@ class ReplayedServer:
     def __post_init__(self) -> None:
         """Set it up as the run did."""
         with deterministic_kernels(self.plan.settings.deterministic):
-            self._side = ServerSide(self.plan, self.trial, NOT_PROFILED.spans)
+            self._side = ServerSide(self.plan, self.trial, OFF)
             self._side.open_gate()  # which looks at what receive_uploads returns
 
     @property

@@ -16,7 +16,7 @@ from protofl.models.cost import ClientFlops, flops_of_round
 from protofl.observing.observer import Nobody
 from protofl.participation.taking_part import Participation
 from protofl.plan.plan import Plan
-from protofl.profile.timeline import NOT_PROFILED, Timeline
+from protofl.profile.run import NOT_PROFILED, RunProfile
 from protofl.rounds import events
 from protofl.rounds.server_side import ServerSide
 from protofl.rounds.stages import Stages
@@ -39,7 +39,7 @@ class Federation:
         plan: The run.
         pool: The hosts.
         progress: Told of every stage and every client that is done.
-        timeline: Takes where the time goes.
+        profile: Takes where the time goes.
         parked: A folder in which hosts may keep clients on disk; None for one of their own.
         participation: Who takes part in rounds; what the plan says where not given.
 
@@ -58,15 +58,15 @@ class Federation:
         pool: jobs.Pool,
         progress: events.Progress = events.ignore,
         *,
-        timeline: Timeline = NOT_PROFILED,
+        profile: RunProfile = NOT_PROFILED,
         parked: Path | None = None,
         participation: Participation | None = None,
     ) -> None:
         self.plan, self.pool = plan, pool
         self._parked = None if parked is None else str(parked)
-        self._spans = timeline.spans
+        self._sums = profile.sums
         self._who = participation or Participation(plan)
-        self._stages = Stages(plan, pool, progress, timeline)
+        self._stages = Stages(plan, pool, progress, profile)
         self.trial = 0
         self.holders: set[int] = set()
         self.client_accuracy: dict[int, float] = {}
@@ -98,7 +98,7 @@ class Federation:
         self.trial = self._stages.trial = trial
         self.holders = set()
         self._who.start(trial, rows)
-        self._server_side = ServerSide(self.plan, trial, self._spans)
+        self._server_side = ServerSide(self.plan, trial, self._sums)
         self.server.learned = deepcopy({**self.learned})
         self._server_side.open_gate()
         self.pool.broadcast(jobs.StartTrial(trial, dict(files or {}), self._parked))
@@ -156,7 +156,7 @@ class Federation:
             self.evaluate_clients(chosen, number, tally)
             tally.add_metrics(figures_of(self.plan.metrics, tally.counts))
             self._evaluate_unseen(number, tally)
-        with self._spans.span("end_round", "server"):
+        with self._sums.span("end_round", "server"):
             extra = self._server_side.end_round(tally)
         if self.flops:
             tally.measures["flops"] = flops_of_round(self.flops, tally.trained)
@@ -174,7 +174,7 @@ class Federation:
         for client, reason in self._who.trained(replies, [*tally.absent]).items():
             tally.leave_out(client, reason)
         came = [client for client in clients if client in replies and client not in tally.absent]
-        with self._spans.span("uploads", "server"):
+        with self._sums.span("uploads", "server"):
             found = {client: replies[client] for client in came}
             uploads = let_in(found, number, tally, self._server_side.gate, self.plan, self._stages)
         lied = [client for client, reason in tally.absent.items() if reason == "skipped"]
@@ -209,7 +209,7 @@ class Federation:
         A client may be absent until its upload counts; then it is too late to do without it.
         """
         settings, first = self.plan.settings, when == "before_upload"
-        with self._spans.span("downloads", "server"):
+        with self._sums.span("downloads", "server"):
             lacking = [client for client in clients if client not in self.holders]
             blobs = dict(self._server_side.downloads(lacking, tally))
             sizes = {client: len(blobs.get(client, b"")) for client in clients}

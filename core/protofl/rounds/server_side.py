@@ -21,7 +21,7 @@ from protofl.machine.overtime import at_most
 from protofl.metrics.figures import figures_of_server
 from protofl.models.scoring import mean_accuracy, scores_of
 from protofl.plan.plan import Plan
-from protofl.profile.spans import Spans
+from protofl.profile.clock import Sums
 from protofl.randomness import global_stream
 from protofl.rounds.measures import measured
 from protofl.rounds.tally import Tally
@@ -36,7 +36,7 @@ class ServerSide:
     Args:
         plan: The run.
         trial: The trial.
-        spans: Takes where the time goes.
+        sums: Takes where the time goes.
 
     Attributes:
         record: All that the server is.
@@ -45,8 +45,8 @@ class ServerSide:
 
     gate: UploadGate
 
-    def __init__(self, plan: Plan, trial: int, spans: Spans) -> None:
-        self._plan, self._spans, self._trial = plan, spans, trial
+    def __init__(self, plan: Plan, trial: int, sums: Sums) -> None:
+        self._plan, self._sums, self._trial = plan, sums, trial
         self.record = _fresh(plan, trial)
         threads = compute_threads(plan.settings.server_threads)
         stream = global_stream(self.record.seed, "setup-server")
@@ -137,7 +137,7 @@ class ServerSide:
                 return {}
             for hook in ("server_aggregate", "server_train"):
                 place = self._within(f"{hook}, round {record.round}")
-                with self._spans.span(hook, "server"), place:
+                with self._sums.span(hook, "server"), place:
                     update = composition.call(hook, server=view, uploads=uploads)
                     expect_finite(update, f"{hook} of {' and '.join(composition.makers(hook))}")
                 record.knowledge.merge(update)

@@ -10,7 +10,7 @@ from protofl.gate.faults import Fault, left_out
 from protofl.gate.replies import check_reply, printable, refused_reply
 from protofl.hosts.jobs import Absent, ClientJob, Pool, Reply, Train
 from protofl.plan.plan import Plan
-from protofl.profile.timeline import Timeline
+from protofl.profile.run import RunProfile
 from protofl.progress.stage import Stage
 from protofl.progress.workload import Workload
 from protofl.rounds import events
@@ -26,16 +26,16 @@ class Stages:
         plan: The run.
         pool: The hosts.
         progress: Told of every stage, client and note.
-        timeline: Takes where the time goes.
+        profile: Takes where the time goes.
 
     Attributes:
         trial: The trial.
     """
 
     def __init__(
-        self, plan: Plan, pool: Pool, progress: events.Progress, timeline: Timeline
+        self, plan: Plan, pool: Pool, progress: events.Progress, profile: RunProfile
     ) -> None:
-        self._plan, self._progress, self._timeline = plan, progress, timeline
+        self._plan, self._progress, self._profile = plan, progress, profile
         self._labels = {term.label for term in plan.composition.terms}
         self._noted: set[str] = set()
         self._told = ""
@@ -76,7 +76,7 @@ class Stages:
     def ordered(self, stage: str, jobs: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
         """The order in which jobs of a stage are to be dealt; `done` takes each that is."""
         found = self._costly_first(jobs)
-        with self._timeline.stage(stage, [job.client for job in found]) as sampled:
+        with self._profile.stage(stage, [job.client for job in found]) as sampled:
             for job in found:
                 job.sample, job.counted = job.client in sampled, self._followed
             yield found
@@ -99,7 +99,7 @@ class Stages:
     def done(self, stage: str, client: int, reply: Reply, tally: Tally) -> None:
         """Book and tell what a client's job took."""
         if reply.profile:
-            self._timeline.take(client, reply.profile, reply.seconds)
+            self._profile.take(client, reply.profile, reply.seconds)
         tally.spend(reply.seconds)
         for note in getattr(reply, "notes", ()):
             self.note(printable(note))

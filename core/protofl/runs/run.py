@@ -30,7 +30,7 @@ from protofl.options.table import EXTENDED
 from protofl.participation.taking_part import Participation, check_participation
 from protofl.plan.plan import Plan
 from protofl.plan.steps import parts_of
-from protofl.profile.timeline import Timeline
+from protofl.profile.run import RunProfile
 from protofl.request.continuing import continued
 from protofl.request.further import asks_for_more, with_more
 from protofl.request.recipes import typed_in, write_recipe
@@ -66,7 +66,7 @@ def start(
 def _start(
     request: Request, progress: Progress, idle: Idle | None, plan: Plan | None, until: ExitStack
 ) -> Result:
-    began = time.perf_counter_ns()
+    began = time.perf_counter()
     given, out = request.options, request.out
     recorded: dict[str, Any] = {}
     if request.resume and out:
@@ -92,12 +92,13 @@ def _start(
     else:
         folder = RunFolder(out or fresh_folder(*words_of(plan)))
     progress(events.Planned(plan, folder))
-    timeline = Timeline(
+    profile = RunProfile(
         lambda client: plan.info.architecture_of(client).name,
         on=plan.settings.profile and not folder.finished,
     )
-    timeline.spans.add("plan", "start", began, time.perf_counter_ns())
-    life = _Life(plan, folder, progress, timeline, request, idle, until)
+    if profile.on:
+        profile.sums.seconds["start"]["plan"] = time.perf_counter() - began
+    life = _Life(plan, folder, progress, profile, request, idle, until)
     if folder.finished:
         life.write_partition()
     else:
@@ -126,7 +127,7 @@ class _Life:
     plan: Plan
     folder: RunFolder
     progress: Progress
-    timeline: Timeline
+    profile: RunProfile
     request: Request
     idle: Idle | None
     until: ExitStack
@@ -134,7 +135,7 @@ class _Life:
 
     def train(self) -> None:
         """All trials that are not finished; the profile is written even where one fails."""
-        plan, spans = self.plan, self.timeline.spans
+        plan, sums = self.plan, self.profile.sums
         participation = Participation(plan)
         backend = plan.choices["backend"]
         pool: Pool = backend.call(
@@ -147,7 +148,7 @@ class _Life:
                     plan,
                     pool,
                     self.progress,
-                    timeline=self.timeline,
+                    profile=self.profile,
                     parked=parked,
                     participation=participation,
                 )
@@ -158,7 +159,7 @@ class _Life:
                 if "flops" in plan.settings.measure:
                     federation.flops = count_flops(plan)
                 for trial, first in self._remaining():
-                    with spans.span("waiting for hosts, and set-up", "start"):
+                    with sums.span("waiting for hosts, and set-up", "start"):
                         if first:
                             self.folder.take_up(trial)
                             federation.resume(self.folder)
@@ -168,25 +169,25 @@ class _Life:
                     self.accuracies[trial] = federation.client_accuracy
         finally:
             if (self.folder.path / "config.json").exists():
-                self.timeline.write(self.folder.path / "profile")
+                self.profile.write(self.folder.path / "profile")
 
     def _note(self, line: str) -> None:
         self.progress(events.Note(line))
 
     def _before_the_first_round(self) -> dict[str, Any]:
         """The dry step, and the folder behind it, while the hosts are still starting."""
-        plan, spans, learned = self.plan, self.timeline.spans, dict[str, Any]()
+        plan, sums, learned = self.plan, self.profile.sums, dict[str, Any]()
         begins = any(first == 0 for _, first in self._remaining())
         if plan.settings.dry_step and begins:
             self.progress(events.DryStepStarted())
-            with spans.span("dry step", "start"):
+            with sums.span("dry step", "start"):
                 learned = dry_step(plan, self._note)
         announce(plan, learned, self._note)
         if path := self.request.save_recipe:
             parts = parts_of(plan.composition, plan.choices)
             write_recipe(path, typed_in(plan.settings, parts, self.request.options))
             self._note(f"the recipe of this run is in {path}")
-        with spans.span("costs", "start"):
+        with sums.span("costs", "start"):
             for architecture in plan.info.architectures:
                 plan.cost(architecture)  # kept for the rounds
         if not self.request.resume:
@@ -221,7 +222,7 @@ class _Life:
         trained: set[int] = set()
         for number in range(first, settings.rounds):
             last = number + 1 == settings.rounds
-            with self.timeline.round(federation.trial, number, last=last):
+            with self.profile.round(number, last=last):
                 self.progress(events.RoundStarted(federation.trial, number))
                 row, clients = federation.round(number)
                 trained |= {*clients}
@@ -242,7 +243,7 @@ class _Life:
         seconds = federation.save_clients(sorted(trained), paths)
         for stage in ("checkpoint", "total"):
             row["seconds"][stage] = short(row["seconds"][stage] + seconds)
-        with self.timeline.spans.span("commit", "server"):
+        with self.profile.sums.span("commit", "server"):
             server = pack_server(federation.server)
             keep = self.plan.settings.keep != "current"
             self.folder.commit_round(row, server, federation.holders, paths, keep=keep, best=best)
@@ -257,7 +258,7 @@ class _Life:
         }
         summary = summarise(self.folder.rows, plan.majority_accuracy, about)
         self.folder.finish(summary)
-        found = self.timeline.summary() if self.timeline.on else None
+        found = self.profile.summary() if self.profile.on else None
         accuracies = recorded_accuracies(self.folder.rows) | self.accuracies
         result = Result(self.folder.rows, summary, accuracies, self.folder.path, found)
         self.progress(events.Finished(result, self.plan))

@@ -154,7 +154,7 @@ def _carried_out(sweep: Sweep, folder: Path, batch: Batch, tried: Sequence[Tried
         search = Search(sweep, folder)
         on_gpu = any(one.device != "cpu" for one in tried)
         alike = [tried[0].wanted.request] * sweep.budget
-        batch.do(search, alike, asks=True, on_gpu=on_gpu)
+        batch.do(search, alike, on_gpu=on_gpu)
         lines = search.lines()
     else:
         lines = lines_of(sweep, batch.do_all(tried))

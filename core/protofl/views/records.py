@@ -18,7 +18,6 @@ from protofl.data.generators import ImageSource
 from protofl.models.architecture import Architecture, SplitModel
 from protofl.models.restoring import restored
 from protofl.models.slots import ModuleSlot
-from protofl.profile.spans import OFF, Spans
 from protofl.views.seen import Record
 from protofl.wire.knowledge import Knowledge
 from protofl.wire.payload import Payload
@@ -42,7 +41,6 @@ class ClientRecord(Record):
     scratch: dict[str, dict[str, Any]] = field(default_factory=dict)
     modules: dict[str, dict[str, ModuleSlot]] = field(default_factory=dict)
     feature_seconds: float = 0.0
-    spans: Spans = OFF
     _features: tuple[Tensor, Tensor] | None = None
 
     def begin_work(self) -> None:
@@ -97,9 +95,8 @@ class ClientRecord(Record):
             return self._features
         start, training = time.perf_counter(), self.model.training
         self.set_mode(False)
-        with self.spans.span("prototypes", "stage"):
-            chunks = self.train.chunks(self.architecture.eval_batch)
-            rows = torch.cat([(features or self.model.features)(x) for x in chunks])
+        chunks = self.train.chunks(self.architecture.eval_batch)
+        rows = torch.cat([(features or self.model.features)(x) for x in chunks])
         self.set_mode(training)
         wide = torch.promote_types(rows.dtype, torch.float32)  # float64 stays what it is
         found = rows.to(wide), self.train.y

@@ -98,13 +98,13 @@ def test_a_transfer_that_breaks_off(tmp_path, server):
 
 def test_the_server_refuses(tmp_path, server):
     error = failing(f"{server.url}/missing.zip", tmp_path / "a.zip")
-    assert "404" in error.what and f"{server.url}/missing.zip" in error.near
+    assert "404 Not Found" in error.what and f"{server.url}/missing.zip" in error.near
 
 
 def test_no_connection(tmp_path, server):
     server.server_close()
     error = failing(f"{server.url}/a.zip", tmp_path / "a.zip")
-    assert "no connection" in error.what and server.url in error.near
+    assert "download failed: " in error.what and server.url in error.near
     assert str(tmp_path / "a.zip") in error.do
 
 
@@ -120,12 +120,11 @@ def test_file_addresses(tmp_path, capsys):
     download((tmp_path / "source").as_uri(), tmp_path / "copy", sha256=SHA256)
     assert (tmp_path / "copy").read_bytes() == CONTENT
     out, err = capsys.readouterr()
-    assert out == "" and err == f"downloading {(tmp_path / 'source').as_uri()} (2.6 MB)\n"
+    assert (out, err) == ("", "downloading copy\n")
 
 
-def test_progress_on_a_terminal_is_one_updating_line(tmp_path, server, monkeypatch, capsys):
+def test_progress_on_a_terminal(tmp_path, server, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     download(f"{server.url}/a.zip", tmp_path / "a.zip")
-    first, *updates, last = capsys.readouterr().err.replace("\r", "\n").splitlines()
-    assert first.startswith("downloading http://") and updates
-    assert last.rstrip() == "a.zip: 2.6 of 2.6 MB, 100%"
+    *updates, last = capsys.readouterr().err.split("\r")
+    assert updates and last == "downloading a.zip: 2.6 of 2.6 MB\n"

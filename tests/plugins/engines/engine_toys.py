@@ -16,13 +16,10 @@ UNLIKE = ("fedavg", "fedkd", "fedproto", "fedgen", "fedsa")
 draws and frozen modules, terms over pairs of samples."""
 
 
-def with_engines(first, engines, compiles=""):
-    """Pairs (engine, method): by default unlike methods under one engine, two under the others.
-
-    Under the engine that compiles none are run by default.
-    """
+def with_engines(first, engines):
+    """Pairs (engine, method): by default unlike methods under one engine, two under the others."""
     pairs = [(engine, method) for engine in engines for method in METHODS]
-    chosen = {engine: UNLIKE[-2:] for engine in engines} | {first: UNLIKE, compiles: ()}
+    chosen = {engine: UNLIKE[-2:] for engine in engines} | {first: UNLIKE}
     return quick(pairs, *((e, m) for e, m in pairs if m in chosen[e]))
 
 

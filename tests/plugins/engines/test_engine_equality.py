@@ -11,8 +11,6 @@ from slowness import quick
 ENGINES = {
     "vmapped": {"engine": "vmapped"},
     "captured": {"engine": "captured", "parts": {"engine": {"streams": 2}}},
-    # What inductor makes of a graph is tested once; here the way into the graph and out of it.
-    "compiled": {"engine": "compiled", "parts": {"engine": {"backend": "aot_eager"}}},
 }
 ONE_ARCHITECTURE = ("fedavg", "fedprox")
 
@@ -39,7 +37,7 @@ def members_of(method):
     return [RESIDUAL] if method in ONE_ARCHITECTURE else [toyfed.CNN, RESIDUAL]
 
 
-@pytest.mark.parametrize(("name", "method"), with_engines("vmapped", ENGINES, "compiled"))
+@pytest.mark.parametrize(("name", "method"), with_engines("vmapped", ENGINES))
 def test_all_methods_in_float64(name, method, double, tmp_path):
     made = pair(ENGINES[name], method, tmp_path, members_of(method))
     wanted, found = (Run(plan, start=1) for plan in made)
@@ -94,11 +92,8 @@ def test_torch_s_own_optimisers(engine, optimizer, double, tmp_path):
     given = {"lr": 0.002, "clip": 0.5, "optimizer": optimizer}
     made = pair(engine, "fedkd", tmp_path, [RESIDUAL], **given)
     wanted, found = (Run(plan, rounds=1) for plan in made)
-    if engine["engine"] == "compiled":
-        assert not found.notes
-    else:
-        (note,) = found.notes
-        assert f"trained by eager: optimizer {optimizer} is torch's own" in note
+    (note,) = found.notes
+    assert f"trained by eager: optimizer {optimizer} is torch's own" in note
     assert_equal_runs(found, wanted, 1e-9)
 
 

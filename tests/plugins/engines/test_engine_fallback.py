@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import protofl as pf
 import pytest
 import torch
@@ -78,10 +76,11 @@ def toy_plan(method, folder, members, **options):
     )
 
 
-def pair(engine, method, folder, members=(RESIDUAL,), set=None, **options):
-    """Two rounds by eager and by another engine with its options."""
-    own = {"engine": engine, "options": {"engine": set or {}}}
-    plans = [toy_plan(method, folder, members, **options, **more) for more in ({}, own)]
+def pair(engine, method, folder, members=(RESIDUAL,), **options):
+    """Two rounds by eager and by another engine."""
+    plans = [
+        toy_plan(method, folder, members, **options, **own) for own in ({}, {"engine": engine})
+    ]
     return [Run(plan, rounds=2) for plan in plans]
 
 
@@ -109,14 +108,12 @@ def test_a_loss_that_reads_the_client_is_told_what_to_do(engine, tmp_path):
     assert "before_training" in caught.value.do
 
 
-@pytest.mark.parametrize("engine", ["captured", "compiled"])
 @pytest.mark.parametrize(
     "method", [Numbered, Shaped, "fedproto"], ids=["value", "shape", "dropout"]
 )
-def test_single_clients_need_not_be_alike(engine, method, tmp_path):
+def test_single_clients_need_not_be_alike(method, tmp_path):
     """A step is recorded anew where a client's values differ; dropout draws as eager does."""
-    own = {"backend": "eager"} if engine == "compiled" else {}
-    wanted, found = pair(engine, method, tmp_path, [DROPOUT], set=own)
+    wanted, found = pair("captured", method, tmp_path, [DROPOUT])
     assert not found.notes
     assert_equal_runs(found, wanted, 1e-6)
 
@@ -136,50 +133,10 @@ class Fails(Numbered):
         raise ValueError("no such thing")
 
 
-@pytest.mark.parametrize("engine", ["vmapped", "captured", "compiled"])
+@pytest.mark.parametrize("engine", ["vmapped", "captured"])
 def test_an_error_of_the_method_is_the_methods(engine, tmp_path):
     with pytest.raises(pf.RunFailure, match=r"local_loss, client \d, round 0.*no such thing"):
-        own = {"backend": "eager"} if engine == "compiled" else {}
-        options = {"engine": engine, "options": {"engine": own}}
-        Run(toy_plan(Fails, tmp_path, [RESIDUAL], **options))
-
-
-def test_without_a_compiler(tmp_path):
-    def refuse(graph, inputs):
-        raise RuntimeError("no C++ compiler was found\nand more lines")
-
-    torch._dynamo.register_backend(refuse, "refuse")
-    wanted, found = pair("compiled", "local", tmp_path, set={"backend": "refuse"})
-    (note,) = found.notes
-    assert "trained by eager" in note and "no C++ compiler" in note
-    assert_equal_runs(found, wanted, 0.0)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Skipping serialization")  # torch 2.6's own
-def test_inductor(tmp_path):
-    wanted, found = pair("compiled", "local", tmp_path, [toyfed.CNN])
-    assert not found.notes or not shutil.which("g++")
-    assert_equal_runs(found, wanted, 1e-4)
-
-
-def test_one_compilation_serves_all_clients_of_an_architecture(tmp_path):
-    compiled = []
-
-    def count(graph, inputs):
-        compiled.append(graph)
-        return graph.forward
-
-    torch._dynamo.register_backend(count, "count")
-    plan = make_plan(
-        "fedproto",
-        tmp_path,
-        [toyfed.CNN, RESIDUAL],
-        engine="compiled",
-        parts={"engine": {"backend": "count"}},
-    )
-    Run(plan, rounds=3)
-    assert len(compiled) == 2
+        Run(toy_plan(Fails, tmp_path, [RESIDUAL], engine=engine))
 
 
 class Tells(Numbered):

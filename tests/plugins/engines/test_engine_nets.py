@@ -16,7 +16,6 @@ from slowness import quick
 ENGINES = {
     "vmapped": {"engine": "vmapped"},
     "captured": {"engine": "captured"},
-    "compiled": {"engine": "compiled", "options": {"engine": {"backend": "aot_eager"}}},
 }
 NETS = {"cnn4": CNN4, "htcnn8": HTCNN8[4], "resnet4": RESNET4, "mobilenet": MOBILENET_V2}
 # Over maps of 1×1 BatchNorm magnifies rounding with every step: one step there, three elsewhere.

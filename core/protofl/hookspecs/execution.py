@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from protofl.hookspecs.markers import hookspec
-from protofl.hosts.jobs import Pool
-from protofl.hosts.train_job import TrainJob
-from protofl.machine.idle import Idle
-from protofl.options.declared import Config
-from protofl.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from protofl import Config, Idle, Plan, Pool, TrainJob
 
 
 class EngineSpec:

@@ -1,0 +1,241 @@
+"""Seconds a round by stage and peak memory, beside another loop that must reach the same weights.
+
+    python benchmarks/bench.py 'digits-*' --against benchmarks/naive.py
+    python benchmarks/bench.py 'mnist-*' 'cifar10-*' --data DIR --against benchmarks/naive.py
+
+Each loop runs in a process of its own; both are measured in turn, so that a drift of the machine
+affects both. Round 0 builds clients and fills caches and does not count. A measure is the mean of
+``--rounds`` rounds. All stages except server and total are summed over hosts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import bench_loops
+from bench_cases import CASES, Case, choose, load, write_subset
+from protofl.errors import ProtoflError
+from protofl.files.folders import default_data_dir
+from protofl.options.written import assignments
+from protofl.request.options import merge_options, parse_options
+
+STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "total")
+FIRST = {"round": ("round",), "evaluate": ("round", "evaluate"), "server": ("collect", "serve")}
+"""The calls before the first measure, by a case's part; the last one is what is measured."""
+
+Options = dict[str, Any]
+Row = dict[str, Any]
+
+
+class Side:
+    """A loop in a process of its own."""
+
+    def __init__(self, options: Options, file: Path | None, folder: Path, *, double: bool) -> None:
+        begin = time.perf_counter()
+        self._process = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+        self._do(bench_loops.start, options, folder, file and str(file), double)
+        self.start = time.perf_counter() - begin
+        """Seconds until the loop was ready: a fresh interpreter, imports, data, hosts."""
+
+    def _do(self, function: Any, *values: Any) -> Any:  # noqa: ANN401 - a function of bench_loops
+        return self._process.submit(function, *values).result()
+
+    def work(self, part: str, number: int) -> dict[str, float]:
+        """Run a part of a round; see `bench_loops.work`."""
+        found: dict[str, float] = self._do(bench_loops.work, part, number)
+        return found
+
+    def save(self, path: Path) -> Path:
+        """Write the state that the loop has reached."""
+        self._do(bench_loops.save, path)
+        return path
+
+    def stop(self) -> int:
+        """End the process; return its peak memory in bytes."""
+        peak: int = self._do(bench_loops.stop)
+        self.kill()
+        return peak
+
+    def kill(self) -> None:
+        """End the process in the middle of its work."""
+        self._process.shutdown(wait=True, cancel_futures=True)
+
+
+def measure(
+    case: Case,
+    data: Path | None = None,
+    *,
+    against: Path | None = None,
+    repeats: int = 5,
+    rounds: int = 1,
+    options: Options | None = None,
+) -> Row:
+    """Measure a case.
+
+    Args:
+        case: The case.
+        data: A folder with data files; None to take the data set by its name.
+        against: A file with another loop (`bench_loops.Loop`).
+        repeats: Measures of each loop.
+        rounds: Rounds of one measure.
+        options: Options of all runs, which override the case's.
+
+    Returns:
+        ``measures``, ``start`` (seconds) and ``memory`` (bytes) of each loop by its name, and
+        ``difference`` after two rounds in float64 (None if not comparable).
+    """
+    with tempfile.TemporaryDirectory(prefix="protofl-bench-") as name:
+        folder = Path(name)
+        file = folder / f"{case.data}.npz"
+        images = load(case.data, data, default_data_dir().expanduser())
+        write_subset(images, case.clients, case.samples, file)
+        own = {
+            "method": case.method,
+            "models": case.models,
+            "dataset": f"npz:{file}",
+            "data_dir": str(folder / "cache"),
+            "partition": "iid",
+            "clients": case.clients,
+            "rounds": max(1 + repeats * rounds, 2),
+            "seed": 0,
+        }
+        merged = merge_options(merge_options(own, case.options), options or {})
+        files = {"protofl": None} | ({against.name: against} if against else {})
+        row: Row = {"case": case.name, "measures": {n: [] for n in files}, "memory": {}}
+        with opened(files, merged, folder, double=False) as sides:
+            row["start"] = {name: side.start for name, side in sides.items()}
+            first(sides, case)
+            for repeat in range(repeats):
+                for name in list(sides)[:: -1 if repeat % 2 else 1]:
+                    numbers = range(1 + repeat * rounds, 1 + (repeat + 1) * rounds)
+                    found = [sides[name].work(FIRST[case.part][-1], n) for n in numbers]
+                    row["measures"][name].append(means(found))
+            row["memory"] = {name: side.stop() for name, side in sides.items()}
+        row["difference"], row["where"] = None, ""
+        if len(files) == 2 and merged.get("precision", "fp32") == "fp32":
+            merged |= {"backend": "local", **case.check}
+            with opened(files, merged, folder, double=True) as sides:
+                first(sides, case)
+                states = []
+                for name, side in sides.items():
+                    side.work(FIRST[case.part][-1], 1)
+                    states.append(side.save(folder / f"{name}.safetensors"))
+            row["difference"], row["where"] = bench_loops.largest_difference(*states)
+    return row
+
+
+@contextmanager
+def opened(
+    files: dict[str, Path | None], options: Options, folder: Path, *, double: bool
+) -> Iterator[dict[str, Side]]:
+    """Start a process for each loop."""
+    sides: dict[str, Side] = {}
+    try:
+        for name, file in files.items():
+            own = Path(tempfile.mkdtemp(dir=folder))
+            sides[name] = Side(options, file, own, double=double)
+        yield sides
+    finally:
+        for side in sides.values():
+            side.kill()
+
+
+def first(sides: dict[str, Side], case: Case) -> None:
+    """Run round 0."""
+    for side in sides.values():
+        for part in FIRST[case.part]:
+            side.work(part, 0)
+
+
+def means(found: list[dict[str, float]]) -> dict[str, float]:
+    """Average the seconds of some rounds by stage."""
+    stages = [s for s in STAGES if any(s in seconds for seconds in found)]
+    return {s: statistics.fmean(seconds.get(s, 0.0) for seconds in found) for s in stages}
+
+
+def table(row: Row) -> Iterable[str]:
+    """Render a case: a line for each loop, then the ratio of both and whether they are equal."""
+    totals = {name: [m["total"] for m in found] for name, found in row["measures"].items()}
+    for name, values in totals.items():
+        found = row["measures"][name]
+        stages = (
+            f"{stage} {statistics.median(m[stage] for m in found):.3g}"
+            for stage in found[0]
+            if stage != "total"
+        )
+        yield (
+            f"{row['case']:22} {name:10} {statistics.median(values):8.3f} s a round "
+            f"({min(values):.3f} … {max(values):.3f}), peak {row['memory'][name] / 1e9:.2f} GB, "
+            f"start {row['start'][name]:.1f} s: {', '.join(stages)}"
+        )
+    if len(totals) == 2:
+        ours, theirs = totals.values()
+        pairs = [b / a for a, b in zip(ours, theirs, strict=True)]
+        difference, equal = row["difference"], "not comparable"
+        if difference is not None:
+            equal = "yes" if difference <= bench_loops.TOLERANCE else f"NO ({row['where']})"
+            equal += f", largest difference {difference:.0e}"
+        yield (
+            f"{'':22} ratio {statistics.median(theirs) / statistics.median(ours):.2f} "
+            f"({min(pairs):.2f} … {max(pairs):.2f}), equal in float64: {equal}"
+        )
+
+
+def machine() -> dict[str, Any]:
+    """Return what times depend on besides the code."""
+    load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {"system": platform.platform(), "cores": os.cpu_count(), "load_before": load_before}
+
+
+def main(arguments: list[str] | None = None) -> list[Row]:
+    """Measure the cases and print a table; return its rows."""
+    parser = argparse.ArgumentParser(
+        description=__doc__.partition("\n")[0],
+        epilog="cases: " + ", ".join(case.name for case in CASES),
+    )
+    parser.add_argument("cases", nargs="*", help="names or patterns, such as 'mnist-*'")
+    parser.add_argument("--against", type=Path, help="a file with another loop")
+    parser.add_argument("--repeats", type=int, default=5, help="measures of each loop")
+    parser.add_argument("--rounds", type=int, default=1, help="rounds of one measure")
+    parser.add_argument("--data", type=Path, help="a folder with mnist….npz and cifar10….npz")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="[NAME.]KEY=VALUE",
+        help="an option of the runs, or of a plugin: engine=vmapped, fedproto.lambda=1",
+    )  # fmt: skip
+    parser.add_argument("--json", type=Path, help="a file for all measures")
+    given = parser.parse_args(arguments)
+    rows = []
+    try:
+        values = assignments("--set", given.set, "[NAME.]KEY=VALUE")
+        plain = {key: value for key, value in values.items() if "." not in key}
+        options = parse_options({**plain, "set": {k: v for k, v in values.items() if "." in k}})
+        before = machine()
+        for case in choose(given.cases):
+            row = measure(
+                case, given.data, against=given.against, repeats=given.repeats,
+                rounds=given.rounds, options=options,
+            )  # fmt: skip
+            rows.append(row)
+            print(*table(row), sep="\n", flush=True)
+            if given.json:
+                given.json.write_text(json.dumps({**before, "cases": rows}, indent=1) + "\n")
+    except ProtoflError as error:
+        sys.exit(str(error))
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""What happens to every hook and loss term of a method in every other one.
+
+Each combination is planned on a tiny federation and goes through the dry step, as any run does: it
+runs, or is refused with the name of what it lacks. ``python tests/contract/mixing.py`` writes the
+outcomes to ``mixing.txt`` beside this file, and their numbers to ``docs/mixing.md``.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from protofl.discovery.kinds import hooks_of
+from protofl.discovery.registry import Registry
+from protofl.dry_step.step import dry_step
+from protofl.errors import ProtoflError, Refused
+from protofl.hookspecs.method import MERGED_HOOKS, ROUND_HOOKS
+from protofl.plan.plan import Plan
+from protofl.plugin.baseline import Baseline
+from protofl.testing import toy
+from protofl.testing.donors import methods_to_run
+
+FILE = Path(__file__).with_name("mixing.txt")
+PAGE = Path(__file__).parents[2] / "docs/mixing.md"
+
+RUNS, ALIKE = "runs", "runs with one architecture"
+TERM = "--add local_loss"
+PLACES = [
+    *(f"--use {hook}" for hook in ROUND_HOOKS),
+    *(f"--add {hook}" for hook in MERGED_HOOKS),
+    TERM,
+]
+HOOK_PLACES = PLACES[:-1]
+
+
+class Mixer:
+    """Tries combinations on a tiny federation with public data."""
+
+    def __init__(self, registry, folder):
+        self.registry = registry
+        data = {("dataset", "toy"): toy.dataset(toy.make_images(toy.MIXED))}
+        groups = (toy.group(toy.CNN, toy.NORM), toy.group(toy.NORM))
+        self.registries = [
+            Registry(registry.block, registry.extra | data | {("model-group", "toy"): group})
+            for group in groups
+        ]
+        public = folder / "public.npz"
+        x = np.random.default_rng(0).standard_normal((12, toy.SIDE, toy.SIDE))
+        np.savez(public, x_train=x.astype(np.float32), y_train=np.arange(12) % 4)
+        self.given = {
+            "models": "toy", "dataset": "toy", "device": "cpu", "backend": "local", "batch_size": 5,
+            "lr": 0.05, "rounds": 3, "data_dir": folder, "public": f"npz:{public}",
+        }  # fmt: skip
+
+    def terms(self, method):
+        """The loss terms of a method, as ``--add`` takes them."""
+        plugin = self.registry.load("method", method)
+        own = "local_loss" in hooks_of("method", plugin)
+        return [f"{method}.{t}" for t in (getattr(plugin, "terms", {}) if own else Baseline.terms)]
+
+    def outcome(self, main, place="", donor=""):
+        """``runs``, ``refused: …``, or another error: a fault of a method or of protofl."""
+        option, _, hook = place.partition(" ")
+        options = {"use": {hook: donor}} if option == "--use" else {}
+        if option == "--add":
+            options["add"] = [donor if place == TERM else f"{hook}={donor}"]
+        for registry, found in zip(self.registries, (RUNS, ALIKE), strict=True):
+            try:
+                given = {**self.given, **options, "method": main}
+                dry_step(Plan.make(given, report=lambda line: None, registry=registry))
+                return found
+            except Refused as error:
+                refused = f"refused: {error.lacks} {error.name}"
+                if error.lacks == "requirement":
+                    continue  # clients of one architecture may meet it
+                if f"'{error.name.removesuffix('…')}" not in str(error):
+                    return f"it does not name {error.name}: {error}"
+                return refused
+            except ProtoflError as error:
+                return str(error)
+            except Exception as error:
+                return f"{type(error).__name__}: {error}"
+        return refused
+
+    def row(self, main, donors):
+        """{(place, main, donor): outcome} of one method with hooks and terms of others."""
+        found = {}
+        for donor in donors:
+            for place in PLACES:
+                for name in self.terms(donor) if place == TERM else [donor]:
+                    found[place, main, name] = self.outcome(main, place, name)
+        return found
+
+
+@contextmanager
+def mixer(registry=None):
+    """A `Mixer` with a temporary folder for its data."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Mixer(registry or Registry(), Path(folder))
+
+
+def read():
+    """The outcomes as stored: {(place, main, donor): outcome}."""
+    found, place = {}, ""
+    for line in FILE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("--"):
+            place = line
+        elif line:
+            main, *groups = line.split(" | ")
+            for outcome, _, donors in (group.rpartition(" = ") for group in groups):
+                found |= {(place, main, donor): outcome for donor in donors.split()}
+    return found
+
+
+def text(found):
+    """Outcomes as a text: for each place a line for each main method, with donors by outcome."""
+    lines = []
+    for place in PLACES:
+        lines += ["", place]
+        for main in sorted({m for p, m, _ in found if p == place}):
+            groups = {}
+            for p, m, donor in sorted(found):
+                if (p, m) == (place, main):
+                    groups.setdefault(found[p, m, donor], []).append(donor)
+            cells = (f"{outcome} = {' '.join(groups[outcome])}" for outcome in sorted(groups))
+            lines.append(" | ".join([main, *cells]))
+    return "\n".join(lines[1:]) + "\n"
+
+
+def numbers(found):
+    """The table of ``docs/mixing.md``."""
+    lines = ["| option | combinations | run | refused |", "| --- | --- | --- | --- |"]
+    for place in PLACES:
+        outcomes = [outcome for (p, _, _), outcome in found.items() if p == place]
+        run = Counter(outcomes)[RUNS] + Counter(outcomes)[ALIKE]
+        other = "OTHER.TERM" if place == TERM else "OTHER"
+        lines.append(f"| `{place}={other}` | {len(outcomes)} | {run} | {len(outcomes) - run} |")
+    return "\n".join(lines)
+
+
+def main():
+    """Try everything and write it."""
+    methods = methods_to_run(Registry(), "protofl")
+    found = {}
+    with mixer() as made:
+        for name in methods:
+            found |= made.row(name, [donor for donor in methods if donor != name])
+    FILE.write_text(text(found), encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
+    page = re.sub(r"\| option \|(.*\n)+?(?!\|)", lambda _: numbers(found) + "\n", page)
+    PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
