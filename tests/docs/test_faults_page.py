@@ -10,8 +10,7 @@ import pytest
 from protofl.hosts.jobs import StartTrial, Train
 from runtime_toys import make_plan
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/how-to/handle-failures.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "how-to/handle-failures.md").read_text(encoding="utf-8")
 
 
 def rows(marker):
@@ -21,14 +20,18 @@ def rows(marker):
     return {what: (rule, said.replace(r"\*", "*")) for what, rule, said in cells}
 
 
-def test_the_tables_have_all_that_is_tried():
-    assert [*rows("uploads")] == [*hostile_uploads.TABLE, *hostile_uploads.MORE]
-    assert [*rows("encoded")] == [*hostile_uploads.ENCODED]
-    assert [*rows("downloads")] == [*hostile_uploads.DOWNLOADS]
-
-
 def test_the_tables_are_found():
     assert all(rows(table) for table in ("uploads", "encoded", "downloads"))
+
+
+def test_what_is_said_of_uploads():
+    quoted = rows("uploads") | rows("encoded")
+    for what, (note,) in hostile_uploads.notes_of(quoted).items():
+        rule, said = quoted[what]
+        assert rule == hostile_uploads.ALL[what][-1], what
+        assert len(note) < 500 and note.isprintable(), what
+        said = re.escape(f"client 2 sent {said} in round")
+        assert re.fullmatch(rf"{said} \d+ \({rule}\): it is left out", note), (what, note)
 
 
 def test_what_is_said_of_downloads():
