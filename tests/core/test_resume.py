@@ -287,7 +287,7 @@ def test_options_that_may_be_given(tmp_path):
     out = tmp_path / "run"
     interrupted("local", out, (0, 1))
     same_ones = {"rounds": 2, "lr": 0.1, "data_dir": DATA, "dataset": "tiny", "device": "cpu"}
-    result = train(None, out, resume=True, backend="process", workers=1, **same_ones)
+    result = train(None, out, resume=True, backend="local", workers=1, **same_ones)
     assert len(result.record) == 2
 
 
