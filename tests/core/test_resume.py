@@ -283,11 +283,12 @@ def test_an_option_that_differs(tmp_path, options, flag):
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.slow
 def test_options_that_may_be_given(tmp_path):
     out = tmp_path / "run"
     interrupted("local", out, (0, 1))
     same_ones = {"rounds": 2, "lr": 0.1, "data_dir": DATA, "dataset": "tiny", "device": "cpu"}
-    result = train(None, out, resume=True, backend="local", workers=1, **same_ones)
+    result = train(None, out, resume=True, backend="process", workers=1, **same_ones)
     assert len(result.record) == 2
 
 
