@@ -20,6 +20,7 @@ from bench_loops import (
 from protofl.errors import UsageError
 from protofl.plan.plan import Plan
 from safetensors.torch import load_file
+from slowness import quick
 
 NAIVE = str(Path(__file__).parents[2] / "benchmarks/naive.py")
 METHODS = ("local", "fedavg", "fedproto", "fedtgp", "fedsa", "fml", "fedkd")
@@ -88,7 +89,7 @@ def both(plan, other, folder):
 
 @pytest.mark.parametrize(
     "method",
-    [pytest.param(m, marks=[pytest.mark.slow] * (m == "fedkd")) for m in METHODS],
+    quick(METHODS, "fedavg", "fedtgp", "fml"),
 )
 def test_both_reach_the_same(data, tmp_path, method):
     options = {"options": {"fedtgp": {"S": 5}}} if method == "fedtgp" else {}

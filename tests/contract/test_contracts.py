@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 from protofl.discovery.registry import Registry
-from protofl.testing import CONTRACTS, checks_of
+from protofl.testing import CONTRACTS
+from protofl.testing.contract import checks_of, run_checks
 from slowness import KINDS
 
 # Each of these takes most of a minute; what they share with their kin is checked there.
@@ -36,6 +37,7 @@ TWICE = {
 }
 WHOLE = {
     "method": {*KINDS, "multi-krum"},
+    "metric": {"auc", "confusion"},
     "model-group": {"cnn4", "cnn1d", "htcnn8", "mlp", "text"},
     "partitioner": {"dirichlet", "pathological"},
     "study": {"fedsa"},
@@ -45,39 +47,39 @@ WHOLE = {
 Their kin differ in what `BRIEFLY` looks at, and the slow tests hold them against all checks."""
 BRIEFLY = {
     *("test_name_and_hooks", "test_words", "test_options", "test_declarations"),
-    *("test_few_and_lonely_classes", "test_a_donor_is_run_by_others_alone"),
-    *("test_its_hooks_are_wrappers", "test_it_does_something"),
-    *("test_architectures", "test_every_client_gets_enough"),
+    *("test_a_donor_is_run_by_others_alone", "test_its_hooks_are_wrappers"),
+    *("test_architectures", "test_every_client_gets_enough", "test_counts_add_up"),
 }
 
 
-def contracts_of(plugin):
-    """Test classes of a plugin by name: of what is looked at by default, and of what is left."""
-    contract = CONTRACTS[plugin.kind]
-    checks = {*checks_of(contract)} - TWICE.get(plugin.kind, set())
+def parts(plugin):
+    """A plugin's checks that run by default, and those that are left for the slow tests."""
+    checks = {*checks_of(CONTRACTS[plugin.kind])} - TWICE.get(plugin.kind, set())
     brief = checks & BRIEFLY if plugin.name not in WHOLE.get(plugin.kind, [plugin.name]) else checks
-    name = f"Test_{plugin.kind}_{plugin.name}".replace("-", "_")
-    for ending, own, marks in (("", brief, []), ("_slow", checks - brief, [pytest.mark.slow])):
-        others = dict.fromkeys({*checks_of(contract)} - own)
-        if own:
-            yield (
-                f"{name}{ending}",
-                type(
-                    f"{name}{ending}",
-                    (contract,),
-                    {"plugin": plugin.name, "pytestmark": marks, **others},
-                ),
-            )
+    for part, marks in ((brief, []), (checks - brief, [pytest.mark.slow])):
+        if part:
+            yield pytest.param(plugin, part, id=plugin.label, marks=marks)
 
 
-globals().update(
-    made
+PLUGINS = [
+    plugin
     for plugin in Registry().plugins()
     if plugin.kind in CONTRACTS
     and plugin.distribution == "protofl"
     and plugin.name not in ELSEWHERE.get(plugin.kind, ())
-    for made in contracts_of(plugin)
+]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "checks"), [part for plugin in PLUGINS for part in parts(plugin)]
 )
+def test_a_plugin_keeps_its_contract(plugin, checks):
+    contract = CONTRACTS[plugin.kind]
+    others = dict.fromkeys({*checks_of(contract)} - checks)
+    found = run_checks(type("Chosen", (contract,), {"plugin": plugin.name, **others}))
+    assert len(found) == len(checks)
+    failed = [f for f in found if f.outcome in ("failed", "not reached")]
+    assert not failed, "\n".join(f"{f.words}: {f.why}\n{f.trace}" for f in failed)
 
 
 @pytest.fixture(autouse=True)

@@ -57,8 +57,9 @@ GIVEN = {
     "data_dir": DATA,
     "device": "cpu",
     "backend": "local",
+    "dry_step": False,
 }
-"""The options of a toy run."""
+"""The options of a toy run; the tests of the dry step ask for it."""
 
 
 def make_plan(method, methods=None, wrappers=None, **options):

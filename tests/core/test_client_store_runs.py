@@ -69,7 +69,7 @@ def test_a_round_writes_each_participant_once(tmp_path, monkeypatch, method):
     assert config["client_store"] == "disk"
 
 
-@pytest.mark.parametrize("every", [1, 2, 0])
+@pytest.mark.parametrize("every", [2, 0])  # elsewhere 1: every round writes what it keeps
 def test_disk_equals_memory(tmp_path, every):
     options = OPTIONS | {"checkpoint_every": every}
     runs = [train(Counting, tmp_path / s, client_store=s, **options) for s in ("memory", "disk")]

@@ -64,8 +64,13 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("every", [0, 2], ids=["no checkpoints", "checkpoints"])
-@pytest.mark.parametrize("case", quick(CASES, "state", "few", "after the server, disk"))
+@pytest.mark.parametrize(
+    ("case", "every"),
+    quick(
+        [(case, every) for case in CASES for every in (0, 2)],
+        *(("state", 0), ("few", 2), ("after the server, disk", 2)),
+    ),
+)
 def test_hosts_that_end_change_nothing(tmp_path, case, every):
     method, options = CASES[case]
     plan = make_plan(method, **{"rounds": 4, "clients": 6} | options)

@@ -147,8 +147,9 @@ def test_sys_exit_where_clients_train_together(fails):
     assert "it called sys.exit('enough')" in said and "local_loss, client" in said
 
 
-@pytest.mark.parametrize("hook", PLACES)
-@pytest.mark.parametrize("what", [hangs, sleeps])
+@pytest.mark.parametrize(
+    ("hook", "what"), [*((hook, hangs) for hook in PLACES), ("upload_payload", sleeps)]
+)
 def test_a_hook_that_never_returns(fails, hook, what):
     said = fails(method(hook, what), job_limit=LIMIT)
     assert said.startswith(f"{PLACES[hook]}: no end after 100 s (--job-limit) in process ")
@@ -175,8 +176,14 @@ def no_memory_on_the_cpu():
     torch.empty(1 << 60)
 
 
-@pytest.mark.parametrize("hook", PLACES)
-@pytest.mark.parametrize("what", [no_memory, no_memory_of_torch, no_memory_on_the_cpu])
+@pytest.mark.parametrize(
+    ("hook", "what"),
+    [
+        *((hook, no_memory) for hook in PLACES),
+        ("local_loss", no_memory_of_torch),
+        ("server_aggregate", no_memory_on_the_cpu),
+    ],
+)
 def test_memory_that_runs_out_names_client_and_hook_and_what_to_do(fails, hook, what):
     said = fails(method(hook, what))
     assert said.startswith(f"{PLACES[hook]}: memory ran out (")

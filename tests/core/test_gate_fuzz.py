@@ -210,7 +210,9 @@ def fuzz(method, folder, count):
     return admitted
 
 
-@pytest.mark.parametrize("method", [*METHODS, *ENCODED])
+@pytest.mark.parametrize(
+    "method", ["fedproto", "fedgen", "fedkd", "fedproto top-k", "fml quantise"]
+)
 def test_mutated_uploads(method, folder):
     assert fuzz(method, folder, QUICK) < QUICK
 

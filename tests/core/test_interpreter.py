@@ -28,6 +28,7 @@ def test_a_fresh_interpreter_imports_nothing_from_the_current_folder(tmp_path, m
     assert (done.returncode, done.stdout.split()[-1:]) == (0, ["ours"]), done.stderr
 
 
+@pytest.mark.slow
 def test_workers_import_nothing_from_the_current_folder(tmp_path, monkeypatch, few):
     (tmp_path / "queue.py").write_text("open('PWNED', 'w')")
     monkeypatch.chdir(tmp_path)

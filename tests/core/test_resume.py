@@ -285,6 +285,7 @@ def test_an_option_that_differs(tmp_path, options, flag):
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
 
 
+@pytest.mark.slow
 def test_options_that_may_be_given(tmp_path):
     out = tmp_path / "run"
     interrupted("local", out, (0, 1))

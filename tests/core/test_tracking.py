@@ -197,9 +197,15 @@ def test_one_that_hangs_is_not_waited_for(tmp_path):
 def test_a_user_may_end_the_wait_and_has_the_run(tmp_path):
     notes, main = [], threading.main_thread().ident
 
+    def interrupt_the_wait():
+        told = next(thread for thread in threading.enumerate() if thread.name == "tracker tells")
+        while not told.over._cond._waiters:
+            time.sleep(0.01)
+        signal.pthread_kill(main, signal.SIGINT)
+
     def follow(event):
         if isinstance(event, events.Finished):
-            threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT)).start()
+            threading.Thread(target=interrupt_the_wait).start()
         if isinstance(event, events.Note) and "tracker" in event.text:
             notes.append(event.text)
 

@@ -106,9 +106,9 @@ def test_the_readme_s_commands_in_this_process(words):
     ],
     ids=NAMES,
 )
-def test_they_run_in_this_process(words):
-    small = "--clients 2 --rounds 1 --batch-size 200 --feature-dim 16 --backend local"
-    result = CliRunner().invoke(app, ["run", *words.split(), *small.split()])
+def test_they_run_in_this_process(words, few):
+    small = f"--dataset {few} --clients 2 --rounds 1 --batch-size 64 --feature-dim 16"
+    result = CliRunner().invoke(app, ["run", *words.split(), *small.split(), "--backend", "local"])
     assert result.exit_code == 0, result.output
 
 

@@ -17,9 +17,7 @@ TRAFFIC = ("upload_floats", "download_floats")
 @pytest.mark.parametrize(
     ("method", "given"),
     [
-        ("lg-fedavg", {}),
         ("fedproto", {"variant": "official"}),  # takes prototypes during training
-        ("feddistill", {}),
         ("fedmd", {}),
     ],
 )

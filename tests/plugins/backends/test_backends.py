@@ -279,6 +279,7 @@ def test_a_job_that_ends_every_worker_ends_the_run(run, tmp_path):
     assert len((tmp_path / "cut/metrics.jsonl").read_text().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_an_error_in_a_worker_comes_back_whole(run, tmp_path):
     install(
         tmp_path / "site",
@@ -358,6 +359,7 @@ def test_workers_die_with_their_parent(tmp_path, data, by, count):
     assert gone(workers)
 
 
+@pytest.mark.slow
 def test_a_worker_whose_run_is_gone_ends_without_a_word():
     """It was killed while the worker did a job, whose answer reaches nobody."""
     command, environment = pf.fresh_interpreter("protofl_plugins.backends.worker")

@@ -61,18 +61,14 @@ def refusal(plugin, *args, **kwargs):
 # Every partitioner
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("plugin", ALL)
 @pytest.mark.parametrize(
     ("labels", "num_classes", "num_clients"),
-    [
-        (balanced(12_000, 10), 10, 8),
-        (balanced(12_000, 10), 10, 1 + 4),
-        (balanced(40_000, 100), 100, 20),
-        (skewed(40_000, 102), 102, 20),
-    ],
+    [(balanced(12_000, 10), 10, 8), (skewed(40_000, 102), 102, 20)],
+    ids=["even", "skewed"],
 )
-def test_no_row_twice_and_everyone_has_the_minimum(plugin, labels, num_classes, num_clients, seed):
+def test_no_row_twice_and_everyone_has_the_minimum(plugin, labels, num_classes, num_clients):
+    seed = num_clients
     parts = split(plugin, labels, num_classes, num_clients, seed)
     assert len(parts) == num_clients
     assert all(part.dtype == np.int64 and part.ndim == 1 for part in parts)
@@ -504,10 +500,10 @@ def test_shards_nothing_left_out_nothing_said():
     assert not notes
 
 
-@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("num_clients", [8, 10, 20, 33, 87])
 @pytest.mark.parametrize("labels", [balanced(1797, 10), skewed(2000, 10)], ids=["even", "skewed"])
-def test_shards_names_the_largest_number_that_works(labels, num_clients, seed):
+def test_shards_names_the_largest_number_that_works(labels, num_clients):
+    seed = num_clients
     shards = int((np.bincount(labels) // 20).sum())
     message = refusal(Shards, labels, 10, num_clients, seed, least=2)
     assert f"the data make {shards} shards" in message
