@@ -622,7 +622,7 @@ class Reporting(FakeHost):
 
 def test_steps_come_in_the_thread_that_runs_the_jobs(world, monkeypatch):
     monkeypatch.setitem(globals(), "FakeHost", Reporting)
-    hosts, told = world(2), []
+    hosts, told = world(1), []
 
     def steps_of(round, counted=True):
         told.clear()
