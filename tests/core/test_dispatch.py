@@ -612,27 +612,30 @@ class Reporting(FakeHost):
 
     on_steps = None
 
-    def train(self, job):
-        if job.counted:
+    def do(self, job):
+        reply = super().do(job)
+        if getattr(job, "counted", False):
             self.on_steps(job.client, 1)
             self.on_steps(job.client, 2)
-        return super().train(job)
+        return reply
 
 
 def test_steps_come_in_the_thread_that_runs_the_jobs(world, monkeypatch):
-    monkeypatch.setitem(FakeHost.operations, Train, lambda self, job: self.train(job))
-    monkeypatch.setattr(World, "start", lambda self, number: self.started.append(
-        Reporting(self, number)) or self.started[-1])  # fmt: skip
-    hosts, told = world(2), []
+    monkeypatch.setitem(globals(), "FakeHost", Reporting)
+    hosts, told = world(1), []
+
+    def steps_of(round, counted=True):
+        told.clear()
+        jobs = [Train(client, round, blob=b"x", counted=counted) for client in range(4)]
+        assert sorted(job.client for job, _ in hosts.pool.run(jobs)) == [0, 1, 2, 3]
+        assert {thread for *_, thread in told} <= {threading.current_thread()}
+        return sorted(steps for *steps, _ in told)
+
     hosts.pool.on_steps = lambda *steps: told.append((*steps, threading.current_thread()))
-    hosts.train(range(4), 0)
-    assert told == [], "nobody follows these jobs"
-    jobs = [Train(client, 1, blob=b"x", counted=True) for client in range(4)]
+    each = [[client, done] for client in range(4) for done in (1, 2)]
+    assert steps_of(round=0) == each
     hosts.kill(op="train", client=2)
-    replies = [job.client for job, _ in hosts.pool.run(jobs)]
-    assert sorted(replies) == [0, 1, 2, 3]
-    assert {thread for *_, thread in told} == {threading.current_thread()}
-    # The client of the host that ended is made again by its first job, which is not counted anew.
-    assert sorted(steps for *steps, _ in told) == [[c, n] for c in range(4) for n in (1, 2)]
+    assert steps_of(round=1) == each, "jobs that are repeated for a client count only once"
+    assert steps_of(round=2, counted=False) == []
     hosts.pool.on_steps = None
-    assert len([*hosts.pool.run(jobs)]) == 4
+    assert steps_of(round=3) == []
