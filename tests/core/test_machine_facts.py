@@ -25,7 +25,7 @@ def test_instruction_sets_and_their_limits(monkeypatch):
 def test_facts_of_old_and_new_records():
     old = {"versions": {"torch": "2.6", "cpu": "AVX2"}}
     new = {"versions": {"torch": "2.6"}, "machine": {"instruction_set": "AVX2"}}
-    assert recorded_facts(old) == recorded_facts(new) == {"torch": "2.6", "instruction_set": "AVX2"}
+    assert recorded_facts(old) == recorded_facts(new) == {"torch": "2.6", "instruction set": "AVX2"}
     assert recorded_facts({}) == {}
 
 

@@ -60,5 +60,5 @@ def machine_of(trial: Trial) -> tuple[str, ...]:
     names = ("device", "engine", "backend", "workers", "server_threads")
     options = [option_of(trial.run, name) for name in names]
     known = recorded_facts(trial.run.config)
-    facts = [known.get(name) for name in ("torch", "instruction_set", "processor")]
+    facts = [known.get(name) for name in ("torch", "instruction set", "processor")]
     return tuple(map(str, [*options, *facts]))

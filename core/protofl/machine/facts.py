@@ -59,7 +59,7 @@ _NUMBERS = {"family": "cpu family", "model": "model"}
 
 
 def recorded_facts(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run's results may depend on beside its options, {name: value}.
+    """Return what a run's results may depend on beside its options, {name in words: value}.
 
     Args:
         config: The content of its ``config.json``.
@@ -70,4 +70,5 @@ def recorded_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     versions = dict(config.get("versions", {}))
     old = {"instruction_set": versions.pop("cpu")} if "cpu" in versions else {}
-    return {**versions, **old, **config.get("machine", {})}
+    found = {**versions, **old, **config.get("machine", {})}
+    return {name.replace("_", " "): value for name, value in found.items()}

@@ -192,7 +192,8 @@ def _differs(
 def _other_versions(recorded: Mapping[str, Any], plan: Plan) -> list[str]:
     """What results may depend on and is not what it was when the run was made: lines."""
     was = {"device": recorded["device"], **recorded_facts(recorded)}
-    now: dict[str, Any] = {"device": plan.settings.device, **versions(), **machine_facts()}
+    here = recorded_facts({"versions": versions(), "machine": machine_facts()})
+    now: dict[str, Any] = {"device": plan.settings.device, **here}
     for plugin in recorded.get("plugins", ()):
         name = f"{plugin['kind']} {plugin['name']}"
         for member in plan.composition.members.values():

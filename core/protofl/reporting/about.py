@@ -180,7 +180,7 @@ def notes(told: Told) -> list[str]:
 def versions_table(run: Run) -> list[tuple[str, str]]:
     """Software, machine and data of a run."""
     c = run.config
-    rows = [(name.replace("_", " "), str(value)) for name, value in recorded_facts(c).items()]
+    rows = [(name, str(value)) for name, value in recorded_facts(c).items()]
     rows += [
         (f"{p['kind']} {p['name']}", f"{p['distribution']} {p['version']}")
         for p in c.get("plugins", ())

@@ -78,10 +78,10 @@ def told_changes(recorded: Mapping[str, Any], plan: Plan) -> list[str]:
         Lines for the user: one for all that changes the last bits alone, one each for the rest.
     """
     now = config_of(plan)
-    last_bits = {"torch", *machine_facts()}
+    last_bits = {"torch", *recorded_facts({"machine": now["machine"]})}
     was, is_now = recorded_facts(recorded), recorded_facts(now)
     rounded = [
-        f"{name.replace('_', ' ')} was {was[name]} and is {is_now[name]}"
+        f"{name} was {was[name]} and is {is_now[name]}"
         for name in is_now
         if name in was and name in last_bits and was[name] != is_now[name]
     ]
