@@ -2,7 +2,7 @@
 
 Each combination is planned on a tiny federation and goes through the dry step, as any run does: it
 runs, or is refused with the name of what it lacks. ``python tests/contract/mixing.py`` writes the
-outcomes to ``mixing.txt`` beside this file, and their numbers to ``docs/mixing.md``.
+outcomes to ``mixing.txt`` beside this file, and their numbers to ``docs/how-to/mix-methods.md``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from protofl.testing import toy
 from protofl.testing.donors import methods_to_run
 
 FILE = Path(__file__).with_name("mixing.txt")
-PAGE = Path(__file__).parents[2] / "docs/mixing.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/mix-methods.md"
 
 RUNS, ALIKE = "runs", "runs with one architecture"
 TERM = "--add local_loss"
@@ -132,7 +132,7 @@ def text(found):
 
 
 def numbers(found):
-    """The table of ``docs/mixing.md``."""
+    """The table of ``docs/how-to/mix-methods.md``."""
     lines = ["| option | combinations | run | refused |", "| --- | --- | --- | --- |"]
     for place in PLACES:
         outcomes = [outcome for (p, _, _), outcome in found.items() if p == place]

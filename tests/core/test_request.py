@@ -32,7 +32,6 @@ def test_typed_words_and_a_program_s_values_are_the_same():
         "add": ["local_loss=fedproto.align"],
         "drop": ["local_loss.mcl"],
         "with": ["gaussian-noise"],
-        "checkpoint_every": "off",
         "lr": None,
     }
     program = {
@@ -42,7 +41,6 @@ def test_typed_words_and_a_program_s_values_are_the_same():
         "add": "fedproto.align",
         "drop": ["mcl"],
         "wrappers": ["gaussian-noise"],
-        "checkpoint_every": 0,
     }
     found = read_request(typed).options
     assert found == read_request(as_typed(program)).options
@@ -52,7 +50,6 @@ def test_typed_words_and_a_program_s_values_are_the_same():
         "add": ["fedproto.align"],
         "drop": ["mcl"],
         "wrappers": ["gaussian-noise"],
-        "checkpoint_every": 0,
         "options": {"fedsa": {"alpha": "0.5"}, "fedtgp": {"tau": "50"}},
     }
     assert read_request(as_typed(found)).options == found  # what is parsed stays

@@ -135,5 +135,7 @@ def test_nothing_is_pickled():
     for path in SOURCES:
         if path.name == "pfllib.py":
             continue  # reads a foreign format of pickles, and only where the user says so
+        if path.match("batch/workers.py"):
+            continue  # messages between a batch and the processes that it starts itself
         found = refused & set(names(ast.parse(path.read_text(encoding="utf-8"))))
         assert not found, f"{path}: {found}"

@@ -12,7 +12,7 @@ from protofl_cli.app import app
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 SPAN = re.compile(r"(?<!`)`(protofl [^`]+)`(?!`)")
-OPEN = ("…", "[", "NAME", "KIND", "YOURS", "GROUP")
+OPEN = ("…", "[", "NAME", "COMMAND", "KIND", "YOURS", "GROUP")
 """Marks of a placeholder in a command."""
 
 
