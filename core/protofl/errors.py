@@ -103,6 +103,10 @@ class Blocked(UsageError):
     """A plugin is there and may not be loaded (``--block``)."""
 
 
+class TooLittle(UsageError):
+    """Too little was recorded for a figure or a picture."""
+
+
 class Refused(UsageError):
     """A composition or run that can't work, as it lacks something that has a name.
 

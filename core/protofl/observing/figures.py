@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from protofl import functional
-from protofl.errors import UsageError
+from protofl.errors import TooLittle
 from protofl.functional.similarity import Similarity
 from protofl.observing.observed import Features, Observed, Prototypes
 
@@ -190,10 +190,10 @@ def in_the_plane(rows: np.ndarray, seed: int = 0, perplexity: float = 30.0) -> n
         [n, 2].
 
     Raises:
-        UsageError: There are fewer than four points.
+        TooLittle: There are fewer than four points.
     """
     if len(rows) < FEWEST:
-        raise UsageError(f"a t-SNE needs {FEWEST} points: there are {len(rows)}")
+        raise TooLittle(f"a t-SNE needs {FEWEST} points: there are {len(rows)}")
     from sklearn.manifold import TSNE  # takes a second to import
     from threadpoolctl import threadpool_limits
 

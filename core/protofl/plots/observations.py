@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from protofl.errors import UsageError
+from protofl.errors import TooLittle
 from protofl.plots.curves import Curve, curve_chart
 from protofl.plots.style import (
     COLOURS,
@@ -59,7 +59,7 @@ def margins(
     both = np.concatenate([found.clients, found.server])
     known = np.isfinite(both).all(0)
     if not known.any():
-        raise UsageError("no class has a margin on clients and on the server", do="more classes")
+        raise TooLittle("no class has a margin on clients and on the server", do="more classes")
     shares = both / both[:, known].max()
     names, colours = names_of(run, trial), class_colours(both.shape[1])
     edge = max(0.02, 0.08 * (1 - shares[:, known].min()))
@@ -178,7 +178,7 @@ def drift(
 
     rounds, moved = figures.drift(observed_of(run), trial)
     if not len(rounds):
-        raise UsageError("prototypes of two rounds are needed", "one was observed", "more rounds")
+        raise TooLittle("prototypes of two rounds are needed", "one was observed", "more rounds")
     made = _over_rounds({"mean": _curve(rounds, moved)}, "distance moved", width, font)
     (axes,) = made.axes
     for c, values in enumerate(moved.T):
@@ -227,7 +227,7 @@ def _curve(rounds: list[int], values: Any) -> Curve:  # noqa: ANN401 - an array 
 def _over_rounds(curves: dict[str, Curve], y: str, width: str | float, font: str) -> Figure:
     kept = {name: curve for name, curve in curves.items() if len(curve.x)}
     if not kept:
-        raise UsageError("there is nothing to draw: no class is known on both sides")
+        raise TooLittle("there is nothing to draw: no class is known on both sides")
     return curve_chart(kept, y, "round", whole=True, band="none", width=width, font=font)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protofl.errors import UsageError, unknown
+from protofl.errors import TooLittle, unknown
 from protofl.plots.observations import observed_of
 from protofl.plots.style import (
     COLOURS,
@@ -58,7 +58,7 @@ def similarity(
         raise unknown("measure of similarity", kind, MEASURES)
     seen = observed_of(run).prototypes(round, trial)
     if not seen.who:
-        raise UsageError(f"no client sent prototypes in round {seen.round}")
+        raise TooLittle(f"no client sent prototypes in round {seen.round}")
     who, found = figures.similarity(seen, kind)  # type: ignore[arg-type]  # one of these, as seen
     made, axes = canvas(width, 0.86 * inches_of(width), font)
     axes.grid(visible=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protofl.errors import UsageError
+from protofl.errors import TooLittle
 from protofl.reporting import alternatives
 from protofl.reporting.drawing import Drawings
 from protofl.reporting.parts import Picture, Section
@@ -47,7 +47,7 @@ def observed_section(told: Told, drawings: Drawings) -> Section:
 
 
 class _Pictures:
-    """Makes the pictures of a trial; of what can't be drawn there is none."""
+    """The pictures of a trial, as far as enough was observed for each."""
 
     def __init__(self, told: Told, observed: Observed, trial: int, drawings: Drawings) -> None:
         self.told, self.observed, self.trial, self.drawings = told, observed, trial, drawings
@@ -58,56 +58,24 @@ class _Pictures:
         make: Callable[..., Figure],
         words: Callable[[], str],
         caption: str,
-        *,
-        on_paper: bool = False,
         **options: Any,  # noqa: ANN401 - of a figure
     ) -> list[Picture]:
-        """The picture, or nothing where too little was observed for it."""
+        """Return the picture, or nothing if too little was observed for it."""
+        on_paper = options.pop("on_paper", False)
         try:
-            drawing = self.drawings.inline(
-                make(self.told.run, trial=self.trial, font="sans", **options)
-            )
-            return [Picture(title, drawing, words(), caption, on_paper=on_paper)]
-        except UsageError:
+            figure = make(self.told.run, trial=self.trial, font="sans", **options)
+            return [
+                Picture(title, self.drawings.inline(figure), words(), caption, on_paper=on_paper)
+            ]
+        except TooLittle:
             return []
 
     def prototypes(self) -> list[Picture]:
-        """Where prototypes lie, and how that changes."""
+        """Return pictures of prototypes, and of how they change."""
         from protofl import plots
-        from protofl.observing import figures
 
-        observed, trial = self.observed, self.trial
-        seen = observed.prototypes(-1, trial)
+        seen = self.observed.prototypes(-1, self.trial)
         after = f"after round {seen.round + 1}"
-
-        def of_margins() -> str:
-            found = figures.margins(observed, trial)
-            return alternatives.over_rounds(
-                "mean margin of the classes' prototypes",
-                _by_side(found.rounds, {"clients": found.clients, "server": found.server}),
-            )
-
-        def of_distances() -> str:
-            between = figures.inter_class(observed, trial)
-            rounds, within = figures.intra_class(observed, trial)
-            sides = {"between classes on the server": between.server}
-            sides |= {"between classes on clients": between.clients, "within classes": within}
-            words = "mean distance of prototypes"
-            return alternatives.over_rounds(words, _by_side(rounds, sides))
-
-        def of_alignment() -> str:
-            rounds, found = figures.alignment(observed, trial)
-            sides = {name: values[:, None] for name, values in found.items()}
-            words = "distance of clients' prototypes to the server's, by architecture"
-            return alternatives.over_rounds(words, _by_side(rounds, sides), more_is_better=False)
-
-        def of_drift() -> str:
-            rounds, moved = figures.drift(observed, trial)
-            words = "mean distance that the server's prototypes move from round to round"
-            return alternatives.over_rounds(
-                words, _by_side(rounds, {"server": moved}), more_is_better=False
-            )
-
         return [
             *self._drawn(
                 "Prototypes in the plane",
@@ -119,29 +87,29 @@ class _Pictures:
             *self._drawn(
                 "Margins, clients to server",
                 plots.margins,
-                of_margins,
+                self._of_margins,
                 f"The largest of the clients' margins and the server's, of each class {after} "
                 "(FedTGP, Fig. 1). Lines that fall are margins that shrink.",
             ),
             *self._drawn(
-                "Margins over rounds", plots.margin_curves, of_margins, "Mean over classes."
+                "Margins over rounds", plots.margin_curves, self._of_margins, "Mean over classes."
             ),
             *self._drawn(
                 "Within classes and between",
                 plots.distances,
-                of_distances,
+                self._of_distances,
                 "Mean Euclidean distances of prototypes.",
             ),
             *self._drawn(
                 "Alignment by architecture",
                 plots.alignment,
-                of_alignment,
+                self._of_alignment,
                 "Mean distance of clients' prototypes to the server's.",
             ),
             *self._drawn(
                 "Drift of the server's prototypes",
                 plots.drift,
-                of_drift,
+                self._of_drift,
                 "From one observed round to the next; a thin line for each class.",
             ),
             *self._drawn(
@@ -179,6 +147,42 @@ class _Pictures:
             "What the server sends, one image of a class, over rounds.",
             on_paper=True,
             width="column",
+        )
+
+    # --- the pictures in words ------------------------------------------------------------------
+
+    def _of_margins(self) -> str:
+        from protofl.observing import figures
+
+        found = figures.margins(self.observed, self.trial)
+        sides = {"clients": found.clients, "server": found.server}
+        words = "mean margin of the classes' prototypes"
+        return alternatives.over_rounds(words, _by_side(found.rounds, sides))
+
+    def _of_distances(self) -> str:
+        from protofl.observing import figures
+
+        between = figures.inter_class(self.observed, self.trial)
+        rounds, within = figures.intra_class(self.observed, self.trial)
+        sides = {"between classes on the server": between.server}
+        sides |= {"between classes on clients": between.clients, "within classes": within}
+        return alternatives.over_rounds("mean distance of prototypes", _by_side(rounds, sides))
+
+    def _of_alignment(self) -> str:
+        from protofl.observing import figures
+
+        rounds, found = figures.alignment(self.observed, self.trial)
+        series = _by_side(rounds, {name: values[:, None] for name, values in found.items()})
+        words = "distance of clients' prototypes to the server's, by architecture"
+        return alternatives.over_rounds(words, series, more_is_better=False)
+
+    def _of_drift(self) -> str:
+        from protofl.observing import figures
+
+        rounds, moved = figures.drift(self.observed, self.trial)
+        words = "mean distance that the server's prototypes move from round to round"
+        return alternatives.over_rounds(
+            words, _by_side(rounds, {"server": moved}), more_is_better=False
         )
 
     def _of_plane(self, what: str, points: int, classes: np.ndarray) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import protofl as pf
 import pytest
@@ -56,3 +58,23 @@ def test_prototypes_and_features_are_shown(seen, monkeypatch):
 def test_a_run_that_observed_nothing_has_no_such_section(page):
     titles = [e.words for e in read(page).all("h2")]
     assert "What was observed" not in titles and "Learning" in titles
+
+
+def test_a_damaged_observation_is_told(seen, tmp_path, monkeypatch):
+    """And not left out like a picture for which too little was observed."""
+    monkeypatch.setattr(figures, "in_the_plane", lambda rows, seed=0, perplexity=30.0: rows[:, :2])
+    run = tmp_path / "run"
+    shutil.copytree(seen, run)
+    first = min((run / "observed").glob("*.safetensors"))
+    first.write_bytes(first.read_bytes()[:-8] + b"\0" * 8)
+    with pytest.raises(pf.UsageError, match=first.name):
+        report(run)
+
+
+def test_a_picture_without_enough_observations_is_left_out(tmp_path, monkeypatch):
+    install(monkeypatch)
+    monkeypatch.setattr(figures, "in_the_plane", lambda rows, seed=0, perplexity=30.0: rows[:, :2])
+    train("fedproto", tmp_path / "run", rounds=1, observe="prototypes", progress=False)
+    found = pictures_of(read(report(tmp_path / "run")), "What was observed")
+    assert "Margins over rounds" in found
+    assert "Drift of the server's prototypes" not in found, "it takes two rounds"
