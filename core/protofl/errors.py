@@ -103,6 +103,16 @@ class Blocked(UsageError):
     """A plugin is there and may not be loaded (``--block``)."""
 
 
+class Unknown(UsageError):
+    """A name that does not exist.
+
+    Attributes:
+        noun: The kind of thing, such as ``study``.
+    """
+
+    noun = ""
+
+
 class TooLittle(UsageError):
     """Too little was recorded for a figure or a picture."""
 
@@ -185,7 +195,7 @@ def part_of(key: str) -> str:
     return f"{part}/…" if slash else key
 
 
-def unknown(noun: str, name: str, known: Iterable[str], do: str = "") -> UsageError:
+def unknown(noun: str, name: str, known: Iterable[str], do: str = "") -> Unknown:
     """The error for a name that does not exist, with the names that are near.
 
     Near are those that are written alike, else its initials: ``lr`` to ``learning_rate``.
@@ -197,7 +207,9 @@ def unknown(noun: str, name: str, known: Iterable[str], do: str = "") -> UsageEr
         line = f"did you mean {' or '.join(repr(n) for n in near)}?"
     else:
         line = f"known: {', '.join(names) or 'none'}"
-    return UsageError(f"unknown {noun} {name!r}", line, do)
+    error = Unknown(f"unknown {noun} {name!r}", line, do)
+    error.noun = noun
+    return error
 
 
 ENDS = (SystemExit, Overtime)

@@ -69,3 +69,9 @@ def test_what_is_no_run_is_named(cli, words, says):
     assert found.exit_code == 2
     for part in says:
         assert part in found.stderr
+
+
+def test_neither_a_folder_nor_a_study(cli):
+    found = cli("report", "no/such")
+    assert found.exit_code == 2
+    assert "no/such is no run folder, and no study" in found.stderr

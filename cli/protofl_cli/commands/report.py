@@ -84,13 +84,13 @@ def _result_of(name: str, scale: str, runs: Path | None) -> StudyResult:
     Raises:
         UsageError: It is neither a study nor a folder.
     """
-    from protofl.errors import UsageError
+    from protofl.errors import Unknown
     from protofl.studies.program import reproduce
 
     try:
         return reproduce(name, scale=scale, runs=runs or Path("runs"), start=False)
-    except UsageError as problem:
-        if problem.what.startswith("unknown study"):
+    except Unknown as problem:
+        if problem.noun == "study":
             problem.what = f"{name} is no run folder, and no study"
         raise
 
