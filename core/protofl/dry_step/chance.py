@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
-import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch import nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from protofl.errors import UsageError
@@ -51,22 +54,15 @@ class Chance:
 
     @contextmanager
     def noticed(self) -> Iterator[None]:
-        """Notice NumPy generators that are made without a seed, inside the block."""
-        home: Any = np.random.bit_generator
-        plain = getattr(home, "randbits", None)
-        if plain is None:  # another NumPy asks the system in another way
-            yield
-            return
+        """Notice calls of ``np.random.default_rng()`` without a seed, inside the block."""
+        plain = np.random.default_rng
 
-        def counted(bits: int) -> int:
-            self._unseeded += 1
-            return int(plain(bits))
+        def counted(seed: Any = None) -> np.random.Generator:  # noqa: ANN401 - as NumPy takes it
+            self._unseeded += seed is None
+            return plain(seed)
 
-        home.randbits = counted
-        try:
+        with patch.object(np.random, "default_rng", counted):
             yield
-        finally:
-            home.randbits = plain
 
     def watched(self, who: str, hook: str, do: Callable[[], Any]) -> Any:  # noqa: ANN401
         """Carry out a hook's call, and note what it has drawn."""
@@ -136,11 +132,6 @@ DRAWS = {
 """What draws random numbers."""
 
 _TORCH = str(Path(torch.__file__).parent)
-_CALLS = {
-    function.__code__
-    for name in ("__call__", "_wrapped_call_impl", "_call_impl")
-    if (function := getattr(nn.Module, name, None)) is not None
-}
 
 
 class Inside(TorchFunctionMode):
@@ -153,6 +144,7 @@ class Inside(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.found: dict[str, str] = {}
+        self._modules = 0
 
     def __torch_function__(
         self,
@@ -170,20 +162,22 @@ class Inside(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _note(self, kind: str, func: Any) -> None:  # noqa: ANN401
-        if kind in self.found:
+        if self._modules or kind in self.found:
             return
-        place, frame = "", sys._getframe(2)
-        walked: FrameType | None = frame
-        while walked is not None and walked.f_code is not Inside.entered.__code__:
-            if walked.f_code in _CALLS:
-                return
-            file = walked.f_code.co_filename
-            if not place and not file.startswith(_TORCH):
-                place = f"{Path(file).name}:{walked.f_lineno}"
-            walked = walked.f_back
+        calls = [f for f in traceback.extract_stack()[:-2] if not f.filename.startswith(_TORCH)]
+        place = f"{Path(calls[-1].filename).name}:{calls[-1].lineno}"
         self.found[kind] = f"{resolve_name(func) or func.__name__}, {place}"
 
     def entered(self, do: Callable[[], Any]) -> Any:  # noqa: ANN401
-        """Carry out a loss, and look at what it calls."""
-        with self:
+        """Carry out a loss, and look at what it calls outside of modules."""
+
+        def enter(*call: Any) -> None:  # noqa: ANN401 - a module and its arguments
+            self._modules += 1
+
+        def leave(*call: Any) -> None:  # noqa: ANN401
+            self._modules -= 1
+
+        entering = register_module_forward_pre_hook(enter)
+        leaving = register_module_forward_hook(leave, always_call=True)
+        with entering, leaving, self:
             return do()
