@@ -1,9 +1,8 @@
-"""What a round costs, without training: traffic by the run's own hooks, FLOPs by its models.
+"""Traffic and FLOPs of a round, without training.
 
-The hooks of a run are called in two rounds in which every client has one sample of each of its
-classes; what they send is counted as in any round. Who holds which classes follows from the data's
-labels. Where the data are not at hand, the sizes of their classes are, for data sets that say them
-(``outline``), and with partitioners that draw from these alone nothing else is needed.
+Traffic comes from two rounds of the run's own hooks, in which every client has one sample of each
+of its classes and no step is taken. Which classes a client has follows from the labels. If the data
+are not here, the class sizes that the data set declares (``outline``) are enough.
 """
 
 from __future__ import annotations
@@ -12,17 +11,16 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from protofl.data.cache import cache_file
 from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.split import Split
-from protofl.data.splitting import make_split
 from protofl.discovery.registry import Registry
 from protofl.errors import UsageError
 from protofl.hookspecs.markers import hookimpl
@@ -30,7 +28,9 @@ from protofl.hosts.host import Host
 from protofl.hosts.train_job import TrainJob
 from protofl.models.cost import training_flops
 from protofl.options.declared import Config
+from protofl.options.table import build
 from protofl.participation.flops import forward_flops
+from protofl.plan.inputs import splitter
 from protofl.plan.plan import Plan
 from protofl.plugin.choice import Choice, choose
 from protofl.request.request import Request
@@ -38,20 +38,19 @@ from protofl.rounds.federation import Federation
 from protofl.studies.study import Values
 from protofl.views.batch import Output
 
-STAND_IN = "stand-in"
 FAR = 1_000_000
-"""Rounds of an account, so that none of the two is the last, nor evaluated."""
+"""Number of rounds of the counted run: the two counted ones are not the last, nor evaluated."""
 
 
 @dataclass(frozen=True)
 class Outline:
-    """What is known of a data set without having it.
+    """Sizes of a data set that need not be here.
 
     Attributes:
-        shape: Of a sample, as it is stored.
-        train: Samples of each class in its training part.
-        test: Samples of each class in its test part.
-        even: Whether only their sums are known, and taken to be even.
+        shape: Shape of a stored sample.
+        train: Number of samples of each class in the training part.
+        test: Number of samples of each class in the test part.
+        even: True if only the totals are known and the classes are assumed to be equal.
     """
 
     shape: tuple[int, ...]
@@ -61,38 +60,31 @@ class Outline:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Outline:
-        """From what a data set's class says in ``outline``."""
+        """Read the ``outline`` of a data set's class."""
         train, test = tuple(values["train"]), tuple(values.get("test", ()))
         return cls(tuple(values["shape"]), train, test, bool(values.get("even")))
 
     def dataset(self) -> Dataset:
-        """Data with these labels, in the order of classes, and noise for images."""
+        """Return noise images with these labels, in the order of classes."""
         parts = [torch.tensor(part) for part in (self.train, self.test) if part]
         y = torch.cat([torch.repeat_interleave(torch.arange(len(p)), p) for p in parts])
-        # Windows on one strip, each a number further: images that differ, in no more memory than
-        # labels. Equal ones would make of BatchNorm a division by nothing.
+        # Overlapping windows on one strip: images that differ, in little memory. With equal images
+        # BatchNorm would divide by a variance of zero.
         steps = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
         size = len(y) + math.prod(self.shape)
         strip = torch.randint(256, (size,), generator=torch.Generator().manual_seed(0))
         x = strip.to(torch.uint8).as_strided((len(y), *self.shape), (1, *steps))
-        names = [str(number) for number in range(len(self.train))]
-        return Dataset(x, y, int(sum(self.train)), names)
-
-    def few(self) -> Dataset:
-        """A sample of each class."""
-        y = torch.arange(len(self.train))
-        x = torch.zeros(len(y), *self.shape, dtype=torch.uint8)
-        return Dataset(x, y, len(y), [str(number) for number in range(len(y))])
+        return Dataset(x, y, int(sum(self.train)), [str(c) for c in range(len(self.train))])
 
 
 def data_choice(options: Values, registry: Registry) -> Choice:
-    """The data set that options of a run choose."""
+    """Return the data set that options of a run choose."""
     text = str(options.get("dataset", "digits"))
     return choose(registry, "dataset", text, options.get("options", {}).get("dataset"))
 
 
 def outline_of(choice: Choice, data_dir: Path) -> Outline | None:
-    """What is known of a data set that would have to be downloaded; None where it is at hand."""
+    """Return the outline of a data set that would have to be downloaded; None if it is here."""
     values = getattr(choice.plugin, "outline", None)
     if values is None:
         return None
@@ -101,33 +93,34 @@ def outline_of(choice: Choice, data_dir: Path) -> Outline | None:
 
 
 def plan_of(request: Request, note: Callable[[str], None] = lambda line: None) -> Plan:
-    """The plan of a run, with data of known sizes where its own are not at hand.
+    """Plan a run, with noise of the right sizes if its data are not here.
 
     Raises:
-        UsageError: Something asked for can't be done.
+        UsageError: An option is unknown, out of range, or does not fit the others.
     """
-    from protofl.options.table import build
-
     options = request.options
     settings = build({k: v for k, v in options.items() if v is not None})
     registry = Registry(settings.block, request.extra, settings.classes)
     outline = outline_of(data_choice(options, registry), settings.data_dir)
     if outline is None:
         return with_sizes(Plan.make(options, request.extra, note, said=request.said))
-    extra = {**request.extra, ("dataset", STAND_IN): _stand_in(outline)}
-    own = {k: v for k, v in options.get("options", {}).items() if k != "dataset"}
-    given = {**options, "dataset": STAND_IN, "options": own}
     with tempfile.TemporaryDirectory(prefix="protofl-") as folder:
-        plan = Plan.make({**given, "data_dir": folder}, extra, lambda line: None, said=request.said)
+        file, classes = Path(folder, "one-of-each.npz"), len(outline.train)
+        x = np.zeros((classes, *outline.shape), np.uint8)
+        np.savez(file, x_train=x, y_train=np.arange(classes))
+        given = {**options, "dataset": f"npz:{file}", "data_dir": folder}
+        given["options"] = {k: v for k, v in options.get("options", {}).items() if k != "dataset"}
+        plan = Plan.make(given, request.extra, lambda line: None, said=request.said)
     data = outline.dataset()
-    return with_sizes(replace(plan, data=data, splits=_splits(plan, data)))
+    splits = splitter(plan.settings, data, plan.choices["partitioner"])
+    return with_sizes(replace(plan, data=data, splits=splits))
 
 
 def with_sizes(plan: Plan) -> Plan:
-    """A plan whose generator has the sizes that its plugin says (``sizes``) where it is not here.
+    """Replace a generator that is not here by the sizes that its plugin declares (``sizes``).
 
     Raises:
-        UsageError: It is not here, and its plugin says none.
+        UsageError: The generator is not here, and its plugin declares no sizes.
     """
     choice = plan.choices.get("generator")
     if choice is None:
@@ -143,42 +136,12 @@ def with_sizes(plan: Plan) -> Plan:
     return plan
 
 
-def _stand_in(outline: Outline) -> type:
-    class StandIn:
-        """Data of which the sizes are known."""
-
-        @hookimpl
-        def cache_key(self) -> str:
-            return STAND_IN
-
-        @hookimpl
-        def decode(self) -> Dataset:
-            return outline.few()
-
-    return StandIn
-
-
-def _splits(plan: Plan, data: Dataset) -> Callable[[int], Split]:
-    s, partitioner = plan.settings, plan.choices["partitioner"]
-    make = partial(
-        make_split,
-        data,
-        partial(partitioner.call, "partition"),
-        s.clients,
-        s.batch_size,
-        public=s.held_out,
-        partitioner=partitioner.name,
-        subset=s.subset,
-    )
-    return lru_cache(maxsize=2)(make)
-
-
 class Still:
-    """An engine that trains nothing; methods that collect outputs in training are given them."""
+    """An engine that takes no step; it only shows outputs to methods that collect them."""
 
     @hookimpl
     def train(self, job: TrainJob) -> dict[str, float]:
-        """No step at all."""
+        """Run forward passes if the method asks for outputs."""
         if job.after_batch is not None:
             with torch.no_grad():
                 for batch in job.batches():
@@ -187,34 +150,20 @@ class Still:
         return {}
 
 
-# --- two rounds -----------------------------------------------------------------------------------
-
-
 def traffic(request: Request) -> list[dict[str, Any]]:
-    """The lines of two rounds in which nothing is learned, as far as they tell of what crosses.
-
-    Args:
-        request: The run.
+    """Return the records of two rounds without training; their traffic is that of a run.
 
     Raises:
-        UsageError: Something asked for can't be done.
+        UsageError: An option is unknown, out of range, or does not fit the others.
     """
     plan = plan_of(request)
-    if public := plan.public_data:
-        raise UsageError(
-            f"an account has no use for the images of --public {plan.settings.public}",
-            f"it has {len(public.y)} of them",
-            "give a number of public samples",
-        )
-    still = Choice("engine", "still", Still, Config())
     changes = {"rounds": FAR, "eval_every": FAR, "measure": [], "trials": 1, "lr": 0.0}
-    data, split = few_rows(plan.data, one_of_each(plan.split(0), plan.data.y))
+    split = one_of_each(plan.split(0), plan.data.y)
     short = replace(
         plan,
-        data=data,
         splits=lambda seed: split,
         images=plan.images and plan.images.unopened(),
-        choices={**plan.choices, "engine": still},
+        choices={**plan.choices, "engine": Choice("engine", "still", Still, Config())},
         settings=plan.settings.model_copy(update=changes),
         info=replace(plan.info, local_epochs=1),
     )
@@ -225,13 +174,10 @@ def traffic(request: Request) -> list[dict[str, Any]]:
 
 
 def flops(request: Request) -> list[dict[str, Any]]:
-    """A line with ``measures`` alone: ``flops`` of a round, and of a sample by ``architectures``.
-
-    Args:
-        request: The run.
+    """Return a record with FLOPs of a round (``flops``) and of a sample (``architectures``).
 
     Raises:
-        UsageError: Something asked for can't be done.
+        UsageError: An option is unknown, out of range, or does not fit the others.
     """
     plan = plan_of(request)
     forward = forward_flops(plan)
@@ -244,36 +190,12 @@ def flops(request: Request) -> list[dict[str, Any]]:
     return [{"trial": 0, "round": 0, "measures": found}]
 
 
-def few_rows(data: Dataset, split: Split) -> tuple[Dataset, Split]:
-    """The rows of a split alone."""
-    used, rows = torch.unique(split.rows, return_inverse=True)
-    parts = [p for p in (split.public, split.global_test) if p is not None]
-    if parts:
-        return data, split
-    few = replace(data, x=data.x[used], y=data.y[used], num_train=len(used))
-    return few, replace(split, rows=rows)
-
-
 def one_of_each(split: Split, labels: torch.Tensor) -> Split:
-    """A split in which clients have the first sample of each class that they have.
-
-    Args:
-        split: The split.
-        labels: Labels [N] of the data.
-
-    Returns:
-        Of each client one training row a class and its first test row; public rows as they are.
-    """
-    rows, sizes = [], []
+    """Reduce a split to the first training row of each class and the first test row of a client."""
+    parts = []
     for client in range(split.num_clients):
-        train, seen = split.train(client), set[int]()
-        first = [
-            int(row)
-            for row, label in zip(train, labels[train].tolist(), strict=True)
-            if not (label in seen or seen.add(label))  # type: ignore[func-returns-value]
-        ]
-        test = split.test(client)[:1].tolist()
-        rows += first + test
-        sizes += [len(first), len(test)]
-    offsets = torch.tensor([0, *sizes]).cumsum(0)
-    return replace(split, rows=torch.tensor(rows), offsets=offsets)
+        train = split.train(client)
+        _, first = np.unique(labels[train].numpy(), return_index=True)
+        parts += [train[torch.from_numpy(first)], split.test(client)[:1]]
+    offsets = torch.tensor([0, *map(len, parts)]).cumsum(0)
+    return replace(split, rows=torch.cat(parts), offsets=offsets)
