@@ -29,8 +29,7 @@ import bench_loops
 from bench_cases import CASES, Case, choose, load, write_subset
 from protofl.errors import ProtoflError
 from protofl.files.folders import default_data_dir
-from protofl.options.written import assignments
-from protofl.options.written import merge_options, parse_options
+from protofl.options.written import assignments, merge_options, parse_options
 
 STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "total")
 FIRST = {"round": ("round",), "evaluate": ("round", "evaluate"), "server": ("collect", "serve")}

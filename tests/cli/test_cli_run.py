@@ -122,7 +122,8 @@ def test_profile_prints_where_the_time_went(cli, tiny, tmp_path):
     assert again.exit_code == 0 and "Where the time went" not in again.output
 
 
-def test_trials_have_mean_and_deviation(cli, tiny):
+def test_trials_have_mean_and_deviation(cli, tiny, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # a long name of the data would wrap the headings
     result = cli("run", "local", *tiny, "--trials", 2, "--seed", 5)
     assert result.exit_code == 0, result.output
     assert "mean ± std" in result.output

@@ -288,7 +288,13 @@ def test_what_it_takes_is_said_in_advance(toys, tmp_path, method):
         lines.extend([event.text] if isinstance(event, pf.events.Note) else [])
 
     what = "prototypes,features" if method != "fedavg" else "features"
-    given = {"rounds": 3, "feature_dim": 400, "observe": what, "record_uploads": True}
+    given = {
+        "rounds": 3,
+        "feature_dim": 400,
+        "observe": what,
+        "record_uploads": True,
+        "dry_step": True,
+    }
     given |= {"models": "toy1"} if method == "fedavg" else {}
     given |= {"public": 24, "set": {"server_model": "dense8"}} if method == "fedpkd" else {}
     found = train(method, tmp_path / "run", progress=note, **given)

@@ -233,7 +233,7 @@ def test_where_a_recipe_is_not_written(tmp_path, monkeypatch):
     assert (tmp_path / "there.toml").read_text() == "x = 1\n"
     bad = {"use": {"inference": "fedproto"}, "save_recipe": tmp_path / "bad.toml"}
     with pytest.raises(pf.UsageError, match="'prototypes'"):
-        train("local", tmp_path / "run", **bad)
+        train("local", tmp_path / "run", **bad, dry_step=True)
     assert not (tmp_path / "bad.toml").exists()  # the dry step has found that it can't work
 
 
