@@ -44,6 +44,14 @@ def _read_once():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _data_of_this_session(tmp_path_factory):
+    """Keep data sets in a folder of this session: the user's home may be full, or read-only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PROTOFL_DATA_DIR", str(tmp_path_factory.mktemp("data-sets")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def few(tmp_path_factory):
     """A data set of 150 images in ten classes, as ``--dataset`` takes it."""

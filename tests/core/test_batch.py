@@ -21,9 +21,6 @@ from protofl.plan.plan import Plan
 from runtime_toys import install, train, without_times
 from sweep_toys import BATCHES, Halted, Scaled, records, request_of, wanted
 
-SLOW = 0.03
-"""Seconds."""
-
 
 @pytest.fixture(autouse=True)
 def toys(monkeypatch):
@@ -161,23 +158,34 @@ def test_an_estimate_grows_with_the_work(tmp_path):
     assert short.seconds > 0 and there.seconds is None and there.finished
 
 
+class Clock:
+    """A clock of the test: seconds pass where they are said to."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0
+        monkeypatch.setattr(time, "perf_counter", lambda: float(self.now))
+        monkeypatch.setattr(time, "perf_counter_ns", lambda: self.now * 10**9)
+
+
 class Ponderous(Scaled):
-    """Rebuilds what came, once a round and once for an evaluation, which takes long."""
+    """Rebuilds what came, once a round and once for an evaluation, which takes a second."""
+
+    clock = None
 
     @pf.hookimpl
     def receive(self, client):
-        time.sleep(SLOW)
+        self.clock.now += 1
 
 
-def test_what_comes_once_a_round_is_not_counted_for_each_batch():
+def test_what_comes_once_a_round_is_not_counted_for_each_batch(monkeypatch):
     """As FedKD, whose clients rebuild a model of its SVD before they train."""
+    monkeypatch.setattr(Ponderous, "clock", Clock(monkeypatch))
     request = request_of(Ponderous, models="toy1", clients=2, batch_size=12, local_epochs=10)
     plan = Plan.make(request.options, request.extra)
     load, rounds = workload(plan), plan.settings.rounds
     once = load["once train dense8"] + load["once evaluate dense8"]
     assert once == 2 * 2 * rounds and load["train dense8"] == 2 * rounds * 10 * 3
-    took = SLOW * once
-    assert took < seconds_of(load, pace(plan)) < 3 * took < SLOW * load["train dense8"]
+    assert seconds_of(load, pace(plan)) == once
 
 
 @pytest.mark.parametrize(

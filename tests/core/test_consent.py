@@ -150,7 +150,9 @@ def installed(tmp_path, monkeypatch):
 
 def test_a_saved_recipe_consents_for_nobody(quick, tmp_path):
     file = tmp_path / "mine.toml"
-    pf.run(Opens, save_recipe=file, set={"trust": "true", "depth": "3"}, **quick)
+    pf.run(
+        Opens, out=tmp_path / "run", save_recipe=file, set={"trust": "true", "depth": "3"}, **quick
+    )
     text = file.read_text()
     assert "depth = 3" in text.replace('"', "") and "trust" not in text
 
