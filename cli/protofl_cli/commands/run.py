@@ -13,7 +13,7 @@ from protofl_cli.run_options import option_parameters, with_options
 
 if TYPE_CHECKING:
     from protofl.folder.run_folder import RunFolder
-    from protofl.request.request import Request
+    from protofl.options.settings import Settings
 
 
 def whole_command() -> Any:  # noqa: ANN401 - a class that Typer does not export
@@ -100,6 +100,7 @@ def run(
     data set's, and those below. Exit code 2: found before training; 1: the run failed; 130:
     interrupted (finished rounds are saved).
     """
+    from protofl.options.table import build
     from protofl.program.naming import requested
 
     from protofl_cli.screen import Screen
@@ -116,9 +117,8 @@ def run(
                 save_recipe=save_recipe,
             )
             screen.quiet = quiet or request.quiet
-            if not resume:
-                _check_named(request.options)
-            screen.loading(_title(request))
+            # Mistakes in options are found before torch is loaded.
+            screen.loading(f"resuming {out}" if resume else _title(build(request.options)))
             with put_off():
                 from protofl.recorded.once import once
                 from protofl.rounds.events import Note
@@ -138,34 +138,10 @@ def run(
         raise
 
 
-def _title(request: Request) -> str:
-    """The run in a line, as far as it is known before torch and the plugins are loaded."""
-    if request.resume:
-        return f"resuming {request.out}"
-    from protofl.options.table import default_values
-
-    given = request.options
-    name = given.get("recipe", {}).get("name", given["method"])
-    data = given.get("dataset", default_values()["dataset"])
-    return f"{name} · {given['models']} · {data}"
-
-
-def _check_named(options: dict[str, Any]) -> None:
-    """The two things that a run can't do without, worded as they are given here."""
-    from protofl.errors import UsageError
-
-    if not options.get("method"):
-        raise UsageError(
-            "no method is given",
-            "protofl run METHOD --models GROUP",
-            "see: protofl list-plugins --kind method",
-        )
-    if not options.get("models"):
-        raise UsageError(
-            "no model group is given",
-            f"protofl run {options['method']} --models GROUP",
-            "see: protofl list-plugins --kind model-group",
-        )
+def _title(settings: Settings) -> str:
+    """Return the run in a line, as far as it is known before the plugins are loaded."""
+    name = settings.recipe.get("name", settings.method)
+    return f"{name} · {settings.models} · {settings.dataset}"
 
 
 def _hint(problem: Exception, folder: RunFolder | None) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import re
+from collections.abc import Mapping
 from typing import Any
 
-from protofl.discovery.declarations import check_declared
 from protofl.discovery.kinds import Plugin, spec_hooks
 from protofl.errors import UsageError, place_of, unknown
 from protofl.hookspecs.version import HOOKSPEC_VERSION, WHAT_CHANGED, parse_version, serves
@@ -67,7 +67,7 @@ def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it
     config = getattr(plugin, "Config", Config)
     if not (isinstance(config, type) and issubclass(config, Config)):
         raise UsageError(f"{label}: its Config is no protofl.Config", do="derive it: pf.Config")
-    check_declared(label, plugin)
+    _check_declared(label, plugin)
     specs = spec_hooks(kind)
     for hook in specs:
         if hasattr(plugin, hook) and not inspect.isroutine(getattr(plugin, hook)):
@@ -77,6 +77,39 @@ def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it
             )
     for attribute, function in inspect.getmembers(plugin, inspect.isroutine):
         _check_hook(kind, label, attribute, function)
+
+
+def _check_declared(label: str, plugin: type) -> None:
+    """Hold a plugin's class against what can be said of it without its hooks.
+
+    Args:
+        label: KIND/NAME.
+        plugin: The class.
+
+    Raises:
+        UsageError: ``terms``, ``uploads`` or ``downloads`` is no mapping of names to words, or the
+            class can't be made without arguments.
+    """
+    for attribute in ("terms", "uploads", "downloads"):
+        found = getattr(plugin, attribute, None)
+        if not (found is None or isinstance(found, Mapping)):
+            names = [found] if isinstance(found, str) else [*map(str, found)]
+            words = ", ".join(f"{name!r}: 'what it is'" for name in names[:3])
+            raise UsageError(
+                f"{label}: {attribute} is a {type(found).__name__}: {found!r}",
+                "it is a mapping of names to words for the reader",
+                f"write {attribute} = {{{words}}}",
+            )
+    for name, parameter in inspect.signature(plugin).parameters.items():
+        if parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            raise UsageError(
+                f"{label}: its __init__ takes {name!r}, and nobody gives it",
+                "a plugin is made without arguments, in each process anew",
+                f"make {name!r} an option, a field of a nested Config(pf.Config): config.{name}",
+            )
 
 
 def _check_hook(kind: str, label: str, attribute: str, function: Any) -> None:  # noqa: ANN401

@@ -39,6 +39,18 @@ class Registry:
         self._origin = cache(_origin)  # a distribution's files are read once
         self._check_blocked(block)
 
+    @classmethod
+    def of(
+        cls, options: Mapping[str, Any], extra: Mapping[tuple[str, str], type] | None = None
+    ) -> Registry:
+        """Return the plugins that a run can use.
+
+        Args:
+            options: The options of the run.
+            extra: Classes given in the program, as above.
+        """
+        return cls(options.get("block") or (), extra, options.get("classes"))
+
     def plugins(self, kind: str | None = None) -> list[Plugin]:
         """All plugins of a kind, or of all kinds, by kind and name; clashes appear twice."""
         kinds = [kind] if kind else list(KINDS)

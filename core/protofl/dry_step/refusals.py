@@ -12,7 +12,7 @@ from protofl.dry_step.sending import FoundLater, is_by_class
 from protofl.errors import Lacking, ProtoflError, Refused, UsageError, part_of
 from protofl.hookspecs.method import MERGED_HOOKS
 from protofl.plan.plan import Plan
-from protofl.plugin.terms import Term
+from protofl.plugin.members import Term
 from protofl.transit.forms import Form, claimed
 from protofl.transit.merging import SHARED
 from protofl.wire.payload import Payload

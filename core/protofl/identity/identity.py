@@ -25,7 +25,7 @@ from protofl.optim.given import training_options
 from protofl.options.declared import Config
 from protofl.options.table import CHOOSING, OPTIONS, default_values, flag_of
 from protofl.plan.plan import Plan
-from protofl.plan.steps import parts_of
+from protofl.plan.resolution import parts_of
 from protofl.sources.loading import UNKNOWN
 
 DIGITS = 16

@@ -58,7 +58,26 @@ def Field(default: Any = ..., *, description: str, consent: bool = False, **abou
     return pydantic.Field(default, description=description, validate_default=known, **about)
 
 
-class Config(BaseModel):
+class Strict(BaseModel):
+    """Model whose numbers and texts cannot be written as true or false."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_truths(cls, data: Any) -> Any:  # noqa: ANN401 - pydantic passes raw input
+        """Check that no true or false stands for a number, which pydantic would read as 1 or 0.
+
+        Raises:
+            ValueError: One does.
+        """
+        names = option_names(cls)
+        for key, value in data.items() if isinstance(data, dict) else ():
+            field = cls.model_fields.get(names.get(key) or key)
+            if field and isinstance(value, bool) and not _takes_truths(field.annotation):
+                raise ValueError(f"{key} is {str(value).lower()}, which is no number and no text")
+        return data
+
+
+class Config(Strict):
     """Options of one plugin. Every field has a description and, where it is a number, a range.
 
     A field whose symbol is a Python keyword carries the symbol as alias (``lambda_`` with
@@ -75,7 +94,6 @@ class Config(BaseModel):
         """None for an option whose default is None is that default."""
         if not isinstance(data, dict):
             return data
-        refuse_truths(cls, data)
         names = option_names(cls)
         fields = {key: cls.model_fields.get(names.get(key) or key) for key in data}
         still = {key for key, field in fields.items() if field and field.default is None}
@@ -121,19 +139,6 @@ class VariantConfig(Config):
             return data  # the field's own validation words the error
         open_ = [name for name in cls.deviations if data.get(name) is None]
         return {**data, **{name: getattr(cls.deviations[name], variant) for name in open_}}
-
-
-def refuse_truths(config: type[BaseModel], data: Mapping[str, Any]) -> None:
-    """Whether no true or false stands for a number, which pydantic would read as 1 or 0.
-
-    Raises:
-        ValueError: One does.
-    """
-    names = option_names(config)
-    for key, value in data.items():
-        field = config.model_fields.get(names.get(key) or key)
-        if field and isinstance(value, bool) and not _takes_truths(field.annotation):
-            raise ValueError(f"{key} is {str(value).lower()}, which is no number and no text")
 
 
 def _takes_truths(annotation: Any) -> bool:  # noqa: ANN401 - a type

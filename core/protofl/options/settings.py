@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, ConfigDict
 
 from protofl.files.folders import default_data_dir
-from protofl.options.declared import refuse_truths
+from protofl.options.declared import Strict
 from protofl.options.option import (
     composition,
     federation,
@@ -24,7 +24,7 @@ COMMAS = "NAME[,NAME…]"
 
 
 # fmt: off
-class Settings(BaseModel):
+class Settings(Strict):
     """All options of a run; None where a method's, a data set's or another default applies.
 
     The order is that of ``protofl run --help``. `protofl.options.option.Option` describes what is
@@ -293,12 +293,6 @@ class Settings(BaseModel):
         False, "Print where the time went, and write profile/trace.json for Perfetto or Chrome",
         affects="nothing", recorded=False
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_truths(cls, data: dict[str, Any]) -> dict[str, Any]:
-        refuse_truths(cls, data)
-        return data
 
     @property
     def held_out(self) -> int:

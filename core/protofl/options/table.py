@@ -114,7 +114,7 @@ def check_names(values: Iterable[str], noun: str, others: Iterable[str] = ()) ->
             raise unknown(noun, key, known, "see: protofl run --help")
 
 
-def build(values: dict[str, Any]) -> Settings:
+def build(values: Mapping[str, Any]) -> Settings:
     """Validate the options of a run.
 
     Args:
@@ -130,11 +130,16 @@ def build(values: dict[str, Any]) -> Settings:
         first = error.errors()[0]
         if not first["loc"]:
             raise UsageError(str(first["ctx"]["error"]), do="see: protofl run --help") from None
-        flag = flag_of(str(first["loc"][0]))
+        name = str(first["loc"][0])
         if first["type"] == "missing":
-            raise UsageError(f"{flag} is missing", do="see: protofl run --help") from None
+            kind, method = OPTIONS[name].chooses, values.get("method") or "METHOD"
+            raise UsageError(
+                f"no {kind.replace('-', ' ')} is given",
+                f"protofl run {method} --models GROUP",
+                f"see: protofl list-plugins --kind {kind}",
+            ) from None
         raise UsageError(
-            f"{flag} {first.get('input')} is not possible: {first['msg']}",
+            f"{flag_of(name)} {first.get('input')} is not possible: {first['msg']}",
             do="see: protofl run --help",
         ) from None
 

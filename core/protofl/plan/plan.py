@@ -21,20 +21,18 @@ from protofl.data.preparation import Preparation
 from protofl.data.split import Split, majority_correct
 from protofl.data.splitting import number_of_clients
 from protofl.discovery.registry import Registry
-from protofl.machine.device import device_of
 from protofl.models.architecture import Architecture, SplitModel
 from protofl.models.cost import cost
 from protofl.optim.schedules import Schedule, schedule_of
 from protofl.options.settings import Settings
-from protofl.options.table import build, untracked
-from protofl.plan import inputs, steps
-from protofl.plugin.choice import Choice
+from protofl.options.table import untracked
+from protofl.plan import inputs
+from protofl.plan.info import run_info, settle
+from protofl.plan.resolution import Extra, resolve, resolved
+from protofl.plugin.choice import Choice, several_in
 from protofl.plugin.composition import Composition
-from protofl.plugin.several import chosen_several, several_in
 from protofl.randomness import global_stream
 from protofl.views.run import RunInfo
-
-Extra = Mapping[tuple[str, str], type]
 
 
 @dataclass
@@ -98,18 +96,11 @@ class Plan:
             UsageError: Anything is unknown, out of range, or does not fit together.
         """
         given = {key: value for key, value in given.items() if value is not None}
-        settings = build(given)
-        registry = registry or Registry(settings.block, extra, settings.classes)
-        # 1. The plugins that have defaults for others, and the settings with these.
-        composition = steps.compose(registry, settings)
-        choices = steps.chosen(registry, settings, "dataset", "models")
-        settings = steps.with_defaults(given, composition, choices)
-        # 2. The other plugins, and where they compute.
-        device = device_of(settings.device)
-        settings, others = steps.other_choices(registry, settings, composition, device)
-        choices |= others | chosen_several(registry, vars(settings), composition)
-        steps.check_consents(said, composition, choices)
-        # 3. The data, the public data, and what they become for the models.
+        # 1. The options, and the plugins that they choose.
+        found = resolve(given, extra, registry, said)
+        settings, composition, choices = found.settings, found.composition, found.choices
+        registry = found.registry
+        # 2. The data, the public data, and what they become for the models.
         data = inputs.load_data(choices["dataset"], settings.data_dir, report)
         public, own_public = inputs.public_data(
             settings, composition, data, registry, report, given="public" in given
@@ -119,21 +110,23 @@ class Plan:
         preparation, notes = inputs.preparation_for(
             data.sample, choices["model-group"], registry, augment=settings.augment
         )
-        # 4. What hooks may know of the run; what they ask of it; options that depend on it.
-        info = steps.run_info(settings, choices, data, preparation, own_public, registry)
-        steps.settle(composition, settings, info)
+        # 3. What hooks may know of the run; what they ask of it; options that depend on it.
+        info = run_info(settings, choices, data, preparation, own_public, registry)
+        settle(composition, settings, info)
         return cls(
-            settings=steps.resolved(settings, composition, choices),
+            settings=resolved(settings, composition, choices),
             registry=registry,
             composition=composition,
             choices=choices,
             data=data,
             public_data=own_public,
             splits=inputs.splitter(settings, data, choices["partitioner"]),
-            images=inputs.image_source(choices.get("generator"), data, device, settings.data_dir),
+            images=inputs.image_source(
+                choices.get("generator"), data, found.device, settings.data_dir
+            ),
             info=info,
             preparation=preparation,
-            device=device,
+            device=found.device,
             notes=[*inputs.about(data, given), *notes],
         )
 

@@ -1,4 +1,4 @@
-"""Choices: the plugin that a run takes of a kind of which it takes one, with its options."""
+"""Choices: a plugin that a run has chosen, with its options."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from protofl.discovery.kinds import hooks_of
 from protofl.discovery.registry import Registry
 from protofl.errors import RunFailure, UsageError, in_words
 from protofl.options.declared import Config, parse_config
+from protofl.options.table import SEVERAL
 
 
 class Choice:
@@ -86,3 +87,35 @@ def choose(
         values[wanted] = argument
     config = parse_config(getattr(plugin, "Config", Config), values, f"{kind}/{name}")
     return Choice(kind, name, plugin, config, argument)
+
+
+def choose_several(
+    registry: Registry, settings: Mapping[str, Any], members: Mapping[str, Choice]
+) -> dict[str, Choice]:
+    """The plugins that options of `SEVERAL` name, with their own options, by ``KIND/NAME``.
+
+    Args:
+        registry: Where they are found.
+        settings: The options of a run.
+        members: Its methods and wrappers by name.
+
+    Raises:
+        UsageError: There is none of a name, or another plugin of the run has it too.
+    """
+    owners = {name: member.kind for name, member in members.items()}
+    found: dict[str, Choice] = {}
+    for option, kind in SEVERAL.items():
+        for name in settings[option]:
+            if name in owners:
+                raise UsageError(
+                    f"--{option} {name}: the run has a {owners[name]} of that name",
+                    do=f"block the {kind} (--block {kind}/{name}), or leave it out",
+                )
+            found[f"{kind}/{name}"] = choose(registry, kind, name, settings["options"].get(name))
+        owners |= dict.fromkeys(settings[option], kind)
+    return found
+
+
+def several_in(choices: Mapping[str, Choice], *kinds: str) -> list[Choice]:
+    """Those of some kinds among a run's plugins."""
+    return [choice for choice in choices.values() if choice.kind in kinds]

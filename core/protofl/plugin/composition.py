@@ -21,8 +21,7 @@ from protofl.hookspecs.method import LIFECYCLE_HOOKS, MERGED_HOOKS, ROUND_HOOKS,
 from protofl.options.declared import Config
 from protofl.plugin.baseline import Baseline
 from protofl.plugin.loss import Loss
-from protofl.plugin.members import Member, bound_to
-from protofl.plugin.terms import Term, chosen_terms
+from protofl.plugin.members import Member, Term, bound_to, chosen_terms
 from protofl.plugin.watch import Watch
 from protofl.transit.codec import Codec, coding_of
 from protofl.transit.hooks import Around, Together

@@ -1,20 +1,21 @@
-"""Who takes part in a run: the main method, donors and wrappers, with what each declares."""
+"""Members of a composition: the main method, donors and wrappers; the loss terms of a run."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from protofl.discovery.registry import Registry
-from protofl.errors import UsageError
+from protofl.errors import UsageError, unknown
 from protofl.gate.returned import expect_returned
 from protofl.options.declared import Config, parse_config
 from protofl.plugin.baseline import Baseline
 from protofl.plugin.choice import Choice
 from protofl.plugin.loss import LossSource, checked
 from protofl.views.client import Client
-from protofl.views.run import RunInfo
+from protofl.views.run import Phase, RunInfo
 
 _VIEWS = ("client", "server")
 
@@ -78,3 +79,68 @@ class Member(Choice):
 def bound_to(owner: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A hook's arguments, the client or the server among them bound to a plugin."""
     return {k: v.bound_to(owner) if k in _VIEWS else v for k, v in arguments.items()}
+
+
+# --- loss terms -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Term:
+    """A loss term of the run.
+
+    Attributes:
+        method: Whose it is.
+        name: Its name there.
+        label: The name under which it is recorded: ``METHOD.TERM`` for a donor's.
+    """
+
+    method: str
+    name: str
+    label: str
+
+    def is_trained(self, phase: Phase) -> bool:
+        """Whether a phase trains it; a donor knows no phases, so its are for private data."""
+        if self.label != self.name:
+            return phase.data == "private"
+        return not phase.terms or self.name in phase.terms
+
+
+def chosen_terms(
+    main: str, source: str, join: Callable[[str], Member], add: Iterable[str], drop: Iterable[str]
+) -> list[Term]:
+    """The terms that are summed.
+
+    Args:
+        main: The main method.
+        source: The method whose loss it is.
+        join: Has a method take part.
+        add: Terms ``METHOD.TERM`` to add.
+        drop: Terms ``TERM`` or ``METHOD.TERM`` to leave out.
+
+    Raises:
+        UsageError: One is unknown, added twice, or dropped and not there; or none is left.
+    """
+
+    def term(method: str, name: str) -> Term:
+        return Term(method, name, name if method == main else f"{method}.{name}")
+
+    terms = [term(source, name) for name in join(source).terms]
+    for text in add:
+        method, _, name = text.partition(".")
+        if not name:
+            raise UsageError(f"--add local_loss={text}: no term", do="write METHOD.TERM")
+        declared = join(method).terms
+        if name not in declared:
+            raise unknown(f"loss term of {method}", name, declared)
+        if term(method, name) in terms:
+            raise UsageError(f"--add local_loss={text}: the composition holds it already")
+        terms.append(term(method, name))
+    for text in drop:
+        found = [t for t in terms if text in (t.label, f"{t.method}.{t.name}")]
+        if not found:
+            labels = [t.label for t in terms]
+            raise unknown("loss term", text, labels, "--drop takes a term that is there")
+        terms.remove(found[0])
+    if not terms:
+        raise UsageError("no loss term is left", do="drop fewer terms")
+    return terms

@@ -25,7 +25,7 @@ from protofl.machine.idle import Idle
 from protofl.options.declared import consents
 from protofl.options.table import RESUMABLE
 from protofl.plan.plan import Plan
-from protofl.plan.steps import parts_of
+from protofl.plan.resolution import parts_of
 from protofl.recorded.index import Told, runs_in
 from protofl.recorded.run import Run, load_run
 from protofl.request.request import Request

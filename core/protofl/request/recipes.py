@@ -80,7 +80,7 @@ def with_recipe(options: dict[str, Any]) -> dict[str, Any]:
     name = str(options.get("method") or "")
     if f"method/{name}" in options.get("classes", ()):
         return options
-    registry = Registry(options.get("block") or ())
+    registry = Registry.of(options)
     known = {plugin.name for plugin in registry.plugins("recipe")}
     if name not in known:
         return options

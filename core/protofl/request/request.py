@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from protofl.discovery.registry import Registry
 from protofl.errors import UsageError
 from protofl.files.tables import check_new_table, read_table
 from protofl.options.table import check_names
@@ -38,6 +39,11 @@ class Request:
     said: dict[str, dict[str, Any]] = field(default_factory=dict)
     quiet: bool = False
     extra: dict[tuple[str, str], type] = field(default_factory=dict)
+
+    @property
+    def registry(self) -> Registry:
+        """The plugins that the run can use."""
+        return Registry.of(self.options, self.extra)
 
 
 def read_request(

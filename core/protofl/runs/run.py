@@ -29,7 +29,7 @@ from protofl.observing.wanted import announce, check_observing
 from protofl.options.table import EXTENDED
 from protofl.participation.taking_part import Participation, check_participation
 from protofl.plan.plan import Plan
-from protofl.plan.steps import parts_of
+from protofl.plan.resolution import parts_of
 from protofl.profile.run import RunProfile
 from protofl.request.continuing import continued
 from protofl.request.further import asks_for_more, with_more

@@ -100,8 +100,7 @@ def plan_of(request: Request, note: Callable[[str], None] = lambda line: None) -
     """
     options = request.options
     settings = build({k: v for k, v in options.items() if v is not None})
-    registry = Registry(settings.block, request.extra, settings.classes)
-    outline = outline_of(data_choice(options, registry), settings.data_dir)
+    outline = outline_of(data_choice(options, request.registry), settings.data_dir)
     if outline is None:
         return with_sizes(Plan.make(options, request.extra, note, said=request.said))
     with tempfile.TemporaryDirectory(prefix="protofl-") as folder:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError
 from protofl.options.declared import Config, option_names
 from protofl.options.table import OWNERS, SEVERAL
@@ -77,15 +76,9 @@ def _has(owner: str, request: Request) -> bool:
     return owner in {*OWNERS, *names}
 
 
-def registry_of(request: Request) -> Registry:
-    """The plugins of a run, classes among them that aren't installed."""
-    options = request.options
-    return Registry(options.get("block") or (), request.extra, options.get("classes"))
-
-
 def needs_generator(request: Request) -> bool:
     """Whether a run's method, or one that it has hooks of, needs an image generator."""
-    options, registry = request.options, registry_of(request)
+    options, registry = request.options, request.registry
     names = {str(options.get("method")), *map(str, options.get("use", {}).values())}
     loaded: list[Any] = [registry.load("method", name) for name in names]
     return any(getattr(plugin, "needs_generator", False) for plugin in loaded)
@@ -98,7 +91,7 @@ def generator_class(request: Request) -> Any:  # noqa: ANN401 - a plugin's class
         UsageError: It is not installed.
     """
     name = str(request.options.get("generator", "tiny-style")).partition(":")[0]
-    return registry_of(request).load("generator", name)
+    return request.registry.load("generator", name)
 
 
 def _of_generator(request: Request) -> Mapping[str, str]:

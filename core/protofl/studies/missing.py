@@ -15,7 +15,7 @@ from protofl.plugin.choice import choose
 from protofl.request.request import Request
 from protofl.studies.account import data_choice, outline_of
 from protofl.studies.cells import Cell
-from protofl.studies.given import files_in, generator_class, needs_generator, registry_of
+from protofl.studies.given import files_in, generator_class, needs_generator
 
 
 def check_here(
@@ -60,7 +60,7 @@ def _lacks(
     """Why a run has no data, or no generator; None where it has."""
     options = request.options
     folder = Path(options.get("data_dir") or default_data_dir())
-    registry = registry_of(request)
+    registry = request.registry
     try:
         if kind == "generator":
             text = build({k: v for k, v in options.items() if v is not None}).generator

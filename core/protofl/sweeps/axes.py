@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from protofl.discovery.registry import Registry
 from protofl.errors import UsageError, unknown
 from protofl.options.declared import Config, option_names
 from protofl.options.table import (
@@ -186,9 +185,7 @@ def _located(axis: Axis, base: Request) -> Axis:
 
 def _options_of(method: str, base: Request) -> dict[str, str]:
     """The options of the method, by the names that users write."""
-    options = base.options
-    registry = Registry(options.get("block") or (), base.extra, options.get("classes") or {})
-    return option_names(getattr(registry.load("method", method), "Config", Config))
+    return option_names(getattr(base.registry.load("method", method), "Config", Config))
 
 
 def _axes() -> list[str]:

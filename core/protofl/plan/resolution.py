@@ -1,35 +1,85 @@
-"""The steps in which `protofl.plan.plan.Plan.make` makes a plan, each a function."""
+"""Resolution of the options of a run: the plugins and values that they come to, before any data."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from protofl.arrivals import check_arrivals, count_unseen, participants, tuning_epochs
-from protofl.data.dataset import Dataset
-from protofl.data.preparation import Preparation
+from protofl.arrivals import tuning_epochs
 from protofl.discovery.registry import Registry
-from protofl.errors import Refused, UsageError
+from protofl.errors import UsageError
 from protofl.machine.cores import usable_cores
-from protofl.malicious import check_attacks
-from protofl.models.architecture import Architecture
+from protofl.machine.device import device_of
 from protofl.optim.given import training_options
 from protofl.options.declared import check_consent
 from protofl.options.settings import Settings
 from protofl.options.table import CHOOSING, OWNERS, SEVERAL, UPDATES, build, check_names
-from protofl.plan.inputs import architectures_of
-from protofl.plugin.choice import Choice, choose
+from protofl.plugin.choice import Choice, choose, choose_several, several_in
 from protofl.plugin.composition import Composition
-from protofl.plugin.several import several_in
-from protofl.views.run import RunInfo
 
-# --- plugins and settings -------------------------------------------------------------------------
+Extra = Mapping[tuple[str, str], type]
+"""Plugin classes that are not installed, {(kind, name): class}."""
 
 
-def compose(registry: Registry, settings: Settings) -> Composition:
+@dataclass(frozen=True)
+class Resolution:
+    """What the options of a run come to.
+
+    Attributes:
+        settings: All options, with the defaults of the method, the data set and the models.
+        registry: Where the plugins were found.
+        composition: The method, donors and wrappers.
+        choices: The other plugins, by kind; metrics and trackers, of which there may be several,
+            by ``metric/NAME``.
+        device: Where the run computes.
+    """
+
+    settings: Settings
+    registry: Registry
+    composition: Composition
+    choices: dict[str, Choice]
+    device: torch.device
+
+
+def resolve(
+    given: Mapping[str, Any],
+    extra: Extra | None = None,
+    registry: Registry | None = None,
+    said: Mapping[str, Container[str]] | None = None,
+) -> Resolution:
+    """Resolve options with the defaults of the method, the data set and the models.
+
+    Args:
+        given: Options by name.
+        extra: Plugin classes that are not installed.
+        registry: Where plugins are found, in place of a registry of the run's own.
+        said: {plugin: its options that the user gave, not a file}; None where that is all.
+
+    Raises:
+        UsageError: An option is unknown, out of range, or does not fit another one.
+    """
+    settings = build(given)
+    registry = registry or Registry.of(vars(settings), extra)
+    composition = _composed(registry, settings)
+    choices = _chosen(registry, settings, "dataset", "models")
+    settings = _with_defaults(given, composition, choices)
+    device = device_of(settings.device)
+    choices |= _chosen(registry, settings, *_further(registry, settings, composition))
+    own = settings.options | training_options(vars(settings))
+    settings = settings.model_copy(update={"options": own})
+    settings = _placed(settings, choices["engine"], device, registry.extra)
+    choices |= _chosen(registry, settings, "backend")
+    choices |= choose_several(registry, vars(settings), composition.members)
+    if said is not None:
+        for owner, part in parts_of(composition, choices).items():
+            check_consent(part.config, owner, said.get(owner, ()))
+    return Resolution(settings, registry, composition, choices, device)
+
+
+def _composed(registry: Registry, settings: Settings) -> Composition:
     """The method, donors and wrappers, with their options."""
     several = [name for option in SEVERAL for name in getattr(settings, option)]
     others = {*OWNERS, *several}
@@ -52,7 +102,7 @@ def compose(registry: Registry, settings: Settings) -> Composition:
     return composition
 
 
-def chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, Choice]:
+def _chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, Choice]:
     """The plugins that options of `CHOOSING` name, with their own options, by kind."""
     return {
         CHOOSING[o]: choose(registry, CHOOSING[o], getattr(settings, o), settings.options.get(o))
@@ -60,7 +110,7 @@ def chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, C
     }
 
 
-def with_defaults(
+def _with_defaults(
     given: Mapping[str, Any], composition: Composition, choices: Mapping[str, Choice]
 ) -> Settings:
     """What is given, else the default of the method, the data set, the group, or the list."""
@@ -73,10 +123,8 @@ def with_defaults(
     return build({**defaults, **given})
 
 
-def other_choices(
-    registry: Registry, settings: Settings, composition: Composition, device: torch.device
-) -> tuple[Settings, dict[str, Choice]]:
-    """The plugins beside methods, data set and models; the settings say where they compute."""
+def _further(registry: Registry, settings: Settings, composition: Composition) -> list[str]:
+    """Return the options that choose the further plugins of a run, all but the backend."""
     options = ["partition", "selection", "engine"]
     if settings.world is not None:
         options.append("world")
@@ -91,11 +139,7 @@ def other_choices(
         )
     else:
         registry.find("generator", settings.generator.partition(":")[0])
-    found = chosen(registry, settings, *options)
-    own = settings.options | training_options(vars(settings))
-    settings = settings.model_copy(update={"options": own})
-    settings = placed(settings, found["engine"], device, registry.extra)
-    return settings, found | chosen(registry, settings, "backend")
+    return options
 
 
 def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[str, Choice]:
@@ -105,23 +149,7 @@ def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[st
     return parts | {option: choices[kind] for option, kind in CHOOSING.items() if kind in choices}
 
 
-def check_consents(
-    said: Mapping[str, Container[str]] | None,
-    composition: Composition,
-    choices: Mapping[str, Choice],
-) -> None:
-    """Whether what only the user may allow (see `protofl.Field`) was said by the user.
-
-    Raises:
-        UsageError: It comes from a file.
-    """
-    if said is None:
-        return
-    for owner, part in parts_of(composition, choices).items():
-        check_consent(part.config, owner, said.get(owner, ()))
-
-
-def placed(
+def _placed(
     settings: Settings, engine: Choice, device: torch.device, objects: Iterable[tuple[str, str]]
 ) -> Settings:
     """The settings with a device and a backend in place of ``auto``, and the data's whole path.
@@ -148,91 +176,6 @@ def placed(
     folder = settings.data_dir.expanduser().absolute()
     update = {"backend": backend, "device": str(device), "data_dir": folder}
     return settings.model_copy(update=update)
-
-
-# --- what the hooks may know ----------------------------------------------------------------------
-
-
-def run_info(
-    settings: Settings,
-    choices: Mapping[str, Choice],
-    data: Dataset,
-    preparation: Preparation,
-    own_public: Dataset | None,
-    registry: Registry,
-) -> RunInfo:
-    """What is known of the run before it starts."""
-    group, sample = choices["model-group"], preparation.seen(data.sample)
-    check_arrivals(settings, settings.rounds)
-    seen = settings.clients - count_unseen(settings.clients, settings.unseen)
-    architectures: list[Architecture] = group.call("architectures")
-    further: list[Architecture] = group.call("server_architectures") or []
-    return RunInfo(
-        group=settings.models,
-        architectures=tuple(architectures[: settings.clients]),
-        num_clients=settings.clients,
-        participants=participants(settings.participation, seen),
-        num_classes=data.num_classes,
-        feature_dim=settings.feature_dim,
-        sample=sample,
-        public=settings.held_out if own_public is None else len(own_public.y),
-        rounds=settings.rounds,
-        batch_size=settings.batch_size,
-        local_epochs=settings.local_epochs,
-        server_architectures=(*further, *architectures[settings.clients :]),
-        server_architecture=getattr(group.plugin, "server_architecture", "resnet56"),
-        auxiliary_architecture=getattr(group.plugin, "auxiliary_architecture", None)
-        or architectures[0].name,
-        malicious=settings.malicious,
-        others=partial(architectures_of, registry, sample),
-    )
-
-
-def settle(composition: Composition, settings: Settings, info: RunInfo) -> None:
-    """Hold the run against what its methods ask of it; options that depend on it get their values.
-
-    Raises:
-        Refused: It is not as a method needs it.
-    """
-    reasons = [
-        f"{method.name}: {reason}"
-        for method in composition.methods
-        for reason in method.call("requires", run=info) or []
-    ]
-    if reasons:
-        raise Refused(
-            f"{settings.method} can't run with {settings.models} on {settings.dataset}",
-            *("; ".join(reasons).partition("\n")[::2]),
-            lacks="requirement",
-            name="; ".join(reasons),
-        )
-    for method in composition.methods:
-        method.resolve(info)
-    _check_phases(composition, info)
-    check_attacks(settings.malicious, info.num_clients, composition.wrappers)
-
-
-def _check_phases(composition: Composition, info: RunInfo) -> None:
-    """Find terms of donors for which the main method has no phase.
-
-    Raises:
-        Refused: A term belongs to a phase of its method's own, and phases are the main method's.
-    """
-    for term in composition.terms:
-        phases = composition.members[term.method].call("phases", run=info) or []
-        own = [p for p in phases if term.name in p.terms and p.data != "private"]
-        if term.method != composition.main and own:
-            raise Refused(
-                f"the loss term {term.label!r} belongs to the phase {own[0].name!r} of "
-                f"{term.method}, which {composition.main} does not have",
-                "phases of training are those of the main method alone",
-                f"drop it: --drop local_loss.{term.label}",
-                lacks="phase",
-                name=own[0].name,
-            )
-
-
-# --- what is recorded -----------------------------------------------------------------------------
 
 
 def resolved(
