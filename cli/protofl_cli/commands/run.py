@@ -117,8 +117,9 @@ def run(
                 save_recipe=save_recipe,
             )
             screen.quiet = quiet or request.quiet
-            # Mistakes in options are found before torch is loaded.
-            screen.loading(f"resuming {out}" if resume else _title(build(request.options)))
+            # Mistakes in options are found before torch is loaded; an empty name is none.
+            given = {name: value for name, value in request.options.items() if value != ""}
+            screen.loading(f"resuming {out}" if resume else _title(build(given)))
             with put_off():
                 from protofl.recorded.once import once
                 from protofl.rounds.events import Note
