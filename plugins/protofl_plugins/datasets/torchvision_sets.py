@@ -160,7 +160,8 @@ class Flowers102:
             for _ in pool.map(put, range(len(samples))):
                 pass
         num_train = len(splits[0]) + len(splits[1])
-        return pf.dataset_from_arrays([(x, y, "flowers102")], num_train, list(loader.classes))
+        names = getattr(loader, "classes", 102)  # torchvision 0.21 has no names: numbers then
+        return pf.dataset_from_arrays([(x, y, "flowers102")], num_train, names)
 
 
 @contextlib.contextmanager
