@@ -82,7 +82,8 @@ def test_it_changes_no_result_and_no_configuration(runs, profiled):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_trace_is_torch_s_own_of_each_process(runs, backend):
     found = operators_of(runs[backend])
-    assert len(found) == {"local": 1, "process": 2}[backend]
+    # One of two workers may take both architectures before the other has started.
+    assert len(found) in {"local": {1}, "process": {1, 2}}[backend]
     names = [name for each in found.values() for name in each]
     # Two architectures, two steps of each, and its upload and evaluation.
     assert names.count("aten::mm") >= 2 * of_host.SAMPLED and "aten::addmm" in names

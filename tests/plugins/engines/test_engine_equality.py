@@ -99,12 +99,15 @@ def test_torch_s_own_optimisers(engine, optimizer, double, tmp_path):
 
 @pytest.mark.parametrize("method", quick(["fedproto", "fedkd", "fedpkd"], "fedproto"))
 def test_rounds_under_one_engine(engine, method, double, tmp_path):
-    """What an engine keeps from round to round serves the next one."""
-    wanted, found = (
-        Run(plan, rounds=4) for plan in pair(engine, method, tmp_path, [toyfed.CNN, RESIDUAL])
-    )
+    """What an engine keeps from round to round serves the next one.
+
+    SGD, since Adam divides a gradient that is 0 but for rounding by its own size: 1e-12 after one
+    round is 1e-7 after two.
+    """
+    members, sgd = [toyfed.CNN, RESIDUAL], {"optimizer": "sgd", "lr": 0.01}
+    wanted, found = (Run(plan, rounds=4) for plan in pair(engine, method, tmp_path, members, **sgd))
     assert not found.notes
-    assert_equal_runs(found, wanted, 1e-7)
+    assert_equal_runs(found, wanted, 1e-9)
 
 
 @pytest.mark.parametrize("method", quick(["fedproto", "fedktl"], "fedproto"))
