@@ -239,7 +239,7 @@ def _done(study: Study, change: Change, runs: Path, **how: Any) -> Any:  # noqa:
         with BatchScreen() as screen:
             screen.loading("loading")
             with put_off():
-                from protofl.studies.doing import do_study
+                from protofl.studies.execution import do_study
             result = do_study(
                 study, change, runs, follow=screen, note=lambda line: screen.loading(line), **how
             )

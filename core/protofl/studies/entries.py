@@ -11,9 +11,17 @@ from typing import Any
 from protofl.errors import Diverged, UsageError
 from protofl.recorded.run import load_run
 from protofl.studies.cells import Cell, Change, cells_of
-from protofl.studies.done import Done, needs_run
-from protofl.studies.figures import READERS, UNITS, figure_of, series, unit_of
-from protofl.studies.formulas import evaluate, names_in, plain
+from protofl.studies.figures import (
+    READERS,
+    UNITS,
+    evaluate,
+    figure_of,
+    names_in,
+    plain,
+    series,
+    unit_of,
+)
+from protofl.studies.inventory import Done, needs_run
 from protofl.studies.result import Entry, State, StudyResult, facts_of
 from protofl.studies.study import Study
 

@@ -1,13 +1,74 @@
-"""Which number of a run a cell shows: figures, read from the lines of its record."""
+"""Which number of a run a cell shows: figures read from its record, or by a formula."""
 
 from __future__ import annotations
 
+import ast
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from protofl.comparing.trials import at
+from protofl.errors import UsageError, unknown
 from protofl.studies.study import Figure
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
+_CALLS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "sqrt": lambda x: x**0.5}
+
+
+def plain(name: str) -> str:
+    """A name as formulas have it, ``-`` and ``.`` as ``_``."""
+    return name.replace("-", "_").replace(".", "_")
+
+
+def evaluate(formula: str, values: Mapping[str, float]) -> float:
+    """The value of a formula.
+
+    Args:
+        formula: Numbers, names, ``+ - * / **``, brackets, ``min``, ``max`` and ``sqrt``.
+        values: What names stand for.
+
+    Raises:
+        UsageError: It is none, or has a name that stands for nothing.
+    """
+    try:
+        tree = ast.parse(formula, mode="eval").body
+        return float(_number(tree, {plain(key): value for key, value in values.items()}))
+    except (SyntaxError, ValueError, ZeroDivisionError, OverflowError, RecursionError) as error:
+        raise UsageError(f"{formula!r} is no formula: {error}") from None
+
+
+def names_in(formula: str) -> set[str]:
+    """The names in a formula, but for those of functions; none where it is no formula."""
+    try:
+        tree = ast.parse(formula, mode="eval")
+    except (SyntaxError, ValueError):
+        return set()
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - {*_CALLS}
+
+
+def _number(node: ast.expr, values: Mapping[str, float]) -> Any:  # noqa: ANN401 - a number
+    match node:
+        case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
+            return node.value
+        case ast.Name(id=name):
+            if name not in values:
+                raise unknown("name in a formula", name, values)
+            return values[name]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            return _BINARY[type(op)](_number(left, values), _number(right, values))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_number(operand, values)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _CALLS and args:
+            return _CALLS[name](*(_number(a, values) for a in args))
+    raise ValueError(ast.unparse(node))
+
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -23,18 +84,6 @@ UNITS: dict[str, float] = {
     "min": 60,
 }
 """What one of a unit is."""
-
-
-KEYS: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "read": (str, "a text"),
-    "of": (str, "a text"),
-    "target": ((int, float), "a number"),
-    "round": (int, "a round, from 0"),
-    "error": (bool, "true or false"),
-    "unit": (str, "a text"),
-    "words": (str, "a text"),
-}
-"""What may stand in a figure, and of which type."""
 
 
 @dataclass(frozen=True)

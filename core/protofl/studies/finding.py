@@ -19,9 +19,9 @@ from typing import ClassVar
 from protofl.discovery.kinds import Plugin
 from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError, UsageError, unknown
-from protofl.studies.opened import Found
 from protofl.studies.reading import read_study
 from protofl.studies.study import Study
+from protofl.studies.study_files import Found
 from protofl.toml import parse_toml
 
 

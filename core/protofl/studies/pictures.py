@@ -19,6 +19,7 @@ from protofl.recorded.run import load_run
 from protofl.studies.figures import unit_of, words_of
 from protofl.studies.result import Entry, StudyResult
 from protofl.studies.study import Figure as Read
+from protofl.studies.study import OfImages
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,7 +61,7 @@ def figures_of(result: StudyResult) -> Iterator[tuple[str, Figure]]:
         for column in result.columns:
             if any(result[row, column].curve for row in result.rows):
                 yield column, _curves(result, column)
-    elif result.study.of_images.get("together"):
+    elif result.study.of_images.together:
         if any(entry.state == "done" for entry in result.entries.values()):
             yield "", _images_together(result)
     else:
@@ -75,11 +76,11 @@ def figures_of(result: StudyResult) -> Iterator[tuple[str, Figure]]:
 def _observed(result: StudyResult, folder: Path) -> Figure:
     """What a run has observed."""
     how = result.study.of_images
-    if result.study.draw != "images" or not how:
+    if result.study.draw != "images" or how == OfImages():
         found: Figure = getattr(plots, result.study.draw.replace("-", "_"))(folder)
         return found
     there = rounds_with_images(folder)
-    rounds = [number for number in how.get("rounds", ()) if number in there]
+    rounds = [number for number in how.rounds if number in there]
     classes = _classes(result, folder)
     return plots.images(folder, rounds or None, classes=classes, width=_width(classes))
 
@@ -95,7 +96,7 @@ def _images_together(result: StudyResult) -> Figure:
             shown = [text for text, own in zip(labels, several, strict=True) if own]
             runs[", ".join(shown) or labels[0]] = entry.folder
     first = next(iter(runs.values()))
-    client, classes = study.of_images.get("client"), _classes(result, first)
+    client, classes = study.of_images.client, _classes(result, first)
     return plots.images_of_runs(runs, classes=classes, client=client, width=_width(classes))
 
 
@@ -105,7 +106,7 @@ def _width(classes: list[int] | None) -> str:
 
 def _classes(result: StudyResult, folder: Path) -> list[int] | None:
     """The classes that are drawn; None for all."""
-    count, client = (result.study.of_images.get(key) for key in ("classes", "client"))
+    count, client = result.study.of_images.classes, result.study.of_images.client
     if count is None:
         return None
     if client is not None:

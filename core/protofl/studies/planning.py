@@ -13,10 +13,8 @@ from protofl.folder.failure import repeated
 from protofl.plan.plan import Plan
 from protofl.studies.account import plan_of
 from protofl.studies.cells import Cell, Change
-from protofl.studies.done import Done, needs_run
-from protofl.studies.looking import begun, whole
-from protofl.studies.missing import check_here
-from protofl.studies.places import place_of
+from protofl.studies.execution import place_of
+from protofl.studies.inventory import Done, begun, check_here, needs_run, whole
 from protofl.studies.result import facts_of
 from protofl.studies.study import Study
 

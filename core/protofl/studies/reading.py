@@ -12,21 +12,22 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.options.table import FLAGS, OPTIONS
-from protofl.studies.figures import KEYS, READERS, UNITS
-from protofl.studies.formulas import evaluate
-from protofl.studies.opened import File, Load, open_file
-from protofl.studies.reading_pictures import check_named, drawing
+from protofl.studies.figures import READERS, UNITS, evaluate
+from protofl.studies.given import files_in
 from protofl.studies.study import (
+    DRAWINGS,
     EMPTY,
     KINDS_OF_STUDY,
     UNKNOWN,
     Figure,
     KindOfStudy,
     Line,
+    OfImages,
     Scale,
     Study,
     published_figure,
 )
+from protofl.studies.study_files import File, Load, open_file
 
 OF_LINE = ("label", "group", "figure", "figures", "formula", "note", "published")
 
@@ -62,10 +63,7 @@ def _study(file: File, name: str) -> Study:
     options = file.merged("options")
     _check_options(file, ("options",), options)
     rows, columns = _rows(file, kind), _columns(file)
-    chosen = file.first("chosen") or []
-    if not (isinstance(chosen, list) and all(isinstance(text, str) for text in chosen)):
-        file.fail(("chosen",), f"chosen is {chosen!r}, and should be a list of texts")
-    draw, of_images = drawing(file, kind)
+    draw, of_images = _drawing(file, kind)
     study = Study(
         name=name,
         title=file.values["title"],
@@ -80,11 +78,11 @@ def _study(file: File, name: str) -> Study:
         scales={"paper": Scale("paper"), **_scales(file, "scales")},
         variants=variants,
         variant=variant,
-        constants=_constants(file),
-        chosen=tuple(chosen),
+        constants=file.expect(("constants",), file.merged("constants"), dict[str, float]),
+        chosen=tuple(file.expect(("chosen",), file.first("chosen") or [], list[str])),
         draw=draw,
         of_images=of_images,
-        files=_files(file),
+        files=file.expect(("files",), file.merged("files"), dict[str, str]),
     )
     _check_cells(file, study)
     return study
@@ -147,11 +145,9 @@ def _columns(file: File) -> dict[str, Line]:
 
 def _line(file: File, table: str, name: str, values: Any) -> Line:  # noqa: ANN401 - from a file
     path = (table, name)
-    if not isinstance(values, dict):
-        file.fail(path, f"{name} is {values!r}, and should be a table of options")
+    file.expect(path, values, dict[str, Any])
     for key in ("label", "group", "formula", "note"):
-        if not isinstance(values.get(key, ""), str):
-            file.fail((*path, key), f"{key} is {values[key]!r}, and should be a text")
+        file.expect((*path, key), values.get(key, ""), str)
     options = {key: value for key, value in values.items() if key not in OF_LINE}
     _check_options(file, path, options, OF_LINE)
     if table == "rows" and "method" not in options and name in _methods():
@@ -188,8 +184,8 @@ def _check_options(
         if name not in OPTIONS and name not in FLAGS:
             known = {*OPTIONS, *FLAGS, *further}
             file.unknown((*path, key), "option", key, known)
-        if name in ("set", "use") and not isinstance(options[key], dict):
-            file.fail((*path, key), f"{key} is {options[key]!r}, and should be a table of options")
+        if name in ("set", "use"):
+            file.expect((*path, key), options[key], dict[str, Any])
 
 
 def _published(
@@ -198,9 +194,7 @@ def _published(
     found: dict[tuple[str, str], str] = {}
     for row, text in _own(file).values.get("published", {}).items():
         path = ("published", row)
-        if not isinstance(text, str):
-            file.fail(path, f"{text!r} should be a text: the figures, with spaces between them")
-        cells = text.replace(" ±", "±").replace("± ", "±").split()
+        cells = file.expect(path, text, str).replace(" ±", "±").replace("± ", "±").split()
         if len(cells) != len(columns):
             named = ", ".join(columns) if any(columns) else "none, so that there is one"
             file.fail(path, f"{row} has {len(cells)} figures", f"columns: {named}")
@@ -219,20 +213,11 @@ def _figure(file: File, path: tuple[str, ...], given: Any) -> Figure | None:  # 
     if given is None:
         return None
     values = {"read": given} if isinstance(given, str) else given
-    if not isinstance(values, dict):
-        file.fail(path, f"{given!r} is no figure", f"figures: {', '.join(READERS)}")
-    for key in values:
-        if key not in KEYS:
-            file.unknown((*path, key), "key of a figure", key, KEYS)
-        kinds, noun = KEYS[key]
-        is_flag = isinstance(values[key], bool)
-        if not isinstance(values[key], kinds) or (is_flag and kinds is not bool):
-            file.fail((*path, key), f"{key} is {values[key]!r}, and should be {noun}")
-    figure = Figure(**values)
+    figure: Figure = file.expect(path, values, Figure)
     if figure.read not in READERS:
         file.unknown(path, "figure", figure.read, READERS)
     reader = READERS[figure.read]
-    if reader.needs_target and not isinstance(figure.target, (int, float)):
+    if reader.needs_target and figure.target is None:
         file.fail(path, f"{figure.read} needs a target", do="write target = 0.5")
     if figure.unit is not None and figure.unit not in UNITS:
         file.unknown(path, "unit", figure.unit, UNITS)
@@ -243,8 +228,7 @@ def _scales(file: File, table: str) -> dict[str, Scale]:
     found = {}
     for name, values in file.merged(table).items():
         path = (table, name)
-        if not isinstance(values, dict):
-            file.fail(path, f"{name} is {values!r}, and should be a table of options")
+        file.expect(path, values, dict[str, Any])
         if table == "scales" and name == "paper":
             file.fail(path, "the scale paper is what the study says", do="name another")
         options = {k.replace("-", "_"): v for k, v in values.items() if k != "about"}
@@ -253,20 +237,20 @@ def _scales(file: File, table: str) -> dict[str, Scale]:
     return found
 
 
-def _files(file: File) -> dict[str, str]:
-    found = file.merged("files")
-    for name, about in found.items():
-        if not isinstance(about, str):
-            file.fail(("files", name), f"{name} is {about!r}, and should say what it is, and where")
-    return found
-
-
-def _constants(file: File) -> dict[str, float]:
-    found = file.merged("constants")
-    for key, value in found.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            file.fail(("constants", key), f"{key} is {value!r}, and should be a number")
-    return found
+def _drawing(file: File, kind: str) -> tuple[str, OfImages]:
+    """Read ``draw``: the picture, and how it is drawn if it shows images."""
+    given = file.first("draw")
+    if given is None and kind != "pictures":
+        return "", OfImages()
+    values = {**given} if isinstance(given, dict) else {"picture": given}
+    picture = str(values.pop("picture", None) or "nothing")
+    if picture not in DRAWINGS:
+        file.unknown(("draw",), "picture", picture, DRAWINGS)
+    of_images: OfImages = file.expect(("draw",), values, OfImages)
+    if values and picture != "images":
+        key = next(iter(values))
+        file.fail(("draw", key), f"{key} is of images, and the picture is {picture}")
+    return picture, of_images
 
 
 def _check_cells(file: File, study: Study) -> None:
@@ -279,10 +263,8 @@ def _check_cells(file: File, study: Study) -> None:
                     evaluate(line.formula, numbers)
                 except UsageError as error:
                     file.fail((table, line.name, "formula"), error.what, error.near)
-    for table, lines in (("rows", study.rows), ("columns", study.columns)):
-        for line in lines.values():
-            check_named(file, (table, line.name), line.options, study.files)
-    check_named(file, ("options",), study.options, study.files)
+            _check_files(file, (table, line.name), line.options, study.files)
+    _check_files(file, ("options",), study.options, study.files)
     for row in study.rows:
         for column in study.columns:
             if study.figure_of(row, column).read == "formula" and not study.is_empty(row, column):
@@ -294,3 +276,12 @@ def _check_cells(file: File, study: Study) -> None:
             if not no_run and not any("method" in o for o in options):
                 do = 'name the row as a method, or write method = "…" in it'
                 file.fail(("rows", row), f"{row or 'the study'} has no method", do=do)
+
+
+def _check_files(
+    file: File, path: tuple[str, ...], options: Mapping[str, Any], files: Mapping[str, str]
+) -> None:
+    """Check that options name only files of ``[files]``."""
+    for name in files_in(options):
+        if name not in files:
+            file.unknown(path, "file of [files]", name, files)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
+
 if TYPE_CHECKING:
-    from protofl.studies.opened import File
+    from protofl.studies.study_files import File
 
 KindOfStudy = Literal["table", "curves", "bars", "account", "pictures"]
 KINDS_OF_STUDY: dict[str, str] = {
@@ -33,13 +35,24 @@ DRAWINGS: dict[str, str] = {
 }
 """What may be drawn of each cell, and what its run has to observe for it."""
 
-OF_IMAGES: dict[str, str] = {
-    "together": "one picture, a line a cell, in place of one a cell with a line a round",
-    "rounds": "the rounds, from 0; those among them that the run has",
-    "classes": "so many classes: the first, or of a client its commonest",
-    "client": "a client, whose own images are the first line",
-}
-"""What may stand in ``draw`` beside ``picture = "images"``."""
+
+class OfImages(BaseModel):
+    """How pictures of images are drawn: what may stand in ``draw`` beside ``picture = "images"``.
+
+    Attributes:
+        together: One picture, a line a cell, in place of one a cell with a line a round.
+        rounds: The rounds, from 0; those among them that the run has.
+        classes: So many classes: the first, or of a client its commonest.
+        client: A client, whose own images are the first line.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    together: bool = False
+    rounds: list[NonNegativeInt] = []
+    classes: PositiveInt | None = None
+    client: NonNegativeInt | None = None
+
 
 EMPTY = "–"
 """A cell that the paper leaves empty."""
@@ -82,8 +95,7 @@ def published_figure(text: str) -> Published | None:
     return Published(text, float(mean), spread, len(found["digits"] or ""))
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(BaseModel):
     """Which number is read of a run.
 
     Attributes:
@@ -96,6 +108,8 @@ class Figure:
             reader's own.
         words: What it is, for titles; empty for the reader's own.
     """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     read: str = "best"
     of: str = ""
@@ -173,7 +187,7 @@ class Study:
         files: {file that the user has to give: what it is}; in options ``{NAME}`` stands for it.
         chosen: What was chosen where the paper leaves a value open.
         draw: Which picture, for ``pictures``.
-        of_images: How pictures of images are drawn, see `OF_IMAGES`.
+        of_images: How pictures of images are drawn.
         origin: Distribution and version that it came from, or the file.
         text: The file.
         source: The same with what it extends, for errors.
@@ -196,7 +210,7 @@ class Study:
     files: Mapping[str, str] = field(default_factory=dict)
     chosen: tuple[str, ...] = ()
     draw: str = ""
-    of_images: Values = field(default_factory=dict)
+    of_images: OfImages = field(default_factory=OfImages)
     origin: str = ""
     text: str = field(default="", repr=False)
     source: File | None = field(default=None, repr=False, compare=False)
@@ -212,7 +226,7 @@ class Study:
         own = self.rows[row]
         beside = own.figures.get(column) or own.figure
         found = beside or self.columns[column].figure or self.figure
-        return replace(found, of=found.of.replace("{column}", column))
+        return found.model_copy(update={"of": found.of.replace("{column}", column)})
 
     def is_empty(self, row: str, column: str) -> bool:
         """Whether the paper leaves a cell empty."""

@@ -7,7 +7,7 @@ import pytest
 from protofl.program.naming import requested
 from protofl.studies.account import traffic
 from protofl.studies.cells import Change, cells_of
-from protofl.studies.doing import do_study
+from protofl.studies.execution import do_study
 from protofl.studies.finding import find_study
 from protofl.studies.planning import plan_study
 

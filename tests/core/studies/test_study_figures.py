@@ -8,8 +8,7 @@ import json
 
 import pytest
 from protofl.errors import UsageError
-from protofl.studies.figures import figure_of
-from protofl.studies.formulas import evaluate
+from protofl.studies.figures import evaluate, figure_of
 from protofl.studies.pictures import draw
 from protofl.studies.result import Entry, StudyResult, facts_of
 from protofl.studies.study import Figure, Line, Scale, Study, published_figure
@@ -46,23 +45,23 @@ ROWS[0]["extra"]["by_class"] = [0.25, 0.5]
 @pytest.mark.parametrize(
     ("figure", "values"),
     [
-        (Figure("best"), [75, 37.5]),
-        (Figure("final"), [50, 37.5]),
-        (Figure("best", error=True), [25, 62.5]),
-        (Figure("best-server"), [50, 12.5]),
-        (Figure("final-server"), [25, 12.5]),
-        (Figure("floats"), [0.0015, 0.0015]),
-        (Figure("floats", round=2, unit="K"), [2, 2]),
-        (Figure("bytes-up"), [0.004, 0.004]),
-        (Figure("rounds-to", target=0.3), [2, 3]),
-        (Figure("rounds-to", target=0.5), [2, None]),
-        (Figure("floats-to", target=0.375, unit=""), [2500, 4500]),
-        (Figure("seconds-to", target=0.25), [2, 4]),
-        (Figure("seconds-to", target=0.5, of="extra.server_test_accuracy"), [2, None]),
-        (Figure("value", of="measures.flops.training", unit="B"), [8, None]),
-        (Figure("value", of="extra.by_class.1", round=0), [0.5, None]),
-        (Figure("value", of="extra.by_class.2", round=0), [None, None]),
-        (Figure("value", of="test_accuracy", round=1, unit="%"), [75, 25]),
+        (Figure(read="best"), [75, 37.5]),
+        (Figure(read="final"), [50, 37.5]),
+        (Figure(read="best", error=True), [25, 62.5]),
+        (Figure(read="best-server"), [50, 12.5]),
+        (Figure(read="final-server"), [25, 12.5]),
+        (Figure(read="floats"), [0.0015, 0.0015]),
+        (Figure(read="floats", round=2, unit="K"), [2, 2]),
+        (Figure(read="bytes-up"), [0.004, 0.004]),
+        (Figure(read="rounds-to", target=0.3), [2, 3]),
+        (Figure(read="rounds-to", target=0.5), [2, None]),
+        (Figure(read="floats-to", target=0.375, unit=""), [2500, 4500]),
+        (Figure(read="seconds-to", target=0.25), [2, 4]),
+        (Figure(read="seconds-to", target=0.5, of="extra.server_test_accuracy"), [2, None]),
+        (Figure(read="value", of="measures.flops.training", unit="B"), [8, None]),
+        (Figure(read="value", of="extra.by_class.1", round=0), [0.5, None]),
+        (Figure(read="value", of="extra.by_class.2", round=0), [None, None]),
+        (Figure(read="value", of="test_accuracy", round=1, unit="%"), [75, 25]),
     ],
 )
 def test_figures(figure, values):
@@ -70,8 +69,8 @@ def test_figures(figure, values):
 
 
 def test_only_the_rounds_asked_for_count():
-    assert figure_of(ROWS, Figure("best"), rounds=1) == [25, 12.5]
-    assert figure_of(reversed(ROWS), Figure("final"), rounds=2) == [75, 25]
+    assert figure_of(ROWS, Figure(read="best"), rounds=1) == [25, 12.5]
+    assert figure_of(reversed(ROWS), Figure(read="final"), rounds=2) == [75, 25]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +173,7 @@ def test_latex(result):
 
 
 def test_what_a_cell_is_read_from_may_name_its_column():
-    rows = {"a": Line("a", "A", figure=Figure("value", of="extra.by_class.{column}"))}
+    rows = {"a": Line("a", "A", figure=Figure(read="value", of="extra.by_class.{column}"))}
     study = Study("s", "t", rows, {"1": Line("1", "class 1"), "x.y": Line("x.y", "")})
     assert study.figure_of("a", "1").of == "extra.by_class.1"
     assert study.figure_of("a", "x.y").of == "extra.by_class.x.y"

@@ -7,7 +7,7 @@ import re
 import pytest
 from protofl.errors import UsageError
 from protofl.studies.cells import Change, cells_of
-from protofl.studies.doing import do_study
+from protofl.studies.execution import do_study
 from protofl.studies.finding import collections, find_study, study_of_file
 
 BASE = """
@@ -140,24 +140,34 @@ MISTAKES = [
     (
         'figure = "final"',
         'figure = { reads = "best" }',
-        "unknown key of a figure 'reads'",
+        "unknown key 'reads'",
         "'read'",
     ),
     ('figure = "final"', 'variant = "offical"', "line 4: unknown variant 'offical'", ""),
     ("clients = 50", "client = 50", "line 8: unknown option 'client'", "'clients'"),
     ('"80.0±0.1 –"', '"80.0±0.1"', "line 14: fedproto has 1 figures", "columns: skewed, many"),
     ('"80.0±0.1 –"', '"80.0±0.1 n/a"', "line 14: 'n/a' is no figure", "–"),
-    ('"80.0±0.1 –"', "[80.0]", "line 14: [80.0] should be a text", ""),
+    ('"80.0±0.1 –"', "[80.0]", "line 14: fedproto: expected a string", ""),
     ("fedproto =", "fedprot =", "line 14: unknown row or method 'fedprot'", "'fedproto'"),
     ('few-epochs = "? 70.25"', "", "line 11: unknown row of [published] 'few-epochs'", ""),
     ('method = "fedtgp", ', "", "line 11: few-epochs has no method", ""),
     ("few-epochs = { method", 'few-epochs = { formula = "2 * unknown", method', "formula", ""),
     ("[columns]", "[columns", "table.toml is no valid TOML", ""),
-    ("set = { S = 100, tau = 1 }", "set = 3", "line 11: set is 3, and should be a table", ""),
-    ('= "final"', '= { read = ["best"] }', "line 4: read is ['best'], and should be a text", ""),
-    ('= "final"', "= { of = 3 }", "line 4: of is 3, and should be a text", ""),
-    ('= "final"', '= { read = "floats", round = "2" }', "line 4: round is '2', and should", ""),
-    ('= "final"', '= { read = "rounds-to", target = true }', "line 4: target is True, and", ""),
+    ("set = { S = 100, tau = 1 }", "set = 3", "line 11: set: expected a table, got 3", ""),
+    ('= "final"', '= { read = ["best"] }', "line 4: figure.read: expected a string", ""),
+    ('= "final"', "= { of = 3 }", "line 4: figure.of: expected a string, got 3", ""),
+    (
+        '= "final"',
+        '= { read = "floats", round = "2" }',
+        "figure.round: expected an integer, got '2'",
+        "",
+    ),
+    (
+        '= "final"',
+        '= { read = "rounds-to", target = true }',
+        "figure.target: expected a number, got True",
+        "",
+    ),
     ('extends = "base"', 'extends = "bose"', "unknown study to extend 'bose'", ""),
     ('extends = "base"', 'extends = "table"', "line 1: table extends this file in turn", ""),
 ]

@@ -86,9 +86,15 @@ def test_a_run_over_rounds(drawn):
     ("how", "what"),
     [
         ('"imagse"', "line 6: unknown picture 'imagse'"),
-        ('{ picture = "images", round = 1 }', "line 6: unknown key of draw 'round'"),
-        ('{ picture = "images", classes = 0 }', "line 6: classes is 0, and should be"),
-        ('{ picture = "images", rounds = [1.5] }', "line 6: rounds is [1.5], and should be"),
+        ('{ picture = "images", round = 1 }', "line 6: unknown key 'round'"),
+        (
+            '{ picture = "images", classes = 0 }',
+            "draw.classes: expected greater than 0, got 0",
+        ),
+        (
+            '{ picture = "images", rounds = [1.5] }',
+            "draw.rounds.0: expected an integer, got 1.5",
+        ),
         (
             '{ picture = "margins", classes = 2 }',
             "classes is of images, and the picture is margins",

@@ -1,18 +1,62 @@
-"""Study files as they lie on the disk: TOML, those that they extend, and the place of a mistake."""
+"""Study files: TOML, the files that they extend, and the line of a mistake."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn
 
+from pydantic import TypeAdapter, ValidationError
+
 from protofl.errors import UsageError, unknown
-from protofl.studies.lines import line_of
 from protofl.toml import parse_toml
+
+_HEADER = re.compile(r"\s*\[+\s*(?P<path>[^\[\]]+?)\s*\]+\s*(#.*)?$")
+_KEY = re.compile(r"\s*(?P<key>(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[^\s=]+)*)\s*=")
+_PART = re.compile(r"\"[^\"]*\"|'[^']*'|[^.\s]+")
+
+
+def line_of(text: str, path: Sequence[str]) -> int:
+    """The line, from 1, of the deepest key of a path that the text has; 0 where it has none.
+
+    Args:
+        text: The file.
+        path: Tables and a key, as ``("rows", "fedtgp", "set")``.
+    """
+    wanted, table = tuple(path), tuple[str, ...]()
+    best, depth, inside = 0, 0, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if inside:  # of a text over several lines
+            inside = "" if line.count(inside) % 2 else inside
+            continue
+        here: tuple[str, ...] = ()
+        if header := _HEADER.match(line):
+            table = here = _parts(header["path"])
+        elif key := _KEY.match(line):
+            here = (*table, *_parts(key["key"]))
+            inside = next((q for q in ('"""', "'''") if line.count(q) % 2), "")
+        common = _common(here, wanted)
+        if here and common == len(here) and common > depth:
+            best, depth = number, common
+    return best
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip("\"'") for part in _PART.findall(text))
+
+
+def _common(one: Sequence[str], two: Sequence[str]) -> int:
+    pairs = zip(one, two, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(two)))
+
 
 TEXTS = ("title", "paper", "place", "kind", "variant")
 TABLES = ("options", "rows", "columns", "published", "scales", "variants", "constants", "files")
 KEYS = (*TEXTS, *TABLES, "extends", "figure", "chosen", "draw")
+
+PLAIN = {"a valid dictionary": "a table", "a valid integer": "an integer", "a valid": "a"}
+"""pydantic's words in an error, and ours."""
 
 Load = Callable[[str], "Found"]
 """Finds what ``extends`` names."""
@@ -74,6 +118,21 @@ class File:
         line = line_of(deepest.text, path)
         return f"{deepest.name}, line {line}" if line else deepest.name
 
+    def expect(self, path: tuple[str, ...], value: Any, kind: Any) -> Any:  # noqa: ANN401
+        """Return a value of a type, or of a pydantic model, that a key has; else fail."""
+        try:
+            return TypeAdapter(kind).validate_python(value, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            inside = (*map(str, first["loc"]),)
+            if first["type"] == "extra_forbidden":
+                self.unknown((*path, *inside), "key", inside[-1], kind.model_fields)
+            expected = first["msg"].replace("Input should be", "expected")
+            for word, plain in PLAIN.items():
+                expected = expected.replace(word, plain)
+            name = ".".join((*path[-1:], *inside))
+            self.fail((*path, *inside), f"{name}: {expected}, got {first['input']!r}")
+
     def unknown(self, path: tuple[str, ...], noun: str, name: str, known: Any) -> NoReturn:  # noqa: ANN401
         """Raise the error about a name that does not exist."""
         error = unknown(noun, name, known)
@@ -94,15 +153,14 @@ def open_file(text: str, name: str, load: Load, seen: tuple[str, ...] = ()) -> F
     for key, value in values.items():
         if key not in KEYS:
             file.unknown((key,), "key", key, KEYS)
-        if key in TEXTS and not isinstance(value, str):
-            file.fail((key,), f"{key} is {value!r}, and should be a text")
-        if key in TABLES and not isinstance(value, dict):
-            file.fail((key,), f"{key} is {value!r}, and should be a table")
+        if key in TEXTS:
+            file.expect((key,), value, str)
+        if key in TABLES:
+            file.expect((key,), value, dict[str, Any])
     below = values.get("extends")
     if below is None:
         return file
-    if not isinstance(below, str):
-        file.fail(("extends",), f"extends is {below!r}, and should name a file")
+    file.expect(("extends",), below, str)
     other, content, further = load(below)
     if other in (*seen, name):
         file.fail(("extends",), f"{below} extends this file in turn")

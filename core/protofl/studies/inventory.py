@@ -1,10 +1,14 @@
-"""Data and weights that a study's cells need and that are not here."""
+"""What a study has and lacks: runs that are finished or begun, data and weights that are missing."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from protofl.errors import ProtoflError, UsageError
 from protofl.files.folders import default_data_dir
@@ -12,10 +16,112 @@ from protofl.options.declared import Config, consents
 from protofl.options.table import build
 from protofl.plan.inputs import load_data
 from protofl.plugin.choice import choose
+from protofl.recorded.once import find
+from protofl.recorded.run import Run
+from protofl.recorded.wanted import Wanted
 from protofl.request.request import Request
+from protofl.rounds.events import Event, Note, ignore
 from protofl.studies.account import data_choice, outline_of
-from protofl.studies.cells import Cell
+from protofl.studies.cells import Cell, Change, cells_of
+from protofl.studies.figures import READERS
 from protofl.studies.given import files_in, generator_class, needs_generator
+from protofl.studies.study import Study
+
+
+@dataclass
+class Done:
+    """What is known of the cells of a study.
+
+    Attributes:
+        study: The study.
+        change: What the user changed.
+        cells: The cells that are wanted.
+        missing: {`Cell.key`: what it lacks}.
+        rows: {`Cell.key`: lines of its run or its account}.
+        folders: {`Cell.key`: its run's folder}.
+        failed: {`Cell.key`: why its run failed}.
+        parts: {`Cell.key`: how far a run is that is not whole, or why one is not reused}.
+        splits: {`Cell.key`: samples of each client and class, and the classes}.
+    """
+
+    study: Study
+    change: Change
+    cells: list[Cell]
+    missing: dict[str, UsageError] = field(default_factory=dict)
+    rows: dict[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    folders: dict[str, Path] = field(default_factory=dict)
+    failed: dict[str, ProtoflError] = field(default_factory=dict)
+    parts: dict[str, str] = field(default_factory=dict)
+    splits: dict[str, tuple[np.ndarray, tuple[str, ...]]] = field(default_factory=dict)
+
+    @classmethod
+    def begun(cls, study: Study, change: Change) -> Done:
+        """A study of which nothing is known yet."""
+        return cls(study, change, cells_of(study, change))
+
+    def to_run(self) -> list[Cell]:
+        """The cells that runs make, one for each run."""
+        return self._first(trains=True)
+
+    def to_account(self) -> list[Cell]:
+        """The cells that accounts make, one for each account."""
+        return self._first(trains=False)
+
+    def _first(self, *, trains: bool) -> list[Cell]:
+        chosen = [c for c in self.cells if c.options and needs_run(self.study, c) == trains]
+        found = {cell.key: cell for cell in reversed(chosen) if cell.key not in self.missing}
+        return [*reversed(found.values())]
+
+
+def needs_run(study: Study, cell: Cell) -> bool:
+    """Whether a cell is made by a run; those of accounts are not."""
+    if study.draw == "partition":
+        return False
+    return READERS[cell.figure.read].trains or study.kind != "account"
+
+
+def whole(cell: Cell, runs: Path) -> Run | None:
+    """The run of a cell, if it has the rounds that are wanted.
+
+    With ``--rounds`` those of a run count too that was begun for the study's number and has come so
+    far: of methods that depend on the number (``fedkd``) it is another run than one begun for less.
+    """
+    request = cell.request()
+    found = find(request, runs)
+    if found is not None or not cell.begun or not cell.rounds or cell.rounds >= cell.begun:
+        return found
+    wanted = Wanted.of(replace(request, options={**request.options, "rounds": cell.begun}), ignore)
+    seed, trials = wanted.plan.settings.seed, range(wanted.plan.settings.trials)
+    for run in wanted.candidates(runs.expanduser()):
+        far = all(len(run.rows_of(trial)) >= cell.rounds for trial in trials)
+        if run.config["seed"] == seed and far:
+            try:
+                return run.part(trials, cell.rounds)
+            except UsageError:
+                continue
+    return None
+
+
+def begun(request: Request, runs: Path) -> Run | None:
+    """The run that would go on to be the one that is asked for, with the most rounds."""
+    wanted = Wanted.of(request, ignore)
+    return next(filter(wanted.can_extend, wanted.candidates(runs.expanduser())), None)
+
+
+def not_reused(request: Request, runs: Path) -> str:
+    """Why runs that were begun with these options are not the one that is asked for; "" for none.
+
+    They were made by other code, say, or of other data.
+    """
+    said: list[str] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Note) and event.text.startswith(str(folder)):
+            said.append(event.text)
+
+    folder = runs.expanduser()
+    Wanted.of(request, listen).candidates(folder)
+    return "; ".join(said)
 
 
 def check_here(
