@@ -1,4 +1,4 @@
-"""A study, done: its cells as runs of a batch, accounts and formulas; errors name the file's line."""
+"""The execution of a study: its cells as runs of a batch, and accounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study has and lacks: runs that are finished or begun, data and weights that are missing."""
+"""The inventory of a study: runs that are finished or begun, data and weights that are missing."""
 
 from __future__ import annotations
 

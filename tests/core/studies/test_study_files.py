@@ -159,13 +159,13 @@ MISTAKES = [
     (
         '= "final"',
         '= { read = "floats", round = "2" }',
-        "figure.round: expected an integer, got '2'",
+        "figure.round: expected an integer",
         "",
     ),
     (
         '= "final"',
         '= { read = "rounds-to", target = true }',
-        "figure.target: expected a number, got True",
+        "figure.target: expected a number",
         "",
     ),
     ('extends = "base"', 'extends = "bose"', "unknown study to extend 'bose'", ""),
