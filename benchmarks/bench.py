@@ -28,7 +28,7 @@ from typing import Any
 import bench_loops
 from bench_cases import CASES, Case, choose, load, write_subset
 from protofl.errors import ProtoflError
-from protofl.files.folders import default_data_dir
+from protofl.files.replacing import default_data_dir
 from protofl.options.written import assignments, merge_options, parse_options
 
 STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "total")

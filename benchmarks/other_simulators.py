@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 from bench import machine, measure
 from bench_cases import choose, load, write_subset
-from protofl.files.folders import default_data_dir
+from protofl.files.replacing import default_data_dir
 from protofl.plan.plan import Plan
 
 HERE = Path(__file__).parent

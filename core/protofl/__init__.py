@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from protofl.data.spec import SampleSpec
     from protofl.dispatch.dispatcher import Dispatcher
     from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
-    from protofl.folder.result import Result
-    from protofl.folder.weights import Weights, read_weights
+    from protofl.folder.result import Result, Weights, read_weights
     from protofl.hookspecs.markers import hookimpl
     from protofl.hookspecs.version import HOOKSPEC_VERSION
     from protofl.hosts.host import Host
@@ -131,8 +130,8 @@ _HOME = {
     "load_run": "protofl.recorded.run",
     "report": "protofl.reporting.page",
     "Run": "protofl.recorded.run",
-    "read_weights": "protofl.folder.weights",
-    "Weights": "protofl.folder.weights",
+    "read_weights": "protofl.folder.result",
+    "Weights": "protofl.folder.result",
     "Result": "protofl.folder.result",
     "events": "protofl.rounds.events",
     "random_stream": "protofl.randomness",

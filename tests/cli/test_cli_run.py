@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from protofl.discovery import checks
+from protofl.discovery import kinds
 from protofl.rounds.federation import Federation
 from protofl_cli.render import Bars
 
@@ -298,7 +298,7 @@ class Failing:
 
 
 def test_a_plugin_of_hooks_1_is_told_what_to_change(cli, tiny, strangers, tmp_path, monkeypatch):
-    monkeypatch.setattr(checks, "HOOKSPEC_VERSION", "2.0")
+    monkeypatch.setattr(kinds, "HOOKSPEC_VERSION", "2.0")
     source = "class Old:\n    'Of hooks 1.0.'\n    requires_hookspec = '1.0'\n"
     strangers("vintage", {"method": {"old": "vintage_module:Old"}}, source)
     result = cli("run", "old", *tiny, "--out", "r")

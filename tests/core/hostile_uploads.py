@@ -7,13 +7,13 @@ import struct
 
 import torch
 from protofl.dry_step.step import dry_step
-from protofl.files.header import words_beside
+from protofl.files.tensors import words_beside
 from protofl.hosts.host import Host
 from protofl.hosts.jobs import Train
 from protofl.participation.taking_part import Participation
 from protofl.rounds import events
 from protofl.rounds.federation import Federation
-from protofl.transit.forms import KEY
+from protofl.transit.encoding import KEY
 from protofl.wire.payload import Payload
 from runtime_toys import make_plan
 

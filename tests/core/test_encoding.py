@@ -12,7 +12,7 @@ from protofl.errors import RunFailure
 from protofl.hosts.jobs import Train
 from protofl.rounds.federation import Federation
 from protofl.testing.toy import WatchedPool, header
-from protofl.transit.forms import Entry, read_forms, write_forms
+from protofl.transit.encoding import Entry, read_forms, write_forms
 from protofl.wire.payload import Payload
 from runtime_toys import install, lines_of, make_plan, open_federation, train, without_times
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from protofl.files.lock import alone, in_turn, is_held
-from protofl.files.replacing import replacing, write_json
-from protofl.files.scratch import ScratchFolder
+from protofl.files.replacing import ScratchFolder, replacing, write_json
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):

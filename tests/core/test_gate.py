@@ -26,8 +26,7 @@ from hostile_uploads import (
     options_of,
     raw,
 )
-from protofl.files.header import Entry, tensor_header
-from protofl.files.tensors import read_tensors, write_tensors
+from protofl.files.tensors import Entry, read_tensors, tensor_header, write_tensors
 from protofl.gate.faults import RULES, Fault
 from protofl.gate.specs import check_ranks
 from protofl.hosts.host import Host

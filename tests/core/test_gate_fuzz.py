@@ -13,10 +13,10 @@ import pytest
 import torch
 from hostile_uploads import entry, raw
 from protofl.dry_step.step import dry_step
-from protofl.files.header import words_beside
+from protofl.files.tensors import words_beside
 from protofl.gate.faults import RULES
 from protofl.testing import toy
-from protofl.transit.forms import KEY
+from protofl.transit.encoding import KEY
 from protofl.wire.payload import Payload
 
 METHODS = {

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import protofl as pf
 import pytest
-from protofl.discovery import checks
-from protofl.discovery.checks import check_version
-from protofl.discovery.kinds import Plugin, spec_hooks
+from protofl.discovery import kinds
+from protofl.discovery.kinds import Plugin, check_version, spec_hooks
 from protofl.discovery.registry import Registry
 from protofl.hookspecs.version import parse_version, serves
 
@@ -112,7 +111,7 @@ def refused(required):
 
 
 def test_a_plugin_that_needs_newer_hooks(monkeypatch):
-    monkeypatch.setattr(checks, "HOOKSPEC_VERSION", "1.1")
+    monkeypatch.setattr(kinds, "HOOKSPEC_VERSION", "1.1")
     assert str(refused("1.2")).splitlines() == [
         "method/fancy of protofl-fancy 0.3 needs version 1.2 of the hooks",
         f"protofl {pf.__version__} has version 1.1",
@@ -126,7 +125,7 @@ def test_a_plugin_that_needs_newer_hooks(monkeypatch):
 
 
 def test_a_plugin_of_hooks_1_is_told_what_to_change(monkeypatch):
-    monkeypatch.setattr(checks, "HOOKSPEC_VERSION", "2.0")
+    monkeypatch.setattr(kinds, "HOOKSPEC_VERSION", "2.0")
     what, near, update, *changes = str(refused("1.0")).splitlines()
     assert what == "method/fancy of protofl-fancy 0.3 needs version 1.0 of the hooks"
     assert near.endswith("has version 2.0")

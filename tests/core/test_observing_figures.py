@@ -12,7 +12,7 @@ import torch
 from protofl.files.series import Series
 from protofl.observing import figures
 from protofl.observing.observed import Features, Observed, Prototypes
-from protofl.plots.observed_squares import MEASURES
+from protofl.plots.squares import MEASURES
 from runtime_toys import install, train
 
 ROUNDS = 3

@@ -9,8 +9,7 @@ import pytest
 import torch
 from protofl.dry_step.looks import Looks, Watched
 from protofl.errors import MissingKey
-from protofl.wire.knowledge import Knowledge
-from protofl.wire.payload import Payload, class_rows, stack_rows
+from protofl.wire.payload import Knowledge, Payload, class_rows, stack_rows
 
 
 def t(*values):

@@ -363,7 +363,7 @@ def test_a_recipe_of_others_plugins_says_whose_they_are(publish):
 
 
 def test_the_environment_says_where_data_are(monkeypatch, tmp_path):
-    from protofl.files.folders import default_data_dir
+    from protofl.files.replacing import default_data_dir
     from runtime_toys import make_plan
 
     monkeypatch.delenv("PROTOFL_DATA_DIR", raising=False)

@@ -6,8 +6,7 @@ import sys
 
 import protofl as pf
 import pytest
-from protofl.discovery.checks import check_class
-from protofl.discovery.kinds import KINDS, hooks_of, spec_hooks
+from protofl.discovery.kinds import KINDS, check_class, hooks_of, spec_hooks
 from protofl.discovery.registry import Registry
 from protofl.plugin.choice import choose
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from golden_runs import ROUNDS, RUNS, plan_of
 from protofl.observing.observer import Observer
+from protofl.replaying.replay import RecordedUploads
 from protofl.replaying.server import ReplayedServer, is_same
-from protofl.replaying.uploads import RecordedUploads
 from protofl.testing import toy as toyfed
 from slowness import quick
 

@@ -84,7 +84,7 @@ def _load(
     name: str, given: dict[str, Any], data_dir: Path | None
 ) -> tuple[type[Contract], dict[str, str]]:
     """The contract, and whose plugin it holds."""
-    from protofl.files.folders import default_data_dir
+    from protofl.files.replacing import default_data_dir
     from protofl.testing.target import contract_for
 
     folder = (data_dir or default_data_dir()).expanduser().absolute()

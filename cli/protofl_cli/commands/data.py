@@ -95,7 +95,7 @@ def import_data(
 
 
 def _folder(given: Path | None) -> Path:
-    from protofl.files.folders import default_data_dir
+    from protofl.files.replacing import default_data_dir
 
     return (given or default_data_dir()).expanduser().absolute()
 

@@ -43,7 +43,7 @@ def train(
     """Train a generator on the training part of a data set, for --set generator.weights=FILE."""
     from protofl.discovery.registry import Registry
     from protofl.errors import UsageError
-    from protofl.files.folders import default_data_dir
+    from protofl.files.replacing import default_data_dir
     from protofl.plan.inputs import load_data
     from protofl.plugin.choice import choose
 

@@ -226,7 +226,7 @@ def _check_name(registry: Registry, kind: str, name: str) -> None:
     Raises:
         UsageError: They can't.
     """
-    from protofl.discovery.checks import NAME
+    from protofl.discovery.kinds import NAME
     from protofl.errors import UsageError
 
     if not NAME.fullmatch(name) or name[-1] in "-_":

@@ -171,7 +171,7 @@ def _make(
     """The data and their split, by the steps of a run's plan."""
     from protofl.data.splitting import kept_split, make_split, number_of_clients
     from protofl.discovery.registry import Registry
-    from protofl.files.folders import default_data_dir
+    from protofl.files.replacing import default_data_dir
     from protofl.options.table import default_values
     from protofl.plan.inputs import load_data
     from protofl.plugin.choice import choose

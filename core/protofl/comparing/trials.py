@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from protofl.comparing import spread
+from protofl.comparing import statistics
 from protofl.comparing.standing import is_lost
 from protofl.errors import UsageError, unknown
 from protofl.files.checked import Damaged
@@ -77,10 +77,12 @@ FIGURES = {
     "unseen-accuracy": Figure("unseen clients", "unseen_accuracy", share=True),
     "fine-tuned-accuracy": Figure("unseen clients, fine-tuned", "fine_tuned_accuracy", share=True),
     "loss": Figure("training loss", "train_loss", lower=True),
-    "worst": Figure("worst client's accuracy", _over_clients(spread.worst), share=True),
-    "decile": Figure("lowest decile of clients", _over_clients(spread.lowest_decile), share=True),
+    "worst": Figure("worst client's accuracy", _over_clients(statistics.worst), share=True),
+    "decile": Figure(
+        "lowest decile of clients", _over_clients(statistics.lowest_decile), share=True
+    ),
     "std": Figure("std over clients", "test_accuracy_std", share=True, lower=True),
-    "gini": Figure("Gini over clients", _over_clients(spread.gini), lower=True),
+    "gini": Figure("Gini over clients", _over_clients(statistics.gini), lower=True),
     "ece": Figure("calibration error", "metrics.ece.all", lower=True),
     "macro-f1": Figure("macro F1", "metrics.macro-f1.all"),
     "balanced-accuracy": Figure("balanced accuracy", "metrics.balanced-accuracy.all"),

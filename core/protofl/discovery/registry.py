@@ -9,8 +9,7 @@ from functools import cache, cached_property
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from protofl.discovery.checks import check_class, check_version
-from protofl.discovery.kinds import KINDS, LOADERS, Plugin, hooks_of
+from protofl.discovery.kinds import KINDS, LOADERS, Plugin, check_class, check_version, hooks_of
 from protofl.errors import Blocked, Clash, ProtoflError, UsageError, last_place, unknown
 from protofl.sources.loading import fingerprint, load
 

@@ -18,7 +18,7 @@ from typing import Any
 from protofl.dispatch.recovery import Handle, Kept, Memory, Slot
 from protofl.dispatch.watch import Watch
 from protofl.errors import HostFailure, Late
-from protofl.files.scratch import ScratchFolder
+from protofl.files.replacing import ScratchFolder
 from protofl.hosts.host import go_on
 from protofl.hosts.jobs import (
     Absent,

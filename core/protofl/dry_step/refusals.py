@@ -13,7 +13,7 @@ from protofl.errors import Lacking, ProtoflError, Refused, UsageError, part_of
 from protofl.hookspecs.method import MERGED_HOOKS
 from protofl.plan.plan import Plan
 from protofl.plugin.members import Term
-from protofl.transit.forms import Form, claimed
+from protofl.transit.encoding import Form, claimed
 from protofl.transit.merging import SHARED
 from protofl.wire.payload import Payload
 

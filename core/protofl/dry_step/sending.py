@@ -8,16 +8,14 @@ import torch
 from torch import Tensor
 
 from protofl.errors import RunFailure, part_of
-from protofl.files.header import Entry
-from protofl.files.tensors import TYPES
-from protofl.gate.contents import Contents
+from protofl.files.tensors import TYPES, Entry
+from protofl.gate.contents import Contents, Decoder
 from protofl.gate.declared import Declared
-from protofl.gate.decoding import Decoder
 from protofl.gate.faults import RULES, Fault
 from protofl.gate.returned import described
 from protofl.gate.specs import known_key
 from protofl.plan.plan import Plan
-from protofl.transit.codec import Codec
+from protofl.transit.encoding import Codec
 from protofl.views.client import Client
 from protofl.views.server import Server
 from protofl.wire.payload import Payload

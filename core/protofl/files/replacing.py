@@ -1,4 +1,4 @@
-"""Files that are written beside their place and take it in one step: whole, or not at all."""
+"""Files that replace others in one step, scratch folders, and the default data folder."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import errno
 import json
 import os
 import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from protofl.errors import RunFailure
@@ -108,3 +111,52 @@ def gone_afterwards(folder: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class ScratchFolder:
+    """A folder of somebody's own, made when a file in it is first asked for.
+
+    It is removed by `clear`, or else when nobody holds this object any more or the process ends.
+
+    Args:
+        prefix: What its name begins with.
+        within: The folder in which it is made, where the parent of that one is to be seen from
+            here; else, and for None, it is made in the system's temporary one.
+    """
+
+    def __init__(self, prefix: str, within: str | None = None) -> None:
+        self._prefix, self._within = prefix, within
+        self._lock = Lock()
+        self._made: tuple[Path, weakref.finalize[..., ScratchFolder]] | None = None
+
+    def file(self, name: str) -> Path:
+        """The path of a file in it."""
+        with self._lock:
+            if self._made is None:
+                within = self._within and Path(self._within)
+                if within and within.parent.is_dir():
+                    within.mkdir(exist_ok=True)
+                else:
+                    within = None
+                path = Path(tempfile.mkdtemp(prefix=self._prefix, dir=within))
+                self._made = path, weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+            return self._made[0] / name
+
+    def holds(self, path: Path) -> bool:
+        """Whether a file lies in it."""
+        return self._made is not None and path.parent == self._made[0]
+
+    def clear(self) -> None:
+        """Remove it with all files; the next one that is asked for lies in another."""
+        with self._lock:
+            if self._made is not None:
+                self._made[1]()
+                self._made = None
+
+
+def default_data_dir() -> Path:
+    """Where decoded data are kept unless ``--data-dir`` says otherwise.
+
+    The folder of the environment variable ``PROTOFL_DATA_DIR``, otherwise ``~/.cache/protofl``.
+    """
+    return Path(os.environ.get("PROTOFL_DATA_DIR") or "~/.cache/protofl")

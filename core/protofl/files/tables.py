@@ -1,8 +1,9 @@
-"""Tables of values in TOML or JSON, whichever a file's ending says."""
+"""Tables of values in TOML or JSON, and numbers as JSON holds them."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,16 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.files.checked import Damaged, read_json
 from protofl.toml import parse_toml, to_toml
+
+
+def finite(value: float) -> float | None:
+    """A number; NaN and infinity, which JSON has no word for, are null."""
+    return value if math.isfinite(value) else None
+
+
+def short(value: float) -> float:
+    """A measured number with the digits that mean something."""
+    return float(f"{value:.6g}")
 
 
 def read_table(path: Path, flag: str, noun: str) -> dict[str, Any]:

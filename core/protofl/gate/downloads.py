@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from protofl.errors import Diverged, RunFailure
-from protofl.gate.contents import Contents
+from protofl.gate.contents import Contents, Decoder
 from protofl.gate.declared import Declared
-from protofl.gate.decoding import Decoder
 from protofl.gate.faults import RULES, Fault
-from protofl.transit.codec import Codec
+from protofl.transit.encoding import Codec
 from protofl.views.client import Client
 from protofl.views.run import RunInfo
 from protofl.wire.payload import Payload

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from protofl.errors import Diverged, RunFailure
-from protofl.files.header import quoted
+from protofl.files.tensors import quoted
 from protofl.wire.payload import Payload
 
 RULES = {

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from protofl.files.header import Entry
+from protofl.files.tensors import Entry
 from protofl.gate.faults import Fault
-from protofl.models.unset import unset_model
+from protofl.models.architecture import unset_model
 from protofl.views.run import RunInfo
 from protofl.wire.vocabulary import Key, find_key
 from protofl.wire.weights import weight_views

@@ -8,7 +8,7 @@ from protofl.errors import naming
 from protofl.hosts.jobs import Evaluate
 from protofl.machine.cores import autocast
 from protofl.metrics.figures import of_client
-from protofl.observing.features import test_features
+from protofl.observing.observer import test_features
 from protofl.plan.plan import Plan
 from protofl.profile.host import HostProfile
 from protofl.progress.counting import Counter

@@ -20,7 +20,7 @@ from protofl.hosts.store import ClientStore, store_kind
 from protofl.hosts.training import Trainer, Training, carry_out
 from protofl.machine.cores import compute_threads, deterministic_kernels
 from protofl.machine.overtime import at_most
-from protofl.models.unset import unset_model
+from protofl.models.architecture import unset_model
 from protofl.plan.plan import Plan
 from protofl.profile.clock import Clock
 from protofl.profile.host import HostProfile

@@ -14,11 +14,10 @@ from typing import Literal
 
 import torch
 
-from protofl.files.replacing import link_or_copy
-from protofl.files.scratch import ScratchFolder
+from protofl.files.replacing import ScratchFolder, link_or_copy
 from protofl.files.tensors import Packed, read_tensors, write_tensors
 from protofl.models.architecture import SplitModel
-from protofl.models.reuse import Spares
+from protofl.models.modules import Spares
 from protofl.views.packing import pack_client, unpack_client
 from protofl.views.records import ClientRecord
 from protofl.views.run import RunInfo

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from protofl.machine.cores import autocast
-from protofl.models.whole import Whole
+from protofl.models.modules import Whole
 from protofl.optim.optimisers import PLAIN, make_optimizer
 from protofl.plugin.loss import Loss
 from protofl.randomness import global_stream

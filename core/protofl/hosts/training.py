@@ -19,7 +19,7 @@ from protofl.errors import ENDS, RunFailure, naming
 from protofl.gate.downloads import DownloadGate
 from protofl.hosts.jobs import Evaluate, Reply, Train, TrainReply
 from protofl.hosts.train_job import TrainJob
-from protofl.models.slots import parameter_groups
+from protofl.models.modules import parameter_groups
 from protofl.plan.plan import Plan
 from protofl.plugin.choice import Choice
 from protofl.profile.clock import Clock

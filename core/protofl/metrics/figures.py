@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from protofl.errors import RunFailure, naming
-from protofl.files.numbers import finite, short
+from protofl.files.tables import finite, short
 from protofl.plugin.choice import Choice
 from protofl.plugin.composition import Composition
 from protofl.views.client import Client

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from protofl import functional
-from protofl.files.numbers import finite
+from protofl.files.tables import finite
 from protofl.wire.payload import Payload, stack_rows
 
 SCORES = ("public_logits", "public_probabilities")

@@ -1,12 +1,14 @@
-"""What a model group is made of: architectures that split into features and a head."""
+"""Architectures of a model group: models that split into features and a head; unset copies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError
@@ -95,3 +97,30 @@ def find_architecture(
         names = ", ".join(sorted(known))
         raise UsageError(f"there is no architecture {name!r}{of}", f"known: {names}")
     return known[name]
+
+
+def unset_model(
+    architecture: Architecture, sample: SampleSpec, num_classes: int, feature_dim: int
+) -> SplitModel:
+    """A model whose weights are whatever their memory holds; quick, and draws nothing."""
+    with torch.random.fork_rng(devices=[]), _Unset():
+        return architecture.build(sample, num_classes, feature_dim)
+
+
+class _Unset(TorchFunctionMode):
+    """Leaves parameters as their memory is: nothing is drawn, filled or written inside."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - what the function returns
+        given = kwargs or {}
+        target = args[0] if args else given.get("tensor")
+        name = getattr(function, "__name__", "")
+        if isinstance(target, nn.Parameter) and name.endswith("_") and not name.endswith("__"):
+            if name != "requires_grad_":
+                return target
+        return function(*args, **given)

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from protofl.data.spec import SampleSpec
 from protofl.machine.cores import compute_threads
-from protofl.models.architecture import Architecture
-from protofl.models.unset import unset_model
+from protofl.models.architecture import Architecture, unset_model
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode

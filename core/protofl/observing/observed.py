@@ -11,10 +11,13 @@ import numpy as np
 
 from protofl.errors import UsageError
 from protofl.files.series import Series
-from protofl.observing.places import OBSERVED
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+OBSERVED, UPLOADS = "observed", "uploads"
+"""Folders of a run: what was observed, and what clients sent."""
 
 
 @dataclass(frozen=True)

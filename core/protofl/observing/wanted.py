@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from protofl.errors import UsageError
-from protofl.files.header import SIZES
+from protofl.files.tensors import SIZES
 from protofl.gate.declared import Declared
 from protofl.gate.specs import Known, Spec, known_key
 from protofl.plan.plan import Plan

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict
 
-from protofl.files.folders import default_data_dir
+from protofl.files.replacing import default_data_dir
 from protofl.options.declared import Strict
 from protofl.options.option import (
     composition,

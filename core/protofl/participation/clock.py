@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from protofl.data.batches import batch_bounds
-from protofl.files.numbers import short
+from protofl.files.tables import short
 from protofl.hosts.jobs import TrainReply
 from protofl.participation.flops import forward_flops
 from protofl.participation.world import Device, Moment, World

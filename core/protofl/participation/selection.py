@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from protofl.errors import RunFailure, naming
-from protofl.files.numbers import finite
+from protofl.files.tables import finite
 from protofl.machine.overtime import at_most
 from protofl.plan.plan import Plan
 from protofl.randomness import numpy_stream

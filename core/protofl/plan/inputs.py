@@ -16,7 +16,7 @@ from protofl.data.preparation import AsStored, Preparation, pixels_for
 from protofl.data.spec import PLURAL, Kind, SampleSpec, in_words
 from protofl.data.split import Split
 from protofl.data.splitting import kept_split, make_split
-from protofl.data.validation import with_validation
+from protofl.data.subset import with_validation
 from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError, UsageError
 from protofl.models.architecture import Architecture

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from protofl.plots.bar_charts import bar_chart as bar_chart
 from protofl.plots.bar_charts import bars as bars
-from protofl.plots.costs import stages as stages
-from protofl.plots.costs import traffic as traffic
+from protofl.plots.bar_charts import stages as stages
+from protofl.plots.bar_charts import traffic as traffic
 from protofl.plots.curves import Curve as Curve
 from protofl.plots.curves import curve as curve
 from protofl.plots.curves import curve_chart as curve_chart
@@ -26,7 +26,6 @@ from protofl.plots.observations import margin_curves as margin_curves
 from protofl.plots.observations import margins as margins
 from protofl.plots.observed_images import images as images
 from protofl.plots.observed_images import images_of_runs as images_of_runs
-from protofl.plots.observed_squares import similarity as similarity
 from protofl.plots.per_client import clients as clients
 from protofl.plots.planes import features as features
 from protofl.plots.planes import prototypes as prototypes
@@ -34,6 +33,7 @@ from protofl.plots.saving import save as save
 from protofl.plots.saving import svg as svg
 from protofl.plots.squares import confusion as confusion
 from protofl.plots.squares import matrix as matrix
+from protofl.plots.squares import similarity as similarity
 from protofl.plots.squares import split as split
 
 __all__ = [

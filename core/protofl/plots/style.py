@@ -219,3 +219,10 @@ def bar_names(names: Sequence[str], width: str | float) -> tuple[list[str], floa
     """Names of bars in lines that leave room for bars, and the inches that they take."""
     found = [wrapped(name, 0.42 * inches_of(width)) for name in names]
     return found, sum(max(0.21, 0.13 * lines_of([name]) + 0.05) for name in found)
+
+
+def shades(*colours: str) -> Any:  # noqa: ANN401 - a map of colours
+    """Return a map from colour to colour; grey where there is no number."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("shades", colours).with_extremes(bad=FAINT)

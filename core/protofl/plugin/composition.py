@@ -23,8 +23,8 @@ from protofl.plugin.baseline import Baseline
 from protofl.plugin.loss import Loss
 from protofl.plugin.members import Member, Term, bound_to, chosen_terms
 from protofl.plugin.watch import Watch
-from protofl.transit.codec import Codec, coding_of
-from protofl.transit.hooks import Around, Together
+from protofl.transit.encoding import Codec, coding_of
+from protofl.transit.merging import Around, Together
 from protofl.views.batch import Given
 from protofl.views.client import Client
 from protofl.views.run import Phase, RunInfo

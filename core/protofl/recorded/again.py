@@ -8,7 +8,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.folder.reading import Reading
-from protofl.folder.weights import Weights, read_weights
+from protofl.folder.result import Weights, read_weights
 from protofl.models.architecture import SplitModel
 from protofl.options.table import portable
 from protofl.options.written import options_in

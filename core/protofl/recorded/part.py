@@ -10,8 +10,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.folder.reading import FINISHED, Reading
-from protofl.folder.result import is_best, summarise
-from protofl.folder.weights import Weights
+from protofl.folder.result import Weights, is_best, summarise
 
 
 @dataclass(frozen=True)

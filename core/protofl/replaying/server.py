@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from protofl import functional
-from protofl.files.numbers import finite
+from protofl.files.tables import finite
 from protofl.machine.cores import compute_threads, deterministic_kernels
 from protofl.observing.observed import Features
 from protofl.plan.plan import Plan

@@ -8,9 +8,7 @@ from protofl.comparing.naming import data_name
 from protofl.comparing.standing import divergence, progress
 from protofl.machine.facts import recorded_facts
 from protofl.recorded.run import Run
-from protofl.reporting.parts import Fact
-from protofl.reporting.told import Told, own
-from protofl.reporting.words import (
+from protofl.reporting.numbers import (
     WIDE,
     amount,
     count,
@@ -23,6 +21,8 @@ from protofl.reporting.words import (
     spread,
     whole,
 )
+from protofl.reporting.parts import Fact
+from protofl.reporting.told import Told, own
 
 REASONS = {
     "skipped": "what they sent was refused",

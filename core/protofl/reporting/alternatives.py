@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from protofl.reporting.numbers import count, listed, number, percent, sentence
 from protofl.reporting.told import Moments
-from protofl.reporting.words import count, listed, number, percent, sentence
 
 Series = Mapping[int, Moments]
 """{round, from 0: a figure}."""

@@ -11,9 +11,9 @@ from protofl.errors import ProtoflError
 from protofl.options.declared import Config, VariantConfig, option_names
 from protofl.options.table import CHOOSING, OPTIONS, default_values
 from protofl.options.written import options_in
+from protofl.reporting.numbers import NONE, count, listed
 from protofl.reporting.parts import Section, Table
 from protofl.reporting.told import own
-from protofl.reporting.words import NONE, count, listed
 
 NO_OPTIONS = {"data_dir", "recipe"}
 """Entries that say where, or whence, and not what."""

@@ -1,14 +1,115 @@
-"""The numbers that pictures show, as tables below them."""
+"""Numbers as the page shows them: in sentences, and in the tables below pictures."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from protofl.comparing.trials import Figure, at
 from protofl.reporting.parts import Table
 from protofl.reporting.told import Moments, Told
-from protofl.reporting.words import NONE, number, spread, whole
+
+NONE = "–"
+"""What stands where there is no figure."""
+
+THIN, WIDE = "\u202f", "\u00a0"
+"""Between thousands, and before a unit: neither breaks a line."""
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share: ``93.1 %``."""
+    return NONE if share is None or not math.isfinite(share) else f"{100 * share:.{digits}f}{WIDE}%"
+
+
+def points(share: float, digits: int = 1) -> str:
+    """A difference of shares with its sign, in percentage points."""
+    if not math.isfinite(share):
+        return NONE
+    sign = "−" if round(100 * share, digits) < 0 else "+"
+    return f"{sign}{abs(100 * share):.{digits}f}"
+
+
+def spread(mean: float | None, std: float | None, digits: int = 1) -> str:
+    """A mean with its deviation: ``93.1 ± 0.4 %``; without one where there is none."""
+    if mean is None or std is None or not math.isfinite(mean + std):
+        return percent(mean, digits)
+    return f"{100 * mean:.{digits}f} ± {100 * std:.{digits}f}{WIDE}%"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number with so many digits that count, thousands apart."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    if float(value) == int(value) and abs(value) < 1e15:
+        return whole(value)
+    text = f"{value:.{digits}g}"
+    return text.replace("-", "−")
+
+
+def whole(value: float) -> str:
+    """A whole number, thousands apart."""
+    return f"{round(value):,}".replace(",", THIN).replace("-", "−")
+
+
+def amount(size: float) -> str:
+    """Bytes: ``8.6 MB``."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.3g}{WIDE}{unit}"
+    return count(round(size), "byte")
+
+
+def duration(seconds: float) -> str:
+    """A time: ``4.2 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 days 4 h``."""
+    if seconds < 10:
+        return f"{seconds:.2g}{WIDE}s"
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds}{WIDE}s"
+    minutes, rest = divmod(seconds, 60)
+    if minutes < 60:
+        return f"{minutes}{WIDE}min" + (f" {rest}{WIDE}s" if rest else "")
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours}{WIDE}h" + (f" {minutes}{WIDE}min" if minutes else "")
+    days, hours = divmod(hours, 24)
+    return f"{days} days" + (f" {hours}{WIDE}h" if hours else "")
+
+
+def count(how_many: int, noun: str) -> str:
+    """``1 client``, ``20 clients``."""
+    return f"{whole(how_many)} {noun}{'' if how_many == 1 else 's'}"
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """``a, b and c``; of many the first, and how many more."""
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def day(stamp: str) -> str:
+    """The day of a time as the record has it: ``22 November 2026``; nothing of what is none."""
+    try:
+        found = datetime.fromisoformat(stamp)
+    except ValueError:
+        return ""
+    return f"{found.day} {MONTHS[found.month - 1]} {found.year}"
+
+
+MONTHS = (
+    "January February March April May June July August September October November December".split()
+)
+
+
+def sentence(text: str) -> str:
+    """Text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]
+
 
 ROWS = 60
 """Rows of a picture's numbers at most; of more rounds every n-th and the last are told."""

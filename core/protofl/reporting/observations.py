@@ -10,9 +10,9 @@ import numpy as np
 from protofl.errors import TooLittle
 from protofl.reporting import alternatives
 from protofl.reporting.drawing import Drawings
+from protofl.reporting.numbers import count, listed, number
 from protofl.reporting.parts import Picture, Section
 from protofl.reporting.told import Moments, Told
-from protofl.reporting.words import count, listed, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from protofl.errors import UsageError
 from protofl.recorded.run import Run, load_run
 from protofl.reporting.drawing import Drawings
+from protofl.reporting.numbers import count, sentence, whole
 from protofl.reporting.parts import Fact, Page, Part, Picture, Section, Table
 from protofl.reporting.several import page_of_all
-from protofl.reporting.words import count, sentence, whole
 from protofl.studies.figures import unit_of, words_of
 from protofl.studies.pictures import figures_of
 from protofl.studies.texts import headings, lines_of
@@ -34,7 +34,10 @@ def page_of_study(result: StudyResult, drawings: Drawings, foot: str) -> Page:
     page.kicker = f"protofl · {result.study.name}"
     page.lead = sentence("; ".join(result.facts)) + "."
     page.state = "" if len(done) == len(cells) else f"{len(done)} of {len(cells)} cells"
-    page.facts = [*_facts(result, done), *(f for f in page.facts if f.label in ("Trials", "Time"))]
+    page.facts = [
+        *_study_facts(result, done),
+        *(f for f in page.facts if f.label in ("Trials", "Time")),
+    ]
     first = Section("Ours beside the published", [table_of(result), *_pictures(result, drawings)])
     first.parts += [f"{note}." for note in result.notes]
     page.sections.insert(0, first)
@@ -74,7 +77,7 @@ def _cell(entry: Entry) -> str:
     return "\n".join(filter(None, [ours or "·", *others]))
 
 
-def _facts(result: StudyResult, done: list[Entry]) -> list[Fact]:
+def _study_facts(result: StudyResult, done: list[Entry]) -> list[Fact]:
     """How far ours are from the published figures."""
     apart = [abs(e.difference) for e in done if e.difference is not None]
     cells = count(sum(e.state != "empty" for e in result.entries.values()), "cell")

@@ -14,11 +14,11 @@ from protofl.reporting.about import facts, notes, sentence, state, versions_tabl
 from protofl.reporting.choices import departures, options_section
 from protofl.reporting.commands import commands
 from protofl.reporting.drawing import Drawings
+from protofl.reporting.numbers import NONE, number, percent, whole
 from protofl.reporting.observations import observed_section
 from protofl.reporting.parts import Page, Part, Picture, Section, Table
 from protofl.reporting.pictures import Pictures
 from protofl.reporting.told import Told
-from protofl.reporting.words import NONE, number, percent, whole
 
 BESIDE = {
     "validation-accuracy": "Validation accuracy",

@@ -11,10 +11,20 @@ from protofl.comparing.groups import Group
 from protofl.comparing.trials import COSTS, Trial, figure_named
 from protofl.reporting import alternatives
 from protofl.reporting.drawing import Drawings
-from protofl.reporting.numbers import all_but_first, clients_table, reader, rounds_table
+from protofl.reporting.numbers import (
+    NONE,
+    all_but_first,
+    amount,
+    clients_table,
+    duration,
+    number,
+    percent,
+    reader,
+    rounds_table,
+    spread,
+)
 from protofl.reporting.parts import Picture, Table
 from protofl.reporting.told import Moments, Told
-from protofl.reporting.words import NONE, amount, duration, number, percent, spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawn

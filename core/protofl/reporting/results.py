@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from protofl.comparing import spread as over_clients
+from protofl.comparing import statistics as over_clients
 from protofl.comparing.compare import compare
 from protofl.comparing.standing import divergence
 from protofl.comparing.tables import sheets
 from protofl.errors import UsageError
 from protofl.reporting.alternatives import as_bars
 from protofl.reporting.drawing import Drawings
-from protofl.reporting.parts import Part, Picture, Section, Table
-from protofl.reporting.pictures import BANDS, Pictures
-from protofl.reporting.told import Told
-from protofl.reporting.words import (
+from protofl.reporting.numbers import (
     NONE,
     amount,
     count,
@@ -26,6 +23,9 @@ from protofl.reporting.words import (
     spread,
     whole,
 )
+from protofl.reporting.parts import Part, Picture, Section, Table
+from protofl.reporting.pictures import BANDS, Pictures
+from protofl.reporting.told import Told
 
 CURVES, BARS = 12, 40
 """Groups at most that are drawn as curves and as bars: of more those that are ahead at the end."""

@@ -14,12 +14,12 @@ from protofl.reporting.about import facts, notes, sentence, state
 from protofl.reporting.choices import departures, differences_table, options_section
 from protofl.reporting.commands import commands, shown
 from protofl.reporting.drawing import Drawings
+from protofl.reporting.numbers import count, day, duration, listed, points, spread, whole
 from protofl.reporting.one import costs
 from protofl.reporting.parts import Command, Fact, Page, Part, Section
 from protofl.reporting.pictures import Pictures
 from protofl.reporting.results import BARS, ahead, final_of, results
 from protofl.reporting.told import Moments, Told
-from protofl.reporting.words import count, day, duration, listed, points, spread, whole
 
 
 def page_of_all(runs: Sequence[Run], drawings: Drawings, foot: str) -> Page:

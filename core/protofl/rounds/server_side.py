@@ -12,7 +12,7 @@ import torch
 
 from protofl import functional
 from protofl.errors import naming
-from protofl.files.numbers import finite
+from protofl.files.tables import finite
 from protofl.gate.declared import Declared
 from protofl.gate.faults import expect_finite
 from protofl.gate.uploads import UploadGate

@@ -9,7 +9,7 @@ from typing import Any
 
 from protofl import functional
 from protofl.errors import naming
-from protofl.files.numbers import finite, short
+from protofl.files.tables import finite, short
 from protofl.hosts.jobs import EvaluateReply, TrainReply
 from protofl.wire.payload import Payload
 

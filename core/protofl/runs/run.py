@@ -15,8 +15,8 @@ from protofl.data.split import partition_record
 from protofl.dry_step.flops import count_flops
 from protofl.dry_step.step import dry_step
 from protofl.files.lock import alone
-from protofl.files.numbers import short
 from protofl.files.replacing import gone_afterwards, told_of_disk, write_json
+from protofl.files.tables import short
 from protofl.folder.failure import kept_in
 from protofl.folder.places import check_free, check_run, fresh_folder
 from protofl.folder.result import Result, is_best, recorded_accuracies, summarise

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from protofl.errors import ProtoflError, UsageError
-from protofl.files.folders import default_data_dir
+from protofl.files.replacing import default_data_dir
 from protofl.options.declared import Config, consents
 from protofl.options.table import build
 from protofl.plan.inputs import load_data

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from protofl.gate.decoding import Decoder
+from protofl.gate.contents import Decoder
 from protofl.gate.faults import Fault
 from protofl.hosts.jobs import Load, Save
 from protofl.plugin.composition import Composition
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
-from protofl.transit.codec import Codec
-from protofl.transit.forms import form_of
+from protofl.transit.encoding import Codec, form_of
 from protofl.views.client import Client
 from protofl.views.server import Server
 from protofl.wire.payload import Payload

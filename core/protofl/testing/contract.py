@@ -23,8 +23,7 @@ from unittest import SkipTest
 
 import torch
 
-from protofl.discovery.checks import check_class
-from protofl.discovery.kinds import spec_hooks
+from protofl.discovery.kinds import check_class, spec_hooks
 from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError, UsageError, last_place, own_place
 from protofl.options.declared import Config, VariantConfig, parse_config

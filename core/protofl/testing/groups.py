@@ -10,8 +10,7 @@ from torch import nn
 from protofl.data.spec import KINDS, SampleSpec
 from protofl.dry_step.step import dry_step
 from protofl.errors import UsageError
-from protofl.models.architecture import Architecture, SplitModel
-from protofl.models.unset import unset_model
+from protofl.models.architecture import Architecture, SplitModel, unset_model
 from protofl.plan.inputs import kinds_of
 from protofl.randomness import global_stream
 from protofl.testing import toy

@@ -12,7 +12,7 @@ from protofl import functional
 from protofl.data.batches import Samples
 from protofl.errors import MissingModule, RunFailure
 from protofl.models.architecture import Architecture, SplitModel
-from protofl.models.slots import ModuleSlot
+from protofl.models.modules import ModuleSlot
 from protofl.randomness import random_stream
 from protofl.views.batch import Batch, Output
 from protofl.views.records import ClientRecord, Features

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from protofl.errors import RunFailure
 from protofl.files.tensors import Packed, pack_state, unpack_state
 from protofl.views.records import ClientRecord, ServerRecord
-from protofl.wire.knowledge import Knowledge
-from protofl.wire.payload import Payload
+from protofl.wire.payload import Knowledge, Payload
 from protofl.wire.weights import load_weights, weight_views
 
 GATE = "(gate)"

@@ -16,11 +16,9 @@ from torch import Tensor, nn
 from protofl.data.batches import LEAST, Samples
 from protofl.data.generators import ImageSource
 from protofl.models.architecture import Architecture, SplitModel
-from protofl.models.restoring import restored
-from protofl.models.slots import ModuleSlot
+from protofl.models.modules import ModuleSlot, restored
 from protofl.views.seen import Record
-from protofl.wire.knowledge import Knowledge
-from protofl.wire.payload import Payload
+from protofl.wire.payload import Knowledge, Payload
 
 Features: TypeAlias = Callable[[Tensor], Tensor]
 """From samples B×… to features B×K′ in evaluation."""

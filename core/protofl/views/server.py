@@ -16,7 +16,7 @@ from protofl.randomness import random_stream
 from protofl.views.records import ServerRecord
 from protofl.views.run import Cards, ClientCard
 from protofl.views.seen import ConfigT, Recorded, Sizes
-from protofl.wire.knowledge import Knowledge
+from protofl.wire.payload import Knowledge
 
 
 class Server(Sizes[ConfigT], Recorded):

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-from protofl.comparing import spread
+from protofl.comparing import statistics
 from protofl.comparing.statistics import holm, interval, least_p, mann_whitney, wilcoxon
 
 
@@ -136,10 +136,10 @@ def test_spreads_over_clients():
     for count in (1, 7, 10, 11, 40):
         own = draws.uniform(0, 1, count).tolist()
         pairs = sum(abs(a - b) for a in own for b in own)
-        assert spread.gini(own) == pytest.approx(pairs / (2 * count**2 * np.mean(own)))
+        assert statistics.gini(own) == pytest.approx(pairs / (2 * count**2 * np.mean(own)))
         lowest = sorted(own)[: -(-count // 10)]
-        assert spread.lowest_decile(own) == pytest.approx(sum(lowest) / len(lowest))
-        assert spread.worst(own) == min(own)
-        assert spread.deviation(own) == pytest.approx(np.std(own))
-    assert spread.gini([0, 0]) == 0 and spread.gini([0, 0, 0, 1]) == pytest.approx(0.75)
-    assert math.isnan(spread.gini([])) and math.isnan(spread.worst([]))
+        assert statistics.lowest_decile(own) == pytest.approx(sum(lowest) / len(lowest))
+        assert statistics.worst(own) == min(own)
+        assert statistics.deviation(own) == pytest.approx(np.std(own))
+    assert statistics.gini([0, 0]) == 0 and statistics.gini([0, 0, 0, 1]) == pytest.approx(0.75)
+    assert math.isnan(statistics.gini([])) and math.isnan(statistics.worst([]))

@@ -7,7 +7,7 @@ import protofl as pf
 import pytest
 import torch
 from protofl.data.split import Split, partition_record
-from protofl.data.validation import with_validation
+from protofl.data.subset import with_validation
 
 
 def split_of(counts):

@@ -6,7 +6,7 @@ import protofl as pf
 import pytest
 import torch
 from engine_toys import make_plan
-from protofl.discovery.checks import check_class
+from protofl.discovery.kinds import check_class
 from protofl.hosts import groups as together
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import DROPOUT, RESIDUAL, Run, assert_equal_runs

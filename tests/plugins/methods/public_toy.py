@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import protofl as pf
 import torch
 from protofl.views.server import Server
-from protofl.wire.knowledge import Knowledge
+from protofl.wire.payload import Knowledge
 from torch import nn
 from toy_federation import Toy
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import protofl as pf
 import pytest
 import torch
-from protofl.gate.decoding import Decoder
+from protofl.gate.contents import Decoder
 from protofl.testing import toy as toyfed
-from protofl.transit.forms import form_of
+from protofl.transit.encoding import form_of
 from protofl.views.client import Client
 from protofl.views.server import Server
 from protofl.wire.payload import Payload
