@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from protofl.batch import events
+from protofl.formatting import count, shortened
 
 from protofl_cli import render
 from protofl_cli.tables import clock, shown_path
@@ -106,8 +107,11 @@ class BatchScreen:
             case events.Ended():
                 self._take_end(event.outcome)
             case events.Ending():
-                runs = f"{event.runs} run{'s'[: event.runs != 1]}"
-                self.say(f"ending {runs} behind what is saved; ^C once more kills them", "yellow")
+                self.say(
+                    f"ending {count(event.runs, 'run')} behind what is saved; "
+                    "^C once more kills them",
+                    "yellow",
+                )
         self._draw()
 
     # --- events ---------------------------------------------------------------------------------
@@ -120,7 +124,7 @@ class BatchScreen:
         self._bars.show(ALL, "dry steps", f"{done}/{of} runs", done / of)
         if done == of and self.total >= of:
             there = f", {self._there} of them there already" if self._there else ""
-            self._bars.line(f"tried {of} run{'s'[: of != 1]}{there}")
+            self._bars.line(f"tried {count(of, 'run')}{there}")
 
     @staticmethod
     def _weight(tried: Tried) -> float:
@@ -172,7 +176,7 @@ class BatchScreen:
         if self.quiet or not self._bars.live or self._began is None:
             return
         for wanted, going in self._going.items():
-            name = wanted.name if len(wanted.name) <= LONGEST else f"{wanted.name[: LONGEST - 1]}…"
+            name = shortened(wanted.name, LONGEST)
             self._bars.show(str(id(wanted)), name, _status(going), going.share)
         left = self._time_left()
         words = [f"{self._done}/{self.total} runs", f"{len(self.failed)} failed"]
@@ -212,7 +216,7 @@ def _told(outcome: Outcome, going: _Going | None) -> str:
         return f"failed: {outcome.error.what}"
     words: str = "is there already" if outcome.reused else outcome.state
     if outcome.state == "stopped" and going is not None:
-        words = f"stopped after {going.done} round{'s'[: going.done != 1]}"
+        words = f"stopped after {count(going.done, 'round')}"
     if going is not None and going.best is not None:
         words += f", best accuracy {going.best:.1%}"
         words += f", {clock(time.monotonic() - going.began, exact=True)}"

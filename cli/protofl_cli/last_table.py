@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from protofl_cli.tables import bytes_text, count
+from protofl.formatting import count, size_text
 
 if TYPE_CHECKING:
     from protofl.folder.result import Result
@@ -101,7 +101,7 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
     for way in ("upload", "download"):
         floats = statistics.mean(r[f"{way}_floats"] for r in usual)
         size = statistics.mean(r[f"{way}_bytes"] for r in usual)
-        amount = f"{floats:,.0f} floats, {bytes_text(size)}" if size else "nothing"
+        amount = f"{floats:,.0f} floats, {size_text(size)}" if size else "nothing"
         rows.append((f"{way} a round", amount))
     stages = [k for k in record[-1]["seconds"] if k != "total"]
     total = statistics.mean(r["seconds"]["total"] for r in record)

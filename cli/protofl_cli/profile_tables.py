@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from protofl.formatting import count, shortened
+
 Row = tuple[str, ...]
 
 STAGES = ("setup", "train", "prototypes", "payload", "evaluate", "checkpoint")
@@ -27,10 +29,7 @@ def headline(profile: dict[str, Any]) -> str:
     """What the shares are shares of."""
     rounds, workers = profile["rounds"], profile["workers"]
     several = f"{workers} workers × " if workers > 1 else ""
-    return (
-        f"Where the time went: {rounds} round{'s'[: rounds != 1]}, "
-        f"{several}{profile['seconds']:.2f} s"
-    )
+    return f"Where the time went: {count(rounds, 'round')}, {several}{profile['seconds']:.2f} s"
 
 
 def stage_rows(profile: dict[str, Any]) -> list[Row]:
@@ -77,7 +76,12 @@ def architecture_rows(profile: dict[str, Any]) -> list[Row]:
 def operator_rows(operators: list[dict[str, Any]]) -> list[Row]:
     """Operators by their own time."""
     rows: list[Row] = [
-        (_short(o["name"]), f"{o['share']:.1%}", f"{o['seconds']:.2f}", f"{o['sampled_calls']:,}")
+        (
+            shortened(o["name"], 60),
+            f"{o['share']:.1%}",
+            f"{o['seconds']:.2f}",
+            f"{o['sampled_calls']:,}",
+        )
         for o in operators[:SHOWN]
     ]
     rest = operators[SHOWN:]
@@ -91,7 +95,3 @@ def operator_rows(operators: list[dict[str, Any]]) -> list[Row]:
 def _row(name: str, seconds: float, whole: float) -> Row:
     share = seconds / whole if whole else 0.0
     return (name, f"{seconds:.3f}" if seconds < 1 else f"{seconds:.2f}", f"{share:.1%}")
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 60 else f"{name[:59]}…"

@@ -8,8 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from protofl.formatting import size_text
+
 from protofl_cli import render
-from protofl_cli.tables import bytes_text, clock
+from protofl_cli.tables import clock
 
 if TYPE_CHECKING:
     from protofl.recorded.following import Seen
@@ -54,7 +56,7 @@ def _cells(run: Seen, folder: Path, width: int = CURVE) -> list[str]:
         f"{run.curve[-1]:.1%}" if run.curve else "",
         f"{max(run.curve):.1%}" if run.curve else "",
         "" if run.left is None else clock(run.left),
-        bytes_text(run.megabytes * 1e6) if run.megabytes else "",
+        size_text(run.megabytes * 1e6) if run.megabytes else "",
         str(run.absent or ""),
     ]
 

@@ -6,8 +6,10 @@ import shlex
 import statistics
 from typing import TYPE_CHECKING, Any
 
+from protofl.formatting import shape_text, size_text
+
 from protofl_cli.options import value_text
-from protofl_cli.tables import bytes_text, clock, shown_path
+from protofl_cli.tables import clock, shown_path
 
 if TYPE_CHECKING:
     from protofl.recorded.run import Run
@@ -74,7 +76,7 @@ def _plugin(plugin: dict[str, str]) -> str:
 
 def _data_rows(run: Run) -> list[tuple[str, str]]:
     config, about = run.config, run.config.get("data", {})
-    shape = "×".join(map(str, about.get("shape", ())))
+    shape = shape_text(about.get("shape", ()))
     words = f"{about.get('samples', 0):,} of {shape}, {about.get('classes', '?')} classes"
     rows = [("data", f"{config['dataset']}: {words}")]
     if run.has_split:
@@ -97,7 +99,7 @@ def _cost_rows(run: Run) -> list[tuple[str, str]]:
     for way in ("upload", "download"):
         floats = statistics.mean(row[f"{way}_floats"] for row in rows)
         size = statistics.mean(row[f"{way}_bytes"] for row in rows)
-        amount = f"{floats:,.0f} floats, {bytes_text(size)}" if size else "nothing"
+        amount = f"{floats:,.0f} floats, {size_text(size)}" if size else "nothing"
         found.append((f"{way} a round", amount))
     whole = [row["seconds"]["total"] for row in run.rows]
     found.append(("time", f"{statistics.mean(whole):.2f} s a round, {clock(sum(whole))} in all"))

@@ -8,6 +8,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from protofl.formatting import count
 from protofl.rounds import events
 
 from protofl_cli import render
@@ -150,8 +151,7 @@ class Screen:
             render.text(f"  note: {note}", "yellow")
         render.text()
         if folder.commit is not None and len(folder.rows) < s.trials * s.rounds:
-            count = len(folder.rows)
-            render.text(f"Continuing behind {count} finished round{'s' if count > 1 else ''}.")
+            render.text(f"Continuing behind {count(len(folder.rows), 'finished round')}.")
 
     def _dry_step(self) -> None:
         words = "two short rounds of two clients, before the first"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from protofl.formatting import count
+
 from protofl_cli import render
 from protofl_cli.tables import clock, shown_path
 
@@ -13,10 +15,6 @@ if TYPE_CHECKING:
     from protofl.batch.wanted import Tried
     from protofl.sweeps.results import PointResult, SweepResult
     from protofl.sweeps.sweep import Sweep
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _name(sweep: Sweep) -> str:
@@ -33,10 +31,10 @@ def show_head(sweep: Sweep, folder: Path) -> None:
     over = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
     render.heading(f"sweep: {_name(sweep)}")
     rows = [(axis.key, axis.text.replace(",", ", ").replace("..", " … ")) for axis in sweep.axes]
-    how = f"search by TPE, {_count(sweep.budget, 'point')}" if sweep.search else ""
-    points = how or _count(sweep.points, "point")
+    how = f"search by TPE, {count(sweep.budget, 'point')}" if sweep.search else ""
+    points = how or count(sweep.points, "point")
     rows += [
-        ("runs", f"{points}, {over}: {_count(sweep.points * sweep.trials, 'run')}"),
+        ("runs", f"{points}, {over}: {count(sweep.points * sweep.trials, 'run')}"),
         ("runs' folder", shown_path(sweep.runs)),
         ("sweep's folder", shown_path(folder)),
     ]
@@ -105,19 +103,19 @@ def show_plan(sweep: Sweep, tried: Sequence[Tried], at_once: int | None) -> None
     ]
     columns = ["run", "rounds", "mini-batches", "done", "core time"]
     render.table(columns, shown, right=columns[1:3] + columns[4:])
-    count, runs = len(tried), sweep.points * sweep.trials
+    tries, runs = len(tried), sweep.points * sweep.trials
     seconds = sum(one.seconds or 0.0 for one in tried)
     steps = sum(one.steps for one in tried)
     rows = []
     if sweep.search:
-        rows.append(("search", f"{count} runs at the ends of its ranges stand for {runs}"))
-        seconds, steps = seconds * runs / count, steps * runs // count
+        rows.append(("search", f"{tries} runs at the ends of its ranges stand for {runs}"))
+        seconds, steps = seconds * runs / tries, steps * runs // tries
     todo = runs - (0 if sweep.search else sum(one.finished for one in tried))
     on_gpu = any(one.device != "cpu" for one in tried)
     most, hosts = shared([one.wanted.request for one in tried][:todo], at_once, on_gpu=on_gpu)
     rows += [
         ("runs", f"{runs:,}, {todo:,} to do; {steps:,} mini-batches in all"),
-        ("at once", f"{_count(most, 'run')}" + f", each with {hosts} hosts" * (hosts > 1)),
+        ("at once", f"{count(most, 'run')}" + f", each with {hosts} hosts" * (hosts > 1)),
         ("estimate", f"{_hours(seconds / (most * max(1, hosts)))}, by a measured step of each"),
     ]
     render.pairs(rows)

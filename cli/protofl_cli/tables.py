@@ -8,6 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from protofl.formatting import count
+
 from protofl_cli.options import value_text
 
 if TYPE_CHECKING:
@@ -187,19 +189,6 @@ def _numbers(clients: list[int]) -> str:
     """The first ten clients' numbers."""
     more = f" and {len(clients) - 10:,} more" if len(clients) > 10 else ""
     return f"in the first trial {', '.join(map(str, clients[:10]))}{more}"
-
-
-def count(number: int, noun: str) -> str:
-    """``1 round``, ``3 rounds``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def bytes_text(size: float) -> str:
-    """``1.2 MB``, three digits and a unit."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size:.0f} bytes"
 
 
 def clock(seconds: float, *, exact: bool = False) -> str:

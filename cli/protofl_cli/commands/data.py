@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from protofl.formatting import shape_text, size_text
 
 from protofl_cli import render
 from protofl_cli.options import Block, DataDir, Debug
@@ -123,13 +124,13 @@ def _key(name: str, plugin: type, folder: Path) -> str:
 def _about(entry: CacheEntry) -> tuple[str, str, str, str]:
     if entry.problem:
         return "unusable", "", "", ""
-    size = f"{entry.bytes / 1e6:.1f} MB"
+    size = size_text(entry.bytes)
     return size, f"{entry.samples:,}", str(entry.classes), _short(entry.sample)
 
 
 def _short(sample: SampleSpec | None) -> str:
     """``image 3×32×32``, ``table 13``."""
-    return f"{sample.kind} {'×'.join(map(str, sample.shape))}" if sample else ""
+    return f"{sample.kind} {shape_text(sample.shape)}" if sample else ""
 
 
 def _summary(plugin: type) -> str:

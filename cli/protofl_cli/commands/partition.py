@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from protofl.formatting import shortened
 
 from protofl_cli import render
 from protofl_cli.options import Block, DataDir, Debug, plugin_options
@@ -209,7 +210,7 @@ def _whole_table(data: Dataset, train: Tensor, test: Tensor) -> None:
     rows += _rest(len(counts), data.num_classes + 4)
     total = [f"{n:,}" for n in counts.sum(0).tolist()]
     rows.append(["all", *total, *(f"{int(t.sum()):,}" for t in (counts, train, test))])
-    names = [_short(name) for name in data.classes]
+    names = [shortened(name, 14) for name in data.classes]
     columns = ["client", *names, "samples", "train", "test"]
     render.table(columns, rows, right=columns[1:], keep=columns)
 
@@ -220,7 +221,9 @@ def _short_table(data: Dataset, train: Tensor, test: Tensor) -> None:
     for client in range(min(len(counts), LONG)):
         order = counts[client].argsort(descending=True, stable=True).tolist()
         present = [c for c in order if counts[client, c]]
-        largest = [f"{_short(data.classes[c])}: {int(counts[client, c]):,}" for c in present[:5]]
+        largest = [
+            f"{shortened(data.classes[c], 14)}: {int(counts[client, c]):,}" for c in present[:5]
+        ]
         if len(present) > 5:
             largest.append(f"{len(present) - 5} more")
         sums = [f"{int(t[client].sum()):,}" for t in (counts, train, test)]
@@ -234,10 +237,6 @@ def _short_table(data: Dataset, train: Tensor, test: Tensor) -> None:
 
 def _rest(clients: int, columns: int) -> list[list[str]]:
     return [["…"] * columns] if clients > LONG else []
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 14 else name[:13] + "…"
 
 
 def _figures(split: Split, train: Tensor, test: Tensor, classes: int) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from protofl.formatting import count
 
 from protofl_cli import render
 from protofl_cli.options import Debug
@@ -105,7 +106,7 @@ def replay(
 
 def _show(found: Replay) -> None:
     every, many = [found.own, *found.others], len(found.own.rounds)
-    said = f"{many} round{'s'[: many > 1]}" + f" of trial {found.trial}" * bool(found.trial)
+    said = count(many, "round") + f" of trial {found.trial}" * bool(found.trial)
     render.heading(str(found.run), f"the server's half again, {said}, no client trained")
     render.pairs([("own options", found.differs or _compared(found))])
     for note in found.notes:
@@ -139,7 +140,7 @@ def _show(found: Replay) -> None:
 def _compared(found: Replay) -> str:
     """What says that a replay is what the run was."""
     figures, weights = found.compared
-    parts = [f"figures of {figures} round{'s'[: figures > 1]}"] * bool(figures)
+    parts = [f"figures of {count(figures, 'round')}"] * bool(figures)
     parts += [f"the knowledge kept of {weights}"] * bool(weights)
     if not parts:
         return "the run has kept nothing with which they could be compared"

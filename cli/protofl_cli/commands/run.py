@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from protofl.formatting import count
 
 from protofl_cli.interrupts import interrupted, put_off
 from protofl_cli.options import Debug
@@ -162,7 +163,6 @@ def _to_continue(folder: RunFolder | None, otherwise: str = "") -> str:
     saved = "no finished round was saved"
     if folder.commit:
         trial = f" of trial {folder.commit.trial}" if folder.commit.trial else ""
-        count = folder.commit.round + 1
-        saved = f"{count} finished round{'s'[: count > 1]}{trial} {'is' if count == 1 else 'are'}"
-        saved += " saved"
+        done = folder.commit.round + 1
+        saved = f"{count(done, 'finished round')}{trial} {'is' if done == 1 else 'are'} saved"
     return f"{saved}; continue with: protofl run --resume --out {shown_path(folder.path)}"

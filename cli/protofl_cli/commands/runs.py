@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from protofl.formatting import count, size_text
 
 from protofl_cli import render
 from protofl_cli.options import Debug
@@ -105,7 +106,7 @@ def list_runs(
         render.text(said if len(rows) == 1 else f"all: {said}", "dim")
     if dropped:
         render.text(f"no room for {', '.join(dropped)}: widen the terminal, or --json", "dim")
-    words = f"{len(found):,} run{'s' if len(found) > 1 else ''} in {folder}"
+    words = f"{count(len(found), 'run')} in {folder}"
     render.line(f"{words}; all about one: protofl runs show IDENTITY", "dim")
 
 
@@ -213,7 +214,7 @@ def remove_runs(
                 do="say it with --force",
             )
         for path, size in zip(folders, sizes, strict=True):
-            render.line(f"{path}  {size / 1e6:,.1f} MB")
+            render.line(f"{path}  {size_text(size)}")
         typer.confirm(
             f"Remove {'it' if len(folders) == 1 else f'these {len(folders)} runs'}?", abort=True
         )

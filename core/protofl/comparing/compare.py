@@ -18,6 +18,7 @@ from protofl.comparing.selection import WHEN, Reading, reading
 from protofl.comparing.standing import diverged
 from protofl.comparing.trials import Trial
 from protofl.errors import UsageError, unknown
+from protofl.formatting import count
 
 FURTHER = (
     *("worst", "decile", "std", "gini", "macro-f1", "balanced-accuracy", "server-accuracy"),
@@ -242,8 +243,7 @@ def _explained(
         bound = statistics.least_p(least)
         notes.append(
             "p: Wilcoxon's signed-rank test over pairs of one seed and split, two-sided, exact"
-            + f"; with {least} pair{'s' * (least > 1)} it can't be below {bound:.3g}"
-            * (bound > 0.01)
+            + f"; with {count(least, 'pair')} it can't be below {bound:.3g}" * (bound > 0.01)
         )
     else:
         notes.append("p: Mann-Whitney U test of unpaired samples, two-sided")

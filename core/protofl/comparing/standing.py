@@ -7,6 +7,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.folder.reading import FINISHED
+from protofl.formatting import count
 from protofl.recorded.run import Run
 
 
@@ -15,7 +16,7 @@ def progress(run: Run) -> str:
     if (state := run.state) == FINISHED:
         return ""
     asked = run.config["rounds"] * run.config["trials"]
-    return f"{state}: {run.rounds_done:,} of {asked:,} round{'s' * (asked != 1)}"
+    return f"{state}: {run.rounds_done:,} of {count(asked, 'round')}"
 
 
 def divergence(run: Run) -> str:

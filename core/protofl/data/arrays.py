@@ -11,6 +11,7 @@ from protofl.data.dataset import Dataset
 from protofl.data.labels import checked_labels, numbered, odd_classes
 from protofl.data.spec import KINDS, PLURAL, Kind
 from protofl.errors import UsageError
+from protofl.formatting import shape_text
 
 __all__ = ["dataset_from_arrays"]
 
@@ -69,7 +70,7 @@ def dataset_from_arrays(
     _check_options(kind, vocabulary, padding, standardise)
     samples = _joined(filled, kind)
     if not samples.size:
-        shape = "×".join(map(str, samples.shape))
+        shape = shape_text(samples.shape)
         raise UsageError(f"{filled[0][1]}: {PLURAL[kind]} without content, {shape}")
     y, names = numbered(labels, [source for *_, source in parts], classes)
     num_train = len(y) if num_train is None else num_train
@@ -130,8 +131,8 @@ def _joined(filled: Sequence[_Part], kind: Kind) -> np.ndarray:
         _check_type(x, source, kind)
         if x.shape[1:] != first.shape[1:] or (x.dtype == np.uint8) != (first.dtype == np.uint8):
             raise UsageError(
-                f"{source}: {PLURAL[kind]} are {_size(x)} {x.dtype}",
-                f"{first_source}: {_size(first)} {first.dtype}",
+                f"{source}: {PLURAL[kind]} are {shape_text(x.shape[1:])} {x.dtype}",
+                f"{first_source}: {shape_text(first.shape[1:])} {first.dtype}",
                 f"bring all {PLURAL[kind]} to one shape and one type",
             )
     dtype: type[np.generic] = np.int64 if kind == "tokens" else np.float32
@@ -199,7 +200,7 @@ def _layout(x: np.ndarray, source: str, kind: Kind) -> _Layout:
         "tokens": "N×length",
     }
     raise UsageError(
-        f"{source}: {PLURAL[kind]} of the shape {_shape(x)}",
+        f"{source}: {PLURAL[kind]} of the shape {shape_text(x.shape) or '()'}",
         f"possible: {possible[kind]}",
         "reshape them",
     )
@@ -217,19 +218,11 @@ def _image_layout(x: np.ndarray, source: str) -> _Layout:
         if channels < min(height, width):
             return lambda a: a
     raise UsageError(
-        f"{source}: images of the shape {_shape(x)}",
+        f"{source}: images of the shape {shape_text(x.shape) or '()'}",
         "possible: N×H×W, N×H×W×C with C 1 or 3, or N×C×H×W",
         "reshape them"
         + (", or say that they are none: kind=table, tokens or series" if x.ndim == 2 else ""),
     )
-
-
-def _shape(x: np.ndarray) -> str:
-    return "×".join(map(str, x.shape)) or "()"
-
-
-def _size(x: np.ndarray) -> str:
-    return "×".join(map(str, x.shape[1:]))
 
 
 # --- values -------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from protofl.data.npz import read_npz
 from protofl.data.spec import SampleSpec
 from protofl.errors import ProtoflError, UsageError
 from protofl.files.lock import exclusive
+from protofl.formatting import size_text
 
 __all__ = ["CacheEntry", "cache_file", "entries", "files_key", "import_npz", "load", "to_stderr"]
 
@@ -258,7 +259,7 @@ def _store(path: Path, data: Dataset) -> Dataset:
     except (OSError, SafetensorError) as error:
         size = sum(t.numel() * t.element_size() for t in tensors.values())
         raise UsageError(
-            f"can't write {path} ({size / 1e6:.0f} MB): {error}",
+            f"can't write {path} ({size_text(size)}): {error}",
             do="make room, or give another folder with --data-dir",
         ) from error
     finally:

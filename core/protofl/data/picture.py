@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from protofl.formatting import shortened
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
@@ -47,7 +49,7 @@ def split_figure(counts: npt.NDArray[np.int64] | Tensor, classes: list[str], tit
 
     table = np.asarray(counts)
     num_clients, num_classes = table.shape
-    names = [name if len(name) <= 18 else name[:17] + "…" for name in classes]
+    names = [shortened(name, 18) for name in classes]
     largest = int(table.max(initial=0))
 
     # Everything is laid out in inches, so that cells stay square up to 100 clients × 200 classes;

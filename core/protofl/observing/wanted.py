@@ -13,6 +13,7 @@ from torch import Tensor
 
 from protofl.errors import UsageError
 from protofl.files.tensors import SIZES
+from protofl.formatting import size_text
 from protofl.gate.declared import Declared
 from protofl.gate.specs import Known, Spec, known_key
 from protofl.plan.plan import Plan
@@ -70,17 +71,17 @@ def announce(plan: Plan, learned: Mapping[str, Any], note: Callable[[str], None]
     if not sizes:
         return
     unknown = [what for what, size in sizes.items() if size is None]
-    parts = ", ".join(f"{what} {_megabytes(size)}" for what, size in sizes.items() if size)
+    parts = ", ".join(f"{what} {size_text(size)}" for what, size in sizes.items() if size)
     total, limit = sum(size or 0 for size in sizes.values()), plan.settings.observe_limit
     if total > limit * 1e6:
         raise UsageError(
-            f"what is to be observed will take about {_megabytes(total)} ({parts}), and "
+            f"what is to be observed will take about {size_text(total)} ({parts}), and "
             f"--observe-limit is {limit:g} MB",
             "a run keeps it in its folder",
             f"raise it (--observe-limit {_rounded_up(total)}), or {_less(sizes)}",
         )
     if parts:
-        note(f"what is observed will take about {_megabytes(total)} in the run's folder ({parts})")
+        note(f"what is observed will take about {size_text(total)} in the run's folder ({parts})")
     for what in unknown:
         note(f"how much {what} will take is not known in advance; {limit:g} MB at most")
 
@@ -181,14 +182,6 @@ def _less(sizes: Mapping[str, int | None]) -> str:
         "uploads": "leave --record-uploads out, or record fewer rounds",
         "features": "observe fewer rounds (--observe-every) or samples (--observe-samples)",
     }.get(max(sizes, key=lambda what: sizes[what] or 0), "observe fewer rounds (--observe-every)")
-
-
-def _megabytes(size: int | None) -> str:
-    """``34 MB``, ``3.4 MB``, ``340 kB``."""
-    number = (size or 0) / 1e6
-    if number < 1:
-        return f"{number * 1e3:.0f} kB"
-    return f"{number:.1f} MB" if number < 10 else f"{number:,.0f} MB"
 
 
 def _rounded_up(size: int) -> int:

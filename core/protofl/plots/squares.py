@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from protofl.comparing.groups import runs_in
 from protofl.errors import TooLittle, UsageError, unknown
+from protofl.formatting import shortened
 from protofl.plots.observations import observed_of
 from protofl.plots.style import (
     COLOURS,
@@ -104,7 +105,7 @@ def matrix(
                 column, row, f"{share:.0f}", ha="center", va="center_baseline",
                 **{**words(font, size), "color": GROUND if share > 55 else INK},
             )  # fmt: skip
-    short = [name if len(name) <= 14 else name[:13] + "…" for name in names]
+    short = [shortened(name, 14) for name in names]
     every = max(1, int(np.ceil(SMALL * 1.25 / cell)))
     places = range(0, count, every)
     shown = [short[place] for place in places]

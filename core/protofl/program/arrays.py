@@ -23,6 +23,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 from protofl.data.arrays import dataset_from_arrays
 from protofl.data.dataset import Dataset
 from protofl.errors import UsageError
+from protofl.formatting import count, shape_text
 from protofl.hookspecs.markers import hookimpl
 from protofl.options.declared import Config, Field
 
@@ -189,9 +190,7 @@ def _parts_of(given: Any) -> tuple[list[_Part], Sequence[Any] | None]:  # noqa: 
         if all(np.ndim(_array(y, "labels")) == 1 for _, y in given):
             given = (*given[0], *given[1])
     if len(given) not in (2, 4):
-        raise UsageError(
-            f"dataset: {len(given)} value{'s' if len(given) != 1 else ''}", f"possible: {_FORMS}"
-        )
+        raise UsageError(f"dataset: {count(len(given), 'value')}", f"possible: {_FORMS}")
     arrays = [_array(value, name) for value, name in zip(given, _KEYS, strict=False)]
     found = [(arrays[0], arrays[1], "x_train, y_train")]
     return found + [(*arrays[2:], "x_test, y_test")] * (len(arrays) == 4), classes  # type: ignore[list-item]
@@ -234,8 +233,8 @@ def _collected(data: TorchDataset[Any], name: str) -> _Part:
         x, y = _array(pair[0], f"sample {row} of {name}"), _array(pair[1], f"label {row} of {name}")
         if samples and x.shape != samples[0].shape:
             raise UsageError(
-                f"dataset: sample {row} of {name} is {_size(x)}, and the first is "
-                f"{_size(samples[0])}",
+                f"dataset: sample {row} of {name} has the shape [{shape_text(x.shape)}], and the "
+                f"first has [{shape_text(samples[0].shape)}]",
                 do="bring all samples to one shape (a transform does it)",
             )
         samples.append(x)
@@ -243,10 +242,6 @@ def _collected(data: TorchDataset[Any], name: str) -> _Part:
     if not samples:
         raise UsageError(f"dataset: {name} holds no samples")
     return np.stack(samples), np.stack(labels), name
-
-
-def _size(x: np.ndarray) -> str:
-    return "×".join(map(str, x.shape)) or "a number"
 
 
 def _pieces(part: _Part) -> list[bytes | memoryview]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from protofl.comparing.naming import data_name
 from protofl.comparing.standing import divergence, progress
+from protofl.formatting import shape_text
 from protofl.machine.facts import recorded_facts
 from protofl.recorded.run import Run
 from protofl.reporting.numbers import (
@@ -187,7 +188,7 @@ def versions_table(run: Run) -> list[tuple[str, str]]:
     ]
     data = c.get("data", {})
     if data:
-        shape = " × ".join(str(n) for n in data.get("shape", ()))
+        shape = shape_text(data.get("shape", ()))
         rows.append(("data", f"{number(data['samples'])} samples of {shape}"))
         rows.append(("data, SHA-256", str(data["digest"])))
     return [*rows, ("device", str(c["device"])), ("engine", str(c["engine"]))]

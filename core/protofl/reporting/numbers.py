@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from protofl import formatting
 from protofl.comparing.trials import Figure, at
+from protofl.formatting import size_text
 from protofl.reporting.parts import Table
 from protofl.reporting.told import Moments, Told
 
@@ -55,10 +57,7 @@ def whole(value: float) -> str:
 
 def amount(size: float) -> str:
     """Bytes: ``8.6 MB``."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.3g}{WIDE}{unit}"
-    return count(round(size), "byte")
+    return size_text(size).replace(" ", WIDE)
 
 
 def duration(seconds: float) -> str:
@@ -80,7 +79,7 @@ def duration(seconds: float) -> str:
 
 def count(how_many: int, noun: str) -> str:
     """``1 client``, ``20 clients``."""
-    return f"{whole(how_many)} {noun}{'' if how_many == 1 else 's'}"
+    return formatting.count(how_many, noun).replace(",", THIN)
 
 
 def listed(names: Sequence[str], most: int = 6) -> str:
@@ -98,12 +97,7 @@ def day(stamp: str) -> str:
         found = datetime.fromisoformat(stamp)
     except ValueError:
         return ""
-    return f"{found.day} {MONTHS[found.month - 1]} {found.year}"
-
-
-MONTHS = (
-    "January February March April May June July August September October November December".split()
-)
+    return f"{found.day} {found:%B %Y}"
 
 
 def sentence(text: str) -> str:

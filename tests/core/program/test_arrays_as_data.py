@@ -134,7 +134,7 @@ class Single(Pairs):
             "label 2 at row 1, but there are 2",
         ),
         (Stream(), "the training part is Stream, which has no length"),
-        (Uneven(X, Y), "sample 1 of the training part is 4, and the first is 3"),
+        (Uneven(X, Y), "sample 1 of the training part has the shape [4]"),
         (Single(X, Y), "row 0 of the training part is ndarray, not a pair (x, y)"),
         ((TensorDataset(torch.zeros(0, 2), torch.zeros(0)),), "the training part: no images"),
         (

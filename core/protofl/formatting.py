@@ -1,0 +1,28 @@
+"""Numbers, sizes and names as text for users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return ``1 round``, ``3 rounds``, ``1,200 rounds``."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def size_text(size: float) -> str:
+    """Return bytes with three digits and a unit: ``1.2 MB``."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return count(round(size), "byte")
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """Return ``3×32×32``."""
+    return "×".join(map(str, shape))
+
+
+def shortened(text: str, length: int) -> str:
+    """Return a text, cut to a length if it is longer."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
