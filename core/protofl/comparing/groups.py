@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from protofl.comparing.naming import labels_of
-from protofl.comparing.options import flat, options_of, place, treatment
+from protofl.comparing.options import options_of, place, treatment
 from protofl.comparing.trials import Trial, trials_of
 from protofl.errors import UsageError
 from protofl.files.checked import read_json
+from protofl.files.tables import flat
 from protofl.folder.reading import runs_below
 from protofl.folder.result import Result
 from protofl.options.table import EXTENT
@@ -161,7 +162,7 @@ def without_copies(groups: Iterable[Group], notes: list[str]) -> list[Group]:
 def _key(run: Run, by: Sequence[str]) -> dict[str, Any]:
     if not by:
         return treatment(run)
-    known, whole = options_of(run), dict(flat(run.config))
+    known, whole = options_of(run), flat(run.config)
     found: dict[str, Any] = {}
     for name in by:
         ends = [key for key in known if key.endswith(f".{name}")]

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from protofl.comparing.options import flat, setting
+from protofl.comparing.options import setting
+from protofl.files.tables import flat
 from protofl.options.table import default_values
 from protofl.recorded.run import Run
 
@@ -25,7 +26,7 @@ def data_name(config: Mapping[str, Any]) -> str:
 
 def said(run: Run, key: str) -> str:
     """An option's value, as it is or would be recorded, in a word or two."""
-    value = {**dict(flat(default_values())), **dict(flat(run.config))}.get(key)
+    value = {**flat(default_values()), **flat(run.config)}.get(key)
     if key == "dataset":
         return data_name(run.config)
     if key.startswith("data."):

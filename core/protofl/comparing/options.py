@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from typing import Any
 
+from protofl.files.tables import flat
 from protofl.options.option import Affects
 from protofl.options.table import CHOOSING, OPTIONS, default_values
 from protofl.recorded.run import Run
@@ -23,7 +23,7 @@ def setting(run: Run) -> dict[str, Any]:
     """
     found = {key: value for key, value in options_of(run).items() if _affects(key, run) == "data"}
     found["dataset"] = str(run.config.get("dataset", "")).partition(":")[0]
-    whole = dict(flat(run.config))
+    whole = flat(run.config)
     return found | {key: whole[key] for key in ("data.digest", "data.public") if key in whole}
 
 
@@ -43,7 +43,7 @@ def options_of(run: Run) -> dict[str, Any]:
     """
     usual = default_values()
     given = {k: v for k, v in run.config.items() if k in OPTIONS and v != usual.get(k)}
-    return dict(flat(given))
+    return flat(given)
 
 
 def place(run: Run) -> str:
@@ -53,14 +53,4 @@ def place(run: Run) -> str:
 
 def option_of(run: Run, key: str) -> Any:  # noqa: ANN401 - options are of many types
     """What a configuration says under names with dots between them; None for nothing."""
-    return dict(flat(run.config)).get(key)
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Options by names with dots between them; lists are one value."""
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{name}.")
-        else:
-            yield name, value
+    return flat(run.config).get(key)

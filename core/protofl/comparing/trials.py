@@ -16,6 +16,7 @@ from protofl.comparing import statistics
 from protofl.comparing.standing import is_lost
 from protofl.errors import UsageError, unknown
 from protofl.files.checked import Damaged
+from protofl.files.tables import flat
 from protofl.folder.reading import METRICS
 from protofl.recorded.run import Run
 
@@ -262,13 +263,8 @@ def _ways(name: str) -> Iterator[tuple[str, str]]:
         yield ".".join(parts[:end]), ".".join(parts[end:])
 
 
-def _names(row: Any, prefix: str = "") -> Iterator[str]:  # noqa: ANN401 - a line, or of it
-    """Where numbers stand in a line."""
-    if isinstance(row, Mapping):
-        for key, inside in row.items():
-            yield from _names(inside, f"{prefix}.{key}" if prefix else key)
-    elif isinstance(row, (int, float)) and not isinstance(row, bool):
-        yield prefix
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _no_figure(trial: Trial, name: str) -> UsageError:
@@ -276,7 +272,8 @@ def _no_figure(trial: Trial, name: str) -> UsageError:
     if not trial.rows:
         return UsageError(f"{trial.name} has no round yet", do="wait for its first round")
     known = dict.fromkeys([own for own in FIGURES if trial.has(own)])
-    known |= dict.fromkeys(n for row in trial.rows[-3:] for n in _names(row))
+    lately = [pair for row in trial.rows[-3:] for pair in flat(row).items()]
+    known |= dict.fromkeys(name for name, value in lately if _is_number(value))
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     few = [n for n in known if not n.startswith("client_accuracies.")][:24]
     said = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(few)}"

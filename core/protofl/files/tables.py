@@ -134,3 +134,14 @@ def differences(
         elif was != is_now:
             found[f"{prefix}{key}"] = was, is_now
     return found
+
+
+def flat(table: Mapping[str, Any], separator: str = ".", prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as one, ``OUTER.INNER``; lists are one value."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, separator, f"{prefix}{key}{separator}")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found

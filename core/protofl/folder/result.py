@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError
 from protofl.files.generation import KEPT, Generation
-from protofl.files.tensors import read_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass
@@ -81,6 +81,8 @@ def read_weights(
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
+    from protofl.files.tensors import read_tensors  # with torch, which other readers don't need
+
     packed: Any = read_tensors(path)
     return dict(packed[0])
 

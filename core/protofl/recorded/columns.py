@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from protofl.errors import UsageError
+from protofl.files.tables import flat
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,9 +27,9 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
         that every line has are bool; everything else (texts, lists) is an object, None where a
         line has none.
     """
-    flat = [dict(_flat(row)) for row in rows]
-    names = dict.fromkeys(name for row in flat for name in row)
-    return {name: _column([row.get(name) for row in flat]) for name in names}
+    lines = [flat(row) for row in rows]
+    names = dict.fromkeys(name for row in lines for name in row)
+    return {name: _column([row.get(name) for row in lines]) for name in names}
 
 
 def frame_of(table: Any, instead: str) -> pd.DataFrame:  # noqa: ANN401 - columns, or lines
@@ -48,14 +49,6 @@ def frame_of(table: Any, instead: str) -> pd.DataFrame:  # noqa: ANN401 - column
             "a frame needs pandas, which is not installed", instead, "pip install 'protofl[pandas]'"
         ) from None
     return pd.DataFrame(table)
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _column(values: list[Any]) -> np.ndarray:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from protofl.files.tables import flat
 
 _PLACES = ("trial", "round")
 """What of a line says which round it is."""
@@ -55,32 +57,20 @@ class TrackedRun:
             ``test_accuracy``, ``loss_terms/ce``, ``seconds/train``, ``metrics/macro-f1/all``,
             ``participants``. What a round does not have (null) is left out.
         """
-        return dict(_numbers({k: v for k, v in row.items() if k not in _PLACES}))
+        return {
+            name: float(value)
+            for name, value in flat({k: v for k, v in row.items() if k not in _PLACES}, "/").items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+            if math.isfinite(value) and not name.rpartition("/")[2].isdecimal()  # a client's
+        }
 
     def parameters(self) -> dict[str, str | int | float | bool]:
         """``config`` as flat names and plain values, of tables with dots.
 
         ``options.fedproto.lambda`` is one. Lists are texts; what is empty or null is left out.
         """
-        return dict(_plain(self.config))
-
-
-def _numbers(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            if not all(str(name).isdecimal() for name in value):  # of clients
-                yield from _numbers(value, f"{prefix}{key}/")
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            if math.isfinite(value):
-                yield f"{prefix}{key}", float(value)
-
-
-def _plain(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _plain(value, f"{prefix}{key}.")
-        elif isinstance(value, (list, tuple)):
-            if value:
-                yield f"{prefix}{key}", ", ".join(map(str, value))
-        elif value not in (None, ""):
-            yield f"{prefix}{key}", value
+        return {
+            name: ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+            for name, value in flat(self.config).items()
+            if value not in (None, "", [], ())
+        }
