@@ -7,6 +7,7 @@ import json
 import protofl as pf
 import pytest
 from protofl.errors import unknown
+from protofl.options.table import validated
 from protofl.options.written import as_typed
 from protofl.program.naming import requested
 from protofl.request.request import read_request
@@ -43,6 +44,7 @@ def test_typed_words_and_a_program_s_values_are_the_same():
         "wrappers": ["gaussian-noise"],
     }
     found = read_request(typed).options
+    found["checkpoint_every"] = validated("checkpoint_every", found["checkpoint_every"])
     assert found == read_request(as_typed(program)).options
     assert found == {
         "method": "fedsa",
