@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from protofl.formatting import count, size_text
 
 if TYPE_CHECKING:
     from protofl.folder.result import Result
+    from protofl.folder.row import Row
     from protofl.plan.plan import Plan
 
 TRIALS_SHOWN = 5
@@ -80,9 +81,9 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
     record = result.record
     last = max(result.client_accuracies, default=None)
     spread = sorted(result.client_accuracies[last].values()) if last is not None else []
-    evaluated = [r for r in record if r["test_accuracy"] is not None]
+    evaluated = [r for r in record if r.test_accuracy is not None]
     if result.summary["eval_clients"] == "participants" and evaluated:
-        number = evaluated[-1]["evaluated"]
+        number = evaluated[-1].evaluated
         words = f"the clients that a round trained, {number:,} in the last; the guess is of all"
         rows.append(("accuracy of", words))
     if spread:
@@ -94,24 +95,24 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
             )
         )
     elif evaluated:  # the run was finished before
-        mean, std = evaluated[-1]["client_test_accuracy"], evaluated[-1]["test_accuracy_std"]
+        mean, std = evaluated[-1].client_test_accuracy, evaluated[-1].test_accuracy_std
         rows.append(("over clients", f"mean {mean:.1%}, std {std:.1%}"))
     # In round 0 many methods have nothing to send down yet.
-    usual = [r for r in record if r["round"] > 0] or record
+    usual = [r for r in record if r.round > 0] or record
     for way in ("upload", "download"):
-        floats = statistics.mean(r[f"{way}_floats"] for r in usual)
-        size = statistics.mean(r[f"{way}_bytes"] for r in usual)
+        floats = statistics.mean(getattr(r, f"{way}_floats") for r in usual)
+        size = statistics.mean(getattr(r, f"{way}_bytes") for r in usual)
         amount = f"{floats:,.0f} floats, {size_text(size)}" if size else "nothing"
         rows.append((f"{way} a round", amount))
-    stages = [k for k in record[-1]["seconds"] if k != "total"]
-    total = statistics.mean(r["seconds"]["total"] for r in record)
+    stages = [k for k in record[-1].seconds if k != "total"]
+    total = statistics.mean(r.seconds["total"] for r in record)
     rows.append(("seconds a round", f"{total:.2f}"))
-    spent = [(k, statistics.mean(r["seconds"][k] for r in record)) for k in stages]
+    spent = [(k, statistics.mean(r.seconds[k] for r in record)) for k in stages]
     parts = [f"{k} {value:.2f}" for k, value in spent if value >= 0.005]
     if "virtual" in record[-1]:
-        lasted = statistics.mean(r["virtual"]["seconds"] for r in record)
+        lasted = statistics.mean(r.virtual["seconds"] for r in record)
         rows.append(("virtual seconds a round", f"{lasted:.4g}"))
-    reasons = Counter(why for row in record for why in row.get("absent", {}).values())
+    reasons = Counter(why for row in record for why in row.absent.values())
     if reasons:
         each = ", ".join(f"{why} {number:,}" for why, number in reasons.most_common())
         rows.append(
@@ -122,6 +123,6 @@ def run_rows(result: Result) -> list[tuple[str, str]]:
     return rows
 
 
-def _all_asked(record: list[dict[str, Any]]) -> int:
+def _all_asked(record: list[Row]) -> int:
     """Clients that were asked, over all rounds."""
-    return sum(row["participants"] + len(row.get("absent", {})) for row in record)
+    return sum(row.participants + len(row.absent) for row in record)

@@ -42,7 +42,7 @@ def page_rows(run: Run) -> list[tuple[str, str]]:
 def _rounds(run: Run) -> str:
     asked = run.config["rounds"] * run.config["trials"]
     each = f" ({run.config['rounds']} of each trial)" if run.config["trials"] > 1 else ""
-    when = f", the last at {run.rows[-1].get('time', '?')}" if run.rows else ""
+    when = f", the last at {run.rows[-1].time or '?'}" if run.rows else ""
     return f"{run.rounds_done:,} of {asked:,}{each}{when}"
 
 
@@ -94,16 +94,16 @@ def _data_rows(run: Run) -> list[tuple[str, str]]:
 
 def _cost_rows(run: Run) -> list[tuple[str, str]]:
     """Traffic and time of a round, and who was absent."""
-    rows = [row for row in run.rows if row["round"] > 0] or run.rows
+    rows = [row for row in run.rows if row.round > 0] or run.rows
     found = []
     for way in ("upload", "download"):
-        floats = statistics.mean(row[f"{way}_floats"] for row in rows)
-        size = statistics.mean(row[f"{way}_bytes"] for row in rows)
+        floats = statistics.mean(getattr(row, f"{way}_floats") for row in rows)
+        size = statistics.mean(getattr(row, f"{way}_bytes") for row in rows)
         amount = f"{floats:,.0f} floats, {size_text(size)}" if size else "nothing"
         found.append((f"{way} a round", amount))
-    whole = [row["seconds"]["total"] for row in run.rows]
+    whole = [row.seconds["total"] for row in run.rows]
     found.append(("time", f"{statistics.mean(whole):.2f} s a round, {clock(sum(whole))} in all"))
-    if gone := sum(len(row.get("absent", ())) for row in run.rows):
+    if gone := sum(len(row.absent) for row in run.rows):
         found.append(("absent in all", f"{gone:,}"))
     return found
 
@@ -123,18 +123,18 @@ def accuracy_table(run: Run) -> tuple[list[str], list[list[str]]]:
         own, scored = run.rows_of(trial), run.rows_of(trial, evaluated=True)
         cells = [f"{trial} (seed {run.config['seed'] + trial})", f"{len(own):,}"]
         if scored:
-            best = max(scored, key=lambda row: (row["test_accuracy"], -row["round"]))
+            best = max(scored, key=lambda row: (row.test_accuracy or 0.0, -row.round))
             last = scored[-1]
             worst = min(run.accuracies.get(trial, {}).values(), default=None)
             cells += [
-                f"{best['test_accuracy']:.2%}",
-                f"{best['round'] + 1}",
-                f"{last['test_accuracy']:.2%}",
+                f"{best.test_accuracy:.2%}",
+                f"{best.round + 1}",
+                f"{last.test_accuracy:.2%}",
                 "" if worst is None else f"{worst:.1%}",
-                f"{last['client_test_accuracy']:.1%} ± {last['test_accuracy_std']:.1%}",
+                f"{last.client_test_accuracy:.1%} ± {last.test_accuracy_std:.1%}",
             ]
         else:
             cells += [""] * 5
-        loss = own[-1]["train_loss"]
+        loss = own[-1].train_loss
         rows.append([*cells, "" if loss is None else f"{loss:.3f}"])
     return columns, rows

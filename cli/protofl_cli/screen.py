@@ -18,6 +18,7 @@ from protofl_cli.tables import clock, composition_rows, run_name, shown_path
 
 if TYPE_CHECKING:
     from protofl.folder.result import Result
+    from protofl.folder.row import Row
     from protofl.folder.run_folder import RunFolder
     from protofl.plan.plan import Plan
 
@@ -137,7 +138,7 @@ class Screen:
         if folder.commit is not None or folder.path.exists():
             self.folder = folder
         if folder.rows:
-            own = [r for r in folder.rows if r["trial"] == folder.rows[-1]["trial"]]
+            own = [r for r in folder.rows if r.trial == folder.rows[-1].trial]
             for row in own:
                 self._note_accuracy(row)
         if self.quiet:
@@ -182,11 +183,11 @@ class Screen:
         self._begin = self._said = self._entered = time.monotonic()
         self._draw()
 
-    def _round_done(self, row: dict[str, Any]) -> None:
-        seconds = row["seconds"]
+    def _round_done(self, row: Row) -> None:
+        seconds = row.seconds
         self._spent.append(time.monotonic() - self._begin)
         whole = seconds["total"]
-        if whole > 0 and row["test_accuracy"] is not None:
+        if whole > 0 and row.test_accuracy is not None:
             # Stages are summed over hosts, so only their proportion says something.
             train, test = seconds["train"] + seconds["setup"], seconds["evaluate"]
             self._training = train / (train + test) if train + test else TRAINING_SHARE
@@ -222,13 +223,13 @@ class Screen:
 
     # --- the progress ---------------------------------------------------------------------------
 
-    def _note_accuracy(self, row: dict[str, Any]) -> bool:
-        accuracy = row["test_accuracy"]
+    def _note_accuracy(self, row: Row) -> bool:
+        accuracy = row.test_accuracy
         if accuracy is None:
             return False
         self._last = accuracy
         if self._best is None or accuracy > self._best[0]:
-            self._best = accuracy, row["round"]
+            self._best = accuracy, row.round
             return True
         return False
 
@@ -281,18 +282,18 @@ class Screen:
         rounds = settings.rounds * settings.trials - self._trial * settings.rounds - self._round
         return clock(max(0.0, each * (rounds - share) - (time.monotonic() - self._moved)))
 
-    def _round_line(self, row: dict[str, Any], better: bool) -> str:
+    def _round_line(self, row: Row, better: bool) -> str:
         assert self._plan is not None
         settings = self._plan.settings
-        accuracy = row["test_accuracy"]
+        accuracy = row.test_accuracy
         words = [f"{self._where(settings.rounds, settings.trials)}:"]
         words.append("not evaluated" if accuracy is None else f"accuracy {accuracy:.1%}")
         words[-1] += " (best)," if better else ","
-        if row.get("honest_accuracy") is not None:
-            words.append(f"the honest {row['honest_accuracy']:.1%},")
-        if gone := row.get("absent"):
+        if row.honest_accuracy is not None:
+            words.append(f"the honest {row.honest_accuracy:.1%},")
+        if gone := row.absent:
             words.append(f"{len(gone)} absent,")
-        loss = "not finite" if row["train_loss"] is None else f"{row['train_loss']:.3f}"
+        loss = "not finite" if row.train_loss is None else f"{row.train_loss:.3f}"
         words.append(f"loss {loss}, {clock(self._spent[-1], exact=True)}")
         left = self._time_left(1.0)
         return " ".join(words) + (f", {left} left" if left not in ("", "0:00") else "")

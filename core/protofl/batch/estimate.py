@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from protofl.data.batches import batch_bounds
 from protofl.dry_step.step import for_dry_rounds, two_dry_rounds
@@ -116,14 +116,14 @@ def _measured(plan: Plan, batches: int) -> _Measured:
     uploads = max(1, len(plan.info.architectures))
     dry = for_dry_rounds(plan, uploads, batches)
     host = _Timed(dry)
-    row: dict[str, Any] = two_dry_rounds(host)[0]
+    row = two_dry_rounds(host)[0]
     info, s = plan.info, plan.settings
     phases = [p for p in plan.composition.phases(info) if plan.composition.terms_of(p)]
     spent = dict(host.spent)
     for key in spent:
         if key.startswith("train "):
             spent[key] /= max(1, len(phases))
-    spent["server"] = row["seconds"]["server"] * info.participants / uploads
+    spent["server"] = row.seconds["server"] * info.participants / uploads
     own = int(dry.split(0).offsets[1])
     return _Measured(spent, max(1, len(batch_bounds(own, s.batch_size, s.drop_last))))
 

@@ -63,7 +63,7 @@ class Reading:
         found = values[places == place]
         if not len(found):
             raise UsageError(
-                f"{trial.name} has no {self.figure} in round {trial.rows[place]['round']}, the "
+                f"{trial.name} has no {self.figure} in round {trial.rows[place].round}, the "
                 f"{WHEN[self.when]}",
                 do="read it in the last round",
             )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from protofl.errors import UsageError
 from protofl.folder.reading import FINISHED
+from protofl.folder.row import Row
 from protofl.formatting import count
 from protofl.recorded.run import Run
 
@@ -31,7 +31,7 @@ def divergence(run: Run) -> str:
     return told + (f" ({len(lost)} of {len(run.trials)} trials)" if several else "")
 
 
-def diverged(rows: Sequence[Mapping[str, Any]]) -> int | None:
+def diverged(rows: Sequence[Row]) -> int | None:
     """The round, from 0, since which a trial's loss is not finite; None where its last one is.
 
     Args:
@@ -41,11 +41,11 @@ def diverged(rows: Sequence[Mapping[str, Any]]) -> int | None:
     for row in reversed(rows):
         if not is_lost(row, "train_loss"):
             break
-        found = int(row["round"])
+        found = int(row.round)
     return found
 
 
-def is_lost(row: Mapping[str, Any], source: str) -> bool:
+def is_lost(row: Row, source: str) -> bool:
     """Whether a line has a loss that was not finite, which is written as null.
 
     Args:

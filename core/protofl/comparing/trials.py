@@ -18,17 +18,17 @@ from protofl.errors import UsageError, unknown
 from protofl.files.checked import Damaged
 from protofl.files.tables import flat
 from protofl.folder.reading import METRICS
+from protofl.folder.row import Row
 from protofl.recorded.run import Run
 
 Floats = npt.NDArray[np.float64]
-Row = Mapping[str, Any]
 
 
 def _over_clients(of: Callable[[Any], float]) -> Callable[[Row], float | None]:
     """A figure of the clients' accuracies; None of a line that has none of them."""
 
     def read(row: Row) -> float | None:
-        found = row.get("client_accuracies")
+        found = row.client_accuracies
         return of(map(_number, found.values())) if found else None
 
     return read
@@ -117,10 +117,10 @@ COSTS = {
     "rounds": Cost("rounds", lambda row: 1),
     "mb": Cost(
         "MB sent and received by all clients",
-        lambda row: (row["upload_bytes"] + row["download_bytes"]) / 1e6,
+        lambda row: row.traffic / 1e6,
     ),
-    "upload-mb": Cost("MB sent by all clients", lambda row: row["upload_bytes"] / 1e6),
-    "seconds": Cost("seconds", lambda row: float(row["seconds"]["total"])),
+    "upload-mb": Cost("MB sent by all clients", lambda row: row.upload_bytes / 1e6),
+    "seconds": Cost("seconds", lambda row: float(row.seconds["total"])),
     "flops": Cost(
         "FLOPs of all clients", lambda row: at(row, "measures.flops.counted"), "--measure flops"
     ),
@@ -153,15 +153,15 @@ class Trial:
         return int(self.run.config["seed"]) + self.number
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """Its lines by rounds."""
         rows = self.run.rows_of(self.number)
-        return rows if self.rounds is None else [r for r in rows if r["round"] < self.rounds]
+        return rows if self.rounds is None else [r for r in rows if r.round < self.rounds]
 
     @cached_property
     def evaluated(self) -> int:
         """How many of its rounds were evaluated."""
-        return sum(row.get("test_accuracy") is not None for row in self.rows)
+        return sum(row.test_accuracy is not None for row in self.rows)
 
     @property
     def name(self) -> str:
@@ -225,7 +225,7 @@ class Trial:
         cost, each = COSTS[name], self.each(COSTS[name].of)
         if None in each:
             raise UsageError(
-                f"{self.name} has no {name}: line of round {self.rows[each.index(None)]['round']}",
+                f"{self.name} has no {name}: line of round {self.rows[each.index(None)].round}",
                 do=f"it is recorded with {cost.option}",
             )
         total: Floats = np.cumsum(np.array(each, dtype=np.float64))

@@ -16,6 +16,7 @@ from protofl.dry_step.looks import Looks
 from protofl.dry_step.refusals import explained, without_key, without_term
 from protofl.dry_step.watching import Watching
 from protofl.errors import ProtoflError
+from protofl.folder.row import Row
 from protofl.hosts.host import Host
 from protofl.hosts.jobs import Evaluate, Job, Reply, Train
 from protofl.plan.plan import Plan
@@ -66,7 +67,7 @@ def dry_step(plan: Plan, note: Callable[[str], None] = lambda line: None) -> dic
         watching.conclude()
     except ProtoflError as error:
         raise explained(error, plan, host.down, host.up, looks.reader) from error
-    missing = [term for term in plan.composition.terms if term.label not in line["loss_terms"]]
+    missing = [term for term in plan.composition.terms if term.label not in line.loss_terms]
     if missing:
         raise without_term(missing[0], looks.training, plan)
     if looks.evaluation:
@@ -97,7 +98,7 @@ def for_dry_rounds(plan: Plan, clients: int, batches: int = 1) -> Plan:
     )
 
 
-def two_dry_rounds(host: Host) -> tuple[dict[str, Any], dict[str, Any]]:
+def two_dry_rounds(host: Host) -> tuple[Row, dict[str, Any]]:
     """Two rounds on a dry host; in the second all is there that is sent.
 
     Returns:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from protofl.files.checked import Check, Damaged, check_plain_name
 from protofl.files.replacing import naming_file, replacing
+
+R = TypeVar("R")
 
 
 def append_line(path: Path, values: Any, so_far: Check) -> Check:  # noqa: ANN401 - any JSON
@@ -57,29 +59,30 @@ def cut(path: Path, check: Check) -> None:
         part.write_bytes(kept)
 
 
-class Record:
+class Record(Generic[R]):
     """A file of rows; whoever keeps one remembers how far it counts.
 
     Args:
         path: The file.
+        made: Makes a row of the JSON in a line.
 
     Attributes:
         rows: Its rows.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._check = path, Check()
-        self.rows: list[dict[str, Any]] = []
+    def __init__(self, path: Path, made: Callable[[dict[str, Any]], R]) -> None:
+        self._path, self._made, self._check = path, made, Check()
+        self.rows: list[R] = []
 
     @property
     def length(self) -> list[int]:
         """How far it counts, as JSON can hold it: rows, bytes, checksum."""
         return [len(self.rows), *self._check.values]
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, values: dict[str, Any]) -> None:
         """Append a row, durably."""
-        self._check = append_line(self._path, row, self._check)
-        self.rows.append(row)
+        self._check = append_line(self._path, values, self._check)
+        self.rows.append(self._made(values))
 
     def read(self, length: Any) -> None:  # noqa: ANN401 - whatever a file holds
         """Take up the rows as far as they counted.
@@ -95,7 +98,7 @@ class Record:
         rows = read_lines(self._path, found)
         if len(rows) != count:
             raise Damaged(f"{self._path} has {len(rows)} rows of {count}")
-        self.rows, self._check = rows, found
+        self.rows, self._check = [self._made(values) for values in rows], found
 
     def cut(self) -> None:
         """Remove what does not count."""

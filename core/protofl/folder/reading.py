@@ -16,6 +16,7 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.files.checked import Damaged, read_json
 from protofl.files.lock import LOCK, is_held
+from protofl.folder.row import Row
 
 CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
 PARTITION, MANIFEST = "partition.json", "checkpoint/manifest.json"
@@ -71,7 +72,7 @@ class Reading:
         return values
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """The whole lines of ``metrics.jsonl``, in the order in which they were made.
 
         Raises:
@@ -181,7 +182,7 @@ def _no_run(given: str | Path, path: Path) -> UsageError:
     return UsageError(what, near, "give the folder of a run")
 
 
-def read_rows(file: Path) -> list[dict[str, Any]]:
+def read_rows(file: Path) -> list[Row]:
     """The lines of a record that are whole; none where there is no file yet.
 
     Raises:
@@ -202,11 +203,11 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(file: Path, number: int, line: bytes) -> dict[str, Any]:
+def _row(file: Path, number: int, line: bytes) -> Row:
     try:
         row = json.loads(line)
         if type(row["trial"]) is int and type(row["round"]) is int:
-            return dict(row)
+            return Row.from_json(dict(row))
         problem = "trial or round is no number"
     except (ValueError, RecursionError):
         problem = "it is no JSON"

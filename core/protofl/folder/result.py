@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError
 from protofl.files.generation import KEPT, Generation
+from protofl.folder.row import Row
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,7 +93,7 @@ class Result:
     """What a run leaves.
 
     Attributes:
-        record: The lines of ``metrics.jsonl``, one dict a round.
+        record: The lines of ``metrics.jsonl``, one a round.
         summary: What ``summary.json`` holds.
         client_accuracies: The last evaluation's accuracy of every client, by trial; of more than
             1,000 clients it is missing for trials that were finished before a resume.
@@ -101,14 +102,14 @@ class Result:
             ``profile/summary.json`` holds; docs/how-to/profile-a-run.md).
     """
 
-    record: list[dict[str, Any]]
+    record: list[Row]
     summary: dict[str, Any]
     client_accuracies: dict[int, dict[int, float]]
     folder: Path
     profile: dict[str, Any] | None = None
 
 
-def is_best(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
+def is_best(row: Row, rows: Sequence[Row]) -> bool:
     """Whether a round is the best of its trial so far: the first with its accuracy.
 
     It is chosen on validation samples where any are held out, else on test samples.
@@ -118,19 +119,19 @@ def is_best(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
         rows: The lines before.
     """
     chosen_on = "validation_accuracy" if "validation_accuracy" in row else "test_accuracy"
-    own, accuracy = row["trial"], row[chosen_on]
-    before = [r.get(chosen_on) for r in rows if r["trial"] == own]
+    own, accuracy = row.trial, row[chosen_on]
+    before = [r.get(chosen_on) for r in rows if r.trial == own]
     return accuracy is not None and all(other is None or other < accuracy for other in before)
 
 
-def recorded_accuracies(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[int, float]]:
+def recorded_accuracies(rows: Sequence[Row]) -> dict[int, dict[int, float]]:
     """The accuracy of every client in the last evaluation, by trial, where the record has it.
 
     Args:
         rows: The lines of ``metrics.jsonl``.
     """
     return {
-        row["trial"]: {int(client): found for client, found in row["client_accuracies"].items()}
+        row.trial: {int(client): found for client, found in row.client_accuracies.items()}
         for row in rows
         if "client_accuracies" in row
     }
@@ -152,7 +153,7 @@ UNSEEN = ("final_unseen_accuracy", "fine_tuned_accuracy", "unseen_majority_accur
 
 
 def summarise(
-    rows: list[dict[str, Any]], majority: Callable[..., float], about: Mapping[str, Any]
+    rows: list[Row], majority: Callable[..., float], about: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What ``summary.json`` holds: best and final accuracy, over trials mean and deviation.
 
@@ -163,25 +164,25 @@ def summarise(
         about: What else it says of the run.
     """
     trials = []
-    for trial in sorted({row["trial"] for row in rows}):
-        own = [r for r in rows if r["trial"] == trial and r["test_accuracy"] is not None]
-        best = max(own, key=lambda r: (r["test_accuracy"], -r["round"]))
+    for trial in sorted({row.trial for row in rows}):
+        own = [r for r in rows if r.trial == trial and r.test_accuracy is not None]
+        best = max(own, key=lambda r: (r.test_accuracy, -r.round))
         trials.append(
             {
                 "trial": trial,
-                "best_test_accuracy": best["test_accuracy"],
-                "best_round": best["round"],
-                "final_test_accuracy": own[-1]["test_accuracy"],
-                "final_client_test_accuracy": own[-1]["client_test_accuracy"],
-                "final_test_accuracy_std": own[-1]["test_accuracy_std"],
+                "best_test_accuracy": best.test_accuracy,
+                "best_round": best.round,
+                "final_test_accuracy": own[-1].test_accuracy,
+                "final_client_test_accuracy": own[-1].client_test_accuracy,
+                "final_test_accuracy_std": own[-1].test_accuracy_std,
                 "majority_accuracy": majority(trial),
                 **_selected(own),
                 **_unseen(own, majority),
-                **_best_and_final(own, "server", lambda r: r["extra"].get("server_test_accuracy")),
-                **_best_and_final(own, "honest", lambda row: row.get("honest_accuracy")),
-                **{key: who for key, who in own[-1].items() if key == "malicious"},
+                **_best_and_final(own, "server", lambda r: r.extra.get("server_test_accuracy")),
+                **_best_and_final(own, "honest", lambda row: row.honest_accuracy),
+                **({"malicious": own[-1].malicious} if own[-1].malicious else {}),
                 **_final_figures(own),
-                **_virtual_seconds([row for row in rows if row["trial"] == trial]),
+                **_virtual_seconds([row for row in rows if row.trial == trial]),
             }
         )
     first = trials[0]
@@ -203,10 +204,10 @@ def summarise(
 
 
 def _best_and_final(
-    rows: list[dict[str, Any]], whose: str, read: Callable[[dict[str, Any]], float | None]
+    rows: list[Row], whose: str, read: Callable[[Row], float | None]
 ) -> dict[str, Any]:
     """Best and final accuracy of the server's model or of the honest; empty where there is none."""
-    scored = [(read(row), row["round"]) for row in rows]
+    scored = [(read(row), row.round) for row in rows]
     shares = [(share, round) for share, round in scored if share is not None]
     if not shares:
         return {}
@@ -218,36 +219,36 @@ def _best_and_final(
     }
 
 
-def _selected(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _selected(rows: list[Row]) -> dict[str, Any]:
     """The round that is chosen on validation samples; empty where there are none."""
-    scored = [row for row in rows if row.get("validation_accuracy") is not None]
+    scored = [row for row in rows if row.validation_accuracy is not None]
     if not scored:
         return {}
-    chosen = max(scored, key=lambda row: (row["validation_accuracy"], -row["round"]))
+    chosen = max(scored, key=lambda row: (row.validation_accuracy, -row.round))
     found = (chosen[k] for k in ("test_accuracy", "client_test_accuracy", "validation_accuracy"))
     return {
-        "validation_selected_round": chosen["round"],
+        "validation_selected_round": chosen.round,
         **dict(zip(SELECTED, found, strict=True)),
     }
 
 
-def _unseen(rows: list[dict[str, Any]], majority: Callable[..., float]) -> dict[str, Any]:
+def _unseen(rows: list[Row], majority: Callable[..., float]) -> dict[str, Any]:
     """The last accuracy of the clients that never train; empty where there are none."""
     last = rows[-1]
     if "unseen" not in last:
         return {}
-    found = last["unseen_accuracy"], last.get("fine_tuned_accuracy")
-    guess = majority(last["trial"], last["unseen"])
+    found = last.unseen_accuracy, last.fine_tuned_accuracy
+    guess = majority(last.trial, last.unseen)
     figures = zip(UNSEEN, (*found, guess), strict=True)
-    return {"unseen": last["unseen"], **{key: value for key, value in figures if value is not None}}
+    return {"unseen": last.unseen, **{key: value for key, value in figures if value is not None}}
 
 
-def _virtual_seconds(rows: list[dict[str, Any]]) -> dict[str, float]:
+def _virtual_seconds(rows: list[Row]) -> dict[str, float]:
     """What the virtual clock shows at the end of a trial; empty where there is none."""
-    return {"virtual_seconds": rows[-1]["virtual"]["elapsed"]} if "virtual" in rows[-1] else {}
+    return {"virtual_seconds": rows[-1].virtual["elapsed"]} if "virtual" in rows[-1] else {}
 
 
-def _final_figures(rows: list[dict[str, Any]]) -> dict[str, float]:
+def _final_figures(rows: list[Row]) -> dict[str, float]:
     """Figures of the last evaluation over all samples, those that are one number.
 
     Args:
@@ -256,6 +257,6 @@ def _final_figures(rows: list[dict[str, Any]]) -> dict[str, float]:
     Returns:
         {``final_NAME``: figure}.
     """
-    last: Mapping[str, Any] = next((r["metrics"] for r in reversed(rows) if r.get("metrics")), {})
+    last: Mapping[str, Any] = next((r.metrics for r in reversed(rows) if r.metrics), {})
     found = {f"final_{name}": each.get("all") for name, each in last.items()}
     return {key: value for key, value in found.items() if isinstance(value, float)}

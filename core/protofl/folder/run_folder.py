@@ -27,6 +27,7 @@ from protofl.files.tables import unchanged_table
 from protofl.files.tensors import Packed, read_tensors, write_tensors
 from protofl.folder.places import check_free
 from protofl.folder.reading import CONFIG, METRICS, OWN, SUMMARY
+from protofl.folder.row import Row
 from protofl.options.table import EXTENDED
 
 
@@ -65,10 +66,13 @@ class RunFolder:
         """Name what lies in the folder."""
         self._behind = ""
         self._checkpoint = self.path / "checkpoint"
-        self._manifest, self._record = Manifest(self._checkpoint), Record(self.path / METRICS)
+        self._manifest, self._record = (
+            Manifest(self._checkpoint),
+            Record(self.path / METRICS, Row.from_json),
+        )
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """The lines of metrics.jsonl."""
         return self._record.rows
 
@@ -181,10 +185,10 @@ class RunFolder:
         self._manifest.restate({"config": name, "extended": True, "finished": False})
         write_json(self.path / CONFIG, config)
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, row: Row) -> None:
         """Append a line to metrics.jsonl, with the time."""
         now = datetime.now().astimezone().isoformat(timespec="seconds")
-        self._record.add({**row, "time": now})
+        self._record.add(row.changed(time=now).to_json())
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary; the run is finished."""
@@ -202,7 +206,7 @@ class RunFolder:
 
     def commit_round(
         self,
-        row: dict[str, Any],
+        row: Row,
         server: Packed,
         holders: Iterable[int],
         paths: Mapping[int, str],
@@ -221,7 +225,7 @@ class RunFolder:
             keep: Whether the last round of the trial before is kept.
             best: Whether this round is kept as its trial's best.
         """
-        trial, round = row["trial"], row["round"]
+        trial, round = row.trial, row.round
         other = self.commit if self.commit is not None and self.commit.trial != trial else None
         before = self._manifest.values
         if self._behind:

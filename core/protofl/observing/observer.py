@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from protofl.files.series import Round, Series
+from protofl.folder.row import Row
 from protofl.machine.cores import autocast
 from protofl.observing.observed import OBSERVED, UPLOADS
 from protofl.observing.wanted import NAMED, SERVER_KEYS, is_observed
@@ -178,7 +179,7 @@ class Observer(Nobody):
 
 
 def observer_of(
-    plan: Plan, folder: Path, rows: Iterable[Mapping[str, Any]], note: Callable[[str], None]
+    plan: Plan, folder: Path, rows: Iterable[Row], note: Callable[[str], None]
 ) -> Nobody:
     """Who observes a run; nobody where nothing is asked for.
 
@@ -191,7 +192,7 @@ def observer_of(
     settings = plan.settings
     if not (settings.observe or settings.record_uploads):
         return Nobody()
-    return Observer(plan, folder, {(row["trial"], row["round"]) for row in rows}, note)
+    return Observer(plan, folder, {(row.trial, row.round) for row in rows}, note)
 
 
 def _rows_of_clients(uploads: Mapping[int, Payload]) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from protofl.data.batches import batch_bounds
 from protofl.files.tables import short
+from protofl.folder.row import Row
 from protofl.hosts.jobs import TrainReply
 from protofl.participation.flops import forward_flops
 from protofl.participation.world import Device, Moment, World
@@ -81,12 +82,12 @@ class Clock:
         """Whether clients that have trained may turn out to be absent."""
         self.elapsed = 0.0
 
-    def start(self, trial: int, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+    def start(self, trial: int, rows: Iterable[Row] = ()) -> None:
         """Begin a trial, or go on with it behind the lines of its record."""
         self._world.start(trial)
         self._trial, self.elapsed = trial, 0.0
         for row in rows:
-            self.elapsed = row["virtual"]["elapsed"]
+            self.elapsed = row.virtual["elapsed"]
 
     # --- a round ----------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.folder.reading import METRICS, Reading
+from protofl.folder.row import Row
 from protofl.plan.plan import Plan
 from protofl.randomness import numpy_stream
 
@@ -42,7 +43,7 @@ def recorded_clients(plan: Plan) -> Recorded:
     where = f"--participants-from {folder}"
     try:
         run = Reading.of(folder)
-        config, found = run.config, {(row["trial"], row["round"]): row for row in run.rows}
+        config, found = run.config, {(row.trial, row.round): row for row in run.rows}
     except UsageError as problem:
         raise UsageError(
             f"--participants-from: {problem.what}", problem.near, "give the folder of a run"
@@ -68,13 +69,13 @@ def recorded_clients(plan: Plan) -> Recorded:
         ) from None
 
 
-def _answered(row: Mapping[str, Any], config: Mapping[str, Any]) -> list[int]:
+def _answered(row: Row, config: Mapping[str, Any]) -> list[int]:
     """The clients that answered in a round: the usual ones, unless its line names them."""
-    if "answered" not in row:
-        seed = config["seed"] + row["trial"]
-        return usual(seed, row["round"], config["clients"], row["participants"])
-    answered: list[int] = row["answered"]
+    answered = row.answered
+    if answered is None:
+        seed = config["seed"] + row.trial
+        return usual(seed, row.round, config["clients"], row.participants)
     known = {*range(config["clients"])}
     if not known.issuperset(answered) or answered != sorted({*answered}):
         raise ValueError
-    return answered
+    return [*answered]

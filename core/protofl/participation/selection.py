@@ -10,6 +10,7 @@ import numpy as np
 
 from protofl.errors import RunFailure, naming
 from protofl.files.tables import finite
+from protofl.folder.row import Row
 from protofl.machine.overtime import at_most
 from protofl.plan.plan import Plan
 from protofl.randomness import numpy_stream
@@ -34,16 +35,19 @@ class Selection:
         self._sizes = _fixed(self._plan.split(trial).train_sizes.numpy())
         self._losses = np.full(len(self._everyone), np.nan)
 
-    def take_up(self, row: Mapping[str, Any]) -> None:
+    def take_up(self, row: Row) -> None:
         """Learn the losses that a line of the record has."""
-        for client, loss in row.get("client_losses", {}).items():
+        self._learn(row.client_losses)
+
+    def _learn(self, losses: Mapping[str, float | None]) -> None:
+        for client, loss in losses.items():
             self._losses[int(client)] = np.nan if loss is None else loss
 
     def hear(self, losses: Mapping[int, float]) -> None:
         """What clients whose uploads count had as mean loss; forgotten where nobody asks for it."""
         if self._heard is not None:
             self._heard = {str(client): finite(loss) for client, loss in losses.items()}
-            self.take_up({"client_losses": self._heard})
+            self._learn(self._heard)
 
     def line(self) -> dict[str, Any]:
         """What the round's line of the record says of losses; nothing where nobody asks."""

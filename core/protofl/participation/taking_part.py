@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from protofl.errors import RunFailure, UsageError
+from protofl.folder.row import Row
 from protofl.hosts.jobs import TrainReply
 from protofl.participation.clock import Clock
 from protofl.participation.members import Members
@@ -40,9 +41,9 @@ class Participation:
         """Whether clients that have trained may turn out to be absent."""
         return self._clock is not None and self._clock.leaves_out
 
-    def start(self, trial: int, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+    def start(self, trial: int, rows: Iterable[Row] = ()) -> None:
         """Begin a trial, or go on with it behind the lines of its record."""
-        own = [row for row in rows if row["trial"] == trial]
+        own = [row for row in rows if row.trial == trial]
         self._trial = trial
         self.members.start(trial)
         self._selection.start(trial)

@@ -10,8 +10,8 @@ import numpy as np
 
 from protofl.comparing.groups import Group, Runs
 from protofl.comparing.selection import reading
-from protofl.comparing.trials import Row
 from protofl.files.tables import finite
+from protofl.folder.row import Row
 from protofl.plots.curves import groups_in
 from protofl.plots.style import (
     INK,

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from protofl.comparing.groups import Group, Runs
 from protofl.comparing.selection import WHEN, best_place
-from protofl.comparing.trials import Row, Trial
+from protofl.comparing.trials import Trial
 from protofl.errors import UsageError, unknown
+from protofl.folder.row import Row
 from protofl.plots.curves import groups_in
 from protofl.plots.style import (
     COLOURS,
@@ -109,7 +110,7 @@ def accuracies(trial: Trial, when: str = "final") -> npt.NDArray[np.float64]:
 
 
 def _ascending(row: Row) -> npt.NDArray[np.float64]:
-    values = [*row.get("client_accuracies", {}).values()]
+    values = [*row.client_accuracies.values()]
     return np.sort(np.array(values, dtype=np.float64)) * 100
 
 

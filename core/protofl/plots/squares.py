@@ -60,13 +60,13 @@ def confusion(
         UsageError: The run has not recorded it.
     """
     own = _run(run)
-    rows = [row for row in own.rows_of(trial) if METRIC in (row.get("metrics") or {})]
+    rows = [row for row in own.rows_of(trial) if METRIC in row.metrics]
     if not rows:
         raise UsageError(
             f"{own.folder} has no confusion matrix of trial {trial}",
             do="it is recorded by a run with --metrics confusion",
         )
-    counts = np.array(rows[-1]["metrics"][METRIC]["all"], dtype=np.float64)
+    counts = np.array(rows[-1].metrics[METRIC]["all"], dtype=np.float64)
     return matrix(
         counts, list(own.split(trial).classes), "predicted class", "class", width=width, font=font
     )

@@ -6,9 +6,9 @@ import importlib
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 from protofl.data.cache import to_stderr
+from protofl.folder.row import Row
 from protofl.options.settings import Settings
 from protofl.rounds import events
 from protofl.rounds.events import Event, Progress
@@ -65,14 +65,15 @@ class Lines:
         if event.folder.rows and not event.folder.finished:
             self._say(f"continuing behind {len(event.folder.rows)} finished rounds")
 
-    def _take(self, row: dict[str, Any]) -> bool:
+    def _take(self, row: Row) -> bool:
         """Note a round's accuracy; whether it is the trial's best."""
-        if row["trial"] != self._trial:
-            self._trial, self._best = row["trial"], -1.0
-        accuracy = row["test_accuracy"]
-        better = accuracy is not None and accuracy > self._best
-        self._best = accuracy if better else self._best
-        return better
+        if row.trial != self._trial:
+            self._trial, self._best = row.trial, -1.0
+        accuracy = row.test_accuracy
+        if accuracy is None or accuracy <= self._best:
+            return False
+        self._best = accuracy
+        return True
 
 
 class Notebook(Lines):
@@ -119,7 +120,7 @@ def where(trial: int, round: int, settings: Settings) -> str:
     return f"{trials}round {round + 1}/{settings.rounds}"
 
 
-def told(row: dict[str, Any], settings: Settings, *, better: bool) -> str:
+def told(row: Row, settings: Settings, *, better: bool) -> str:
     """A round in a line.
 
     Args:
@@ -127,10 +128,10 @@ def told(row: dict[str, Any], settings: Settings, *, better: bool) -> str:
         settings: The run's.
         better: Whether it is the best so far.
     """
-    accuracy, loss = row["test_accuracy"], row["train_loss"]
+    accuracy, loss = row.test_accuracy, row.train_loss
     score = "not evaluated" if accuracy is None else f"accuracy {accuracy:.1%}"
     return (
-        f"{where(row['trial'], row['round'], settings)}: {score}{' (best)' if better else ''}, "
+        f"{where(row.trial, row.round, settings)}: {score}{' (best)' if better else ''}, "
         f"loss {'not finite' if loss is None else f'{loss:.3f}'}"
     )
 

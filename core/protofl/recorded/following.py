@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from protofl.errors import UsageError
 from protofl.files.lock import LOCK, is_held
@@ -21,6 +20,7 @@ from protofl.folder.reading import (
     Reading,
     runs_below,
 )
+from protofl.folder.row import Row
 from protofl.recorded.index import STRANGE, Index, Told
 
 RECENT = 5
@@ -122,28 +122,24 @@ def _follow(reading: Reading, told: Told, state: str) -> Seen:
     rows = reading.rows
     if not rows:
         return Seen(reading.path, told, state)
-    trial = rows[-1]["trial"]
-    own = [row for row in rows if row["trial"] == trial]
+    trial = rows[-1].trial
+    own = [row for row in rows if row.trial == trial]
     return Seen(
         path=reading.path,
         told=told,
         state=state,
         trial=trial,
         round=len(own),
-        curve=[a for row in own if (a := row.get("test_accuracy")) is not None],
-        megabytes=sum(map(_bytes, rows)) / 1e6,
-        absent=sum(len(row.get("absent", ())) for row in rows),
+        curve=[a for row in own if (a := row.test_accuracy) is not None],
+        megabytes=sum(row.traffic for row in rows) / 1e6,
+        absent=sum(len(row.absent) for row in rows),
         left=_left(reading, rows, told) if state == GOING_ON else None,
     )
 
 
-def _bytes(row: dict[str, Any]) -> int:
-    return int(row.get("upload_bytes", 0)) + int(row.get("download_bytes", 0))
-
-
-def _left(reading: Reading, rows: Sequence[dict[str, Any]], told: Told) -> float | None:
+def _left(reading: Reading, rows: Sequence[Row], told: Told) -> float | None:
     """Seconds left, from the last rounds and the time since the last one ended."""
-    recent: list[float] = [row["seconds"]["total"] for row in rows[-RECENT:] if "seconds" in row]
+    recent: list[float] = [row.seconds["total"] for row in rows[-RECENT:] if "seconds" in row]
     if not recent:
         return None
     to_go = (told.rounds * told.trials - len(rows)) * sum(recent) / len(recent)

@@ -156,8 +156,8 @@ def _progress(reading: Reading) -> dict[str, Any]:
         }
     scored: dict[int, list[tuple[int, float]]] = {}
     for row in reading.rows:
-        if (accuracy := row.get("test_accuracy")) is not None:
-            scored.setdefault(row["trial"], []).append((row["round"], float(accuracy)))
+        if (accuracy := row.test_accuracy) is not None:
+            scored.setdefault(row.trial, []).append((row.round, float(accuracy)))
     best = [max(accuracy for _, accuracy in own) for own in scored.values()]
     final = [max(own)[1] for own in scored.values()]
     file = reading.path / METRICS

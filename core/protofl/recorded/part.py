@@ -11,6 +11,7 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.folder.reading import FINISHED, Reading
 from protofl.folder.result import Weights, is_best, summarise
+from protofl.folder.row import Row
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,10 @@ class Part:
         return {**config, "seed": seed, "trials": len(self.trials), "rounds": self.rounds}
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """The lines of the record."""
-        rows = [r for r in self.whole.rows if r["trial"] in self.trials]
-        return [self._renumbered(row) for row in rows if row["round"] < self.rounds]
+        rows = [r for r in self.whole.rows if r.trial in self.trials]
+        return [Row.from_json(self._renumbered(row)) for row in rows if row.round < self.rounds]
 
     @cached_property
     def partition(self) -> dict[str, Any] | None:
@@ -95,10 +96,10 @@ class Part:
         Raises:
             UsageError: They are of a later round, or of one that was the best later.
         """
-        rows = [row for row in self.rows if row["trial"] == trial]
+        rows = [row for row in self.rows if row.trial == trial]
         wanted = self.rounds - 1
         if which == "best":
-            best = [row["round"] for n, row in enumerate(rows) if is_best(row, rows[:n])]
+            best = [row.round for n, row in enumerate(rows) if is_best(row, rows[:n])]
             wanted = best[-1] if best else wanted
         if kept.round != wanted:
             raise UsageError(

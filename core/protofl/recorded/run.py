@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from protofl.errors import UsageError
 from protofl.folder.reading import PARTITION, Reading
 from protofl.folder.result import Result, recorded_accuracies
+from protofl.folder.row import Row
 
 if TYPE_CHECKING:
     import numpy as np
@@ -103,7 +104,7 @@ class Run:
         return name
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """The lines of ``metrics.jsonl``, in the order of creation (docs/reference/record.md).
 
         Raises:
@@ -121,7 +122,8 @@ class Run:
         """
         from protofl.recorded.columns import columns_of
 
-        return columns_of(sorted(self.rows, key=lambda row: (row["trial"], row["round"])))
+        rows = sorted(self.rows, key=lambda row: (row.trial, row.round))
+        return columns_of(rows)
 
     def frame(self) -> pd.DataFrame:
         """The columns as a pandas frame.
@@ -161,28 +163,28 @@ class Run:
     @property
     def trials(self) -> list[int]:
         """The trials of which there are rounds."""
-        return sorted({row["trial"] for row in self.rows})
+        return sorted({row.trial for row in self.rows})
 
     @property
     def rounds_done(self) -> int:
         """Rounds that are done, of all trials together."""
         return len(self.rows)
 
-    def rows_of(self, trial: int = 0, *, evaluated: bool = False) -> list[dict[str, Any]]:
+    def rows_of(self, trial: int = 0, *, evaluated: bool = False) -> list[Row]:
         """The lines of a trial by rounds.
 
         Args:
             trial: The trial.
             evaluated: Whether to leave out rounds that were not (``--eval-every``).
         """
-        own = [row for row in self.rows if row["trial"] == trial]
-        own = [row for row in own if not evaluated or row["test_accuracy"] is not None]
-        return sorted(own, key=lambda row: row["round"])
+        own = [row for row in self.rows if row.trial == trial]
+        own = [row for row in own if not evaluated or row.test_accuracy is not None]
+        return sorted(own, key=lambda row: row.round)
 
     @property
     def accuracies(self) -> dict[int, dict[int, float]]:
         """{trial: {client: accuracy}} of the last evaluation; empty of more than 1,000 clients."""
-        return recorded_accuracies(sorted(self.rows, key=lambda row: row["round"]))
+        return recorded_accuracies(sorted(self.rows, key=lambda row: row.round))
 
     @property
     def result(self) -> Result:

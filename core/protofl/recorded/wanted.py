@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from protofl.errors import UsageError
 from protofl.files.replacing import unused
 from protofl.folder.failure import Failure, repeated
 from protofl.folder.places import name_of
+from protofl.folder.row import Row
 from protofl.identity.identity import (
     RECORDING,
     as_then,
@@ -249,11 +250,11 @@ def _has(run: Run, trial: int, rounds: int) -> bool:
     Behind it clients that never train are fine-tuned, where there are any.
     """
     rows = run.rows_of(trial)[:rounds]
-    whole = [row["round"] for row in rows] == [*range(rounds)]
+    whole = [row.round for row in rows] == [*range(rounds)]
     tuned = bool(run.config.get("fine_tune"))
-    return whole and bool(rows[-1]["evaluated"]) and ("fine_tuned_accuracy" in rows[-1]) == tuned
+    return whole and bool(rows[-1].evaluated) and ("fine_tuned_accuracy" in rows[-1]) == tuned
 
 
-def _lost(row: Mapping[str, Any]) -> bool:
+def _lost(row: Row) -> bool:
     """Whether a client is absent from a round because of the machine."""
-    return "failed" in row.get("absent", {}).values()
+    return "failed" in row.absent.values()

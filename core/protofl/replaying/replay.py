@@ -184,7 +184,7 @@ def replay(
     found = Replay(reading.path, trial, Replayed(OWN), [each for each, _ in changed])
     found.notes += _other_versions(reading.config, plan)
     observed, kept_knowledge = Observed(reading.path), _KeptKnowledge(reading.path, trial)
-    extras = {row["round"]: row["extra"] for row in reading.rows if row["trial"] == trial}
+    extras = {row.round: row.extra for row in reading.rows if row.trial == trial}
     chosen = uploads.rounds[:rounds]
     for number in chosen:
         sent = uploads.of(number, plan.device)

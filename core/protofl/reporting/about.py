@@ -57,7 +57,7 @@ def sentence(told: Told) -> str:
     text += f" ({c['optimizer']}, learning rate {own(c['lr'])})"
     text += f", {trials} trials from" if trials > 1 else ","
     text += f" seed {c['seed']}"
-    when = day(str(told.rows[-1].get("time", ""))) if told.rows else ""
+    when = day(str(told.rows[-1].time)) if told.rows else ""
     return text + (f". {when}." if when else ".")
 
 
@@ -77,7 +77,7 @@ def facts(told: Told) -> Iterator[Fact]:
         over += f"; {count(others, 'trial')} not so far yet"
     final, best = told.end("final_test_accuracy"), told.end("best_test_accuracy")
     guess = told.end("majority_accuracy")
-    last = max(row["round"] for row in told.rows if row["test_accuracy"] is not None)
+    last = max(row.round for row in told.rows if row.test_accuracy is not None)
     if final is not None:
         above = ""
         if guess is not None and guess.mean == guess.mean:
@@ -133,9 +133,9 @@ def _costs(told: Told) -> Iterator[Fact]:
         a_round = amount((up.mean + down.mean) * len(told.group.trials) / len(told.rows))
         note = f"{amount(up.mean)} up, {amount(down.mean)} down; {a_round} a round"
         yield Fact(f"Traffic of all clients{trial}", amount(up.mean + down.mean), note)
-    time = told.total(lambda row: float(row["seconds"]["total"]))
+    time = told.total(lambda row: float(row.seconds["total"]))
     if time is not None:
-        each = duration(told.mean(lambda row: row["seconds"]["total"]))
+        each = duration(told.mean(lambda row: row.seconds["total"]))
         yield Fact(f"Time{trial}", duration(time.mean), f"{each} a round")
     virtual = told.end("virtual_seconds")
     if virtual is not None:
@@ -155,26 +155,26 @@ def notes(told: Told) -> list[str]:
             for reason, times in sorted(told.absent.items(), key=lambda item: -item[1])
         ]
         total = sum(told.absent.values())
-        asked = total + sum(row["participants"] for row in told.rows)
+        asked = total + sum(row.participants for row in told.rows)
         found.append(
             f"Of {whole(asked)} times that a client was asked it was absent {whole(total)} times: "
             f"{listed(parts)}."
         )
-    lost = [row for row in told.rows if row["train_loss"] is None]
+    lost = [row for row in told.rows if row.train_loss is None]
     if lost:
         found.append(f"The training loss was not finite in {count(len(lost), 'round')}.")
     if told.config.get("eval_clients") == "participants":
         found.append(
             "Accuracy is that of the clients that a round trained, and the guess that of all."
         )
-    last = told.rows[-1] if told.rows else {}
-    unseen = len(last.get("unseen", ()))
+    evaluated, unseen = (
+        (told.rows[-1].evaluated, len(told.rows[-1].unseen)) if told.rows else (0, 0)
+    )
     if unseen:
         who = f"{count(unseen, 'client')} {'is' if unseen == 1 else 'are'} unseen"
         found.append(f"{who}: never trained, and scored apart. The majority guess is that of all.")
-    if last.get("evaluated") and last["evaluated"] < told.config["clients"] - unseen:
-        evaluated = whole(last["evaluated"])
-        found.append(f"The last evaluation was over {evaluated} of the clients.")
+    if evaluated and evaluated < told.config["clients"] - unseen:
+        found.append(f"The last evaluation was over {whole(evaluated)} of the clients.")
     return found
 
 

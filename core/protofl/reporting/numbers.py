@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from protofl import formatting
 from protofl.comparing.trials import Figure, at
+from protofl.folder.row import Row
 from protofl.formatting import size_text
 from protofl.reporting.parts import Table
 from protofl.reporting.told import Moments, Told
@@ -112,7 +112,7 @@ FEW = 12
 """Groups at most of which figures stand beside each other in a table of rounds."""
 
 
-def reader(figure: Figure) -> Callable[[Mapping[str, Any]], float | None]:
+def reader(figure: Figure) -> Callable[[Row], float | None]:
     """Reads a figure in a line."""
     source = figure.source
     return source if callable(source) else lambda row: at(row, source)

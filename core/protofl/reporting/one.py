@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from protofl.comparing.groups import Group
 from protofl.comparing.naming import data_name
 from protofl.comparing.trials import trials_of
+from protofl.folder.row import Row
 from protofl.recorded.run import Run
 from protofl.reporting.about import facts, notes, sentence, state, versions_table
 from protofl.reporting.choices import departures, options_section
@@ -171,8 +172,8 @@ def _records(told: Told) -> list[Table]:
     for way, label in (("upload", "up"), ("download", "down")):
         for unit in ("floats", "bytes"):
             values = [float(row[f"{way}_{unit}"]) for row in told.rows]
-            first = [float(r[f"{way}_{unit}"]) for r in told.rows if r["round"] == 0]
-            later = [float(r[f"{way}_{unit}"]) for r in told.rows if r["round"] > 0]
+            first = [float(r[f"{way}_{unit}"]) for r in told.rows if r.round == 0]
+            later = [float(r[f"{way}_{unit}"]) for r in told.rows if r.round > 0]
             rows.append(
                 (
                     f"{unit} {label}",
@@ -206,11 +207,11 @@ def _last(told: Told, read: Any) -> list[float | None]:  # noqa: ANN401 - a func
     return [statistics.fmean(entries) if entries else None for entries in columns]
 
 
-def _metric(row: Mapping[str, Any], name: str) -> Values | None:
-    values = (row.get("metrics") or {}).get(name, {}).get("all")
+def _metric(row: Row, name: str) -> Values | None:
+    values = row.metrics.get(name, {}).get("all")
     return values if isinstance(values, list) else None
 
 
-def _margins(row: Mapping[str, Any], whose: str) -> Values | None:
-    values = (row.get("measures") or {}).get("margins", {}).get(whose)
+def _margins(row: Row, whose: str) -> Values | None:
+    values = row.measures.get("margins", {}).get(whose)
     return values if isinstance(values, list) else None

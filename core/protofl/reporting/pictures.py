@@ -136,7 +136,7 @@ class Pictures:
         if len(names) < 2:
             return None
         series = {
-            name: own.by_round(lambda row, n=name: row["loss_terms"].get(n))  # type: ignore[misc]
+            name: own.by_round(lambda row, n=name: row.loss_terms.get(n))  # type: ignore[misc]
             for name in names
         }
         curves = {
@@ -196,10 +196,10 @@ class Pictures:
         from protofl.plots.squares import METRIC, confusion
 
         trial = own.group.trials[0]
-        recorded = [row for row in trial.rows if METRIC in (row.get("metrics") or {})]
+        recorded = [row for row in trial.rows if METRIC in row.metrics]
         if not recorded or own.split is None:
             return None
-        counts = np.array(recorded[-1]["metrics"][METRIC]["all"], dtype=np.float64)
+        counts = np.array(recorded[-1].metrics[METRIC]["all"], dtype=np.float64)
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         return Picture(
             "What classes are taken for",
@@ -269,8 +269,8 @@ class Pictures:
         from protofl.plots import traffic
 
         words = {
-            own.group.label: f"{amount(own.mean(lambda r: r['upload_bytes']))} sent and "
-            f"{amount(own.mean(lambda r: r['download_bytes']))} received"
+            own.group.label: f"{amount(own.mean(lambda r: r.upload_bytes))} sent and "
+            f"{amount(own.mean(lambda r: r.download_bytes))} received"
             for own in self.told
         }
         return Picture(
@@ -287,7 +287,7 @@ class Pictures:
         words = {}
         for own in self.told:
             parts = ", ".join(f"{stage} {duration(s)}" for stage, s in own.stages.items())
-            total = duration(own.mean(lambda row: row["seconds"]["total"]))
+            total = duration(own.mean(lambda row: row.seconds["total"]))
             words[own.group.label] = f"{total} a round ({parts})"
         return Picture(
             "Time of a round, by stage",

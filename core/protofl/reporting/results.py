@@ -137,7 +137,7 @@ def results_table(told: Sequence[Told]) -> Table:
         cells = [
             own.group.label,
             str(len(own.group.trials)),
-            whole(max(row["round"] for row in own.rows) + 1),
+            whole(max(row.round for row in own.rows) + 1),
             _cell(own, "final_test_accuracy"),
             _cell(own, "best_test_accuracy"),
         ]
@@ -146,8 +146,8 @@ def results_table(told: Sequence[Told]) -> Table:
         if each:
             cells.append(percent(over_clients.worst(values)) if values else NONE)
             cells.append(percent(over_clients.lowest_decile(values)) if values else NONE)
-        traffic = own.total(lambda row: float(row["upload_bytes"] + row["download_bytes"]))
-        time = own.total(lambda row: float(row["seconds"]["total"]))
+        traffic = own.total(lambda row: float(row.traffic))
+        time = own.total(lambda row: float(row.seconds["total"]))
         cells.append(_cell(own, "majority_accuracy"))
         cells.append(amount(traffic.mean) if traffic else NONE)
         cells.append(duration(time.mean) if time else NONE)

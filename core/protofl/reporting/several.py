@@ -103,7 +103,7 @@ def _facts(
     trials = sum(len(own.group.trials) for own in told)
     rounds = sum(len(own.rows) for own in told)
     found.append(Fact("Trials", whole(trials), f"{count(rounds, 'round')} in all"))
-    seconds = sum(row["seconds"]["total"] for run in runs for row in run.rows)
+    seconds = sum(row.seconds["total"] for run in runs for row in run.rows)
     found.append(Fact("Time", duration(seconds), "of all runs together"))
     return found
 
@@ -132,7 +132,7 @@ def _lead(runs: Sequence[Run], told: Sequence[Told], settings: dict[str, list[To
         text += f". {count(first['clients'], 'client')}"
         models = list(dict.fromkeys(str(run.config["models"]) for run in runs))
         text += f" with models of {listed(models, 3)}"
-    stamps = [str(own.rows[-1].get("time", "")) for own in told]
+    stamps = [str(own.rows[-1].time) for own in told]
     if stamps and (when := day(max(stamps))):
         text += f". {when}"
     return text + "."

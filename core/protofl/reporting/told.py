@@ -12,10 +12,9 @@ from protofl.comparing.groups import Group
 from protofl.comparing.trials import Trial
 from protofl.errors import UsageError
 from protofl.folder.result import summarise
+from protofl.folder.row import Row
 from protofl.recorded.run import Run
 from protofl.recorded.split import RecordedSplit
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Told:
     @cached_property
     def whole(self) -> list[Trial]:
         """The trials that have come as far as the longest: a mean is over these."""
-        last = {id(t): max((row["round"] for row in t.rows), default=-1) for t in self.group.trials}
+        last = {id(t): max((row.round for row in t.rows), default=-1) for t in self.group.trials}
         return [trial for trial in self.group.trials if last[id(trial)] == max(last.values())]
 
     @cached_property
@@ -89,7 +88,7 @@ class Told:
         for row in (row for trial in self.whole for row in trial.rows):
             value = read(row)
             if value is not None:
-                found.setdefault(row["round"], []).append(value)
+                found.setdefault(row.round, []).append(value)
         return {round: m for round in sorted(found) if (m := Moments.of(found[round]))}
 
     def total(self, read: Callable[[Row], float]) -> Moments | None:
@@ -103,7 +102,7 @@ class Told:
     @property
     def evaluated(self) -> bool:
         """Whether any round was."""
-        return any(row["test_accuracy"] is not None for row in self.rows)
+        return any(row.test_accuracy is not None for row in self.rows)
 
     @cached_property
     def clients(self) -> dict[int, Moments]:
@@ -119,30 +118,30 @@ class Told:
         """{reason: how often a client was absent for it}."""
         found: dict[str, int] = {}
         for row in self.rows:
-            for reason in (row.get("absent") or {}).values():
+            for reason in row.absent.values():
                 found[reason] = found.get(reason, 0) + 1
         return found
 
     @cached_property
     def stages(self) -> dict[str, float]:
         """{stage: seconds a round}, the longest first, without those that took none."""
-        names = dict.fromkeys(s for row in self.rows for s in row["seconds"] if s != "total")
-        means = {s: statistics.fmean(r["seconds"].get(s, 0.0) for r in self.rows) for s in names}
+        names = dict.fromkeys(s for row in self.rows for s in row.seconds if s != "total")
+        means = {s: statistics.fmean(r.seconds.get(s, 0.0) for r in self.rows) for s in names}
         found = {stage: mean for stage, mean in means.items() if mean >= 5e-4}
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     @property
     def terms(self) -> list[str]:
         """The terms of its loss, as the last round has them first."""
-        return list(dict.fromkeys(t for row in self.rows[::-1] for t in row["loss_terms"]))
+        return list(dict.fromkeys(t for row in self.rows[::-1] for t in row.loss_terms))
 
 
 def _summary(run: Run) -> dict[int, Mapping[str, Any]]:
     """{trial: what its summary says}."""
     if run.summary is not None:
         return {trial["trial"]: trial for trial in run.summary["trials"]}
-    told = {row["trial"] for row in run.rows if row["test_accuracy"] is not None}
-    rows = [row for row in run.rows if row["trial"] in told]
+    told = {row.trial for row in run.rows if row.test_accuracy is not None}
+    rows = [row for row in run.rows if row.trial in told]
     found = summarise(rows, lambda trial, *_: majority(run, trial), {}) if rows else {"trials": []}
     return {trial["trial"]: trial for trial in found["trials"]}
 

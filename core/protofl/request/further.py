@@ -34,7 +34,7 @@ def with_more(folder: RunFolder, recorded: Mapping[str, Any], plan: Plan) -> Run
     if not asks_for_more(recorded, plan):
         return folder
     rounds, trials = plan.settings.rounds, plan.settings.trials
-    done = Counter(row["trial"] for row in folder.rows)
+    done = Counter(row.trial for row in folder.rows)
     if trials < len(done):
         raise UsageError(
             f"--trials {trials}: the run has begun {len(done)} already",
@@ -112,7 +112,7 @@ def _check_kept(folder: RunFolder, done: Mapping[int, int], rounds: int) -> None
 
 def _is_other(folder: RunFolder, trial: int, rounds: int, plan: Plan) -> bool:
     """Whether a trial's last round was evaluated as one and would not have been, or the reverse."""
-    last = [row for row in folder.rows if row["trial"] == trial][-1]
+    last = [row for row in folder.rows if row.trial == trial][-1]
     wanted = rounds % plan.settings.eval_every == 0 or rounds == plan.settings.rounds
     tuned = bool(plan.settings.fine_tune) and rounds == plan.settings.rounds
-    return bool(last["evaluated"]) != wanted or ("fine_tuned_accuracy" in last) != tuned
+    return bool(last.evaluated) != wanted or ("fine_tuned_accuracy" in last) != tuned

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from protofl.folder.result import Result
+    from protofl.folder.row import Row
     from protofl.folder.run_folder import RunFolder
     from protofl.plan.plan import Plan
 
@@ -109,7 +110,7 @@ class RoundDone(Event):
         row: Its line of ``metrics.jsonl``.
     """
 
-    row: dict[str, Any]
+    row: Row
 
 
 @dataclass(frozen=True)

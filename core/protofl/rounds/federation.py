@@ -8,6 +8,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
+from protofl.folder.row import Row
 from protofl.folder.run_folder import RunFolder
 from protofl.hosts import jobs
 from protofl.machine.cores import compute_threads
@@ -86,7 +87,7 @@ class Federation:
         self,
         trial: int,
         files: Mapping[int, str] | None = None,
-        rows: Iterable[Mapping[str, Any]] = (),
+        rows: Iterable[Row] = (),
     ) -> None:
         """Set up the server and tell the hosts.
 
@@ -117,7 +118,7 @@ class Federation:
 
     # --- a round --------------------------------------------------------------------------------
 
-    def round(self, number: int) -> tuple[dict[str, Any], list[int]]:
+    def round(self, number: int) -> tuple[Row, list[int]]:
         """One round.
 
         Returns:
@@ -132,7 +133,7 @@ class Federation:
         with compute_threads(self.plan.settings.server_threads):
             return self._round(number)
 
-    def _round(self, number: int) -> tuple[dict[str, Any], list[int]]:
+    def _round(self, number: int) -> tuple[Row, list[int]]:
         start, settings = time.perf_counter(), self.plan.settings
         self._server_side.begin(number)
         tally = Tally(malicious=self.server.malicious)
@@ -165,7 +166,7 @@ class Federation:
         self.client_accuracy = tally.accuracy
         rate = {"lr": self.server.lr} if self.plan.scheduled else {}
         line = {"trial": self.trial, "round": number, **tally.line(extra), **rate}
-        return {**line, **self._who.line(number)}, clients
+        return Row.from_json({**line, **self._who.line(number)}), clients
 
     def train_clients(self, clients: list[int], number: int, tally: Tally) -> dict[int, Payload]:
         """Downloads, local training and uploads; {client: upload} of those that count."""

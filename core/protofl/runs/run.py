@@ -20,6 +20,7 @@ from protofl.files.tables import short
 from protofl.folder.failure import kept_in
 from protofl.folder.places import check_free, check_run, fresh_folder
 from protofl.folder.result import Result, is_best, recorded_accuracies, summarise
+from protofl.folder.row import Row
 from protofl.folder.run_folder import RunFolder
 from protofl.hosts.jobs import Pool
 from protofl.machine.cores import deterministic_kernels
@@ -212,7 +213,7 @@ class _Life:
 
     def _remaining(self) -> Iterator[tuple[int, int]]:
         """Trials that are not finished, with the round at which each begins."""
-        done = Counter(row["trial"] for row in self.folder.rows)
+        done = Counter(row.trial for row in self.folder.rows)
         for trial in range(self.plan.settings.trials):
             if done[trial] < self.plan.settings.rounds:
                 yield trial, done[trial]
@@ -235,14 +236,12 @@ class _Life:
                     self.folder.add(row)
                 self.progress(events.RoundDone(self.folder.rows[-1]))
 
-    def _commit(
-        self, federation: Federation, row: dict[str, Any], trained: set[int], *, best: bool
-    ) -> None:
+    def _commit(self, federation: Federation, row: Row, trained: set[int], *, best: bool) -> None:
         """Make a round count, with all clients that trained since the last one that does."""
-        paths = self.folder.client_paths(sorted(trained), federation.trial, row["round"])
+        paths = self.folder.client_paths(sorted(trained), federation.trial, row.round)
         seconds = federation.save_clients(sorted(trained), paths)
-        for stage in ("checkpoint", "total"):
-            row["seconds"][stage] = short(row["seconds"][stage] + seconds)
+        spent = {k: short(row.seconds[k] + seconds) for k in ("checkpoint", "total")}
+        row = row.changed(seconds={**row.seconds, **spent})
         with self.profile.sums.span("commit", "server"):
             server = pack_server(federation.server)
             keep = self.plan.settings.keep != "current"

@@ -23,6 +23,7 @@ from protofl.data.generators import ImageSource
 from protofl.data.split import Split
 from protofl.discovery.registry import Registry
 from protofl.errors import UsageError
+from protofl.folder.row import Row
 from protofl.hookspecs.markers import hookimpl
 from protofl.hosts.host import Host
 from protofl.hosts.train_job import TrainJob
@@ -149,7 +150,7 @@ class Still:
         return {}
 
 
-def traffic(request: Request) -> list[dict[str, Any]]:
+def traffic(request: Request) -> list[Row]:
     """Return the records of two rounds without training; their traffic is that of a run.
 
     Raises:
@@ -172,7 +173,7 @@ def traffic(request: Request) -> list[dict[str, Any]]:
         return [federation.round(number)[0] for number in (0, 1)]
 
 
-def flops(request: Request) -> list[dict[str, Any]]:
+def flops(request: Request) -> list[Row]:
     """Return a record with FLOPs of a round (``flops``) and of a sample (``architectures``).
 
     Raises:
@@ -186,7 +187,7 @@ def flops(request: Request) -> list[dict[str, Any]]:
         "flops": {"forward": sum(own), "training": training_flops(own)},
         "architectures": dict(zip(names, forward, strict=True)),
     }
-    return [{"trial": 0, "round": 0, "measures": found}]
+    return [Row.from_json({"trial": 0, "round": 0, "measures": found})]
 
 
 def one_of_each(split: Split, labels: torch.Tensor) -> Split:

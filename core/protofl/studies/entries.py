@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from protofl.errors import Diverged, UsageError
+from protofl.folder.row import Row
 from protofl.recorded.run import load_run
 from protofl.studies.cells import Cell, Change, cells_of
 from protofl.studies.figures import (
@@ -91,15 +91,13 @@ def _entry(done: Done, cell: Cell) -> Entry:
     )
 
 
-def _finished(
-    done: Done, cell: Cell, rows: Sequence[Mapping[str, Any]]
-) -> tuple[str, tuple[float, ...]]:
+def _finished(done: Done, cell: Cell, rows: Sequence[Row]) -> tuple[str, tuple[float, ...]]:
     """What a run that failed had finished, in words, and its figures; none where it has none.
 
     Of whole trials, where there are some: the figure of one that broke off is no figure of theirs.
     """
     rounds = cell.rounds or int(load_run(done.folders[cell.key]).config["rounds"])
-    trials, count = int(cell.options.get("trials", 1)), Counter(row["trial"] for row in rows)
+    trials, count = int(cell.options.get("trials", 1)), Counter(row.trial for row in rows)
     whole = [trial for trial in sorted(count) if count[trial] >= rounds]
     how = "diverged" if isinstance(done.failed[cell.key], Diverged) else "failed"
     far = f"{count[len(whole)]} of {rounds} rounds"
@@ -107,7 +105,7 @@ def _finished(
         words = f"{len(whole)} of {trials} trials, the next {how} after {far}"
     else:
         words = f"{far}{f' of the first of {trials} trials' if trials > 1 else ''}, {how}"
-    counted = [row for row in rows if row["trial"] in (whole or count)]
+    counted = [row for row in rows if row.trial in (whole or count)]
     found = figure_of(counted, cell.figure, rounds)
     values = tuple(value for value in found if value is not None)
     if len(values) < len(found):  # not reached, or in none of these rounds
@@ -115,17 +113,17 @@ def _finished(
     return words, values
 
 
-def _curves(rows: Sequence[Mapping[str, Any]], cell: Cell) -> dict[int, list[tuple[int, float]]]:
+def _curves(rows: Sequence[Row], cell: Cell) -> dict[int, list[tuple[int, float]]]:
     one, found = UNITS[unit_of(cell.figure)], dict[int, list[tuple[int, float]]]()
-    for trial in sorted({row["trial"] for row in rows}):
+    for trial in sorted({row.trial for row in rows}):
         until = cell.rounds or math.inf
-        own = [row for row in rows if row["trial"] == trial and row["round"] < until]
+        own = [row for row in rows if row.trial == trial and row.round < until]
         found[trial] = [(n, v / one) for n, v in series(sorted(own, key=_round), cell.figure)]
     return found
 
 
-def _round(row: Mapping[str, Any]) -> int:
-    return int(row["round"])
+def _round(row: Row) -> int:
+    return int(row.round)
 
 
 def _by_formula(study: Study, cell: Cell, entries: Mapping[tuple[str, str], Entry]) -> Entry:

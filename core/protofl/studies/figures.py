@@ -10,6 +10,7 @@ from typing import Any
 
 from protofl.comparing.trials import at
 from protofl.errors import UsageError, unknown
+from protofl.folder.row import Row
 from protofl.studies.study import Figure
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -70,7 +71,6 @@ def _number(node: ast.expr, values: Mapping[str, float]) -> Any:  # noqa: ANN401
     raise ValueError(ast.unparse(node))
 
 
-Row = Mapping[str, Any]
 Rows = Sequence[Row]
 
 UNITS: dict[str, float] = {
@@ -115,7 +115,7 @@ def series(rows: Rows, figure: Figure) -> list[tuple[int, float]]:
     """(round, figure) of the rounds that have it."""
     of = figure.of or READERS[figure.read].of
     of = f"measures.architectures.{of}" if figure.read == "forward-flops" else of
-    found = [(int(row["round"]), at(row, of)) for row in rows]
+    found = [(int(row.round), at(row, of)) for row in rows]
     if figure.error:
         return [(number, 1 - value) for number, value in found if value is not None]
     return [(number, value) for number, value in found if value is not None]
@@ -134,9 +134,9 @@ def figure_of(rows: Iterable[Row], figure: Figure, rounds: int | None = None) ->
         not reached.
     """
     trials: dict[int, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: (row["trial"], row["round"])):
-        if rounds is None or row["round"] < rounds:
-            trials.setdefault(row["trial"], []).append(row)
+    for row in sorted(rows, key=lambda row: (row.trial, row.round)):
+        if rounds is None or row.round < rounds:
+            trials.setdefault(row.trial, []).append(row)
     reader, one = READERS[figure.read], UNITS[unit_of(figure)]
     found = [reader.read(lines, figure) for lines in trials.values()]
     return [None if value is None else value / one for value in found]
@@ -181,7 +181,7 @@ def _of_round(*columns: str) -> Callable[[Rows, Figure], float | None]:
 
     def read(rows: Rows, figure: Figure) -> float | None:
         wanted = 1 if figure.round is None else figure.round
-        row = next((row for row in rows if row["round"] == wanted), None)
+        row = next((row for row in rows if row.round == wanted), None)
         return None if row is None else float(sum(row[column] for column in columns))
 
     return read
@@ -195,7 +195,7 @@ def _until(cost: Callable[[Row], float]) -> Callable[[Rows, Figure], float | Non
         reached = next((n for n, value in series(rows, figure) if value >= figure.target), None)
         if reached is None:
             return None
-        return sum(cost(row) for row in rows if row["round"] <= reached)
+        return sum(cost(row) for row in rows if row.round <= reached)
 
     return read
 
@@ -247,7 +247,7 @@ READERS: dict[str, Reader] = {
         "bytes to", _until(lambda row: sum(row[c] for c in _BYTES)), unit="MB", needs_target=True
     ),
     "seconds-to": Reader(
-        "seconds to", _until(lambda row: row["seconds"]["total"]), unit="", needs_target=True
+        "seconds to", _until(lambda row: row.seconds["total"]), unit="", needs_target=True
     ),
     "classes": Reader("mean number of a client's classes", _nothing, unit="", trains=False),
     "formula": Reader("by the formula of the row", _nothing, unit="", trains=False),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from protofl.errors import ProtoflError, UsageError
 from protofl.files.replacing import default_data_dir
+from protofl.folder.row import Row
 from protofl.options.declared import Config, consents
 from protofl.options.table import build
 from protofl.plan.inputs import load_data
@@ -48,7 +48,7 @@ class Done:
     change: Change
     cells: list[Cell]
     missing: dict[str, UsageError] = field(default_factory=dict)
-    rows: dict[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    rows: dict[str, Sequence[Row]] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
     failed: dict[str, ProtoflError] = field(default_factory=dict)
     parts: dict[str, str] = field(default_factory=dict)

@@ -6,13 +6,14 @@ import csv
 import io
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.files.replacing import replacing, write_json
+from protofl.folder.row import Row
 from protofl.recorded.columns import frame_of
 from protofl.sweeps.axes import Point
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 CSV, JSON = "results.csv", "results.json"
 
 
-def figure_of(rows: Sequence[Mapping[str, Any]], figure: str) -> dict[str, Any] | None:
+def figure_of(rows: Sequence[Row], figure: str) -> dict[str, Any] | None:
     """A trial's figure, and on which samples the round was chosen.
 
     Where clients have validation samples the best round is the one that is best on them, and the
@@ -38,7 +39,7 @@ def figure_of(rows: Sequence[Mapping[str, Any]], figure: str) -> dict[str, Any] 
     """
     read = _server if figure.endswith("-server") else _clients
     found = [(read(row), row) for row in rows]
-    scored = [(shares, row["round"]) for shares, row in found if shares is not None]
+    scored = [(shares, row.round) for shares, row in found if shares is not None]
     if not scored:
         return None
     (chosen, test, on), round = (
@@ -47,16 +48,16 @@ def figure_of(rows: Sequence[Mapping[str, Any]], figure: str) -> dict[str, Any] 
     return {"value": chosen, "test": test, "round": round, "chosen_on": on}
 
 
-def _clients(row: Mapping[str, Any]) -> tuple[float, float, str] | None:
-    test = row.get("test_accuracy")
+def _clients(row: Row) -> tuple[float, float, str] | None:
+    test = row.test_accuracy
     if test is None:
         return None
-    validation = row.get("validation_accuracy")
+    validation = row.validation_accuracy
     return (test, test, "test") if validation is None else (validation, test, "validation")
 
 
-def _server(row: Mapping[str, Any]) -> tuple[float, float, str] | None:
-    test = row.get("extra", {}).get("server_test_accuracy")
+def _server(row: Row) -> tuple[float, float, str] | None:
+    test = row.extra.get("server_test_accuracy")
     return None if test is None else (test, test, "test")
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.batch.wanted import Outcome, Wanted
 from protofl.errors import UsageError
+from protofl.folder.row import Row
 from protofl.randomness import numpy_stream
 from protofl.recorded.run import load_run
 from protofl.sweeps.grid import done_of
@@ -47,7 +48,7 @@ class _Trying:
 
     trial: Trial
     line: PointResult
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     busy: bool = False
 
 
@@ -164,7 +165,7 @@ class Search:
     def goes_on(self, wanted: Wanted, row: dict[str, Any]) -> bool:
         """Whether a run is worth going on with, by the median rule."""
         trying = self._of[wanted]
-        trying.rows.append(row)
+        trying.rows.append(Row.from_json(row))
         if not self._report(trying):
             return True
         return not trying.trial.should_prune()
@@ -176,7 +177,7 @@ class Search:
         if now is None or figure_of([row], figure) is None:
             return False
         values = [*trying.line.values("value"), now["value"]]
-        step = len(trying.line.runs) * _STEP + row["round"]
+        step = len(trying.line.runs) * _STEP + row.round
         trying.trial.report(sum(values) / len(values), step)
         return True
 
@@ -186,7 +187,7 @@ class Search:
         trying.busy = False
         if outcome.state == "finished":  # what was there already has not been told
             for row in outcome.run.rows_of(0):
-                if row["round"] not in {told["round"] for told in trying.rows}:
+                if row.round not in {told.round for told in trying.rows}:
                     trying.rows.append(row)
                     self._report(trying)
         runs = trying.line.runs

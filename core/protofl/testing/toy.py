@@ -151,10 +151,9 @@ class Toy:
     def rounds(self, count: int) -> list[dict[str, Any]]:
         """Run rounds; their lines without what may differ between equal runs."""
         for number in range(len(self.lines), len(self.lines) + count):
-            line, _ = self.federation.round(number)
-            line.pop("seconds")
-            line["clients"] = dict(self.federation.client_accuracy)
-            self.lines.append(line)
+            line = self.federation.round(number)[0].to_json()
+            del line["seconds"]
+            self.lines.append({**line, "clients": dict(self.federation.client_accuracy)})
         return self.lines
 
     @property
