@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from protofl.recorded.run import Run
+    from protofl.reuse.run import Run
 
 KINDS = {
     "margins": "what becomes of each class's margin on the server (--observe prototypes, as those "

@@ -12,7 +12,7 @@ from protofl_cli.options import value_text
 from protofl_cli.tables import clock, shown_path
 
 if TYPE_CHECKING:
-    from protofl.recorded.run import Run
+    from protofl.reuse.run import Run
 
 
 def page_rows(run: Run) -> list[tuple[str, str]]:

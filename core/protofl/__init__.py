@@ -61,8 +61,9 @@ if TYPE_CHECKING:
     from protofl.program.run import run
     from protofl.program.session import Session
     from protofl.randomness import numpy_stream, random_stream
-    from protofl.recorded.run import Run, load_run
+    from protofl.replaying.replay import replay
     from protofl.reporting.page import report
+    from protofl.reuse.run import Run, load_run
     from protofl.rounds import events
     from protofl.studies.program import reproduce, study
     from protofl.sweeps.program import sweep
@@ -127,9 +128,10 @@ _HOME = {
     # running
     "run": "protofl.program.run",
     "Session": "protofl.program.session",
-    "load_run": "protofl.recorded.run",
+    "load_run": "protofl.reuse.run",
     "report": "protofl.reporting.page",
-    "Run": "protofl.recorded.run",
+    "replay": "protofl.replaying.replay",
+    "Run": "protofl.reuse.run",
     "read_weights": "protofl.folder.result",
     "Weights": "protofl.folder.result",
     "Result": "protofl.folder.result",
@@ -214,6 +216,7 @@ __all__ = [
     "random_stream",
     "read_npz",
     "read_weights",
+    "replay",
     "report",
     "reproduce",
     "run",

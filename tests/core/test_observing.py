@@ -10,9 +10,9 @@ import protofl as pf
 import pytest
 import torch
 from protofl.files import series
-from protofl.observing.observed import Observed
 from protofl.observing.observer import Observer
 from protofl.observing.wanted import Expected, announce, check_observing
+from protofl.recorded.observed import Observed
 from protofl.testing import toy as toyfed
 from runtime_toys import GIVEN, install, make_plan, train, without_times
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from protofl.files.series import Series
 from protofl.observing import figures
-from protofl.observing.observed import Features, Observed, Prototypes
 from protofl.plots.squares import MEASURES
+from protofl.recorded.observed import Features, Observed, Prototypes
 from runtime_toys import install, train
 
 ROUNDS = 3
@@ -239,7 +239,7 @@ def test_features_in_the_plane(run):
 
 
 def test_images_by_round_and_class(run, monkeypatch):
-    from protofl.observing.observed import Images, Observed
+    from protofl.recorded.observed import Images, Observed
 
     def images(self, round=-1, trial=0):
         pictures = np.full((2, 1, 3, 3), 40 * (round + 1), np.uint8)

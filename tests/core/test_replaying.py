@@ -61,7 +61,7 @@ def test_the_first_round_is_a_real_run_s(toys, run, tmp_path):
 
 
 def test_a_grid(toys, run):
-    found = pf.load_run(run).replay(grid={"tau": [TAU, OTHER], "S": [1, 5]}, set={"server_lr": 0.1})
+    found = pf.replay(run, grid={"tau": [TAU, OTHER], "S": [1, 5]}, set={"server_lr": 0.1})
     labels = [each.label for each in found.others]
     assert labels == [f"server_lr=0.1, tau={t}, S={s}" for t in (TAU, OTHER) for s in (1, 5)]
     same = {each.label: each.first_other is None for each in found.others}

@@ -12,9 +12,9 @@ from protofl.data.batches import batch_bounds
 from protofl.progress import counting
 from protofl.progress.counting import Counter
 from protofl.progress.stage import Stage
-from protofl.progress.workload import Workload
 from protofl.rounds import events
 from protofl.rounds.federation import Federation
+from protofl.rounds.workload import Workload
 from protofl.testing.toy import WatchedPool
 from runtime_toys import make_plan
 from torch.nn.functional import cross_entropy

@@ -15,7 +15,7 @@ from protofl_cli.overwriting import Force, checked
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from protofl.comparing.groups import Group
-    from protofl.recorded.run import Run
+    from protofl.reuse.run import Run
 
 KINDS = {
     "curve": "a figure over rounds, MB, seconds or FLOPs, with bands over trials",

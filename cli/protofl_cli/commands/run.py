@@ -122,14 +122,14 @@ def run(
             given = {name: value for name, value in request.options.items() if value != ""}
             screen.loading(f"resuming {out}" if resume else _title(build(given)))
             with put_off():
-                from protofl.recorded.once import once
+                from protofl.reuse.reuse import run_or_reuse
                 from protofl.rounds.events import Note
                 from protofl.runs.run import start
 
             for line in found.notes:
                 screen(Note(line))
             if reuse is not None:
-                once(request, reuse, screen)
+                run_or_reuse(request, reuse, screen)
             else:
                 start(request, screen)
     except KeyboardInterrupt as stop:

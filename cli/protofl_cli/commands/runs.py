@@ -16,7 +16,7 @@ from protofl_cli.options import Debug
 
 if TYPE_CHECKING:
     from protofl.recorded.index import Told
-    from protofl.recorded.run import Run
+    from protofl.reuse.run import Run
 
 Folder = Annotated[
     Path,
@@ -160,7 +160,7 @@ def show_runs(
 ) -> None:
     """Show all about a run: what it was, how far it is, what it came to, and how to repeat it."""
     from protofl.recorded.naming import named
-    from protofl.recorded.run import load_run
+    from protofl.reuse.run import load_run
 
     found = [load_run(path) for word in words for path in named(word, runs)]
     if as_json:

@@ -8,7 +8,7 @@
         outcomes = batch.do_all(tried)           # in the order of what is wanted
 
 or, where any mistake is to end it, ``done(wanted, Path("runs"))``. Runs are begun through
-`protofl.recorded.once` alone: one that is finished is not repeated, one that was interrupted goes
+`protofl.reuse.reuse` alone: one that is finished is not repeated, one that was interrupted goes
 on. `do_all` never raises because of a run; what became of it says its `Outcome`, whose ``run`` is
 the recorded run. What is wanted next may depend on what was found before: `Batch.do` takes a
 `Source` in place of a list.

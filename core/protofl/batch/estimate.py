@@ -10,7 +10,7 @@ from protofl.dry_step.step import for_dry_rounds, two_dry_rounds
 from protofl.hosts.host import Host
 from protofl.hosts.jobs import Evaluate, Job, Reply, Train
 from protofl.plan.plan import Plan
-from protofl.progress.workload import Workload
+from protofl.rounds.workload import Workload
 
 STAGES = ("train", "prototypes", "payload", "evaluate")
 """Stages of a client's work, by which a reply tells seconds."""

@@ -21,9 +21,9 @@ from protofl.machine.idle import Idle
 from protofl.options.table import EXTENT, OPTIONS
 from protofl.participation.taking_part import check_participation
 from protofl.plan.plan import Plan
-from protofl.recorded import wanted as recorded
-from protofl.recorded.once import once
 from protofl.request.request import Request
+from protofl.reuse.requested import RequestedRun
+from protofl.reuse.reuse import run_or_reuse
 from protofl.rounds import events as of_rounds
 from protofl.rounds.measures import check_measures
 from protofl.tracking.following import check_trackers
@@ -98,7 +98,7 @@ class JobRunner:
 
     def _try(self, job: Try) -> Tried:
         request = job.request
-        wanted = recorded.Wanted.of(request, of_rounds.ignore)  # its notes come when it is done
+        wanted = RequestedRun.of(request, of_rounds.ignore)  # its notes come when it is done
         plan, s = wanted.plan, wanted.plan.settings
         plan.split(0)
         check_measures(plan)
@@ -173,7 +173,7 @@ class JobRunner:
                 raise Stopped
 
         try:
-            run = once(job.request, job.runs, progress=follow, idle=self._idle)
+            run = run_or_reuse(job.request, job.runs, progress=follow, idle=self._idle)
         except Stopped:
             return Outcome(wanted, "stopped")
         seed, rounds, trials = (int(run.config[key]) for key in ("seed", "rounds", "trials"))

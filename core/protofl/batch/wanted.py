@@ -9,8 +9,8 @@ from typing import Literal
 
 from protofl.errors import ProtoflError
 from protofl.folder.failure import Failure
-from protofl.recorded.run import Run, load_run
 from protofl.request.request import Request
+from protofl.reuse.run import Run, load_run
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +19,7 @@ class Wanted:
 
     Attributes:
         name: What it is called on the screen, ``tau=10 · seed 0``.
-        request: What `protofl.recorded.once` is to be asked for. Its ``out`` counts for nothing:
+        request: What `protofl.reuse.reuse` is to be asked for. Its ``out`` counts for nothing:
             all runs of a batch are in the runs' folder.
     """
 

@@ -17,7 +17,7 @@ from protofl.files.tables import flat
 from protofl.folder.reading import runs_below
 from protofl.folder.result import Result
 from protofl.options.table import EXTENT
-from protofl.recorded.run import Run, load_run
+from protofl.reuse.run import Run, load_run
 
 Given: TypeAlias = "Run | Result | str | Path"
 Runs: TypeAlias = "Given | Iterable[Given] | Mapping[str, Given | Iterable[Given]]"

@@ -12,7 +12,7 @@ from protofl.comparing.options import place, setting, treatment
 from protofl.comparing.trials import Trial
 from protofl.errors import UsageError
 from protofl.folder.reading import CONFIG
-from protofl.recorded.run import Run
+from protofl.reuse.run import Run
 
 Key: TypeAlias = "tuple[int, str]"
 """Seed and hash of the split."""

@@ -9,7 +9,7 @@ from typing import Any
 from protofl.comparing.options import setting
 from protofl.files.tables import flat
 from protofl.options.table import default_values
-from protofl.recorded.run import Run
+from protofl.reuse.run import Run
 
 SAID_FIRST = ("method", "dataset", "models", "partition", "options.partition.beta", "clients")
 """What is said first of how runs differ; other options often go with one of these."""

@@ -8,7 +8,7 @@ from typing import Any
 from protofl.files.tables import flat
 from protofl.options.option import Affects
 from protofl.options.table import CHOOSING, OPTIONS, default_values
-from protofl.recorded.run import Run
+from protofl.reuse.run import Run
 
 
 def treatment(run: Run) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from protofl.errors import UsageError
 from protofl.folder.reading import FINISHED
 from protofl.folder.row import Row
 from protofl.formatting import count
-from protofl.recorded.run import Run
+from protofl.reuse.run import Run
 
 
 def progress(run: Run) -> str:

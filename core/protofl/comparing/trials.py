@@ -19,7 +19,7 @@ from protofl.files.checked import Damaged
 from protofl.files.tables import flat
 from protofl.folder.reading import METRICS
 from protofl.folder.row import Row
-from protofl.recorded.run import Run
+from protofl.reuse.run import Run
 
 Floats = npt.NDArray[np.float64]
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from protofl.files.series import Round, Series
 from protofl.folder.row import Row
 from protofl.machine.cores import autocast
-from protofl.observing.observed import OBSERVED, UPLOADS
 from protofl.observing.wanted import NAMED, SERVER_KEYS, is_observed
 from protofl.plan.plan import Plan
 from protofl.randomness import random_stream
+from protofl.recorded.observed import OBSERVED, UPLOADS
 from protofl.views.records import ClientRecord
 from protofl.wire.payload import Payload
 

@@ -1,6 +1,6 @@
 """What a run has observed, drawn: margins, distances and drift of prototypes.
 
-Each takes a run with ``--observe``; what is drawn is computed by `protofl.observing.figures`.
+Each takes a run with ``--observe``; what is drawn is computed by `protofl.plots.feature_space`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from protofl.plots.style import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from protofl.observing.observed import Observed
-    from protofl.recorded.run import Run
+    from protofl.recorded.observed import Observed
+    from protofl.reuse.run import Run
 
 Floats = npt.NDArray[np.float64]
 
@@ -53,7 +53,7 @@ def margins(
     Raises:
         UsageError: No prototypes were observed.
     """
-    from protofl.observing import figures
+    from protofl.plots import feature_space as figures
 
     found = figures.margins(observed_of(run), trial, round)
     both = np.concatenate([found.clients, found.server])
@@ -97,7 +97,7 @@ def margin_curves(
     Raises:
         UsageError: No prototypes were observed.
     """
-    from protofl.observing import figures
+    from protofl.plots import feature_space as figures
 
     found = figures.margins(observed_of(run), trial)
     curves = {
@@ -124,7 +124,7 @@ def distances(
     Raises:
         UsageError: No prototypes were observed.
     """
-    from protofl.observing import figures
+    from protofl.plots import feature_space as figures
 
     observed = observed_of(run)
     rounds, within = figures.intra_class(observed, trial)
@@ -151,7 +151,7 @@ def alignment(
     Raises:
         UsageError: No prototypes were observed.
     """
-    from protofl.observing import figures
+    from protofl.plots import feature_space as figures
 
     rounds, found = figures.alignment(observed_of(run), trial)
     curves = {name: _curve(rounds, values[:, None]) for name, values in found.items()}
@@ -174,7 +174,7 @@ def drift(
     Raises:
         UsageError: Prototypes of fewer than two rounds were observed.
     """
-    from protofl.observing import figures
+    from protofl.plots import feature_space as figures
 
     rounds, moved = figures.drift(observed_of(run), trial)
     if not len(rounds):
@@ -193,14 +193,14 @@ def drift(
 
 def observed_of(run: Run | str | Path) -> Observed:
     """What a run has observed."""
-    from protofl.recorded.run import Run, load_run
+    from protofl.reuse.run import Run, load_run
 
     return run.observed if isinstance(run, Run) else load_run(run).observed
 
 
 def names_of(run: Run | str | Path, trial: int) -> list[str]:
     """The names of a run's classes."""
-    from protofl.recorded.run import Run, load_run
+    from protofl.reuse.run import Run, load_run
 
     own = run if isinstance(run, Run) else load_run(run)
     return [str(name) for name in own.split(trial).classes]

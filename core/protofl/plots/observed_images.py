@@ -16,7 +16,7 @@ from protofl.plots.style import SMALL, canvas, inches_of, words
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from protofl.recorded.run import Run
+    from protofl.reuse.run import Run
 
 Pictures = Mapping[int, npt.NDArray[np.uint8]]
 """{class: image [channels, height, width]}."""
@@ -111,7 +111,7 @@ def own_images(run: Run | str | Path, client: int, trial: int = 0) -> Pictures:
     Raises:
         UsageError: There is no such client, or the data are not there any more.
     """
-    from protofl.recorded.run import Run, load_run
+    from protofl.reuse.run import Run, load_run
 
     plan = (run if isinstance(run, Run) else load_run(run)).plan
     if not 0 <= client < plan.info.num_clients:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from protofl.recorded.run import Run
+    from protofl.reuse.run import Run
 
 MOST = 3000
 """Points of a t-SNE; of more, so many are drawn by the seed."""
@@ -51,7 +51,7 @@ def prototypes(
     Raises:
         UsageError: No prototypes were observed, or too few.
     """
-    from protofl.observing.figures import in_the_plane
+    from protofl.plots.feature_space import in_the_plane
 
     seen = observed_of(run).prototypes(round, trial)
     none = seen.rows[:0], seen.classes[:0]
@@ -104,7 +104,7 @@ def features(
     Raises:
         UsageError: No features were observed, or too few.
     """
-    from protofl.observing.figures import in_the_plane
+    from protofl.plots.feature_space import in_the_plane
 
     seen = observed_of(run).features(round, trial)
     chosen = np.arange(len(seen.rows))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from protofl.folder.result import Result
-    from protofl.recorded.run import Run
+    from protofl.reuse.run import Run
 
 
 METRIC = "confusion"
@@ -179,7 +179,7 @@ def similarity(
     Raises:
         UsageError: No prototypes were observed, or there is no such measure.
     """
-    from protofl.observing import figures
+    from protofl.plots import feature_space as figures
 
     if kind not in MEASURES:
         raise unknown("measure of similarity", kind, MEASURES)

@@ -12,7 +12,7 @@ from protofl.machine.idle import Idle
 from protofl.options.written import as_typed
 from protofl.program.naming import requested
 from protofl.program.showing import shown
-from protofl.recorded.once import once
+from protofl.reuse.reuse import run_or_reuse
 from protofl.rounds import events
 from protofl.rounds.events import Progress
 from protofl.runs.run import start
@@ -109,5 +109,5 @@ def carry_out(
         for line in found.notes:
             follow(events.Note(line))
         if reuse is not None:
-            return once(request, reuse, follow, idle).result
+            return run_or_reuse(request, reuse, follow, idle).result
         return start(request, follow, idle)

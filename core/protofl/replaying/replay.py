@@ -15,8 +15,8 @@ from protofl.files.series import Series
 from protofl.folder.reading import Reading
 from protofl.folder.result import read_weights
 from protofl.machine.facts import machine_facts, recorded_facts
-from protofl.observing.observed import UPLOADS, Features, Observed
 from protofl.plan.plan import Plan
+from protofl.recorded.observed import UPLOADS, Features, Observed
 from protofl.replaying.changes import changes_of, own_plan
 from protofl.replaying.server import ReplayedRound, ReplayedServer, is_same
 from protofl.runs.config import check_same_data

@@ -11,9 +11,9 @@ import torch
 from protofl import functional
 from protofl.files.tables import finite
 from protofl.machine.cores import compute_threads, deterministic_kernels
-from protofl.observing.observed import Features
 from protofl.plan.plan import Plan
 from protofl.profile.clock import OFF
+from protofl.recorded.observed import Features
 from protofl.rounds.server_side import ServerSide
 from protofl.rounds.tally import Tally
 from protofl.wire.payload import Payload, stack_rows

@@ -8,7 +8,6 @@ from protofl.comparing.naming import data_name
 from protofl.comparing.standing import divergence, progress
 from protofl.formatting import shape_text
 from protofl.machine.facts import recorded_facts
-from protofl.recorded.run import Run
 from protofl.reporting.numbers import (
     WIDE,
     amount,
@@ -24,6 +23,7 @@ from protofl.reporting.numbers import (
 )
 from protofl.reporting.parts import Fact
 from protofl.reporting.told import Told, own
+from protofl.reuse.run import Run
 
 REASONS = {
     "skipped": "what they sent was refused",

@@ -10,9 +10,9 @@ from typing import Any
 
 from protofl.options.table import OPTIONS, flag_of, is_repeatable
 from protofl.options.written import as_typed, options_in
-from protofl.recorded.run import Run
 from protofl.reporting.parts import Command
 from protofl.reporting.told import own
+from protofl.reuse.run import Run
 
 OWN_PLACE = ("method", "recipe", "data_dir")
 """Options that aren't repeated: where data are cached is a machine's, and a recipe's are listed."""

@@ -17,7 +17,7 @@ from protofl.reporting.told import Moments, Told
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from protofl.observing.observed import Observed
+    from protofl.recorded.observed import Observed
 
 Series = dict[str, dict[int, Moments]]
 
@@ -152,7 +152,7 @@ class _Pictures:
     # --- the pictures in words ------------------------------------------------------------------
 
     def _of_margins(self) -> str:
-        from protofl.observing import figures
+        from protofl.plots import feature_space as figures
 
         found = figures.margins(self.observed, self.trial)
         sides = {"clients": found.clients, "server": found.server}
@@ -160,7 +160,7 @@ class _Pictures:
         return alternatives.over_rounds(words, _by_side(found.rounds, sides))
 
     def _of_distances(self) -> str:
-        from protofl.observing import figures
+        from protofl.plots import feature_space as figures
 
         between = figures.inter_class(self.observed, self.trial)
         rounds, within = figures.intra_class(self.observed, self.trial)
@@ -169,7 +169,7 @@ class _Pictures:
         return alternatives.over_rounds("mean distance of prototypes", _by_side(rounds, sides))
 
     def _of_alignment(self) -> str:
-        from protofl.observing import figures
+        from protofl.plots import feature_space as figures
 
         rounds, found = figures.alignment(self.observed, self.trial)
         series = _by_side(rounds, {name: values[:, None] for name, values in found.items()})
@@ -177,7 +177,7 @@ class _Pictures:
         return alternatives.over_rounds(words, series, more_is_better=False)
 
     def _of_drift(self) -> str:
-        from protofl.observing import figures
+        from protofl.plots import feature_space as figures
 
         rounds, moved = figures.drift(self.observed, self.trial)
         words = "mean distance that the server's prototypes move from round to round"
@@ -193,7 +193,7 @@ class _Pictures:
         )
 
     def _of_similarity(self) -> str:
-        from protofl.observing import figures
+        from protofl.plots import feature_space as figures
 
         who, table = figures.similarity(self.observed.prototypes(-1, self.trial))
         apart = table[~np.eye(len(table), dtype=bool)]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protofl.errors import UsageError
-from protofl.recorded.run import Run, load_run
 from protofl.reporting.drawing import Drawings
 from protofl.reporting.numbers import count, sentence, whole
 from protofl.reporting.parts import Fact, Page, Part, Picture, Section, Table
 from protofl.reporting.several import page_of_all
+from protofl.reuse.run import Run, load_run
 from protofl.studies.figures import unit_of, words_of
 from protofl.studies.pictures import figures_of
 from protofl.studies.texts import headings, lines_of

@@ -10,7 +10,6 @@ from protofl.comparing.groups import Group
 from protofl.comparing.naming import data_name
 from protofl.comparing.trials import trials_of
 from protofl.folder.row import Row
-from protofl.recorded.run import Run
 from protofl.reporting.about import facts, notes, sentence, state, versions_table
 from protofl.reporting.choices import departures, options_section
 from protofl.reporting.commands import commands
@@ -20,6 +19,7 @@ from protofl.reporting.observations import observed_section
 from protofl.reporting.parts import Page, Part, Picture, Section, Table
 from protofl.reporting.pictures import Pictures
 from protofl.reporting.told import Told
+from protofl.reuse.run import Run
 
 BESIDE = {
     "validation-accuracy": "Validation accuracy",

@@ -15,10 +15,10 @@ from protofl.comparing.groups import Given, runs_in
 from protofl.errors import UsageError
 from protofl.files.replacing import replacing
 from protofl.folder.result import Result
-from protofl.recorded.run import Run
 from protofl.reporting.drawing import Drawings
 from protofl.reporting.one import page_of
 from protofl.reporting.parts import Command, Fact, Page, Part, Picture, Section, Table
+from protofl.reuse.run import Run
 from protofl.version import __version__
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from protofl.comparing.naming import data_name, titles_of
 from protofl.comparing.options import place
 from protofl.comparing.standing import divergence, progress
 from protofl.comparing.trials import trials_of
-from protofl.recorded.run import Run
 from protofl.reporting.about import facts, notes, sentence, state
 from protofl.reporting.choices import departures, differences_table, options_section
 from protofl.reporting.commands import commands, shown
@@ -20,6 +19,7 @@ from protofl.reporting.parts import Command, Fact, Page, Part, Section
 from protofl.reporting.pictures import Pictures
 from protofl.reporting.results import BARS, ahead, final_of, results
 from protofl.reporting.told import Moments, Told
+from protofl.reuse.run import Run
 
 
 def page_of_all(runs: Sequence[Run], drawings: Drawings, foot: str) -> Page:

@@ -13,8 +13,8 @@ from protofl.comparing.trials import Trial
 from protofl.errors import UsageError
 from protofl.folder.result import summarise
 from protofl.folder.row import Row
-from protofl.recorded.run import Run
 from protofl.recorded.split import RecordedSplit
+from protofl.reuse.run import Run
 
 
 @dataclass(frozen=True)

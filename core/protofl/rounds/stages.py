@@ -12,9 +12,9 @@ from protofl.hosts.jobs import Absent, ClientJob, Pool, Reply, Train
 from protofl.plan.plan import Plan
 from protofl.profile.run import RunProfile
 from protofl.progress.stage import Stage
-from protofl.progress.workload import Workload
 from protofl.rounds import events
 from protofl.rounds.tally import STAGES, Tally
+from protofl.rounds.workload import Workload
 
 R = TypeVar("R", bound=Reply)
 

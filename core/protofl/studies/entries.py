@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from protofl.errors import Diverged, UsageError
 from protofl.folder.row import Row
-from protofl.recorded.run import load_run
+from protofl.reuse.run import load_run
 from protofl.studies.cells import Cell, Change, cells_of
 from protofl.studies.figures import (
     READERS,

@@ -16,10 +16,10 @@ from protofl.options.declared import Config, consents
 from protofl.options.table import build
 from protofl.plan.inputs import load_data
 from protofl.plugin.choice import choose
-from protofl.recorded.once import find
-from protofl.recorded.run import Run
-from protofl.recorded.wanted import Wanted
 from protofl.request.request import Request
+from protofl.reuse.requested import RequestedRun
+from protofl.reuse.reuse import find
+from protofl.reuse.run import Run
 from protofl.rounds.events import Event, Note, ignore
 from protofl.studies.account import data_choice, outline_of
 from protofl.studies.cells import Cell, Change, cells_of
@@ -90,7 +90,9 @@ def whole(cell: Cell, runs: Path) -> Run | None:
     found = find(request, runs)
     if found is not None or not cell.begun or not cell.rounds or cell.rounds >= cell.begun:
         return found
-    wanted = Wanted.of(replace(request, options={**request.options, "rounds": cell.begun}), ignore)
+    wanted = RequestedRun.of(
+        replace(request, options={**request.options, "rounds": cell.begun}), ignore
+    )
     seed, trials = wanted.plan.settings.seed, range(wanted.plan.settings.trials)
     for run in wanted.candidates(runs.expanduser()):
         far = all(len(run.rows_of(trial)) >= cell.rounds for trial in trials)
@@ -104,7 +106,7 @@ def whole(cell: Cell, runs: Path) -> Run | None:
 
 def begun(request: Request, runs: Path) -> Run | None:
     """The run that would go on to be the one that is asked for, with the most rounds."""
-    wanted = Wanted.of(request, ignore)
+    wanted = RequestedRun.of(request, ignore)
     return next(filter(wanted.can_extend, wanted.candidates(runs.expanduser())), None)
 
 
@@ -120,7 +122,7 @@ def not_reused(request: Request, runs: Path) -> str:
             said.append(event.text)
 
     folder = runs.expanduser()
-    Wanted.of(request, listen).candidates(folder)
+    RequestedRun.of(request, listen).candidates(folder)
     return "; ".join(said)
 
 

@@ -15,7 +15,7 @@ from protofl.plots.bar_charts import bar_chart
 from protofl.plots.curves import Curve, curve_chart
 from protofl.plots.observed_images import own_images, rounds_with_images
 from protofl.plots.saving import save
-from protofl.recorded.run import load_run
+from protofl.reuse.run import load_run
 from protofl.studies.figures import unit_of, words_of
 from protofl.studies.result import Entry, StudyResult
 from protofl.studies.study import Figure as Read

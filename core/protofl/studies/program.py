@@ -12,7 +12,7 @@ from protofl.comparing.compare import compare
 from protofl.comparing.comparison import Comparison
 from protofl.comparing.differences import Table
 from protofl.errors import UsageError, unknown
-from protofl.recorded.run import Run
+from protofl.reuse.run import Run
 from protofl.studies.cells import Change
 from protofl.studies.execution import do_study
 from protofl.studies.finding import find_study

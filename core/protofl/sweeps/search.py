@@ -19,7 +19,7 @@ from protofl.batch.wanted import Outcome, Wanted
 from protofl.errors import UsageError
 from protofl.folder.row import Row
 from protofl.randomness import numpy_stream
-from protofl.recorded.run import load_run
+from protofl.reuse.run import load_run
 from protofl.sweeps.grid import done_of
 from protofl.sweeps.points import distribution_of, point_value, suggested
 from protofl.sweeps.results import Done, PointResult, figure_of

@@ -1,6 +1,6 @@
 """A run that is wanted: the one that is there already, or is taken up again, or is begun.
 
-    run = once(request, "runs")
+    run = run_or_reuse(request, "runs")
 
 trains nothing where the folder has a run of the same identity (`protofl.identity.identity`) with
 the rounds wanted, goes on with one that has fewer, and otherwise begins one in a folder of its own,
@@ -19,9 +19,9 @@ from protofl.files.lock import in_turn
 from protofl.files.replacing import told_of_disk
 from protofl.folder.reading import GOING_ON
 from protofl.machine.idle import Idle
-from protofl.recorded.run import Run
-from protofl.recorded.wanted import Wanted
 from protofl.request.request import Request
+from protofl.reuse.requested import RequestedRun
+from protofl.reuse.run import Run
 from protofl.rounds import events
 from protofl.rounds.events import Progress
 
@@ -29,7 +29,7 @@ SECONDS = 0.5
 """Between two looks at whether another process is at work on a run."""
 
 
-def once(
+def run_or_reuse(
     request: Request,
     runs: str | Path = "runs",
     progress: Progress = events.ignore,
@@ -51,7 +51,7 @@ def once(
         UsageError: Something asked for can't be done; nothing has been started.
         RunFailure: The run failed; finished rounds are in its folder, and count the next time.
     """
-    wanted, folder = Wanted.of(request, progress), Path(runs).expanduser()
+    wanted, folder = RequestedRun.of(request, progress), Path(runs).expanduser()
     waits = f"waiting for another process that makes the same run in {folder}"
     with told_of_disk(), ExitStack() as until:
         for lock in wanted.locks(folder):
@@ -80,11 +80,11 @@ def find(
     Args:
         request: What is asked for; it names no folder.
         runs: The folder of runs.
-        progress: Called with notes, as in `once`.
+        progress: Called with notes, as in `run_or_reuse`.
 
     Raises:
         UsageError: Something asked for can't be done.
     """
-    wanted = Wanted.of(request, progress)
+    wanted = RequestedRun.of(request, progress)
     parts = map(wanted.part_of, wanted.candidates(Path(runs).expanduser()))
     return next((wanted.told_of(part) for part in parts if part), None)

@@ -1,6 +1,6 @@
 """What observations come to: figures by round and class, similarities, and points in the plane.
 
-Each reads what a run has observed (`protofl.observing.observed`) and gives arrays; pictures of them
+Each reads what a run has observed (`protofl.recorded.observed`) and gives arrays; pictures of them
 are drawn elsewhere.
 """
 
@@ -15,7 +15,7 @@ import torch
 from protofl import functional
 from protofl.errors import TooLittle
 from protofl.functional.similarity import Similarity
-from protofl.observing.observed import Features, Observed, Prototypes
+from protofl.recorded.observed import Features, Observed, Prototypes
 
 FEWEST = 4
 """Points that a t-SNE needs."""

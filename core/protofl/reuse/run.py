@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from protofl.models.architecture import SplitModel
-    from protofl.observing.observed import Observed
     from protofl.options.settings import Settings
     from protofl.plan.plan import Plan
+    from protofl.recorded.observed import Observed
     from protofl.recorded.part import Part
     from protofl.recorded.split import RecordedSplit
-    from protofl.replaying.replay import Replay
 
 
 def load_run(folder: str | Path) -> Run:
@@ -230,7 +229,7 @@ class Run:
         Raises:
             UsageError: Data or plugins are not there any more, or the data are others.
         """
-        from protofl.recorded.again import plan_of
+        from protofl.reuse.models import plan_of
 
         return plan_of(self.config, self.folder)
 
@@ -248,7 +247,7 @@ class Run:
             UsageError: The run has not kept the round, there is no such client, or its data or
                 plugins are not there.
         """
-        from protofl.recorded.again import model_of, weights_of
+        from protofl.reuse.models import model_of, weights_of
 
         if not 0 <= client < self.config["clients"]:
             raise UsageError(
@@ -270,7 +269,7 @@ class Run:
         Raises:
             UsageError: The run has not kept the round.
         """
-        from protofl.recorded.again import weights_of
+        from protofl.reuse.models import weights_of
 
         server = weights_of(self._reading, which, trial, clients=[]).server
         start = "knowledge/"
@@ -279,20 +278,6 @@ class Run:
     @property
     def observed(self) -> Observed:
         """What the run has observed (``--observe``): prototypes, features and images by round."""
-        from protofl.observing.observed import Observed
+        from protofl.recorded.observed import Observed
 
         return Observed(self.folder)
-
-    def replay(self, **changes: Any) -> Replay:  # noqa: ANN401 - as `protofl.replaying` takes them
-        """The server's half again on the uploads that the run has kept (``--record-uploads``).
-
-        Args:
-            **changes: ``set={"tau": 10}``, ``grid={"tau": [10, 100]}``, ``use={HOOK: METHOD}``,
-                ``trial``, ``rounds``, ``keep_knowledge`` (docs/how-to/replay-the-server.md).
-
-        Raises:
-            UsageError: The run has not kept them, or the options can't be.
-        """
-        from protofl.replaying.replay import replay
-
-        return replay(self.folder, **changes)

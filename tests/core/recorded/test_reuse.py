@@ -14,9 +14,9 @@ import pytest
 from protofl.files.lock import alone
 from protofl.identity.identity import identity_of
 from protofl.options.written import as_typed, parse_options
-from protofl.recorded.once import find, once
-from protofl.recorded.wanted import Wanted
 from protofl.request.request import Request, read_request
+from protofl.reuse.requested import RequestedRun
+from protofl.reuse.reuse import find, run_or_reuse
 from protofl.rounds import events
 from protofl.runs.run import start
 from runtime_toys import GIVEN, train, without_times
@@ -82,7 +82,7 @@ def same_run(run, folder, **options):
 
 
 def test_a_new_run_has_a_name_that_says_what_it_is(runs, log):
-    run = once(ask(), runs, log)
+    run = run_or_reuse(ask(), runs, log)
     assert run.folder.parent == runs and log.rounds == [(0, 0), (0, 1)]
     assert run.folder.name == f"fedproto-toy-tiny-s0-{run.identity[:8]}"
     assert run.finished and run.summary
@@ -91,9 +91,9 @@ def test_a_new_run_has_a_name_that_says_what_it_is(runs, log):
 
 
 def test_a_finished_run_is_not_repeated(runs, log):
-    first = once(ask(), runs)
+    first = run_or_reuse(ask(), runs)
     before = {p: p.stat().st_mtime_ns for p in first.folder.rglob("*")}
-    again = once(ask(), runs, log)
+    again = run_or_reuse(ask(), runs, log)
     assert again.folder == first.folder and not log.rounds
     assert log.said("has this run already") and before == {
         p: p.stat().st_mtime_ns for p in first.folder.rglob("*")
@@ -116,10 +116,10 @@ def test_from_a_program(runs):
 
 
 def test_it_is_found_in_folders_below_and_under_any_name(runs, log):
-    first = once(ask(), runs)
+    first = run_or_reuse(ask(), runs)
     (runs / "a/b").mkdir(parents=True)
     first.folder.rename(runs / "a/b/other")
-    assert once(ask(), runs, log).folder == runs / "a/b/other"
+    assert run_or_reuse(ask(), runs, log).folder == runs / "a/b/other"
     assert not log.rounds
 
 
@@ -176,10 +176,10 @@ def test_fewer_rounds_and_one_trial_of_a_longer_run(long, runs, log, tmp_path):
     """Trial 1 of seed 5 is a run with seed 6; its first four rounds are one of four rounds."""
     shutil.copytree(long, runs / "long")
     options = {"rounds": 4, "seed": 6, "eval_every": 2}
-    run = once(ask(**options), runs, log)
+    run = run_or_reuse(ask(**options), runs, log)
     assert run.folder == runs / "long" and not log.rounds
     same_run(run, tmp_path / "alone", **options)
-    two = once(ask(rounds=6, seed=6, trials=2, eval_every=2), runs, log)
+    two = run_or_reuse(ask(rounds=6, seed=6, trials=2, eval_every=2), runs, log)
     assert not log.rounds and two.trials == [0, 1]
     same_run(two, tmp_path / "two", rounds=6, seed=6, trials=2, eval_every=2)
     with pytest.raises(pf.UsageError, match="has kept round 5 as the last"):
@@ -202,19 +202,19 @@ def test_a_round_that_would_have_been_evaluated_and_was_not(long, runs, log):
     shutil.copytree(long, runs / "long")
     options = {"rounds": 5, "seed": 5, "eval_every": 2}
     assert find(ask(**options), runs) is None
-    run = once(ask(**options), runs, log)
+    run = run_or_reuse(ask(**options), runs, log)
     assert run.folder != runs / "long" and log.rounds == [(0, n) for n in range(5)]
 
 
 def test_a_longer_run_goes_on(runs, log, tmp_path):
-    first = once(ask(rounds=2), runs)
-    run = once(ask(rounds=5, trials=2), runs, log)
+    first = run_or_reuse(ask(rounds=2), runs)
+    run = run_or_reuse(ask(rounds=5, trials=2), runs, log)
     assert run.folder == first.folder
     assert log.rounds == [(0, 2), (0, 3), (0, 4), *((1, n) for n in range(5))]
     same_run(run, tmp_path / "alone", rounds=5, trials=2)
     # What was asked for before is still there, and nothing is trained for it.
     log.clear()
-    short = once(ask(rounds=2), runs, log)
+    short = run_or_reuse(ask(rounds=2), runs, log)
     assert not log.rounds and without_times(short.rows) == without_times(first.rows)
     assert short.summary == first.summary
 
@@ -233,66 +233,66 @@ def kill(at):
 
 def test_an_interrupted_run_goes_on(runs, log, tmp_path):
     with pytest.raises(Killed):
-        once(ask(rounds=5), runs, kill(3))
+        run_or_reuse(ask(rounds=5), runs, kill(3))
     assert find(ask(rounds=5), runs) is None
-    run = once(ask(rounds=5), runs, log)
+    run = run_or_reuse(ask(rounds=5), runs, log)
     assert log.rounds == [(0, 3), (0, 4)]
     same_run(run, tmp_path / "alone", rounds=5)
 
 
 def test_a_run_of_many_rounds_that_was_stopped_counts_for_those_it_has(runs, log, tmp_path):
     with pytest.raises(Killed):
-        once(ask(rounds=1000), runs, kill(3))
-    run = once(ask(rounds=2), runs, log)
+        run_or_reuse(ask(rounds=1000), runs, kill(3))
+    run = run_or_reuse(ask(rounds=2), runs, log)
     assert not log.rounds and run.finished
     same_run(run, tmp_path / "alone", rounds=2)
-    same_run(once(ask(rounds=3), runs, log), tmp_path / "three", rounds=3)
+    same_run(run_or_reuse(ask(rounds=3), runs, log), tmp_path / "three", rounds=3)
     assert not log.rounds
-    once(ask(rounds=4), runs, log)
+    run_or_reuse(ask(rounds=4), runs, log)
     assert log.rounds == [(0, 3)]
 
 
 def test_a_killed_run_that_had_begun_nothing(runs, log):
     with pytest.raises(Killed):
-        once(ask(), runs, kill(0))
-    assert once(ask(), runs, log).finished
+        run_or_reuse(ask(), runs, kill(0))
+    assert run_or_reuse(ask(), runs, log).finished
     assert len([p for p in runs.iterdir() if p.name[0] != "."]) == 1
 
 
 def test_a_damaged_run_is_left_alone(runs, log):
-    first = once(ask(rounds=2), runs)
+    first = run_or_reuse(ask(rounds=2), runs)
     for name in ("manifest.json", "before.json"):
         (first.folder / "checkpoint" / name).write_text("{")
-    run = once(ask(rounds=3), runs, log)
+    run = run_or_reuse(ask(rounds=3), runs, log)
     assert run.folder.name == f"{first.folder.name}-2" and run.finished
     first.folder.joinpath("metrics.jsonl").write_text("[\n")
-    assert once(ask(rounds=3), runs, log).folder == run.folder
+    assert run_or_reuse(ask(rounds=3), runs, log).folder == run.folder
 
 
 def test_a_schedule_over_the_rounds_makes_their_number_part_of_it(runs, log):
-    shorter = once(ask(rounds=2, lr_schedule="cosine"), runs)
-    longer = once(ask(rounds=4, lr_schedule="cosine"), runs, log)
+    shorter = run_or_reuse(ask(rounds=2, lr_schedule="cosine"), runs)
+    longer = run_or_reuse(ask(rounds=4, lr_schedule="cosine"), runs, log)
     assert longer.folder != shorter.folder and len(log.rounds) == 4
-    assert once(ask(rounds=2, lr_schedule="cosine"), runs).folder == shorter.folder
+    assert run_or_reuse(ask(rounds=2, lr_schedule="cosine"), runs).folder == shorter.folder
     over = {"lr_schedule": "cosine", "set": {"schedule.over": 4}}
-    first = once(ask(rounds=2, **over), runs)
-    assert once(ask(rounds=4, **over), runs).folder == first.folder
+    first = run_or_reuse(ask(rounds=2, **over), runs)
+    assert run_or_reuse(ask(rounds=4, **over), runs).folder == first.folder
 
 
 @pytest.mark.parametrize("dry_step", [True, False])
 def test_a_method_that_asks_for_the_rounds_has_them_in_it(runs, log, dry_step):
     """fedkd's hooks do; the dry step tells, of the recorded run or of the one that is wanted."""
-    first = once(ask("fedkd", rounds=2, dry_step=dry_step), runs)
+    first = run_or_reuse(ask("fedkd", rounds=2, dry_step=dry_step), runs)
     assert first.config.get("depends_on") == (["rounds"] if dry_step else None)
     assert find(ask("fedkd", rounds=1), runs) is None
-    assert once(ask("fedkd", rounds=3), runs, log).folder != first.folder
+    assert run_or_reuse(ask("fedkd", rounds=3), runs, log).folder != first.folder
     assert len(log.rounds) == 3
     assert find(ask("fedkd", rounds=2), runs).folder == first.folder
 
 
 def test_a_variant_is_another_run_though_its_options_are_the_same(runs):
     """``official`` with what ``paper`` would have is not what ``paper`` is, or may not stay so."""
-    paper = once(ask(), runs).config["options"]["fedproto"]
+    paper = run_or_reuse(ask(), runs).config["options"]["fedproto"]
     given = {f"fedproto.{key}": value for key, value in paper.items()}
     assert find(ask(set=given), runs)
     assert find(ask(set=given | {"fedproto.variant": "official"}), runs) is None
@@ -300,8 +300,8 @@ def test_a_variant_is_another_run_though_its_options_are_the_same(runs):
 
 def test_runs_that_observe(runs, log):
     """What is observed is no part of the numbers, and a run that observed less is not enough."""
-    plain = once(ask(), runs)
-    seen = once(ask(observe="prototypes", observe_every=2), runs, log)
+    plain = run_or_reuse(ask(), runs)
+    seen = run_or_reuse(ask(observe="prototypes", observe_every=2), runs, log)
     assert seen.folder != plain.folder and seen.identity == plain.identity
     assert log.said("it was made without --observe prototypes")
     assert without_times(seen.rows) == without_times(plain.rows)
@@ -323,13 +323,13 @@ def edit(folder, change):
 
 
 def test_code_that_has_changed_is_told_and_not_reused(runs, log):
-    first = once(ask(), runs)
+    first = run_or_reuse(ask(), runs)
 
     def change(values):
         values["plugins"][0]["code"] = "0" * 12
 
     edit(first.folder, change)
-    second = once(ask(), runs, log)
+    second = run_or_reuse(ask(), runs, log)
     assert second.folder != first.folder and len(log.rounds) == 2
     assert log.said(f"{first.folder} is not reused: the code of method fedproto has changed")
 
@@ -349,17 +349,17 @@ def test_a_comment_does_not_make_another_run(runs, log, tmp_path):
     source = f"import protofl as pf\nfrom torch.nn.functional import cross_entropy\n{OWN}"
     file.write_text(source)
     own = ask("own", classes={"method/own": f"{file}:Own"})
-    first = once(own, runs)
+    first = run_or_reuse(own, runs)
     file.write_text(source.replace("class Own:", 'class Own:\n    """Cross-entropy."""  # mended'))
-    assert once(own, runs, log).folder == first.folder and not log.rounds
+    assert run_or_reuse(own, runs, log).folder == first.folder and not log.rounds
     file.write_text(source.replace("1 *", "2 *"))
-    assert once(own, runs, log).folder != first.folder and len(log.rounds) == 2
+    assert run_or_reuse(own, runs, log).folder != first.folder and len(log.rounds) == 2
     assert log.said("is not reused: the code of method own has changed")
 
 
 def test_code_that_was_not_recorded_is_told_and_reused(runs, log):
     """A run from before identities were recorded: neither hash nor digests nor newer options."""
-    first = once(ask(), runs)
+    first = run_or_reuse(ask(), runs)
 
     def age(values):
         for key in ("identity", "keep", "selection", "lr_schedule", "malicious"):
@@ -372,7 +372,7 @@ def test_code_that_was_not_recorded_is_told_and_reused(runs, log):
 
     edit(first.folder, age)
     assert pf.load_run(first.folder).identity == ""
-    assert once(ask(), runs, log).folder == first.folder and not log.rounds
+    assert run_or_reuse(ask(), runs, log).folder == first.folder and not log.rounds
     assert log.said("the code of") and log.said("was not recorded")
     assert find(ask(lr=0.2), runs) is None
 
@@ -413,7 +413,7 @@ def imagines(file, **options):
 def test_weights_of_a_generator_count_by_what_they_hold(runs, log, tmp_path):
     file, moved = tmp_path / "weights", tmp_path / "moved"
     file.write_bytes(b"one")
-    first = once(imagines(file), runs)
+    first = run_or_reuse(imagines(file), runs)
     assert first.config["files"] == {"generator.weights": hashlib.sha256(b"one").hexdigest()}
     file.rename(moved)
     assert find(imagines(moved), runs).folder == first.folder
@@ -429,7 +429,9 @@ def test_weights_of_a_generator_count_by_what_they_hold(runs, log, tmp_path):
     def age(values):
         """As it was written before: by the file's place."""
         del values["files"], values["identity"]
-        values["identity"] = identity_of(values, Wanted.of(imagines(file), events.ignore).defaults)
+        values["identity"] = identity_of(
+            values, RequestedRun.of(imagines(file), events.ignore).defaults
+        )
 
     edit(first.folder, age)
     assert find(imagines(file), runs, log).folder == first.folder
@@ -439,16 +441,16 @@ def test_weights_of_a_generator_count_by_what_they_hold(runs, log, tmp_path):
 
 
 def test_other_versions_are_told(runs, log):
-    first = once(ask(), runs)
+    first = run_or_reuse(ask(), runs)
     edit(first.folder, lambda values: values["versions"].update(torch="1.0"))
-    assert once(ask(), runs, log).folder == first.folder
+    assert run_or_reuse(ask(), runs, log).folder == first.folder
     assert log.said("torch was 1.0 and is")
     edit(first.folder, lambda values: values["plugins"][0].update(version="0.0.1"))
     assert find(ask(), runs) is None
 
 
 def test_a_split_that_is_another_now_is_not_reused(runs, log):
-    first = once(ask(), runs)
+    first = run_or_reuse(ask(), runs)
     file = first.folder / "partition.json"
     file.write_text(file.read_text().replace(first.split().hash, "0" * 64))
     assert find(ask(), runs, log) is None
@@ -456,7 +458,7 @@ def test_a_split_that_is_another_now_is_not_reused(runs, log):
 
 
 def test_clients_that_a_machine_lost(runs, log):
-    first = once(ask(), runs)
+    first = run_or_reuse(ask(), runs)
     lines = (first.folder / "metrics.jsonl").read_text().splitlines()
     lines[0] = json.dumps({**json.loads(lines[0]), "absent": {"3": "failed"}})
     (first.folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
@@ -482,7 +484,7 @@ def test_two_that_want_the_same_run_at_once_train_it_once(runs):
     logs = [Meets(), Meets()]
 
     def want(log):
-        found.append(once(ask(rounds=4), runs, log))
+        found.append(run_or_reuse(ask(rounds=4), runs, log))
 
     threads = [threading.Thread(target=want, args=(log,)) for log in logs]
     for thread in threads:
@@ -497,12 +499,12 @@ def test_two_that_want_the_same_run_at_once_train_it_once(runs):
 
 def test_one_waits_for_a_run_that_goes_on_without_it(runs, monkeypatch):
     """One that `protofl run --out` has begun: its lock is seen."""
-    monkeypatch.setattr("protofl.recorded.once.SECONDS", 0.01)
+    monkeypatch.setattr("protofl.reuse.reuse.SECONDS", 0.01)
     with pytest.raises(Killed):
-        once(ask(rounds=3), runs, kill(2))
+        run_or_reuse(ask(rounds=3), runs, kill(2))
     (folder,) = (p for p in runs.iterdir() if p.name[0] != ".")
     log, found = Log(), []
-    thread = threading.Thread(target=lambda: found.append(once(ask(rounds=3), runs, log)))
+    thread = threading.Thread(target=lambda: found.append(run_or_reuse(ask(rounds=3), runs, log)))
     with alone(folder, "--out"):
         thread.start()
         while not log.said(f"waiting for {folder}"):
@@ -515,11 +517,11 @@ def test_one_waits_for_a_run_that_goes_on_without_it(runs, monkeypatch):
 
 def test_one_does_not_wait_for_a_run_with_other_seeds(runs):
     with pytest.raises(Killed):
-        once(ask(rounds=3), runs, kill(1))
+        run_or_reuse(ask(rounds=3), runs, kill(1))
     (folder,) = (p for p in runs.iterdir() if p.name[0] != ".")
     log = Log()
     with alone(folder, "--out"):
-        found = once(ask(rounds=1, seed=1), runs, log)
+        found = run_or_reuse(ask(rounds=1, seed=1), runs, log)
     assert found.folder != folder and log.rounds == [(0, 0)]
 
 
@@ -528,19 +530,19 @@ def test_one_does_not_wait_for_a_run_with_other_seeds(runs):
 
 def test_a_folder_or_a_mistake_is_refused(runs):
     with pytest.raises(pf.UsageError, match="found by what it is"):
-        once(read_request({**GIVEN, "method": "fedproto"}, out=runs / "x"), runs)
+        run_or_reuse(read_request({**GIVEN, "method": "fedproto"}, out=runs / "x"), runs)
     with pytest.raises(pf.UsageError, match="unknown method"):
-        once(ask("fedprotto"), runs)
+        run_or_reuse(ask("fedprotto"), runs)
     assert not runs.exists()
 
 
 def test_clients_that_never_train_were_fine_tuned_behind_its_last_round_alone(runs, log):
     """So the beginning of a longer run is no run, and one of its trials is; validation chooses."""
     options = {"unseen": 1, "fine_tune": 1, "validation": 0.25, "trials": 2, "lr": 0.6}
-    whole = once(ask(rounds=2, **options), runs, log)
+    whole = run_or_reuse(ask(rounds=2, **options), runs, log)
     trained = len(log.rounds)
     assert find(ask(rounds=1, **options), runs) is None
-    second = once(ask(rounds=2, seed=1, **options | {"trials": 1}), runs, log)
+    second = run_or_reuse(ask(rounds=2, seed=1, **options | {"trials": 1}), runs, log)
     assert second.folder == whole.folder and len(log.rounds) == trained == 4
     same_run(second, runs / "alone", rounds=2, seed=1, **options | {"trials": 1})
     split, chosen = second.split(0), second.summary["validation_selected_round"]
@@ -549,5 +551,5 @@ def test_clients_that_never_train_were_fine_tuned_behind_its_last_round_alone(ru
         split.validation_counts.sum() > 0 and second.summary["unseen"] == second.rows[-1]["unseen"]
     )
     assert pf.read_weights(second.folder, "best", trial=1).round == chosen
-    longer = once(ask(rounds=3, **options), runs, log)
+    longer = run_or_reuse(ask(rounds=3, **options), runs, log)
     assert longer.folder != whole.folder and log.said("were fine-tuned after")

@@ -28,8 +28,8 @@ from protofl.options.table import RESUMABLE
 from protofl.plan.plan import Plan
 from protofl.plan.resolution import parts_of
 from protofl.recorded.index import Told, runs_in
-from protofl.recorded.run import Run, load_run
 from protofl.request.request import Request
+from protofl.reuse.run import Run, load_run
 from protofl.rounds import events
 from protofl.rounds.events import Progress
 from protofl.runs.config import config_of
@@ -40,7 +40,7 @@ LOCKS = ".once"
 
 
 @dataclass
-class Wanted:
+class RequestedRun:
     """A run that is asked for, planned.
 
     Attributes:
@@ -57,7 +57,7 @@ class Wanted:
     _said: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, request: Request, progress: Progress) -> Wanted:
+    def of(cls, request: Request, progress: Progress) -> RequestedRun:
         """Plan what is asked for.
 
         Raises:
