@@ -16,11 +16,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import protofl as pf
 import torch
-from protofl.hosts.jobs import Job, Reply
-from protofl.rounds.federation import Federation
-from protofl.views.server import Server
+
+import protofl as pf
+from protofl.federation.hosts.jobs import Job, Reply
+from protofl.federation.rounds.federation import Federation
+from protofl.hooks.views.server import Server
 
 
 def noise(classes: int) -> type:

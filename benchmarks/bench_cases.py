@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+
 import protofl as pf
-from protofl.discovery.registry import Registry
 from protofl.errors import UsageError, unknown
-from protofl.plan.inputs import load_data
-from protofl.plugin.choice import choose as choose_plugin
+from protofl.federation.plan.inputs import load_data
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.plugin.choice import choose as choose_plugin
 
 Part = Literal["round", "evaluate", "server"]
 

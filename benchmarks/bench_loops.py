@@ -13,15 +13,16 @@ from typing import Any, Protocol
 
 import safetensors.torch
 import torch
-from protofl.errors import UsageError
-from protofl.files.tensors import apart, read_tensors
-from protofl.hosts.jobs import Pool
-from protofl.machine.cores import compute_threads
-from protofl.plan.plan import Plan
-from protofl.rounds.federation import Federation
-from protofl.rounds.tally import Tally
-from protofl.wire.payload import Payload
 from torch import Tensor
+
+from protofl.errors import UsageError
+from protofl.federation.hosts.jobs import Pool
+from protofl.federation.plan.plan import Plan
+from protofl.federation.rounds.federation import Federation
+from protofl.federation.rounds.tally import Tally
+from protofl.hooks.wire.payload import Payload
+from protofl.system.files.tensors import apart, read_tensors
+from protofl.system.machine.cores import compute_threads
 
 TOLERANCE = 1e-9
 """Largest relative difference of two equal loops after two rounds in float64."""

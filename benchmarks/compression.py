@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import protofl as pf
 import torch
 from sklearn.datasets import load_digits
+
+import protofl as pf
 
 TOP = {"top-k.direction": "both"}
 CODINGS: dict[str, tuple[str, dict[str, Any]]] = {

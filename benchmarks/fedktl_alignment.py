@@ -15,8 +15,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import protofl as pf
 import torch
+
+import protofl as pf
 from protofl import functional as F
 from protofl_plugins.generators.tiny_style.plugin import TinyStyle
 from protofl_plugins.methods.fedktl import FedKTL

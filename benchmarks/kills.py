@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from protofl.discovery.registry import Registry
+
+from protofl.hooks.discovery.registry import Registry
 
 MAIN = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 PATIENCE = 300

@@ -26,9 +26,10 @@ from naive_weights import (
     FMLClient,
     FMLServer,
 )
-from protofl.errors import UsageError, unknown
-from protofl.plan.plan import Plan
 from torch import Tensor
+
+from protofl.errors import UsageError, unknown
+from protofl.federation.plan.plan import Plan
 
 METHODS: dict[str, tuple[type[Client], type[Server]]] = {
     "local": (Client, Server),

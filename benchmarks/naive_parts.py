@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from protofl.data.batches import LEAST, batch_bounds
-from protofl.plan.plan import Plan
-from protofl.randomness import global_stream, random_stream
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+
+from protofl.data.batches import LEAST, batch_bounds
+from protofl.federation.plan.plan import Plan
+from protofl.system.randomness import global_stream, random_stream
 
 Prototypes = dict[int, Tensor]
 Batches = Iterator[tuple[Tensor, Tensor]]

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from naive_parts import Client, Prototypes, Server, as_tensors, by_class, distance, mean_of
-from protofl.randomness import random_stream
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 from torch.utils.data import DataLoader
+
+from protofl.system.randomness import random_stream
 
 
 class PrototypeClient(Client):

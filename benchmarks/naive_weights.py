@@ -11,9 +11,10 @@ from typing import Any, cast
 import numpy as np
 import torch
 from naive_parts import Client, Server, Workplace
-from protofl.randomness import global_stream
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, mse_loss, softmax
+
+from protofl.system.randomness import global_stream
 
 # --- FedAvg -------------------------------------------------------------------------------------
 

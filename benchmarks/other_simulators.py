@@ -29,8 +29,9 @@ from pathlib import Path
 import numpy as np
 from bench import machine, measure
 from bench_cases import choose, load, write_subset
-from protofl.files.replacing import default_data_dir
-from protofl.plan.plan import Plan
+
+from protofl.federation.plan.plan import Plan
+from protofl.system.files.replacing import default_data_dir
 
 HERE = Path(__file__).parent
 NEEDS = {"pfl": "pfl==0.6.0", "flower": "flwr[simulation]>=1.41,<1.42"}

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import protofl as pf
 import torch
 from sklearn.datasets import load_digits
+
+import protofl as pf
 
 METHODS = ("fedproto", "fedtgp")
 DEFENCES = (

@@ -18,15 +18,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import protofl as pf
 import torch
-from protofl.models.cost import profile
-from protofl.views.records import ClientRecord
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl.hooks.models.cost import profile
+from protofl.hooks.views.records import ClientRecord
 from protofl_plugins.engines.eager import Eager
 from protofl_plugins.models.htcnn8 import HtCNN8
 from protofl_plugins.models.htfe import HtFE8
-from torch import nn
-from torch.nn.functional import cross_entropy
 
 GROUPS = {"htfe8": (HtFE8, (3, 32, 32)), "htcnn8": (HtCNN8, (1, 28, 28))}
 CLASSES, STEPS = 10, 6

@@ -5,9 +5,13 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import os
+import signal
 import sys
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs behind it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")

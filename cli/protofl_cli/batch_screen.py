@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from protofl.batch import events
-from protofl.formatting import count, shortened
-
+from protofl.system.formatting import count, shortened
 from protofl_cli import render
 from protofl_cli.tables import clock, shown_path
+from protofl_workbench.batch import events
 
 if TYPE_CHECKING:
-    from protofl.batch.wanted import Outcome, Tried, Wanted
+    from protofl_workbench.batch.wanted import Outcome, Tried, Wanted
 
 ALL = "all"
 """The key of the line that is about all runs."""

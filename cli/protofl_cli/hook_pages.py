@@ -17,8 +17,8 @@ def show_hook(name: str) -> None:
     Raises:
         UsageError: There is no such hook.
     """
-    from protofl.discovery.kinds import KINDS, spec_hooks
     from protofl.errors import unknown
+    from protofl.hooks.discovery.kinds import KINDS, spec_hooks
 
     kind, dot, hook = name.rpartition(".")
     kinds = [k for k in WHEN if hook in spec_hooks(k) and kind in ("", k)]

@@ -192,9 +192,9 @@ def returns(function: Callable[..., Any]) -> str:
 @cache
 def writers(kind: str, hook: str) -> dict[str, type]:
     """The plugins of protofl's own that write a hook, by name."""
-    from protofl.discovery.kinds import hooks_of
-    from protofl.discovery.registry import Registry
     from protofl.errors import ProtoflError
+    from protofl.hooks.discovery.kinds import hooks_of
+    from protofl.hooks.discovery.registry import Registry
 
     registry, found = Registry(), {}
     for plugin in registry.plugins(kind):

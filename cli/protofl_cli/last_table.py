@@ -6,12 +6,12 @@ import statistics
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from protofl.formatting import count, size_text
+from protofl.system.formatting import count, size_text
 
 if TYPE_CHECKING:
-    from protofl.folder.result import Result
-    from protofl.folder.row import Row
-    from protofl.plan.plan import Plan
+    from protofl.federation.plan.plan import Plan
+    from protofl.records.folder.result import Result
+    from protofl.records.folder.row import Row
 
 TRIALS_SHOWN = 5
 """Trials that have a column of their own, at most."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from protofl_cli import render
 
 if TYPE_CHECKING:
-    from protofl.discovery.registry import Registry
+    from protofl.hooks.discovery.registry import Registry
 
 CHANNELS = 3
 """Channels for which architectures are counted where the group takes the data's own."""
@@ -30,9 +30,9 @@ def model_group(registry: Registry, text: str, found: Any, classes: int) -> None
         classes: C for which its architectures are counted.
     """
     from protofl.data.spec import SampleSpec, in_words
-    from protofl.models.cost import profile
-    from protofl.plan.inputs import kinds_of
-    from protofl.plugin.choice import choose
+    from protofl.federation.plan.inputs import kinds_of
+    from protofl.hooks.models.cost import profile
+    from protofl.hooks.plugin.choice import choose
 
     width, kinds = getattr(found, "feature_dim", 512), kinds_of(found)
     rows = [

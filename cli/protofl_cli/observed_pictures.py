@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from protofl.reuse.run import Run
+
+    from protofl.runs.reuse.run import Run
 
 KINDS = {
     "margins": "what becomes of each class's margin on the server (--observe prototypes, as those "
@@ -50,8 +51,8 @@ def draw(
     Raises:
         UsageError: The run has not observed it.
     """
-    from protofl import plots
     from protofl.errors import UsageError
+    from protofl_workbench import plots
 
     have = run.observed.rounds(options.get("trial", 0))
     if have and options.get("round", have[0]) not in have:

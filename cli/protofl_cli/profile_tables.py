@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from protofl.formatting import count, shortened
+from protofl.system.formatting import count, shortened
 
 Row = tuple[str, ...]
 

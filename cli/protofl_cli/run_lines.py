@@ -8,13 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protofl.formatting import size_text
-
+from protofl.system.formatting import size_text
 from protofl_cli import render
 from protofl_cli.tables import clock
 
 if TYPE_CHECKING:
-    from protofl.recorded.following import Seen
+    from protofl.records.recorded.following import Seen
 
 CURVE, WIDE = 24, 110
 """Characters of a curve, half as many on a terminal that is not so wide."""

@@ -1,7 +1,7 @@
 """Options of ``protofl run`` and ``protofl sweep``, made from their declarations.
 
-`protofl.options.table` is imported when one of these commands is called: importing pydantic takes a
-third of the time in which the other commands are done.
+These commands alone import `protofl.system.options.table`: importing pydantic takes a third of the
+time of other commands.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def option_parameters() -> list[inspect.Parameter]:
 
     None stands for "not given", so that ``--config`` and the plugins' defaults have their turn.
     """
-    from protofl.options.table import OPTIONS
+    from protofl.system.options.table import OPTIONS
 
     found = [_parameter(name) for name, option in OPTIONS.items() if option.panel]
     return [*found, _as_parameter("help_all", bool, _HELP_ALL)]
@@ -67,8 +67,8 @@ _HELP_ALL = typer.Option(
 
 def _parameter(name: str) -> inspect.Parameter:
     """Return the parameter of one option: its flag, type and help."""
-    from protofl.options.settings import Settings
-    from protofl.options.table import OPTIONS, flag_of, is_repeatable, reads_text
+    from protofl.system.options.settings import Settings
+    from protofl.system.options.table import OPTIONS, flag_of, is_repeatable, reads_text
 
     option, types = OPTIONS[name], plain_type(Settings.model_fields[name].annotation)
     plain = len(types) == 1 and types[0] in (int, float, bool, Path) and not reads_text(name)
@@ -96,8 +96,8 @@ def _as_parameter(name: str, annotation: Any, option: Any) -> inspect.Parameter:
 
 def _aside(name: str, kind: type) -> str:
     """Return the range and the default of an option, or that it is repeatable."""
-    from protofl.options.settings import Settings
-    from protofl.options.table import OPTIONS, is_repeatable
+    from protofl.system.options.settings import Settings
+    from protofl.system.options.table import OPTIONS, is_repeatable
 
     field, option = Settings.model_fields[name], OPTIONS[name]
     if is_repeatable(name):

@@ -6,13 +6,12 @@ import shlex
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from protofl.formatting import shape_text, size_text
-
+from protofl.system.formatting import shape_text, size_text
 from protofl_cli.options import value_text
 from protofl_cli.tables import clock, shown_path
 
 if TYPE_CHECKING:
-    from protofl.reuse.run import Run
+    from protofl.runs.reuse.run import Run
 
 
 def page_rows(run: Run) -> list[tuple[str, str]]:
@@ -48,7 +47,7 @@ def _rounds(run: Run) -> str:
 
 def _options(run: Run) -> list[str]:
     """The options of the run that differ from the list's defaults, and those of its plugins."""
-    from protofl.options.table import EXTENT, OPTIONS, default_values, flag_of
+    from protofl.system.options.table import EXTENT, OPTIONS, default_values, flag_of
 
     usual, elsewhere = default_values(), {*EXTENT, "options", "recipe", "data_dir", "dataset"}
     own = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from protofl.studies.cells import Change
+    from protofl_workbench.studies.cells import Change
 
 
 def option(panel: str, flag: str, metavar: str, text: str, **extra: Any) -> Any:  # noqa: ANN401
@@ -76,8 +76,8 @@ def change_of(
     Raises:
         UsageError: One is not written as it should be.
     """
-    from protofl.options.written import assignments
-    from protofl.studies.cells import Change
+    from protofl.system.options.written import assignments
+    from protofl_workbench.studies.cells import Change
 
     given = assignments("--set", set_ or (), "[NAME.]KEY=VALUE")
     options = {key: value for key, value in options.items() if value is not None}

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from protofl.formatting import count
-
+from protofl.system.formatting import count
 from protofl_cli import render
 from protofl_cli.tables import clock, shown_path
 
 if TYPE_CHECKING:
-    from protofl.batch.wanted import Tried
-    from protofl.sweeps.results import PointResult, SweepResult
-    from protofl.sweeps.sweep import Sweep
+    from protofl_workbench.batch.wanted import Tried
+    from protofl_workbench.sweeps.results import PointResult, SweepResult
+    from protofl_workbench.sweeps.sweep import Sweep
 
 
 def _name(sweep: Sweep) -> str:
@@ -70,7 +69,7 @@ def show_results(results: SweepResult, sweep: Sweep, folder: Path) -> None:
 
 
 def _shown(line: PointResult, key: str) -> str:
-    from protofl.sweeps.axes import shown
+    from protofl_workbench.sweeps.axes import shown
 
     return shown(line.point[key])
 
@@ -89,7 +88,7 @@ def _rounds(line: PointResult) -> str:
 
 def show_plan(sweep: Sweep, tried: Sequence[Tried], at_once: int | None) -> None:
     """The runs that are to be, and what they will take."""
-    from protofl.batch.sharing import shared
+    from protofl_workbench.batch.sharing import shared
 
     shown = [
         [

@@ -8,14 +8,13 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protofl.formatting import count
-
+from protofl.system.formatting import count
 from protofl_cli.options import value_text
 
 if TYPE_CHECKING:
-    from protofl.folder.run_folder import RunFolder
-    from protofl.plan.plan import Plan
-    from protofl.plugin.composition import Composition
+    from protofl.federation.plan.plan import Plan
+    from protofl.hooks.plugin.composition import Composition
+    from protofl.records.folder.run_folder import RunFolder
 
 
 def run_name(plan: Plan) -> str:
@@ -38,7 +37,7 @@ def providers(composition: Composition) -> dict[str, str]:
 
 def composition_rows(plan: Plan, folder: RunFolder) -> list[tuple[str, str]]:
     """Who provides what, on which data, how and where."""
-    from protofl.malicious import malicious_clients  # it imports torch
+    from protofl.hooks.malicious import malicious_clients  # it imports torch
 
     s, info, composition = plan.settings, plan.info, plan.composition
     rows = list(providers(composition).items())
@@ -141,7 +140,7 @@ def _asked(plan: Plan) -> str:
 
 def _arrivals(plan: Plan) -> list[tuple[str, str]]:
     """Who is held out of training, samples and clients, and who comes later."""
-    from protofl.arrivals import NEVER, first_rounds, unseen_clients
+    from protofl.federation.arrivals import NEVER, first_rounds, unseen_clients
 
     s, split, rows = plan.settings, plan.split(0), list[tuple[str, str]]()
     if split.validation is not None and split.validation_offsets is not None:

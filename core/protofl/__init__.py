@@ -33,11 +33,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from protofl.version import __version__ as __version__
+from protofl.system.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from protofl import functional, plots
-    from protofl.comparing.compare import compare
+    from protofl import functional
     from protofl.data.arrays import dataset_from_arrays
     from protofl.data.cache import files_key
     from protofl.data.dataset import Dataset
@@ -45,67 +44,69 @@ if TYPE_CHECKING:
     from protofl.data.generators import Generator, Outline
     from protofl.data.npz import read_npz
     from protofl.data.spec import SampleSpec
-    from protofl.dispatch.dispatcher import Dispatcher
     from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
-    from protofl.folder.result import Result, Weights, read_weights
-    from protofl.hookspecs.markers import hookimpl
-    from protofl.hookspecs.version import HOOKSPEC_VERSION
-    from protofl.hosts.host import Host
-    from protofl.hosts.jobs import Job, Pool, Reply
-    from protofl.hosts.train_job import TrainJob
-    from protofl.machine.idle import Idle
-    from protofl.machine.interpreter import fresh_interpreter
-    from protofl.models.architecture import Architecture, SplitModel
-    from protofl.options.declared import Config, Deviation, Field, VariantConfig
-    from protofl.plan.plan import Plan
-    from protofl.program.run import run
-    from protofl.program.session import Session
-    from protofl.randomness import numpy_stream, random_stream
-    from protofl.replaying.replay import replay
-    from protofl.reporting.page import report
-    from protofl.reuse.run import Run, load_run
-    from protofl.rounds import events
-    from protofl.studies.program import reproduce, study
-    from protofl.sweeps.program import sweep
-    from protofl.trackers.tracked import TrackedRun
-    from protofl.views.batch import Batch, Given, Output, Terms, per_step
-    from protofl.views.client import Client, Learner
-    from protofl.views.run import Phase, RunInfo
-    from protofl.views.server import Server
-    from protofl.wire.payload import Payload, Uploads, class_rows, stack_rows
-    from protofl.wire.weights import average_weights, load_weights, pack_weights
+    from protofl.federation.dispatch.dispatcher import Dispatcher
+    from protofl.federation.hosts.host import Host
+    from protofl.federation.hosts.jobs import Job, Pool, Reply
+    from protofl.federation.hosts.train_job import TrainJob
+    from protofl.federation.plan.plan import Plan
+    from protofl.federation.rounds import events
+    from protofl.hooks.hookspecs.markers import hookimpl
+    from protofl.hooks.hookspecs.version import HOOKSPEC_VERSION
+    from protofl.hooks.models.architecture import Architecture, SplitModel
+    from protofl.hooks.trackers.tracked import TrackedRun
+    from protofl.hooks.views.batch import Batch, Given, Output, Terms, per_step
+    from protofl.hooks.views.client import Client, Learner
+    from protofl.hooks.views.run import Phase, RunInfo
+    from protofl.hooks.views.server import Server
+    from protofl.hooks.wire.payload import Payload, Uploads, class_rows, stack_rows
+    from protofl.hooks.wire.weights import average_weights, load_weights, pack_weights
+    from protofl.records.folder.result import Result, Weights, read_weights
+    from protofl.runs.program.run import run
+    from protofl.runs.program.session import Session
+    from protofl.runs.reuse.run import Run, load_run
+    from protofl.system.machine.idle import Idle
+    from protofl.system.machine.interpreter import fresh_interpreter
+    from protofl.system.options.declared import Config, Deviation, Field, VariantConfig
+    from protofl.system.randomness import numpy_stream, random_stream
+    from protofl_workbench import plots
+    from protofl_workbench.comparing.compare import compare
+    from protofl_workbench.replaying.replay import replay
+    from protofl_workbench.reporting.page import report
+    from protofl_workbench.studies.program import reproduce, study
+    from protofl_workbench.sweeps.program import sweep
 
 
 _HOME = {
     # plugins
-    "hookimpl": "protofl.hookspecs.markers",
-    "HOOKSPEC_VERSION": "protofl.hookspecs.version",
-    "Config": "protofl.options.declared",
-    "VariantConfig": "protofl.options.declared",
-    "Deviation": "protofl.options.declared",
-    "Field": "protofl.options.declared",
+    "hookimpl": "protofl.hooks.hookspecs.markers",
+    "HOOKSPEC_VERSION": "protofl.hooks.hookspecs.version",
+    "Config": "protofl.system.options.declared",
+    "VariantConfig": "protofl.system.options.declared",
+    "Deviation": "protofl.system.options.declared",
+    "Field": "protofl.system.options.declared",
     # what hooks see and return
-    "Payload": "protofl.wire.payload",
-    "Uploads": "protofl.wire.payload",
-    "Client": "protofl.views.client",
-    "Server": "protofl.views.server",
-    "Learner": "protofl.views.client",
-    "Batch": "protofl.views.batch",
-    "Output": "protofl.views.batch",
-    "Given": "protofl.views.batch",
-    "Terms": "protofl.views.batch",
-    "per_step": "protofl.views.batch",
-    "Phase": "protofl.views.run",
-    "RunInfo": "protofl.views.run",
+    "Payload": "protofl.hooks.wire.payload",
+    "Uploads": "protofl.hooks.wire.payload",
+    "Client": "protofl.hooks.views.client",
+    "Server": "protofl.hooks.views.server",
+    "Learner": "protofl.hooks.views.client",
+    "Batch": "protofl.hooks.views.batch",
+    "Output": "protofl.hooks.views.batch",
+    "Given": "protofl.hooks.views.batch",
+    "Terms": "protofl.hooks.views.batch",
+    "per_step": "protofl.hooks.views.batch",
+    "Phase": "protofl.hooks.views.run",
+    "RunInfo": "protofl.hooks.views.run",
     # what payloads are made of and read with
-    "class_rows": "protofl.wire.payload",
-    "stack_rows": "protofl.wire.payload",
-    "pack_weights": "protofl.wire.weights",
-    "load_weights": "protofl.wire.weights",
-    "average_weights": "protofl.wire.weights",
+    "class_rows": "protofl.hooks.wire.payload",
+    "stack_rows": "protofl.hooks.wire.payload",
+    "pack_weights": "protofl.hooks.wire.weights",
+    "load_weights": "protofl.hooks.wire.weights",
+    "average_weights": "protofl.hooks.wire.weights",
     # what the other kinds of plugin build
-    "Architecture": "protofl.models.architecture",
-    "SplitModel": "protofl.models.architecture",
+    "Architecture": "protofl.hooks.models.architecture",
+    "SplitModel": "protofl.hooks.models.architecture",
     "SampleSpec": "protofl.data.spec",
     "Dataset": "protofl.data.dataset",
     "download": "protofl.data.download",
@@ -114,39 +115,39 @@ _HOME = {
     "files_key": "protofl.data.cache",
     "Generator": "protofl.data.generators",
     "Outline": "protofl.data.generators",
-    "Host": "protofl.hosts.host",
+    "Host": "protofl.federation.hosts.host",
     "HostFailure": "protofl.errors",
-    "Job": "protofl.hosts.jobs",
-    "Reply": "protofl.hosts.jobs",
-    "Pool": "protofl.hosts.jobs",
-    "Dispatcher": "protofl.dispatch.dispatcher",
-    "TrainJob": "protofl.hosts.train_job",
-    "fresh_interpreter": "protofl.machine.interpreter",
-    "Idle": "protofl.machine.idle",
-    "Plan": "protofl.plan.plan",
-    "TrackedRun": "protofl.trackers.tracked",
+    "Job": "protofl.federation.hosts.jobs",
+    "Reply": "protofl.federation.hosts.jobs",
+    "Pool": "protofl.federation.hosts.jobs",
+    "Dispatcher": "protofl.federation.dispatch.dispatcher",
+    "TrainJob": "protofl.federation.hosts.train_job",
+    "fresh_interpreter": "protofl.system.machine.interpreter",
+    "Idle": "protofl.system.machine.idle",
+    "Plan": "protofl.federation.plan.plan",
+    "TrackedRun": "protofl.hooks.trackers.tracked",
     # running
-    "run": "protofl.program.run",
-    "Session": "protofl.program.session",
-    "load_run": "protofl.reuse.run",
-    "report": "protofl.reporting.page",
-    "replay": "protofl.replaying.replay",
-    "Run": "protofl.reuse.run",
-    "read_weights": "protofl.folder.result",
-    "Weights": "protofl.folder.result",
-    "Result": "protofl.folder.result",
-    "events": "protofl.rounds.events",
-    "random_stream": "protofl.randomness",
-    "numpy_stream": "protofl.randomness",
+    "run": "protofl.runs.program.run",
+    "Session": "protofl.runs.program.session",
+    "load_run": "protofl.runs.reuse.run",
+    "report": "protofl_workbench.reporting.page",
+    "replay": "protofl_workbench.replaying.replay",
+    "Run": "protofl.runs.reuse.run",
+    "read_weights": "protofl.records.folder.result",
+    "Weights": "protofl.records.folder.result",
+    "Result": "protofl.records.folder.result",
+    "events": "protofl.federation.rounds.events",
+    "random_stream": "protofl.system.randomness",
+    "numpy_stream": "protofl.system.randomness",
     "functional": "protofl.functional",
     # looking at runs
-    "compare": "protofl.comparing.compare",
-    "plots": "protofl.plots",
+    "compare": "protofl_workbench.comparing.compare",
+    "plots": "protofl_workbench.plots",
     # tables and figures of papers
-    "study": "protofl.studies.program",
-    "reproduce": "protofl.studies.program",
+    "study": "protofl_workbench.studies.program",
+    "reproduce": "protofl_workbench.studies.program",
     # many runs
-    "sweep": "protofl.sweeps.program",
+    "sweep": "protofl_workbench.sweeps.program",
     # errors
     "ProtoflError": "protofl.errors",
     "UsageError": "protofl.errors",

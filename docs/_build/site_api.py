@@ -80,38 +80,38 @@ ALIASES = {
 }
 """Descriptions of names that have no docstring of their own."""
 TYPES = (
-    "protofl.comparing.comparison.Comparison",
-    "protofl.comparing.differences.Table",
-    "protofl.comparing.differences.Row",
-    "protofl.comparing.differences.Difference",
-    "protofl.comparing.groups.Group",
-    "protofl.studies.study.Study",
-    "protofl.studies.study.Line",
-    "protofl.studies.study.Published",
-    "protofl.sweeps.results.SweepResult",
-    "protofl.sweeps.results.PointResult",
-    "protofl.sweeps.results.Done",
-    "protofl.studies.result.StudyResult",
-    "protofl.studies.result.Entry",
+    "protofl_workbench.comparing.comparison.Comparison",
+    "protofl_workbench.comparing.differences.Table",
+    "protofl_workbench.comparing.differences.Row",
+    "protofl_workbench.comparing.differences.Difference",
+    "protofl_workbench.comparing.groups.Group",
+    "protofl_workbench.studies.study.Study",
+    "protofl_workbench.studies.study.Line",
+    "protofl_workbench.studies.study.Published",
+    "protofl_workbench.sweeps.results.SweepResult",
+    "protofl_workbench.sweeps.results.PointResult",
+    "protofl_workbench.sweeps.results.Done",
+    "protofl_workbench.studies.result.StudyResult",
+    "protofl_workbench.studies.result.Entry",
     "protofl.data.batches.Samples",
-    "protofl.views.run.ClientCard",
-    "protofl.wire.payload.Knowledge",
-    "protofl.views.batch.PerStep",
-    "protofl.plugin.loss.Loss",
-    "protofl.models.modules.Whole",
+    "protofl.hooks.views.run.ClientCard",
+    "protofl.hooks.wire.payload.Knowledge",
+    "protofl.hooks.views.batch.PerStep",
+    "protofl.hooks.plugin.loss.Loss",
+    "protofl.hooks.models.modules.Whole",
     "protofl.data.split.Split",
-    "protofl.recorded.split.RecordedSplit",
-    "protofl.options.settings.Settings",
-    "protofl.plugin.choice.Choice",
-    "protofl.discovery.registry.Registry",
-    "protofl.optim.schedules.Schedule",
-    "protofl.recorded.observed.Observed",
-    "protofl.recorded.observed.Prototypes",
-    "protofl.recorded.observed.Features",
-    "protofl.recorded.observed.Images",
-    "protofl.replaying.replay.Replay",
-    "protofl.replaying.replay.Replayed",
-    "protofl.replaying.server.ReplayedRound",
+    "protofl.records.recorded.split.RecordedSplit",
+    "protofl.system.options.settings.Settings",
+    "protofl.hooks.plugin.choice.Choice",
+    "protofl.hooks.discovery.registry.Registry",
+    "protofl.hooks.optim.schedules.Schedule",
+    "protofl.records.recorded.observed.Observed",
+    "protofl.records.recorded.observed.Prototypes",
+    "protofl.records.recorded.observed.Features",
+    "protofl.records.recorded.observed.Images",
+    "protofl_workbench.replaying.replay.Replay",
+    "protofl_workbench.replaying.replay.Replayed",
+    "protofl_workbench.replaying.server.ReplayedRound",
 )
 """Classes that programs receive and need not import."""
 
@@ -134,7 +134,7 @@ def section(path: str) -> str:
         return f'<a id="protofl.{name}"></a>\n\n### `{name}`\n\n{ALIASES[name]}'
     found = named(path)
     head = [f'<a id="protofl.{name}"></a>', "", f"### `{name}`", "", ""]
-    apart = path.startswith(("protofl.functional.", "protofl.plots."))  # on pages of their own
+    apart = path.startswith(("protofl.functional.", "protofl_workbench.plots."))  # on pages of their own
     if path.count(".") > 1 and not apart:
         head += [f"Defined in `{path.rpartition('.')[0]}`.", ""]
     elif apart:

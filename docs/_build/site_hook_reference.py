@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import site_api
-from protofl.discovery.kinds import KINDS, spec_hooks
-from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
+from protofl.hooks.discovery.kinds import KINDS, spec_hooks
+from protofl.hooks.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
 from protofl_cli.hook_texts import WHEN, example, returns, signature, writers
 from site_text import code, first_line, prose, table
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from protofl.data.spec import in_words
-from protofl.discovery.registry import Registry
-from protofl.options.declared import Config, VariantConfig, option_names
-from protofl.plan.inputs import kinds_of
-from protofl.options.table import CHOOSING
-from protofl.plugin.baseline import Baseline
-from protofl.plugin.choice import choose
-from protofl.wire.vocabulary import VOCABULARY, find_key
+from protofl.hooks.discovery.registry import Registry
+from protofl.system.options.declared import Config, VariantConfig, option_names
+from protofl.federation.plan.inputs import kinds_of
+from protofl.system.options.table import CHOOSING
+from protofl.hooks.plugin.baseline import Baseline
+from protofl.hooks.plugin.choice import choose
+from protofl.hooks.wire.vocabulary import VOCABULARY, find_key
 from protofl_cli.options import value_range, value_text
 from site_text import code, first_line, table
 

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from typing import cast
 
-import protofl as pf
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+
+import protofl as pf
 
 
 class FedMRL:

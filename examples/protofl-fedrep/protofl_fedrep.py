@@ -12,8 +12,9 @@ Clients begin with one representation, sent in round 0. BatchNorm's statistics b
 
 from __future__ import annotations
 
-import protofl as pf
 from torch.nn.functional import cross_entropy
+
+import protofl as pf
 
 
 class FedRep:

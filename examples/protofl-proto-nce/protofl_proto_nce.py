@@ -12,10 +12,11 @@ out, and cross-entropy trains the classifier beside it.
 
 from __future__ import annotations
 
-import protofl as pf
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
+
+import protofl as pf
 
 
 class ProtoNCE:

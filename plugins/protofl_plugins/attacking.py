@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from fnmatch import fnmatchcase
 
-import protofl as pf
 from torch import Tensor
+
+import protofl as pf
 
 
 class AttackConfig(pf.Config):

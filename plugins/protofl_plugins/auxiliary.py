@@ -9,8 +9,9 @@ another one is the smallest at 64 px, where the 4-layer CNN has more of them tha
 
 from __future__ import annotations
 
-import protofl as pf
 from torch import nn
+
+import protofl as pf
 
 
 class AuxiliaryConfig(pf.Config):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-import protofl as pf
 import torch
 from torch import Tensor
+
+import protofl as pf
 
 
 class CodingConfig(pf.Config):

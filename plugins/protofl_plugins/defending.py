@@ -14,9 +14,9 @@ Counts that clients send have no weight here: they are claims like all else.
 
 from __future__ import annotations
 
-import protofl as pf
 from torch import Tensor
 
+import protofl as pf
 from protofl_plugins.prototyping import Absent, mean_prototypes, with_absent
 
 _ROWS = ("prototypes", "counts")

@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
-import protofl as pf
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
+
+import protofl as pf
 
 CHUNK = 128
 """Public samples that are scored together; rounding depends on it, so it is fixed."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import protofl as pf
 import torch
-from protofl import functional as F
 from torch import Tensor
+
+import protofl as pf
+from protofl import functional as F
 
 PARTS = ("u", "s", "vh")
 

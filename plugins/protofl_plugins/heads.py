@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 import protofl as pf
-
 from protofl_plugins.sharing import SharedPart
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import protofl as pf
-from protofl import functional as F
 from torch import Tensor
 
+import protofl as pf
+from protofl import functional as F
 from protofl_plugins.auxiliary import AuxiliaryConfig, AuxiliaryModel
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-import protofl as pf
 import torch
 from torch import Tensor, nn
 
+import protofl as pf
 from protofl_plugins.distilling import OnPublicData, ServerTrainingConfig, evaluated
 
 

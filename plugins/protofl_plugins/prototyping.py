@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import protofl as pf
 import torch
-from protofl import functional as F
 from torch import Tensor
 
+import protofl as pf
+from protofl import functional as F
 from protofl_plugins.variants import DropsLastBatch
 
 # --- prototypes up --------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-import protofl as pf
 import torch
 from torch import nn
+
+import protofl as pf
 
 
 class SharingConfig(pf.Config):

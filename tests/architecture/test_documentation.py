@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from protofl.discovery.registry import Registry
-from protofl.options.declared import Config, option_names
-from protofl.plugin.baseline import Baseline
+
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.plugin.baseline import Baseline
+from protofl.system.options.declared import Config, option_names
 from protofl.testing.donors import methods_to_run
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -6,11 +6,12 @@ import importlib.resources
 import re
 from pathlib import Path
 
-import protofl as pf
 import pytest
-from protofl.testing import CONTRACTS
-from protofl_cli.app import app
 from typer.main import get_command
+
+import protofl as pf
+from protofl_cli.app import app
+from protofl_cli.check_target import CONTRACTS
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -12,9 +12,10 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import protofl
 import pytest
-from protofl.toml import parse_toml
+
+import protofl
+from protofl.system.toml import parse_toml
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
@@ -116,8 +117,8 @@ def test_plugin_managers_live_in_one_file():
         if "PluginManager" in mentioned:
             assert path.name == "composition.py", text_of(path)
     assert found == {
-        "core/protofl/plugin/composition.py",
-        "core/protofl/hookspecs/markers.py",
+        "core/protofl/hooks/plugin/composition.py",
+        "core/protofl/hooks/hookspecs/markers.py",
     }
 
 
@@ -131,7 +132,7 @@ def test_rich_is_imported_by_one_file():
     [
         "import protofl",
         "import protofl; protofl.hookimpl; protofl.Config; protofl.UsageError",
-        "from protofl.discovery.registry import Registry; assert Registry().plugins()",
+        "from protofl.hooks.discovery.registry import Registry; assert Registry().plugins()",
     ],
 )
 def test_names_are_listed_without_torch(code):
@@ -169,8 +170,8 @@ def test_type_checkers_see_the_same_names():
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    homes = dict(protofl._HOME) | {"functional": "protofl", "events": "protofl.rounds"}
-    homes |= {"plots": "protofl"}
+    homes = dict(protofl._HOME) | {"functional": "protofl", "events": "protofl.federation.rounds"}
+    homes |= {"plots": "protofl_workbench"}
     assert seen == homes
 
 

@@ -17,10 +17,11 @@ from bench_loops import (
     open_loop,
     write_state,
 )
-from protofl.errors import UsageError
-from protofl.plan.plan import Plan
 from safetensors.torch import load_file
 from slowness import quick
+
+from protofl.errors import UsageError
+from protofl.federation.plan.plan import Plan
 
 NAIVE = str(Path(__file__).parents[2] / "benchmarks/naive.py")
 METHODS = ("local", "fedavg", "fedproto", "fedtgp", "fedsa", "fml", "fedkd")

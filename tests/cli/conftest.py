@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from protofl_cli.app import app
 from typer.testing import CliRunner
+
+from protofl_cli.app import app
 
 PROTOFL = [sys.executable, "-c", "from protofl_cli.start import main; main()"]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from protofl.batch import events
-from protofl.batch.wanted import Outcome, Tried, Wanted
+
 from protofl.errors import RunFailure
-from protofl.request.request import Request
+from protofl.runs.request.request import Request
 from protofl_cli import batch_screen
 from protofl_cli.batch_screen import BatchScreen, show_failures
+from protofl_workbench.batch import events
+from protofl_workbench.batch.wanted import Outcome, Tried, Wanted
 
 RUNS = [Wanted(f"lr={n}", Request({})) for n in range(4)]
 

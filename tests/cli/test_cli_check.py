@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from protofl.hookspecs.version import HOOKSPEC_VERSION, WHAT_CHANGED
+
+from protofl.hooks.hookspecs.version import HOOKSPEC_VERSION, WHAT_CHANGED
 
 GOOD = """
 import protofl as pf

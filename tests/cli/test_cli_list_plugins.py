@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from protofl.discovery.kinds import KINDS
+
+from protofl.hooks.discovery.kinds import KINDS
 
 TOY = """
 print("a plugin that prints when it is imported")

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from installing import write_dist_info
-from protofl.discovery.kinds import KINDS
-from protofl_cli.app import app
-from protofl_cli.commands import new_plugin
 from slowness import quick
 from typer.testing import CliRunner
+
+from protofl.hooks.discovery.kinds import KINDS
+from protofl_cli.app import app
+from protofl_cli.commands import new_plugin
 
 RUN = {
     "method": ["run", "my-method", "--models", "cnn4"],

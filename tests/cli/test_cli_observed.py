@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from protofl_cli.app import app
 from typer.testing import CliRunner
+
+from protofl_cli.app import app
 
 
 @pytest.fixture(scope="module")

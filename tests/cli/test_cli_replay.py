@@ -10,8 +10,9 @@ import pytest
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, data_dir, few):
-    from protofl_cli.app import app
     from typer.testing import CliRunner
+
+    from protofl_cli.app import app
 
     out = tmp_path_factory.mktemp("replay") / "run"
     words = "run fedtgp --models cnn4 --clients 2 --rounds 2 --batch-size 64 --feature-dim 16"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 
-import protofl as pf
 import pytest
-from protofl.studies.cells import Change
-from protofl.studies.finding import collections
-from protofl.studies.pictures import draw
-from protofl.studies.planning import plan_study
-from protofl.studies.study import Study
+
+import protofl as pf
+from protofl_workbench.studies.cells import Change
+from protofl_workbench.studies.finding import collections
+from protofl_workbench.studies.pictures import draw
+from protofl_workbench.studies.planning import plan_study
+from protofl_workbench.studies.study import Study
 
 STUDY = """
 title = "Accuracy (%) on few images"

@@ -6,11 +6,12 @@ import csv
 import json
 import shutil
 
-import protofl as pf
 import pytest
-from protofl.reporting.page import report
-from protofl.studies.pictures import figures_of
-from protofl.studies.texts import as_text
+
+import protofl as pf
+from protofl_workbench.reporting.page import report
+from protofl_workbench.studies.pictures import figures_of
+from protofl_workbench.studies.texts import as_text
 
 METHOD = '''
 import protofl as pf
@@ -189,7 +190,7 @@ def test_other_code_or_another_machine_may_not_diverge(studies, monkeypatch):
     )
     assert studies.do(study, "other")["fickle", "a"].state == "broken off"
     with monkeypatch.context() as patch:
-        patch.setattr("protofl.folder.failure.versions", lambda: {"torch": "9.9"})
+        patch.setattr("protofl.records.folder.failure.versions", lambda: {"torch": "9.9"})
         assert "as before" not in studies.do(study, "other")["fickle", "a"].why
     module.write_text(METHOD, "utf-8")
     assert studies.do(study, "other")["fickle", "a"].state == "done"

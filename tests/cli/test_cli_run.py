@@ -9,8 +9,9 @@ import threading
 import time
 
 import pytest
-from protofl.discovery import kinds
-from protofl.rounds.federation import Federation
+
+from protofl.federation.rounds.federation import Federation
+from protofl.hooks.discovery import kinds
 from protofl_cli.render import Bars
 
 LAST_TABLE = (

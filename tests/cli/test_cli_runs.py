@@ -9,9 +9,10 @@ import sys
 
 import pytest
 import torch
+
 from protofl.errors import Diverged
-from protofl.files.lock import alone
-from protofl.folder.failure import kept_in
+from protofl.records.folder.failure import kept_in
+from protofl.system.files.lock import alone
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from protofl.discovery.kinds import hooks_of
-from protofl.discovery.registry import Registry
-from protofl.options.declared import Config, option_names
+
+from protofl.hooks.discovery.kinds import hooks_of
+from protofl.hooks.discovery.registry import Registry
+from protofl.system.options.declared import Config, option_names
 
 PLUGINS = Registry().plugins()
 LARGE = {"htfe3", "htfe4", "htfe5", "htfe8", "htfe9", "htm10", "htfe8-htc4", "res34-htc4"}
@@ -66,7 +67,9 @@ def test_a_model_group(cli):
     ("group", "words"), [("htfe4", "its first architecture"), ("res34-htc4", "cnn4 (fml, fedkd)")]
 )
 def test_the_auxiliary_of_a_group(cli, monkeypatch, group, words):
-    monkeypatch.setattr("protofl.models.cost.profile", lambda *_: (1, 1.0))  # counting takes long
+    monkeypatch.setattr(
+        "protofl.hooks.models.cost.profile", lambda *_: (1, 1.0)
+    )  # counting takes long
     assert words in cli("show", group).output
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 
 import pytest
-from protofl.discovery.kinds import KINDS, spec_hooks
+
+from protofl.hooks.discovery.kinds import KINDS, spec_hooks
 from protofl_cli.hook_texts import EXAMPLES, WHEN, example, returns, signature
 
 ALL = [(kind, hook) for kind in KINDS for hook in spec_hooks(kind)]

@@ -8,11 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import protofl
 import protofl_cli
-import pytest
-from protofl.discovery.registry import Registry
-from protofl.options.table import OPTIONS, flag_of
+from protofl.hooks.discovery.registry import Registry
+from protofl.system.options.table import OPTIONS, flag_of
 from protofl_cli.commands.run import whole_command
 
 PACKAGE = Path(protofl_cli.__file__).parent
@@ -24,7 +25,7 @@ PACKAGE = Path(protofl_cli.__file__).parent
 def test_does_not_import_torch(words):
     heavy = {"torch", "numpy", "sklearn", "matplotlib", "protofl_plugins"}
     if words[0] not in ("run", "sweep"):
-        heavy |= {"protofl.options.settings", "protofl.options.declared"}
+        heavy |= {"protofl.system.options.settings", "protofl.system.options.declared"}
     heavy |= {"pydantic"} if words == ["--help"] else set()  # new versions of Typer parse with it
     heavy |= {"rich"} if words == ["list-plugins", "--names"] else set()
     code = f"""

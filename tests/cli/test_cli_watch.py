@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from protofl.files.lock import LOCK, alone, is_held
-from protofl.files.replacing import replacing, write_json
-from protofl.recorded.following import Following
+
+from protofl.records.recorded.following import Following
+from protofl.system.files.lock import LOCK, alone, is_held
+from protofl.system.files.replacing import replacing, write_json
 from protofl_cli.commands import watch
 from protofl_cli.run_lines import BLOCKS, curve
 

@@ -6,6 +6,7 @@ import builtins
 import signal
 
 import pytest
+
 from protofl_cli import app, start
 from protofl_cli.interrupts import Terminated, put_off
 

@@ -6,7 +6,8 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from protofl.rounds import events
+
+from protofl.federation.rounds import events
 from protofl_cli.last_table import result_rows
 from protofl_cli.screen import Screen
 

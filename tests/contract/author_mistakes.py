@@ -8,8 +8,8 @@ import warnings
 from dataclasses import dataclass, field
 
 import protofl as pf
-from protofl.dry_step.step import dry_step
-from protofl.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
+from protofl.hooks.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
+from protofl.runs.dry_step.step import dry_step
 from protofl.testing import toy
 from protofl.testing.toy_methods import Prototypes
 

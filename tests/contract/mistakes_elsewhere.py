@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 from author_mistakes import add
-from protofl.testing.toy_methods import Prototypes
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
+
+from protofl.testing.toy_methods import Prototypes
 
 # --- the server -----------------------------------------------------------------------------------
 

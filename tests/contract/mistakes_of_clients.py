@@ -7,8 +7,9 @@ import random
 import numpy as np
 import torch
 from author_mistakes import add
-from protofl.testing.toy_methods import Prototypes
 from torch.nn.functional import cross_entropy
+
+from protofl.testing.toy_methods import Prototypes
 
 
 def sound_upload(client):

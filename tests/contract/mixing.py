@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from protofl.discovery.kinds import hooks_of
-from protofl.discovery.registry import Registry
-from protofl.dry_step.step import dry_step
+
 from protofl.errors import ProtoflError, Refused
-from protofl.hookspecs.method import MERGED_HOOKS, ROUND_HOOKS
-from protofl.plan.plan import Plan
-from protofl.plugin.baseline import Baseline
+from protofl.federation.plan.plan import Plan
+from protofl.hooks.discovery.kinds import hooks_of
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.hookspecs.method import MERGED_HOOKS, ROUND_HOOKS
+from protofl.hooks.plugin.baseline import Baseline
+from protofl.runs.dry_step.step import dry_step
 from protofl.testing import toy
 from protofl.testing.donors import methods_to_run
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import protofl as pf
 import pytest
 from author_mistakes import everything, in_a_cell
-from protofl.dry_step.step import dry_step
+
+import protofl as pf
+from protofl.runs.dry_step.step import dry_step
 from protofl.testing import toy
 from protofl.testing.toy_methods import Prototypes
 

@@ -7,10 +7,11 @@ downloaded.
 from __future__ import annotations
 
 import pytest
-from protofl.discovery.registry import Registry
-from protofl.testing import CONTRACTS
-from protofl.testing.contract import checks_of, run_checks
 from slowness import KINDS
+
+from protofl.hooks.discovery.registry import Registry
+from protofl.testing.contract import checks_of, run_checks
+from protofl_cli.check_target import CONTRACTS
 
 # Each of these takes most of a minute; what they share with their kin is checked there.
 LARGE = {"htfe3", "htfe4", "htfe5", "htfe8", "htfe9", "htm10", "htfe8-htc4", "res34-htc4"}

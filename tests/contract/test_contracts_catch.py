@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
-from protofl.program.naming import kind_of
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl.runs.program.naming import kind_of
 from protofl.testing import (
     BackendContract,
     DatasetContract,
@@ -23,8 +26,6 @@ from protofl.testing import (
 )
 from protofl.testing import toy as toyfed
 from protofl.testing.toy_methods import Prototypes
-from torch import nn
-from torch.nn.functional import cross_entropy
 
 
 def failures(contract, plugin, only):

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import itertools
 
-import protofl as pf
 import pytest
-from protofl.discovery.registry import Registry
-from protofl.folder.run_folder import RunFolder
-from protofl.hosts import host
-from protofl.hosts.jobs import Absent, Train, Undo
-from protofl.options.declared import VariantConfig
-from protofl.participation.taking_part import Participation
-from protofl.rounds.federation import Federation
-from protofl.runs.config import config_of
+from slowness import KINDS, quick
+
+import protofl as pf
+from protofl.federation.hosts import host
+from protofl.federation.hosts.jobs import Absent, Train, Undo
+from protofl.federation.participation.taking_part import Participation
+from protofl.federation.rounds.federation import Federation
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.views.packing import pack_server
+from protofl.records.folder.run_folder import RunFolder
+from protofl.runs.running.config import config_of
+from protofl.system.options.declared import VariantConfig
 from protofl.testing import MethodContract
 from protofl.testing import toy as toyfed
 from protofl.testing.donors import methods_to_run
 from protofl.testing.methods import declared_names
-from protofl.views.packing import pack_server
-from slowness import KINDS, quick
 
 REGISTRY = Registry()
 METHODS = methods_to_run(REGISTRY)

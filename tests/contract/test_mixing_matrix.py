@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 from mixing import ALIKE, FILE, HOOK_PLACES, PAGE, RUNS, TERM, mixer, numbers, read, text
-from protofl.discovery.registry import Registry
-from protofl.testing.donors import methods_to_run
 from slowness import quick
+
+import protofl as pf
+from protofl.hooks.discovery.registry import Registry
+from protofl.testing.donors import methods_to_run
 
 STORED = read()
 METHODS = methods_to_run(Registry(), "protofl")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from protofl.discovery.registry import Registry
-from protofl.dry_step.step import dry_step
-from protofl.request.recipes import with_recipe
+from protofl.hooks.discovery.registry import Registry
+from protofl.runs.dry_step.step import dry_step
+from protofl.runs.request.recipes import with_recipe
 from protofl.testing import toy as toyfed
 
 RECIPES = [p.name for p in Registry().plugins("recipe") if p.distribution == "protofl"]

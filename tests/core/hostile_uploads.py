@@ -6,16 +6,17 @@ import json
 import struct
 
 import torch
-from protofl.dry_step.step import dry_step
-from protofl.files.tensors import words_beside
-from protofl.hosts.host import Host
-from protofl.hosts.jobs import Train
-from protofl.participation.taking_part import Participation
-from protofl.rounds import events
-from protofl.rounds.federation import Federation
-from protofl.transit.encoding import KEY
-from protofl.wire.payload import Payload
 from runtime_toys import make_plan
+
+from protofl.federation.hosts.host import Host
+from protofl.federation.hosts.jobs import Train
+from protofl.federation.participation.taking_part import Participation
+from protofl.federation.rounds import events
+from protofl.federation.rounds.federation import Federation
+from protofl.hooks.transit.encoding import KEY
+from protofl.hooks.wire.payload import Payload
+from protofl.runs.dry_step.step import dry_step
+from protofl.system.files.tensors import words_beside
 
 HOSTILE, ROUND = 2, 1
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import torch
-from protofl.discovery.registry import Registry
-from protofl.plugin.composition import Composition
 from runtime_toys import lines_of, make_plan
 from torch import nn
 from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.plugin.composition import Composition
 
 CALLS = []
 """(method, hook, weight in the view's config, copy of the view's state)."""

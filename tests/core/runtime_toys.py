@@ -11,12 +11,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import protofl as pf
 import torch
-from protofl.plan.plan import Plan
-from protofl.rounds.federation import Federation
-from protofl.testing import toy as toyfed
 from torch import nn
+
+import protofl as pf
+from protofl.federation.plan.plan import Plan
+from protofl.federation.rounds.federation import Federation
+from protofl.testing import toy as toyfed
 
 DATA = Path(tempfile.mkdtemp(prefix="protofl-tests-"))
 atexit.register(shutil.rmtree, DATA, ignore_errors=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import protofl as pf
-from protofl.batch import events
-from protofl.batch.wanted import Wanted
-from protofl.options.written import parse_options
-from protofl.program.naming import requested
-from protofl.request.request import Request
 from runtime_toys import GIVEN, without_times
 from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl.runs.program.naming import requested
+from protofl.runs.request.request import Request
+from protofl.system.options.written import parse_options
+from protofl_workbench.batch import events
+from protofl_workbench.batch.wanted import Wanted
 
 BATCHES: list[int] = []
 """The sizes of the mini-batches that were trained."""

@@ -10,15 +10,16 @@ import itertools
 import json
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
-from protofl.files.tensors import read_tensors
-from protofl.hosts.jobs import Train
-from protofl.participation.taking_part import Participation
-from protofl.rounds.federation import Federation
 from runtime_toys import install, make_plan, open_federation, train, without_times
 from torch import nn
+
+import protofl as pf
+from protofl.federation.hosts.jobs import Train
+from protofl.federation.participation.taking_part import Participation
+from protofl.federation.rounds.federation import Federation
+from protofl.system.files.tensors import read_tensors
 
 OPTIONS = {"clients": 10, "rounds": 4, "dry_step": False}
 BEFALLEN = ("absent", "skipped_uploads")

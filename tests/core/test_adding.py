@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 
-import protofl as pf
 import pytest
 import torch
-from protofl.dry_step.step import dry_step
-from protofl.errors import SentTwice
-from protofl.transit.merging import merged
-from protofl_cli.tables import providers
 from recording_methods import CALLS, called, compose, run_of
 from runtime_toys import install, lines_of, make_plan, open_federation, train, without_times
+
+import protofl as pf
+from protofl.errors import SentTwice
+from protofl.hooks.transit.merging import merged
+from protofl.runs.dry_step.step import dry_step
+from protofl_cli.tables import providers
 
 WHOLE = ["upload_payload=fedproto", "server_aggregate=fedproto", "download_payload=fedproto"]
 

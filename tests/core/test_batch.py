@@ -10,16 +10,17 @@ import sys
 import time
 from pathlib import Path
 
-import protofl as pf
 import pytest
-from protofl.batch import events
-from protofl.batch.batch import Batch, done
-from protofl.batch.estimate import pace, seconds_of, workload
-from protofl.batch.sharing import placed, shared
-from protofl.errors import Diverged, Refused
-from protofl.plan.plan import Plan
 from runtime_toys import install, train, without_times
 from sweep_toys import BATCHES, Halted, Scaled, records, request_of, wanted
+
+import protofl as pf
+from protofl.errors import Diverged, Refused
+from protofl.federation.plan.plan import Plan
+from protofl_workbench.batch import events
+from protofl_workbench.batch.batch import Batch, done
+from protofl_workbench.batch.estimate import pace, seconds_of, workload
+from protofl_workbench.batch.sharing import placed, shared
 
 
 @pytest.fixture(autouse=True)
@@ -203,7 +204,7 @@ def test_what_comes_once_a_round_is_not_counted_for_each_batch(monkeypatch):
     ],
 )
 def test_cores_are_shared_out(monkeypatch, count, at_once, own, expected):
-    monkeypatch.setattr("protofl.batch.sharing.usable_cores", lambda: [*range(4)])
+    monkeypatch.setattr("protofl_workbench.batch.sharing.usable_cores", lambda: [*range(4)])
     assert shared([request_of(**own)] * count, at_once) == expected
     assert shared([request_of(**own)] * count, at_once, on_gpu=True)[0] == (at_once or 1)
 

@@ -6,14 +6,15 @@ import json
 import os
 import shutil
 
-import protofl as pf
 import pytest
 import torch
-from protofl.files.lines import Journal
-from protofl.folder.run_folder import RunFolder
-from protofl.hosts import store
 from runtime_toys import install, train, without_times
 from torch import nn
+
+import protofl as pf
+from protofl.federation.hosts import store
+from protofl.records.folder.run_folder import RunFolder
+from protofl.system.files.lines import Journal
 
 
 class Counting:

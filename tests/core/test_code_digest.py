@@ -6,11 +6,12 @@ import ast
 import os
 from pathlib import Path
 
+import pytest
+
 import protofl
 import protofl_plugins
-import pytest
-from protofl.sources.code import code, digest_of_code
-from protofl.sources.loading import fingerprint, load
+from protofl.system.sources.code import code, digest_of_code
+from protofl.system.sources.loading import fingerprint, load
 
 METHOD = '''\
 """A method."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
-from protofl.discovery.registry import Registry
-from protofl.hookspecs.method import ROUND_HOOKS
-from protofl.plugin.composition import BASELINE, Composition
-from protofl_cli.tables import providers
 from recording_methods import CALLS, CLIENT, CLIENT_LIFE, SERVER, A, B, called, compose, run_of
 from runtime_toys import Toy, lines_of, make_plan, open_federation
+
+import protofl as pf
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.hookspecs.method import ROUND_HOOKS
+from protofl.hooks.plugin.composition import BASELINE, Composition
+from protofl_cli.tables import providers
 
 
 @pytest.fixture(autouse=True)

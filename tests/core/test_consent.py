@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import numpy as np
-import protofl as pf
 import pytest
+
+import protofl as pf
 
 SMALL = {"models": "cnn4", "clients": 2, "rounds": 2, "batch_size": 64, "feature_dim": 16}
 QUICK = {**SMALL, "dry_step": False, "backend": "local"}

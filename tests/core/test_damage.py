@@ -12,12 +12,13 @@ import shutil
 import zlib
 from pathlib import Path
 
-import protofl as pf
 import pytest
-from protofl.files.lock import alone
-from protofl.runs import config
 from runtime_toys import install, train, without_times
 from slowness import quick
+
+import protofl as pf
+from protofl.runs.running import config
+from protofl.system.files.lock import alone
 
 OPTIONS = {"rounds": 4, "participation": 0.5, "seed": 2}
 METHOD = "fedproto"

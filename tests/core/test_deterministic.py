@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
 from runtime_toys import install, make_plan, open_federation, train
+
+import protofl as pf
 
 is_on = torch.are_deterministic_algorithms_enabled
 

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-import protofl as pf
 import pytest
-from protofl.dispatch import crew
-from protofl.dispatch.watch import Watched
+
+import protofl as pf
 from protofl.errors import Late
-from protofl.hosts.jobs import (
+from protofl.federation.dispatch import crew
+from protofl.federation.dispatch.watch import Watched
+from protofl.federation.hosts.jobs import (
     Absent,
     Drop,
     Evaluate,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 
-import protofl as pf
 import pytest
 import torch
-from protofl.hosts.jobs import Train
-from protofl.rounds.federation import Federation
 from runtime_toys import make_plan, open_federation, without_times
 from slowness import quick
 from torch import nn
+
+import protofl as pf
+from protofl.federation.hosts.jobs import Train
+from protofl.federation.rounds.federation import Federation
 
 
 class Counting:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
-from protofl.dry_step.step import dry_step
-from protofl.errors import Refused
 from runtime_toys import install, make_plan, train, without_times
 from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl.errors import Refused
+from protofl.runs.dry_step.step import dry_step
 
 
 class Prototypes:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 
-import protofl as pf
 import pytest
 import torch
-from protofl.dry_step.step import dry_step
-from protofl.errors import RunFailure
-from protofl.hosts.jobs import Train
-from protofl.rounds.federation import Federation
-from protofl.testing.toy import WatchedPool, header
-from protofl.transit.encoding import Entry, read_forms, write_forms
-from protofl.wire.payload import Payload
 from runtime_toys import install, lines_of, make_plan, open_federation, train, without_times
+
+import protofl as pf
+from protofl.errors import RunFailure
+from protofl.federation.hosts.jobs import Train
+from protofl.federation.rounds.federation import Federation
+from protofl.hooks.transit.encoding import Entry, read_forms, write_forms
+from protofl.hooks.wire.payload import Payload
+from protofl.runs.dry_step.step import dry_step
+from protofl.testing.toy import WatchedPool, header
 
 CALLS = []
 

@@ -10,12 +10,13 @@ import threading
 import time
 from pathlib import Path
 
-import protofl as pf
 import pytest
 import torch
-from protofl.errors import Late, Overtime, own_place
-from protofl.machine.overtime import at_most
 from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl.errors import Late, Overtime, own_place
+from protofl.system.machine.overtime import at_most
 
 QUICK = {"models": "cnn4", "clients": 3, "rounds": 3, "batch_size": 64, "feature_dim": 16}
 LIMIT = 100

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 
-import protofl as pf
 import pytest
-from protofl.files import manifest
-from protofl.folder.run_folder import RunFolder
 from runtime_toys import DATA, install, train, without_times
 from test_resume import Killed, Remembering, interrupted
+
+import protofl as pf
+from protofl.records.folder.run_folder import RunFolder
+from protofl.system.files import manifest
 
 
 @pytest.fixture(autouse=True)

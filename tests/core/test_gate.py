@@ -7,7 +7,6 @@ import resource
 import tempfile
 from pathlib import Path
 
-import protofl as pf
 import pytest
 import torch
 from hostile_uploads import (
@@ -26,14 +25,16 @@ from hostile_uploads import (
     options_of,
     raw,
 )
-from protofl.files.tensors import Entry, read_tensors, tensor_header, write_tensors
-from protofl.gate.faults import RULES, Fault
-from protofl.gate.specs import check_ranks
-from protofl.hosts.host import Host
-from protofl.hosts.jobs import Evaluate, StartTrial, Train
-from protofl.views.packing import pack_server, unpack_server
-from protofl.wire.payload import Payload
 from runtime_toys import make_plan, without_times
+
+import protofl as pf
+from protofl.federation.hosts.host import Host
+from protofl.federation.hosts.jobs import Evaluate, StartTrial, Train
+from protofl.hooks.gate.faults import RULES, Fault
+from protofl.hooks.gate.specs import check_ranks
+from protofl.hooks.views.packing import pack_server, unpack_server
+from protofl.hooks.wire.payload import Payload
+from protofl.system.files.tensors import Entry, read_tensors, tensor_header, write_tensors
 
 
 def honest_first(changes, *, rounds, **options):
@@ -247,8 +248,9 @@ def test_weights_and_numbers_of_samples_name_the_client(change, words):
 
 def test_weights_of_an_architecture_that_the_dry_step_had_not():
     """Three architectures, of which the dry step sees two: a model's own weights are known."""
-    from protofl.testing import toy as toyfed
     from runtime_toys import PARTS, _dense
+
+    from protofl.testing import toy as toyfed
 
     group = toyfed.group(_dense(8), _dense(5), _dense(7), K=6, side=8)
     PARTS["model-group", "toy3"] = group

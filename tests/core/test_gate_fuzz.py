@@ -8,16 +8,17 @@ import struct
 from copy import deepcopy
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
 from hostile_uploads import entry, raw
-from protofl.dry_step.step import dry_step
-from protofl.files.tensors import words_beside
-from protofl.gate.faults import RULES
+
+import protofl as pf
+from protofl.hooks.gate.faults import RULES
+from protofl.hooks.transit.encoding import KEY
+from protofl.hooks.wire.payload import Payload
+from protofl.runs.dry_step.step import dry_step
+from protofl.system.files.tensors import words_beside
 from protofl.testing import toy
-from protofl.transit.encoding import KEY
-from protofl.wire.payload import Payload
 
 METHODS = {
     "fedproto": {},

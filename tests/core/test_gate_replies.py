@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 
-import protofl as pf
 import pytest
 import torch
 from hostile_uploads import HOSTILE, ROUND
-from protofl.gate.faults import RULES
-from protofl.gate.replies import printable
-from protofl.hosts.host import Host
-from protofl.hosts.jobs import Absent, Evaluate, Save, Train
-from protofl.participation.taking_part import Participation
-from protofl.rounds import events
-from protofl.rounds.federation import Federation
 from runtime_toys import make_plan, without_times
+
+import protofl as pf
+from protofl.federation.hosts.host import Host
+from protofl.federation.hosts.jobs import Absent, Evaluate, Save, Train
+from protofl.federation.participation.taking_part import Participation
+from protofl.federation.rounds import events
+from protofl.federation.rounds.federation import Federation
+from protofl.hooks.gate.faults import RULES
+from protofl.hooks.gate.replies import printable
 
 
 class LyingHost(Host):

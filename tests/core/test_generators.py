@@ -2,14 +2,15 @@
 
 import pytest
 import torch
+
 from protofl.data.dataset import Dataset
 from protofl.data.generators import Outline, to_channels, to_size
 from protofl.errors import UsageError
-from protofl.hookspecs.markers import hookimpl
-from protofl.plan.inputs import image_source
-from protofl.plan.plan import Plan
-from protofl.plugin.choice import Choice
-from protofl.runs.config import config_of
+from protofl.federation.plan.inputs import image_source
+from protofl.federation.plan.plan import Plan
+from protofl.hooks.hookspecs.markers import hookimpl
+from protofl.hooks.plugin.choice import Choice
+from protofl.runs.running.config import config_of
 
 CPU = torch.device("cpu")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
-from protofl.dry_step.step import dry_step
 from runtime_toys import lines_of, make_plan
 from torch import nn
 from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl.runs.dry_step.step import dry_step
 
 
 def method(returns=None, loss=None):

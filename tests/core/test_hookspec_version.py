@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
-from protofl.discovery import kinds
-from protofl.discovery.kinds import Plugin, check_version, spec_hooks
-from protofl.discovery.registry import Registry
-from protofl.hookspecs.version import parse_version, serves
+
+import protofl as pf
+from protofl.hooks.discovery import kinds
+from protofl.hooks.discovery.kinds import Plugin, check_version, spec_hooks
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.hookspecs.version import parse_version, serves
 
 # A change here needs another HOOKSPEC_VERSION: something added a MINOR, anything else a MAJOR.
 HOOKS = {

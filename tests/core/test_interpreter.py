@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 
-import protofl as pf
 import pytest
+
+import protofl as pf
 
 CASES = {"queue.py": "queue", "protofl/__init__.py": "protofl", "json.py": "json"}
 

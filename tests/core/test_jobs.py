@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
-import protofl as pf
 import pytest
-from protofl.hosts.jobs import (
+from runtime_toys import make_plan
+
+import protofl as pf
+from protofl.federation.hosts.jobs import (
     Drop,
     Evaluate,
     EvaluateReply,
@@ -17,7 +19,6 @@ from protofl.hosts.jobs import (
     Train,
     TrainReply,
 )
-from runtime_toys import make_plan
 
 JOBS = {
     "start of a trial": StartTrial(2, {3: "a", 12: "b"}, "parked"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import protofl as pf
 import pytest
-from protofl.files.lines import Journal
-from protofl.folder.run_folder import RunFolder
-from protofl.views.packing import pack_server
 from runtime_toys import make_plan, open_federation
+
+import protofl as pf
+from protofl.hooks.views.packing import pack_server
+from protofl.records.folder.run_folder import RunFolder
+from protofl.system.files.lines import Journal
 
 
 def commits(path, rounds, clients):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 from recording_methods import compose, run_of
 from runtime_toys import lines_of, make_plan, without_times
 from torch.nn.functional import cross_entropy
+
+import protofl as pf
 
 
 def labels(**options):

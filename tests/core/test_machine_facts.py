@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from protofl.machine.facts import machine_facts, recorded_facts
-from protofl.runs import config
 from runtime_toys import make_plan
+
+from protofl.runs.running import config
+from protofl.system.machine.facts import machine_facts, recorded_facts
 
 
 def test_instruction_sets_and_their_limits(monkeypatch):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 
-import protofl as pf
 import pytest
 import torch
-from protofl.dry_step.flops import count_flops
-from protofl.models.cost import training_flops
-from protofl.rounds.federation import Federation
-from protofl.rounds.measures import check_measures
-from protofl.testing import toy
 from runtime_toys import install, make_plan, train, without_times
+
+import protofl as pf
+from protofl.federation.rounds.federation import Federation
+from protofl.federation.rounds.measures import check_measures
+from protofl.hooks.models.cost import training_flops
+from protofl.runs.dry_step.flops import count_flops
+from protofl.testing import toy
 
 ALL = "train-accuracy,margins,public-logits,flops"
 TABLE_8 = (0.013, 1.530, 0.314, 0.117, 0.218, 1.305, 2.532, 5.330)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
-from protofl import functional as F
-from protofl.models.architecture import SplitModel
-from protofl.testing import toy
 from runtime_toys import install, lines_of, make_plan, open_federation, train, without_times
 from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl import functional as F
+from protofl.hooks.models.architecture import SplitModel
+from protofl.testing import toy
 
 NAMES = "macro-f1,balanced-accuracy,recall-by-class,auc,ece"
 COUNTS = {

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
-from protofl.testing import toy
-from protofl.testing.toy_data import make_data
 from runtime_toys import make_plan, open_federation
 from torch import nn
 from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl.testing import toy
+from protofl.testing.toy_data import make_data
 
 TALL = {"small": toy.group(toy.CNN, K=6), "tall": toy.group(toy.NORM, side=32)}
 TALL = {("model-group", name): found for name, found in TALL.items()}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-import protofl as pf
 import pytest
+
+import protofl as pf
 
 BASE = {"method": "fedsa", "models": "cnn4"}
 

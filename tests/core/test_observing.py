@@ -6,15 +6,16 @@ import json
 import shutil
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
-from protofl.files import series
-from protofl.observing.observer import Observer
-from protofl.observing.wanted import Expected, announce, check_observing
-from protofl.recorded.observed import Observed
-from protofl.testing import toy as toyfed
 from runtime_toys import GIVEN, install, make_plan, train, without_times
+
+import protofl as pf
+from protofl.federation.observing.observer import Observer
+from protofl.federation.observing.wanted import Expected, announce, check_observing
+from protofl.records.recorded.observed import Observed
+from protofl.system.files import series
+from protofl.testing import toy as toyfed
 
 ROUNDS = 4
 OPTIONS = {"rounds": ROUNDS, "participation": 0.75, "partition": "dirichlet"}

@@ -6,14 +6,15 @@ import math
 import warnings
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
-from protofl.files.series import Series
-from protofl.observing import figures
-from protofl.plots.squares import MEASURES
-from protofl.recorded.observed import Features, Observed, Prototypes
 from runtime_toys import install, train
+
+import protofl as pf
+from protofl.federation.observing import figures
+from protofl.records.recorded.observed import Features, Observed, Prototypes
+from protofl.system.files.series import Series
+from protofl_workbench.plots.squares import MEASURES
 
 ROUNDS = 3
 
@@ -239,7 +240,7 @@ def test_features_in_the_plane(run):
 
 
 def test_images_by_round_and_class(run, monkeypatch):
-    from protofl.recorded.observed import Images, Observed
+    from protofl.records.recorded.observed import Images, Observed
 
     def images(self, round=-1, trial=0):
         pictures = np.full((2, 1, 3, 3), 40 * (round + 1), np.uint8)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import protofl as pf
 import pytest
-from protofl.participation.taking_part import Participation
-from protofl.plan.plan import Plan
-from protofl.rounds.federation import Federation
 from runtime_toys import GIVEN, PARTS, install, lines_of, make_plan, train, without_times
+
+import protofl as pf
+from protofl.federation.participation.taking_part import Participation
+from protofl.federation.plan.plan import Plan
+from protofl.federation.rounds.federation import Federation
 
 OPTIONS = {"clients": 8, "rounds": 6, "participation": 0.5, "dry_step": False}
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
-import protofl as pf
 import pytest
 import torch
-from protofl.dry_step.looks import Looks, Watched
+
+import protofl as pf
 from protofl.errors import MissingKey
-from protofl.wire.payload import Knowledge, Payload, class_rows, stack_rows
+from protofl.hooks.wire.payload import Knowledge, Payload, class_rows, stack_rows
+from protofl.runs.dry_step.looks import Looks, Watched
 
 
 def t(*values):

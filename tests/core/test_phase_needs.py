@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
-from protofl.errors import UsageError
-from protofl.views.server import Server
 from torch import nn
 from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl.errors import UsageError
+from protofl.hooks.views.server import Server
 
 PUBLIC = 20
 KEPT = torch.tensor([7, 3, 11, 2, 5])
@@ -103,9 +104,9 @@ EXTRA = {
 
 @pytest.fixture
 def federation(tmp_path):
-    from protofl.dry_step.step import dry_step
-    from protofl.hosts.host import Host
-    from protofl.rounds.federation import Federation
+    from protofl.federation.hosts.host import Host
+    from protofl.federation.rounds.federation import Federation
+    from protofl.runs.dry_step.step import dry_step
 
     class Here:
         def __init__(self, plan):
@@ -201,7 +202,7 @@ def test_terms_of_a_donor_are_for_private_data(federation):
 
 
 def test_the_dry_step_sees_one_batch_of_public_samples(federation):
-    from protofl.dry_step.step import dry_step
+    from protofl.runs.dry_step.step import dry_step
 
     run = federation()
     SEEN.clear()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
-from protofl.data.batches import batch_bounds
 from runtime_toys import install, lines_of, make_plan, open_federation, train, without_times
 from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl.data.batches import batch_bounds
 
 EVENTS = []
 

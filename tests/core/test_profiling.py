@@ -7,20 +7,21 @@ import time
 from collections import defaultdict
 from dataclasses import replace
 
-import protofl as pf
 import pytest
 import torch
-from protofl.hosts.host import Host
-from protofl.hosts.jobs import StartTrial, Train
-from protofl.profile import host as of_host
-from protofl.profile import operators
-from protofl.profile import run as of_run
-from protofl.profile.clock import OFF
-from protofl.profile.host import HostProfile
-from protofl.profile.operators import Operators
-from protofl.profile.run import RunProfile
 from runtime_toys import install, make_plan, train, without_times
 from slowness import quick
+
+import protofl as pf
+from protofl.federation.hosts.host import Host
+from protofl.federation.hosts.jobs import StartTrial, Train
+from protofl.system.profile import host as of_host
+from protofl.system.profile import operators
+from protofl.system.profile import run as of_run
+from protofl.system.profile.clock import OFF
+from protofl.system.profile.host import HostProfile
+from protofl.system.profile.operators import Operators
+from protofl.system.profile.run import RunProfile
 
 CPU = torch.device("cpu")
 PHASES = ["data", "forward", "loss", "backward", "update"]

@@ -7,10 +7,11 @@ import itertools
 import numpy as np
 import pytest
 import torch
+
 from protofl.data import batches
 from protofl.data.batches import LEAST, Samples, batch_bounds, training_batches
 from protofl.data.preparation import Pixels
-from protofl.randomness import global_stream, numpy_stream, random_stream
+from protofl.system.randomness import global_stream, numpy_stream, random_stream
 
 
 def draw(seed, *keys):

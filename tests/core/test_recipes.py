@@ -7,14 +7,15 @@ import shutil
 import sys
 from pathlib import Path
 
-import protofl as pf
 import pytest
-from protofl.discovery.registry import Registry
-from protofl.files.tables import read_table
-from protofl.request.recipes import with_recipe, write_recipe
-from protofl.request.request import read_request
-from protofl.toml import parse_toml, to_toml
 from runtime_toys import install, train, without_times
+
+import protofl as pf
+from protofl.hooks.discovery.registry import Registry
+from protofl.runs.request.recipes import with_recipe, write_recipe
+from protofl.runs.request.request import read_request
+from protofl.system.files.tables import read_table
+from protofl.system.toml import parse_toml, to_toml
 
 MIX = """
 description = "FedProto with a term of FedSA"
@@ -321,7 +322,7 @@ def test_a_file_says_what_to_install(file, tmp_path):
 def test_a_recipe_is_checked(publish, tmp_path):
     """By its name or as a file: what is wrong fails its own row alone."""
     from protofl.testing import run_checks
-    from protofl.testing.target import contract_for
+    from protofl_cli.check_target import contract_for
 
     def outcomes(text):
         found = run_checks(contract_for(text))
@@ -350,7 +351,7 @@ def test_a_recipe_is_checked(publish, tmp_path):
 
 def test_a_recipe_of_others_plugins_says_whose_they_are(publish):
     from protofl.testing import run_checks
-    from protofl.testing.target import contract_for
+    from protofl_cli.check_target import contract_for
 
     publish("friends", group="methods", fedx="")
     for needs, failed in (("", True), ('[needs]\nfedx = "friends"\n', False)):
@@ -363,8 +364,9 @@ def test_a_recipe_of_others_plugins_says_whose_they_are(publish):
 
 
 def test_the_environment_says_where_data_are(monkeypatch, tmp_path):
-    from protofl.files.replacing import default_data_dir
     from runtime_toys import make_plan
+
+    from protofl.system.files.replacing import default_data_dir
 
     monkeypatch.delenv("PROTOFL_DATA_DIR", raising=False)
     assert default_data_dir() == Path("~/.cache/protofl")

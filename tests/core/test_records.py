@@ -6,15 +6,16 @@ import json
 import math
 from datetime import datetime
 
-import protofl as pf
 import pytest
 import torch
-from protofl.files.checked import Check
-from protofl.files.lines import Journal
-from protofl.machine.facts import machine_facts
-from protofl.options.written import options_in
-from protofl.plan.plan import Plan
 from runtime_toys import DATA, install, train, without_times
+
+import protofl as pf
+from protofl.federation.plan.plan import Plan
+from protofl.system.files.checked import Check
+from protofl.system.files.lines import Journal
+from protofl.system.machine.facts import machine_facts
+from protofl.system.options.written import options_in
 
 LINE = {
     "trial",

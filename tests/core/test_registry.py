@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
-import protofl as pf
 import pytest
-from protofl.discovery.kinds import KINDS, check_class, hooks_of, spec_hooks
-from protofl.discovery.registry import Registry
-from protofl.plugin.choice import choose
+
+import protofl as pf
+from protofl.hooks.discovery.kinds import KINDS, check_class, hooks_of, spec_hooks
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.plugin.choice import choose
 
 GOOD = '''
 import protofl as pf

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 
-import protofl as pf
 import pytest
 import torch
-from protofl.replaying.replay import replay
-from protofl.replaying.server import is_same
 from runtime_toys import install, train
+
+import protofl as pf
+from protofl_workbench.replaying.replay import replay
+from protofl_workbench.replaying.server import is_same
 
 ROUNDS, TAU, OTHER = 3, 0.5, 0.05
 ADDED = ("download_payload", "upload_payload", "server_aggregate")

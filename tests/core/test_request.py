@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
-import protofl as pf
 import pytest
+
+import protofl as pf
 from protofl.errors import unknown
-from protofl.options.table import validated
-from protofl.options.written import as_typed
-from protofl.program.naming import requested
-from protofl.request.request import read_request
+from protofl.runs.program.naming import requested
+from protofl.runs.request.request import read_request
+from protofl.system.options.table import validated
+from protofl.system.options.written import as_typed
 
 
 @pytest.fixture

@@ -14,14 +14,15 @@ import time
 from pathlib import Path
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
-from protofl.files import generation
-from protofl.folder import run_folder
-from protofl.replaying.replay import replay
 from runtime_toys import DATA, GIVEN, install, train, without_times
 from torch import nn
+
+import protofl as pf
+from protofl.records.folder import run_folder
+from protofl.system.files import generation
+from protofl_workbench.replaying.replay import replay
 
 
 class Killed(BaseException):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 
-import protofl as pf
 import pytest
 import torch
-from protofl.data.batches import LEAST
-from protofl.hosts.jobs import Evaluate
 from runtime_toys import lines_of, make_plan, open_federation, without_times
 from torch import nn
 from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl.data.batches import LEAST
+from protofl.federation.hosts.jobs import Evaluate
 
 
 class Projecting:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
-import protofl as pf
 import pytest
 import torch
-from protofl.optim.schedules import SCHEDULES, schedule_of
 from runtime_toys import install, lines_of, make_plan, open_federation, train, without_times
 from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler
+
+import protofl as pf
+from protofl.hooks.optim.schedules import SCHEDULES, schedule_of
 
 ROUNDS = 12
 THEIRS = {

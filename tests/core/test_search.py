@@ -5,16 +5,17 @@ from __future__ import annotations
 import builtins
 import json
 
-import protofl as pf
 import pytest
-from protofl.batch import events
-from protofl.sweeps.axes import located, read_axes
-from protofl.sweeps.points import ends_of
-from protofl.sweeps.search import JOURNAL
-from protofl.sweeps.start import begin, resume
-from protofl.sweeps.sweep import Sweep, check_sweep
 from runtime_toys import install
 from sweep_toys import Halted, Halting, request_of
+
+import protofl as pf
+from protofl_workbench.batch import events
+from protofl_workbench.sweeps.axes import located, read_axes
+from protofl_workbench.sweeps.points import ends_of
+from protofl_workbench.sweeps.search import JOURNAL
+from protofl_workbench.sweeps.start import begin, resume
+from protofl_workbench.sweeps.sweep import Sweep, check_sweep
 
 optuna = pytest.importorskip("optuna")
 

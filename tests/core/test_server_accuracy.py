@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
-from protofl.testing import toy as toyfed
 from runtime_toys import GIVEN, PARTS, install, lines_of, make_plan, open_federation, train
 from torch import nn
+
+import protofl as pf
+from protofl.testing import toy as toyfed
 
 
 def right_by_hand(plan, architecture, weights):

@@ -6,18 +6,19 @@ import math
 import threading
 from typing import ClassVar
 
-import protofl as pf
 import pytest
-from protofl.data.batches import batch_bounds
-from protofl.progress import counting
-from protofl.progress.counting import Counter
-from protofl.progress.stage import Stage
-from protofl.rounds import events
-from protofl.rounds.federation import Federation
-from protofl.rounds.workload import Workload
-from protofl.testing.toy import WatchedPool
 from runtime_toys import make_plan
 from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl.data.batches import batch_bounds
+from protofl.federation.rounds import events
+from protofl.federation.rounds.federation import Federation
+from protofl.federation.rounds.workload import Workload
+from protofl.system.progress import counting
+from protofl.system.progress.counting import Counter
+from protofl.system.progress.stage import Stage
+from protofl.testing.toy import WatchedPool
 
 
 class TwoTimes:

@@ -9,15 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import protofl as pf
 import pytest
-from protofl.batch import events
-from protofl.batch.batch import Batch
-from protofl.options.table import OPTIONS
-from protofl.sweeps.axes import at_point, located, number_of_points, points_of, read_axes
-from protofl.sweeps.results import Done, PointResult, SweepResult, figure_of
-from protofl.sweeps.start import begin, new_folder, planned, resume
-from protofl.sweeps.sweep import (
+from runtime_toys import GIVEN, install, train, without_times
+from sweep_toys import Halted, Halting, Scaled, request_of, wanted
+
+import protofl as pf
+from protofl.system.options.table import OPTIONS
+from protofl_workbench.batch import events
+from protofl_workbench.batch.batch import Batch
+from protofl_workbench.sweeps.axes import at_point, located, number_of_points, points_of, read_axes
+from protofl_workbench.sweeps.results import Done, PointResult, SweepResult, figure_of
+from protofl_workbench.sweeps.start import begin, new_folder, planned, resume
+from protofl_workbench.sweeps.sweep import (
     Sweep,
     check_new_folder,
     check_same_place,
@@ -25,8 +28,6 @@ from protofl.sweeps.sweep import (
     load_sweep,
     write_sweep,
 )
-from runtime_toys import GIVEN, install, train, without_times
-from sweep_toys import Halted, Halting, Scaled, request_of, wanted
 
 # --- axes -----------------------------------------------------------------------------------------
 

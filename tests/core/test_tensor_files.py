@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
-from protofl.files.tensors import pack_state, read_tensors, unpack_state, write_tensors
+
+import protofl as pf
+from protofl.system.files.tensors import pack_state, read_tensors, unpack_state, write_tensors
 
 CPU = torch.device("cpu")
 SOURCES = [

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 
-import protofl as pf
 import pytest
 import torch
-from protofl.arrivals import NEVER, first_rounds, unseen_clients
-from protofl.data.batches import training_batches
-from protofl.hosts.jobs import Evaluate
-from protofl.options.written import read_joins
-from protofl.participation.taking_part import Participation, check_participation
-from protofl.testing import toy as toyfed
 from runtime_toys import install, lines_of, make_plan, train, without_times
+
+import protofl as pf
+from protofl.data.batches import training_batches
+from protofl.federation.arrivals import NEVER, first_rounds, unseen_clients
+from protofl.federation.hosts.jobs import Evaluate
+from protofl.federation.participation.taking_part import Participation, check_participation
+from protofl.system.options.written import read_joins
+from protofl.testing import toy as toyfed
 
 OPTIONS = {"clients": 8, "rounds": 4, "unseen": 0.25, "fine_tune": 2, "dry_step": False}
 

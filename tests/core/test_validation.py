@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
-import protofl as pf
 import pytest
 import torch
-from protofl.folder.result import is_best, summarise
-from protofl.hosts.jobs import Evaluate
-from protofl.testing import toy as toyfed
 from runtime_toys import install, lines_of, make_plan, open_federation, train, without_times
+
+import protofl as pf
+from protofl.federation.hosts.jobs import Evaluate
+from protofl.records.folder.result import is_best, summarise
+from protofl.testing import toy as toyfed
 
 OPTIONS = {"validation": 0.2, "rounds": 3, "dry_step": False}
 

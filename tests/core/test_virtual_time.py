@@ -7,14 +7,15 @@ import math
 from fractions import Fraction
 
 import numpy as np
-import protofl as pf
 import pytest
-from protofl.hosts.jobs import Absent, Train
-from protofl.participation.clock import Clock, end_of_round
-from protofl.participation.taking_part import Participation
-from protofl.plan.plan import Plan
-from protofl.rounds.federation import Federation
 from runtime_toys import GIVEN, PARTS, install, make_plan, train, without_times
+
+import protofl as pf
+from protofl.federation.hosts.jobs import Absent, Train
+from protofl.federation.participation.clock import Clock, end_of_round
+from protofl.federation.participation.taking_part import Participation
+from protofl.federation.plan.plan import Plan
+from protofl.federation.rounds.federation import Federation
 
 OPTIONS = {"clients": 8, "rounds": 4, "participation": 0.5, "dry_step": False}
 VIRTUAL = ("absent", "virtual")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from protofl.wire.vocabulary import VOCABULARY, find_key
+
+from protofl.hooks.wire.vocabulary import VOCABULARY, find_key
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import threading
 
-from protofl.dispatch import watch as watching
-from protofl.dispatch.watch import NAME, Watch
+from protofl.federation.dispatch import watch as watching
+from protofl.federation.dispatch.watch import NAME, Watch
 
 
 class Clock:

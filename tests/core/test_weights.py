@@ -6,10 +6,11 @@ import itertools
 
 import pytest
 import torch
-from protofl.errors import MissingKey
-from protofl.wire.payload import Payload
-from protofl.wire.weights import average_weights, load_weights, pack_weights
 from torch import nn
+
+from protofl.errors import MissingKey
+from protofl.hooks.wire.payload import Payload
+from protofl.hooks.wire.weights import average_weights, load_weights, pack_weights
 
 
 def net(seed):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
-from protofl.discovery.registry import Registry
-from protofl.plugin.composition import Composition
 from recording_methods import CALLS, A
 from runtime_toys import lines_of, make_plan, open_federation
+
+import protofl as pf
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.plugin.composition import Composition
 
 
 @pytest.fixture(autouse=True)

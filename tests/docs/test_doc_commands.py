@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 import typer
 from doc_pages import DOCS, FENCE, ROOT, commands_of
+
 from protofl_cli.app import app
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]

@@ -10,19 +10,20 @@ from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
 from doc_pages import DOCS, ROOT, blocks_of, commands_of
-from protofl.discovery.kinds import KINDS, hooks_of
-from protofl.discovery.registry import Registry
-from protofl.hosts.jobs import StartTrial, Train
+from slowness import quick
+from typer.testing import CliRunner
+
+import protofl as pf
+from protofl.federation.hosts.jobs import StartTrial, Train
+from protofl.hooks.discovery.kinds import KINDS, hooks_of
+from protofl.hooks.discovery.registry import Registry
 from protofl.testing import WrapperContract, toy
 from protofl.testing.contract import run_checks
 from protofl.testing.toy_methods import Prototypes
 from protofl_cli.app import app
-from slowness import quick
-from typer.testing import CliRunner
 
 GUIDES = sorted(p.stem for p in (DOCS / "how-to/plugins").glob("*.md") if p.stem != "index")
 SMALL = "--clients 2 --rounds 1 --batch-size 64 --feature-dim 16 --checkpoint-every off --workers 1"

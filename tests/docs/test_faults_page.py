@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 
 import hostile_uploads
-import protofl as pf
 import pytest
-from protofl.hosts.jobs import StartTrial, Train
 from runtime_toys import make_plan
+
+import protofl as pf
+from protofl.federation.hosts.jobs import StartTrial, Train
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/handle-failures.md").read_text(encoding="utf-8")
 

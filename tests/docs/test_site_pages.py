@@ -7,17 +7,19 @@ import inspect
 import re
 from pathlib import Path
 
-import protofl
 import pytest
 import site_commands
 import site_hooks
-from protofl import functional, plots
-from protofl.discovery.kinds import KINDS, spec_hooks
-from protofl.discovery.registry import Registry
-from protofl.options.declared import Config, option_names
-from protofl.options.table import CHOOSING, OPTIONS, flag_of
-from protofl.wire.vocabulary import VOCABULARY, find_key
+
+import protofl
+from protofl import functional
+from protofl.hooks.discovery.kinds import KINDS, spec_hooks
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.wire.vocabulary import VOCABULARY, find_key
+from protofl.system.options.declared import Config, option_names
+from protofl.system.options.table import CHOOSING, OPTIONS, flag_of
 from protofl_cli.app import app
+from protofl_workbench import plots
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

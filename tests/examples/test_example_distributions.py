@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from installing import write_dist_info
-from protofl_cli.app import app
 from typer.testing import CliRunner
+
+from protofl_cli.app import app
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/pyproject.toml"))

@@ -7,12 +7,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import protofl as pf
 import torch
-from protofl.discovery.registry import Registry
+from torch import Tensor
+
+import protofl as pf
+from protofl.hooks.discovery.registry import Registry
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import double_precision
-from torch import Tensor
 
 FOLDER = Path(__file__).parent
 DATA = FOLDER / "toy.npz"

@@ -16,9 +16,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import golden_runs
-import protofl
 import torch
 from safetensors.torch import save_file
+
+import protofl
 
 
 def main() -> None:

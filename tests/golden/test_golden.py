@@ -23,10 +23,11 @@ from __future__ import annotations
 import golden_runs
 import pytest
 import torch
-from protofl.discovery.registry import Registry
+from safetensors import safe_open
+
+from protofl.hooks.discovery.registry import Registry
 from protofl.testing.donors import methods_to_run
 from protofl.testing.equality import EXACT
-from safetensors import safe_open
 
 
 def stored(name):

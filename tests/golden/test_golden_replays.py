@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from golden_runs import ROUNDS, RUNS, plan_of
-from protofl.observing.observer import Observer
-from protofl.replaying.replay import RecordedUploads
-from protofl.replaying.server import ReplayedServer, is_same
-from protofl.testing import toy as toyfed
 from slowness import quick
+
+from protofl.federation.observing.observer import Observer
+from protofl.testing import toy as toyfed
+from protofl_workbench.replaying.replay import RecordedUploads
+from protofl_workbench.replaying.server import ReplayedServer, is_same
 
 LEARNING = sorted(RUNS.keys() - {"local"})
 OFTEN = ("fedproto", "fedtgp", "fedsa", "fedkd", "fedpkd")

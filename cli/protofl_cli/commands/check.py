@@ -57,7 +57,7 @@ def check(
     when something did, 2 when the plugin can't be loaded. The same checks for your own tests are
     in protofl.testing.
     """
-    from protofl.options.written import assignments
+    from protofl.system.options.written import assignments
 
     given = assignments("--set", set_ or (), "KEY=VALUE")
     # What the plugin prints must not get among the output.
@@ -84,8 +84,8 @@ def _load(
     name: str, given: dict[str, Any], data_dir: Path | None
 ) -> tuple[type[Contract], dict[str, str]]:
     """The contract, and whose plugin it holds."""
-    from protofl.files.replacing import default_data_dir
-    from protofl.testing.target import contract_for
+    from protofl.system.files.replacing import default_data_dir
+    from protofl_cli.check_target import contract_for
 
     folder = (data_dir or default_data_dir()).expanduser().absolute()
     with render.waiting(f"loading {name}"):

@@ -24,8 +24,8 @@ from protofl_cli.study_options import (
 )
 
 if TYPE_CHECKING:
-    from protofl.comparing.comparison import Comparison
-    from protofl.studies.study import Study
+    from protofl_workbench.comparing.comparison import Comparison
+    from protofl_workbench.studies.study import Study
 
 FORMATS = ("table", "md", "csv", "tex", "json")
 
@@ -150,8 +150,8 @@ def _compared(
         folder: ``--runs``.
         of_study: Other options that are of a study alone.
     """
-    from protofl.comparing.compare import compare as compared
     from protofl.errors import UsageError
+    from protofl_workbench.comparing.compare import compare as compared
 
     study = _study(runs)
     if study is None:
@@ -160,7 +160,7 @@ def _compared(
                 flag = f"--{name.rstrip('_').replace('_', '-')}"
                 raise UsageError(f"{flag} is of a study, and runs were given", do="leave it out")
         return compared(runs, **given)
-    from protofl.studies.program import compare_study
+    from protofl_workbench.studies.program import compare_study
 
     options = {"data_dir": of_study.pop("data_dir")}
     change = change_of(options, rounds=given["rounds"], **of_study)
@@ -178,7 +178,7 @@ def _study(runs: list[str]) -> Study | None:
     named = [n for n in runs if n.endswith(".toml") or not Path(n).expanduser().exists()]
     if not named:
         return None
-    from protofl.studies.finding import find_study
+    from protofl_workbench.studies.finding import find_study
 
     found = []
     for name in named:
@@ -216,7 +216,7 @@ def _format(given: str | None, out: Path | None) -> str:
 
 
 def _show(found: Comparison) -> None:
-    from protofl.comparing.tables import sheets
+    from protofl_workbench.comparing.tables import sheets
 
     for sheet in sheets(found):
         render.table(

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from protofl.formatting import shape_text, size_text
 
+from protofl.system.formatting import shape_text, size_text
 from protofl_cli import render
 from protofl_cli.options import Block, DataDir, Debug
 
 if TYPE_CHECKING:
     from protofl.data.cache import CacheEntry
     from protofl.data.spec import SampleSpec
-    from protofl.discovery.registry import Registry
+    from protofl.hooks.discovery.registry import Registry
 
 
 def list_data(data_dir: DataDir = None, block: Block = None, debug: Debug = False) -> None:
     """List the data sets: which are known, which are cached, and what they hold."""
     from protofl.data.cache import entries
-    from protofl.discovery.registry import Registry
+    from protofl.hooks.discovery.registry import Registry
 
     folder = _folder(data_dir)
     cached = {entry.key: entry for entry in entries(folder)}
@@ -64,8 +64,8 @@ def import_data(
 ) -> None:
     """Put a data set into the cache from a .npz file, without a download."""
     from protofl.data.cache import cache_file, import_npz
-    from protofl.discovery.registry import Registry
     from protofl.errors import UsageError, unknown
+    from protofl.hooks.discovery.registry import Registry
 
     registry = Registry(block or ())
     folder = _folder(data_dir)
@@ -96,7 +96,7 @@ def import_data(
 
 
 def _folder(given: Path | None) -> Path:
-    from protofl.files.replacing import default_data_dir
+    from protofl.system.files.replacing import default_data_dir
 
     return (given or default_data_dir()).expanduser().absolute()
 
@@ -114,8 +114,8 @@ def _known(registry: Registry) -> list[tuple[str, type | None, str]]:
 
 def _key(name: str, plugin: type, folder: Path) -> str:
     """The cache key of a data set with its default options."""
-    from protofl.options.declared import Config, parse_config
-    from protofl.plugin.choice import Choice
+    from protofl.hooks.plugin.choice import Choice
+    from protofl.system.options.declared import Config, parse_config
 
     config = parse_config(getattr(plugin, "Config", Config), {}, name)
     return str(Choice("dataset", name, plugin, config).call("cache_key", data_dir=folder))

@@ -41,11 +41,11 @@ def train(
     debug: Debug = False,
 ) -> None:
     """Train a generator on the training part of a data set, for --set generator.weights=FILE."""
-    from protofl.discovery.registry import Registry
     from protofl.errors import UsageError
-    from protofl.files.replacing import default_data_dir
-    from protofl.plan.inputs import load_data
-    from protofl.plugin.choice import choose
+    from protofl.federation.plan.inputs import load_data
+    from protofl.hooks.discovery.registry import Registry
+    from protofl.hooks.plugin.choice import choose
+    from protofl.system.files.replacing import default_data_dir
 
     registry = Registry(block or ())
     options = plugin_options(set_, "KEY=VALUE", ("generator", "dataset"), bare="generator")

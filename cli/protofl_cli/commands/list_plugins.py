@@ -36,8 +36,8 @@ def list_plugins(
     debug: Debug = False,
 ) -> None:
     """List the installed plugins."""
-    from protofl.discovery.registry import Registry
     from protofl.errors import UsageError
+    from protofl.hooks.discovery.registry import Registry
 
     if names and json:
         raise UsageError("--names and --json exclude each other", do="leave one of them out")

@@ -17,7 +17,7 @@ from protofl_cli import render
 from protofl_cli.options import Debug
 
 if TYPE_CHECKING:
-    from protofl.discovery.registry import Registry
+    from protofl.hooks.discovery.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ def new_plugin(
 
     Next: pip install -e '.[dev]' in the new folder, protofl check NAME, and the README there.
     """
-    from protofl.discovery.registry import Registry
     from protofl.errors import UsageError, unknown
+    from protofl.hooks.discovery.registry import Registry
 
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS, "write --kind KIND")
@@ -226,8 +226,8 @@ def _check_name(registry: Registry, kind: str, name: str) -> None:
     Raises:
         UsageError: They can't.
     """
-    from protofl.discovery.kinds import NAME
     from protofl.errors import UsageError
+    from protofl.hooks.discovery.kinds import NAME
 
     if not NAME.fullmatch(name) or name[-1] in "-_":
         plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_0123456789")
@@ -270,7 +270,7 @@ def render_files(kind: str, name: str, samples: str = "image") -> dict[str, str]
         samples: What it takes or holds.
     """
     from protofl import HOOKSPEC_VERSION, __version__
-    from protofl.discovery.kinds import KINDS as GROUPS
+    from protofl.hooks.discovery.kinds import KINDS as GROUPS
 
     about, package = _about(kind, samples), f"protofl_{name.replace('-', '_')}"
     source = f"{kind}.py" if samples == "image" else f"{kind}-{samples}.py"

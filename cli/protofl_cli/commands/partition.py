@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from protofl.formatting import shortened
 
+from protofl.system.formatting import shortened
 from protofl_cli import render
 from protofl_cli.options import Block, DataDir, Debug, plugin_options
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from protofl.data.dataset import Dataset
     from protofl.data.split import Split
-    from torch import Tensor
 
 WIDE = 20
 """With more classes than this, a client's largest classes are listed instead of all."""
@@ -151,7 +152,7 @@ def _target(out: Path | None, force: bool) -> Path | None:
 
 def _share(text: str) -> float:
     """What ``--subset`` says, as a run reads it."""
-    from protofl.options.table import validated
+    from protofl.system.options.table import validated
 
     share: float = validated("subset", text)
     return share
@@ -171,11 +172,11 @@ def _make(
 ) -> tuple[Dataset, Split]:
     """The data and their split, by the steps of a run's plan."""
     from protofl.data.splitting import kept_split, make_split, number_of_clients
-    from protofl.discovery.registry import Registry
-    from protofl.files.replacing import default_data_dir
-    from protofl.options.table import default_values
-    from protofl.plan.inputs import load_data
-    from protofl.plugin.choice import choose
+    from protofl.federation.plan.inputs import load_data
+    from protofl.hooks.discovery.registry import Registry
+    from protofl.hooks.plugin.choice import choose
+    from protofl.system.files.replacing import default_data_dir
+    from protofl.system.options.table import default_values
 
     registry = Registry(block)
     chosen = choose(registry, "dataset", dataset, options["dataset"])

@@ -14,8 +14,9 @@ from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from protofl.comparing.groups import Group
-    from protofl.reuse.run import Run
+
+    from protofl.runs.reuse.run import Run
+    from protofl_workbench.comparing.groups import Group
 
 KINDS = {
     "curve": "a figure over rounds, MB, seconds or FLOPs, with bands over trials",
@@ -175,9 +176,9 @@ def plot(
     options = _options(kind, given, bool(group_by or label))
     target_file = _target(kind, out, force)
     with render.waiting("drawing"):
-        from protofl import plots
-        from protofl.comparing.groups import runs_in
-        from protofl.comparing.standing import told_of
+        from protofl_workbench import plots
+        from protofl_workbench.comparing.groups import runs_in
+        from protofl_workbench.comparing.standing import told_of
 
         own = [run for folder in runs for run in runs_in(folder)]
         notes = told_of(own)
@@ -208,7 +209,7 @@ def _options(kind: str, given: dict[str, Any], groups: bool) -> dict[str, Any]:
 
 def _target(kind: str, out: Path | None, force: bool) -> Path:
     """The picture's file, checked before anything takes time."""
-    from protofl.plots.saving import format_of
+    from protofl_workbench.plots.saving import format_of
 
     path = out or Path(f"{kind}.png")
     format_of(path)
@@ -247,7 +248,7 @@ def _draw(
     font: Any,  # noqa: ANN401 - checked where it is used
     notes: list[str],
 ) -> Figure:
-    from protofl import plots
+    from protofl_workbench import plots
 
     if kind in ONE:
         own = _only(kind, runs)
@@ -288,9 +289,9 @@ def _groups(
     """The runs by groups, with the names that were given for them; what is left out is noted."""
     from dataclasses import replace
 
-    from protofl.comparing.groups import grouped, without_copies
-    from protofl.comparing.standing import without_rounds
     from protofl.errors import UsageError
+    from protofl_workbench.comparing.groups import grouped, without_copies
+    from protofl_workbench.comparing.standing import without_rounds
 
     found = without_copies(grouped(runs, by), notes)
     if not any(group.trials for group in found):

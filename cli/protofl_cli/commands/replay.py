@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from protofl.formatting import count
 
+from protofl.system.formatting import count
 from protofl_cli import render
 from protofl_cli.options import Debug
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
-    from protofl.replaying.replay import Replay, Replayed
+    from protofl_workbench.replaying.replay import Replay, Replayed
 
 LONG = 12
 """Rounds of a table, at most; a file has all."""
@@ -68,8 +68,8 @@ def replay(
     the run's own knowledge.
     """
     from protofl.errors import UsageError
-    from protofl.files.replacing import write_json
-    from protofl.options.written import assignments
+    from protofl.system.files.replacing import write_json
+    from protofl.system.options.written import assignments
 
     target = checked("--out", out, force=force) if out else None
     values = {
@@ -85,7 +85,7 @@ def replay(
     bar = render.Bar()
     bar.show("replaying", "loading")
     try:
-        from protofl.replaying import replay as room
+        from protofl_workbench.replaying import replay as room
 
         found = room.replay(
             run,

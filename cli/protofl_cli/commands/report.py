@@ -13,7 +13,7 @@ from protofl_cli.options import Debug
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
-    from protofl.studies.result import StudyResult
+    from protofl_workbench.studies.result import StudyResult
 
 
 def report(
@@ -63,7 +63,7 @@ def report(
         )
     target = _target(runs, out, force, study)
     with render.waiting("reading"):
-        from protofl.reporting.page import report as write_report
+        from protofl_workbench.reporting.page import report as write_report
 
         about = runs if study is None else _result_of(study, scale or "paper", found_in)
         text = write_report(about, target, title=title)
@@ -85,7 +85,7 @@ def _result_of(name: str, scale: str, runs: Path | None) -> StudyResult:
         UsageError: It is neither a study nor a folder.
     """
     from protofl.errors import Unknown
-    from protofl.studies.program import reproduce
+    from protofl_workbench.studies.program import reproduce
 
     try:
         return reproduce(name, scale=scale, runs=runs or Path("runs"), start=False)

@@ -27,8 +27,8 @@ from protofl_cli.study_options import (
 )
 
 if TYPE_CHECKING:
-    from protofl.studies.cells import Change
-    from protofl.studies.study import Study
+    from protofl_workbench.studies.cells import Change
+    from protofl_workbench.studies.study import Study
 
 
 def _how(flag: str, metavar: str, text: str, **extra: Any) -> Any:  # noqa: ANN401
@@ -121,9 +121,9 @@ def reproduce(
         raise UsageError(
             "no study is given", "protofl reproduce PAPER/NAME", "see: protofl reproduce --list"
         )
-    from protofl.studies.cells import cells_of
-    from protofl.studies.finding import find_study
-    from protofl.studies.texts import PAGE, PICTURES, as_text, format_of
+    from protofl_workbench.studies.cells import cells_of
+    from protofl_workbench.studies.finding import find_study
+    from protofl_workbench.studies.texts import PAGE, PICTURES, as_text, format_of
 
     form = format_of(out, format_)
     if out is not None:
@@ -156,13 +156,13 @@ def reproduce(
     from protofl_cli.study_tables import show_result
 
     if form in PICTURES and out is not None:
-        from protofl.studies.pictures import draw
+        from protofl_workbench.studies.pictures import draw
 
         show_result(result)
         for path in draw(result, out):
             render.line(f"picture: {path}", "dim")
     elif form == PAGE and out is not None:
-        from protofl.reporting.page import report
+        from protofl_workbench.reporting.page import report
 
         show_result(result)
         report(result, out)
@@ -181,8 +181,8 @@ def reproduce(
 def _list(study: str | None) -> None:
     """The installed studies; those of a paper, or with a word in their names."""
     from protofl.errors import ProtoflError
-    from protofl.studies.finding import collections
-    from protofl.studies.study import Study
+    from protofl_workbench.studies.finding import collections
+    from protofl_workbench.studies.study import Study
 
     rows = []
     for name, collection in collections().items():
@@ -216,7 +216,7 @@ def _plan(study: Study, change: Change, runs: Path) -> None:
     from protofl_cli.study_tables import show_plan
 
     with render.waiting("planning"), put_off():
-        from protofl.studies.planning import plan_study
+        from protofl_workbench.studies.planning import plan_study
 
     bar = render.Bar()
     try:
@@ -239,7 +239,7 @@ def _done(study: Study, change: Change, runs: Path, **how: Any) -> Any:  # noqa:
         with BatchScreen() as screen:
             screen.loading("loading")
             with put_off():
-                from protofl.studies.execution import do_study
+                from protofl_workbench.studies.execution import do_study
             result = do_study(
                 study, change, runs, follow=screen, note=lambda line: screen.loading(line), **how
             )

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from protofl.formatting import count
 
+from protofl.system.formatting import count
 from protofl_cli.interrupts import interrupted, put_off
 from protofl_cli.options import Debug
 from protofl_cli.run_options import option_parameters, with_options
 
 if TYPE_CHECKING:
-    from protofl.folder.run_folder import RunFolder
-    from protofl.options.settings import Settings
+    from protofl.records.folder.run_folder import RunFolder
+    from protofl.system.options.settings import Settings
 
 
 def whole_command() -> Any:  # noqa: ANN401 - a class that Typer does not export
@@ -101,9 +101,8 @@ def run(
     data set's, and those below. Exit code 2: found before training; 1: the run failed; 130:
     interrupted (finished rounds are saved).
     """
-    from protofl.options.table import build
-    from protofl.program.naming import requested
-
+    from protofl.runs.program.naming import requested
+    from protofl.system.options.table import build
     from protofl_cli.screen import Screen
 
     screen = Screen(quiet=quiet)
@@ -122,9 +121,9 @@ def run(
             given = {name: value for name, value in request.options.items() if value != ""}
             screen.loading(f"resuming {out}" if resume else _title(build(given)))
             with put_off():
-                from protofl.reuse.reuse import run_or_reuse
-                from protofl.rounds.events import Note
-                from protofl.runs.run import start
+                from protofl.federation.rounds.events import Note
+                from protofl.runs.reuse.reuse import run_or_reuse
+                from protofl.runs.running.run import start
 
             for line in found.notes:
                 screen(Note(line))

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from protofl.formatting import count, size_text
 
+from protofl.system.formatting import count, size_text
 from protofl_cli import render
 from protofl_cli.options import Debug
 
 if TYPE_CHECKING:
-    from protofl.recorded.index import Told
-    from protofl.reuse.run import Run
+    from protofl.records.recorded.index import Told
+    from protofl.runs.reuse.run import Run
 
 Folder = Annotated[
     Path,
@@ -62,8 +62,8 @@ def list_runs(
     trials; the best is chosen on test samples.
     """
     from protofl.errors import UsageError
-    from protofl.folder.reading import DAMAGED, FINISHED, Reading
-    from protofl.recorded.index import runs_in
+    from protofl.records.folder.reading import DAMAGED, FINISHED, Reading
+    from protofl.records.recorded.index import runs_in
 
     folder = folder or runs
     if not folder.expanduser().is_dir():
@@ -159,8 +159,8 @@ def show_runs(
     words: Words, runs: Folder = Path("runs"), as_json: Json = False, debug: Debug = False
 ) -> None:
     """Show all about a run: what it was, how far it is, what it came to, and how to repeat it."""
-    from protofl.recorded.naming import named
-    from protofl.reuse.run import load_run
+    from protofl.records.recorded.naming import named
+    from protofl.runs.reuse.run import load_run
 
     found = [load_run(path) for word in words for path in named(word, runs)]
     if as_json:
@@ -202,7 +202,7 @@ def remove_runs(
     Asks first. What is no run, and a run that goes on, is refused, and then nothing is removed.
     """
     from protofl.errors import UsageError
-    from protofl.recorded.naming import check_removable, named, remove, size_of
+    from protofl.records.recorded.naming import check_removable, named, remove, size_of
 
     found = dict.fromkeys(path for word in words for path in named(word, runs))
     folders = [check_removable(path) for path in found]

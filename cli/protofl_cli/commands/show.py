@@ -15,9 +15,9 @@ from protofl_cli.model_tables import model_group
 from protofl_cli.options import Block, Debug, value_range, value_text
 
 if TYPE_CHECKING:
-    from protofl.discovery.kinds import Plugin
-    from protofl.discovery.registry import Registry
-    from protofl.options.declared import Config
+    from protofl.hooks.discovery.kinds import Plugin
+    from protofl.hooks.discovery.registry import Registry
+    from protofl.system.options.declared import Config
 
 
 def show(
@@ -41,7 +41,7 @@ def show(
 
     Of a model group it shows the architectures with their parameters and forward FLOPs.
     """
-    from protofl.discovery.registry import Registry
+    from protofl.hooks.discovery.registry import Registry
 
     if name.startswith("hook/"):
         with render.waiting("reading the plugins"), contextlib.redirect_stdout(sys.stderr):
@@ -79,8 +79,8 @@ def show(
 
 def _placed(name: str, block: list[str]) -> tuple[Registry, str]:
     """The plugins, with the class of a place among them, and KIND/NAME of that; else as written."""
-    from protofl.discovery.registry import Registry
-    from protofl.program.naming import Named
+    from protofl.hooks.discovery.registry import Registry
+    from protofl.runs.program.naming import Named
 
     with contextlib.redirect_stdout(sys.stderr):
         given = Named({"block": block})
@@ -97,8 +97,8 @@ def resolve(registry: Registry, text: str) -> tuple[str, str, list[str]]:
     Raises:
         UsageError: No kind, or no plugin, has that name.
     """
-    from protofl.discovery.kinds import KINDS
     from protofl.errors import Blocked, UsageError, unknown
+    from protofl.hooks.discovery.kinds import KINDS
 
     kind, slash, short = text.partition("/")
     if slash:
@@ -132,15 +132,15 @@ def _about(registry: Registry, plugin: Plugin, found: type) -> list[str]:
 
 
 def _config(found: type) -> type[Config]:
-    from protofl.options.declared import Config
+    from protofl.system.options.declared import Config
 
     config: type[Config] = getattr(found, "Config", Config)
     return config
 
 
 def _options(kind: str, plugin: str, found: type) -> None:
-    from protofl.options.declared import VariantConfig, option_names
-    from protofl.options.table import CHOOSING
+    from protofl.system.options.declared import VariantConfig, option_names
+    from protofl.system.options.table import CHOOSING
 
     config = _config(found)
     deviations = config.deviations if issubclass(config, VariantConfig) else {}
@@ -187,9 +187,9 @@ def _studies(found: Any) -> None:  # noqa: ANN401 - a plugin
 
 
 def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: ANN401 - a plugin
-    from protofl.discovery.kinds import hooks_of
-    from protofl.options.declared import VariantConfig
-    from protofl.plugin.baseline import Baseline
+    from protofl.hooks.discovery.kinds import hooks_of
+    from protofl.hooks.plugin.baseline import Baseline
+    from protofl.system.options.declared import VariantConfig
 
     for hook in getattr(found, "donates", ()):
         render.text(f"Give it to a method: protofl run METHOD --use {hook}={plugin.name}\n")
@@ -230,8 +230,8 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
 
 def run_defaults(plugin: Plugin, found: type) -> list[tuple[str, str]]:
     """What a method's ``run_defaults`` says, by default and where an option changes it."""
-    from protofl.options.declared import option_names, parse_config
-    from protofl.plugin.choice import Choice
+    from protofl.hooks.plugin.choice import Choice
+    from protofl.system.options.declared import option_names, parse_config
 
     config = _config(found)
 
@@ -265,8 +265,8 @@ def _dataset(name: str, found: Any) -> None:  # noqa: ANN401 - a plugin
 
 def _hooks(kind: str, found: type) -> None:
     """The hooks that the plugin writes, with what they do; a round's that it leaves to defaults."""
-    from protofl.discovery.kinds import hooks_of
-    from protofl.hookspecs.method import ROUND_HOOKS
+    from protofl.hooks.discovery.kinds import hooks_of
+    from protofl.hooks.hookspecs.method import ROUND_HOOKS
 
     rows = [(hook, _first_line(getattr(found, hook))) for hook in hooks_of(kind, found)]
     if kind == "method" and not hasattr(found, "donates"):

@@ -13,9 +13,8 @@ from protofl_cli.options import Debug
 from protofl_cli.run_options import option_parameters, with_options
 
 if TYPE_CHECKING:
-    from protofl.sweeps.sweep import Sweep
-
     from protofl_cli.batch_screen import BatchScreen
+    from protofl_workbench.sweeps.sweep import Sweep
 
 PANEL = "Sweep"
 
@@ -140,7 +139,10 @@ def sweep(
         with BatchScreen(quiet=quiet) as screen:
             screen.loading("loading")
             with put_off():
-                from protofl.sweeps.program import asked, check_alone  # torch, which takes seconds
+                from protofl_workbench.sweeps.program import (  # torch, which takes seconds
+                    asked,
+                    check_alone,
+                )
             if resume is not None:
                 others = {"method": method, "grid": grid, "out": out, "runs": runs, "most": most}
                 others |= {"config": config, "figure": figure, "search": search, **typed}
@@ -173,9 +175,8 @@ def sweep(
 def _begin(
     asked: Sweep, out: Path | None, at_once: int | None, screen: BatchScreen, places: list[Path]
 ) -> None:
-    from protofl.sweeps.start import begin, new_folder
-
     from protofl_cli.sweep_tables import show_results
+    from protofl_workbench.sweeps.start import begin, new_folder
 
     folder = (out if out is not None else new_folder(asked)).expanduser()
     places.append(folder)
@@ -193,10 +194,9 @@ def _go_on(
     at_once: int | None,
     screen: BatchScreen,
 ) -> None:
-    from protofl.sweeps.start import resume
-    from protofl.sweeps.sweep import load_sweep
-
     from protofl_cli.sweep_tables import show_results
+    from protofl_workbench.sweeps.start import resume
+    from protofl_workbench.sweeps.sweep import load_sweep
 
     asked = load_sweep(folder)
     screen.total = max(asked.points, budget or 0) * asked.trials
@@ -217,9 +217,8 @@ def _show(asked: Sweep, folder: Path, screen: BatchScreen) -> None:
 
 
 def _plan(asked: Sweep, at_once: int | None, screen: BatchScreen) -> None:
-    from protofl.sweeps.start import planned
-
     from protofl_cli.sweep_tables import show_plan
+    from protofl_workbench.sweeps.start import planned
 
     tried = planned(asked, at_once=at_once, follow=screen)
     screen.end()

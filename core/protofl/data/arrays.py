@@ -11,7 +11,7 @@ from protofl.data.dataset import Dataset
 from protofl.data.labels import checked_labels, numbered, odd_classes
 from protofl.data.spec import KINDS, PLURAL, Kind
 from protofl.errors import UsageError
-from protofl.formatting import shape_text
+from protofl.system.formatting import shape_text
 
 __all__ = ["dataset_from_arrays"]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from protofl.data.preparation import Preparation
-from protofl.randomness import random_stream
+from protofl.system.randomness import random_stream
 
 BLOCK = 512
 """Samples that are gathered and normalised together."""

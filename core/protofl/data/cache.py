@@ -29,8 +29,8 @@ from protofl.data.dataset import Dataset
 from protofl.data.npz import read_npz
 from protofl.data.spec import SampleSpec
 from protofl.errors import ProtoflError, UsageError
-from protofl.files.lock import exclusive
-from protofl.formatting import size_text
+from protofl.system.files.lock import exclusive
+from protofl.system.formatting import size_text
 
 __all__ = ["CacheEntry", "cache_file", "entries", "files_key", "import_npz", "load", "to_stderr"]
 

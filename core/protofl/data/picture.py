@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from protofl.formatting import shortened
+from protofl.system.formatting import shortened
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,7 +20,7 @@ from protofl.data.dataset import Dataset
 from protofl.data.split import Split
 from protofl.data.subset import class_balanced, in_words
 from protofl.errors import UsageError
-from protofl.randomness import numpy_stream
+from protofl.system.randomness import numpy_stream
 
 Partition = Callable[..., list[np.ndarray]]
 """A partitioner with its options bound: by name all but ``config`` of its hook's arguments."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from protofl.data.split import Split
 from protofl.errors import UsageError
-from protofl.randomness import numpy_stream
+from protofl.system.randomness import numpy_stream
 
 
 def class_balanced(labels: np.ndarray, wanted: float, generator: np.random.Generator) -> np.ndarray:

@@ -56,6 +56,9 @@ Only what trains writes to its arguments. Arguments are checked by shape and dty
 ``ValueError``; labels outside 0…C−1 are not looked for. Results have the arguments' promoted dtype;
 half precision is computed and returned in float32, except by `ema`, which keeps the dtype, and
 `truncated_svd`, which torch refuses it.
+
+Imports: nothing.
+Start with ``prototypes.py``.
 """
 
 from __future__ import annotations

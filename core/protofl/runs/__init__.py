@@ -1,1 +1,5 @@
-"""A run's life: it is planned, tried, trained and concluded, or taken up again."""
+"""One run, from the request to the record, and the Python API.
+
+Imports: data, errors, federation, hooks, records, system.
+Start with ``program/run.py`` (`protofl.run`) and ``running/run.py`` (a run's life).
+"""

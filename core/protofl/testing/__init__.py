@@ -11,6 +11,9 @@ One contract a kind; in a test file of yours::
 pytest finds the checks, as they are methods ``test_…``; add your own below. ``plugin`` is a class,
 or the name of an installed plugin. `Contract` says what else can be set. pytest is not needed:
 `run_checks` runs a contract by itself.
+
+Imports: data, errors, federation, hooks, runs, system.
+Start with ``contract.py``.
 """
 
 from protofl.testing.backends import BackendContract
@@ -24,7 +27,6 @@ from protofl.testing.metrics import MetricContract
 from protofl.testing.partitioners import PartitionerContract
 from protofl.testing.recipes import RecipeContract
 from protofl.testing.selections import SelectionContract
-from protofl.testing.studies import StudyContract
 from protofl.testing.trackers import TrackerContract
 from protofl.testing.worlds import WorldContract
 from protofl.testing.wrappers import WrapperContract
@@ -43,7 +45,6 @@ __all__ = [
     "PartitionerContract",
     "RecipeContract",
     "SelectionContract",
-    "StudyContract",
     "TrackerContract",
     "WorldContract",
     "WrapperContract",
@@ -69,7 +70,6 @@ CONTRACTS: dict[str, type[Contract]] = {
         EngineContract,
         BackendContract,
         RecipeContract,
-        StudyContract,
     )
 }
-"""The contract of each kind."""
+"""The contract of each kind but studies: that one is `protofl_workbench.studies.contract`."""

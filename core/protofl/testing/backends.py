@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from protofl.errors import ProtoflError, UsageError
-from protofl.hosts.jobs import Evaluate, EvaluateReply, Pool, StartTrial, Train
-from protofl.plan.plan import Plan
-from protofl.rounds.federation import Federation
+from protofl.federation.hosts.jobs import Evaluate, EvaluateReply, Pool, StartTrial, Train
+from protofl.federation.plan.plan import Plan
+from protofl.federation.rounds.federation import Federation
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
 

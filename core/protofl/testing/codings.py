@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from protofl.gate.contents import Decoder
-from protofl.gate.faults import Fault
-from protofl.hosts.jobs import Load, Save
-from protofl.plugin.composition import Composition
+from protofl.federation.hosts.jobs import Load, Save
+from protofl.hooks.gate.contents import Decoder
+from protofl.hooks.gate.faults import Fault
+from protofl.hooks.plugin.composition import Composition
+from protofl.hooks.transit.encoding import Codec, form_of
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.server import Server
+from protofl.hooks.wire.payload import Payload
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
-from protofl.transit.encoding import Codec, form_of
-from protofl.views.client import Client
-from protofl.views.server import Server
-from protofl.wire.payload import Payload
 
 
 def odd_payloads() -> dict[str, Payload]:

@@ -23,12 +23,12 @@ from unittest import SkipTest
 
 import torch
 
-from protofl.discovery.kinds import check_class, spec_hooks
-from protofl.discovery.registry import Registry
 from protofl.errors import ProtoflError, UsageError, last_place, own_place
-from protofl.options.declared import Config, VariantConfig, parse_config
-from protofl.plugin.choice import Choice, choose
-from protofl.program.naming import installed_name, plain_name
+from protofl.hooks.discovery.kinds import check_class, spec_hooks
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.plugin.choice import Choice, choose
+from protofl.runs.program.naming import installed_name, plain_name
+from protofl.system.options.declared import Config, VariantConfig, parse_config
 
 
 def expect(kept: bool, broken: str) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from protofl.discovery.kinds import hooks_of
-from protofl.discovery.registry import Registry
 from protofl.errors import UsageError
-from protofl.hookspecs.method import ROUND_HOOKS
+from protofl.hooks.discovery.kinds import hooks_of
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.hookspecs.method import ROUND_HOOKS
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
 from protofl.testing.toy_methods import Prototypes

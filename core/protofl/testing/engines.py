@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from protofl.hosts.groups import chunks, trains_groups
-from protofl.models.architecture import Architecture
-from protofl.plan.plan import Plan
+from protofl.federation.hosts.groups import chunks, trains_groups
+from protofl.federation.plan.plan import Plan
+from protofl.hooks.models.architecture import Architecture
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
 from protofl.testing.donors import methods_to_run

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from protofl.data.spec import KINDS, SampleSpec
-from protofl.dry_step.step import dry_step
 from protofl.errors import UsageError
-from protofl.models.architecture import Architecture, SplitModel, unset_model
-from protofl.plan.inputs import kinds_of
-from protofl.randomness import global_stream
+from protofl.federation.plan.inputs import kinds_of
+from protofl.hooks.models.architecture import Architecture, SplitModel, unset_model
+from protofl.runs.dry_step.step import dry_step
+from protofl.system.randomness import global_stream
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal
 from protofl.testing.toy_methods import Prototypes, Weights

@@ -10,11 +10,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from protofl.dry_step.step import dry_step
 from protofl.errors import Refused
-from protofl.hosts.jobs import Evaluate
-from protofl.options.declared import Config, VariantConfig
-from protofl.plan.plan import Plan
+from protofl.federation.hosts.jobs import Evaluate
+from protofl.federation.plan.plan import Plan
+from protofl.hooks.views.batch import Batch, Output
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.run import Phase
+from protofl.hooks.views.server import Server
+from protofl.hooks.wire.payload import Payload
+from protofl.runs.dry_step.step import dry_step
+from protofl.system.options.declared import Config, VariantConfig
 from protofl.testing import toy
 from protofl.testing.contract import expect, skip
 from protofl.testing.equality import (
@@ -26,11 +31,6 @@ from protofl.testing.equality import (
     ragged_images,
 )
 from protofl.testing.sound import Sound
-from protofl.views.batch import Batch, Output
-from protofl.views.client import Client
-from protofl.views.run import Phase
-from protofl.views.server import Server
-from protofl.wire.payload import Payload
 
 MIXED = toy.group(toy.CNN, toy.NORM)
 WITH_NORM = toy.group(toy.NORM)

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protofl.dry_step.step import dry_step
 from protofl.errors import RunFailure
-from protofl.metrics.figures import counted, figures_of
+from protofl.federation.metrics.figures import counted, figures_of
+from protofl.hooks.wire.payload import Payload
+from protofl.runs.dry_step.step import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect
-from protofl.wire.payload import Payload
 
 CLASSES = 4
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from protofl.dry_step.step import dry_step
 from protofl.errors import Refused
-from protofl.options.table import CHOOSING, OPTIONS
-from protofl.plan.plan import Plan
-from protofl.request.needs import missing, named_in
+from protofl.federation.plan.plan import Plan
+from protofl.runs.dry_step.step import dry_step
+from protofl.runs.request.needs import missing, named_in
+from protofl.system.options.table import CHOOSING, OPTIONS
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip
 from protofl.testing.methods import MIXED, WITH_NORM, expect_finite

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from protofl.dry_step.step import dry_step
 from protofl.errors import ProtoflError
-from protofl.plan.plan import Plan
+from protofl.federation.plan.plan import Plan
+from protofl.runs.dry_step.step import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import NotReached
 from protofl.testing.donors import Donated

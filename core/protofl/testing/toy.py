@@ -14,8 +14,11 @@ import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl.hosts.jobs import Train, TrainReply
-from protofl.rounds.federation import Federation
+from protofl.federation.hosts.jobs import Train, TrainReply
+from protofl.federation.rounds.federation import Federation
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.records import ClientRecord, ServerRecord
+from protofl.hooks.views.server import Server
 from protofl.testing.toy_data import CHANNELS as CHANNELS
 from protofl.testing.toy_data import MIXED as MIXED
 from protofl.testing.toy_data import SIDE as SIDE
@@ -39,9 +42,6 @@ from protofl.testing.toy_state import header as header
 from protofl.testing.toy_state import own_state as own_state
 from protofl.testing.toy_state import same as same
 from protofl.testing.toy_state import server_state as server_state
-from protofl.views.client import Client
-from protofl.views.records import ClientRecord, ServerRecord
-from protofl.views.server import Server
 
 
 def make_plan(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protofl.views.records import ClientRecord, ServerRecord
+from protofl.hooks.views.records import ClientRecord, ServerRecord
 
 
 def client_state(record: ClientRecord) -> Any:  # noqa: ANN401 - a nested value

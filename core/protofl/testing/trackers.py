@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from protofl.runs.config import config_of
+from protofl.hooks.trackers.tracked import TrackedRun
+from protofl.runs.running.config import config_of
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect
-from protofl.trackers.tracked import TrackedRun
 
 SUMMARY = {"best_test_accuracy": 0.75, "final_test_accuracy": 0.5, "trials": [{"best": 0.75}]}
 

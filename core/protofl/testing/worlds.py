@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from protofl.errors import ProtoflError, UsageError
-from protofl.participation.world import device_of, presence_of
-from protofl.plugin.choice import Choice
-from protofl.randomness import numpy_stream
+from protofl.federation.participation.world import device_of, presence_of
+from protofl.hooks.plugin.choice import Choice
+from protofl.system.randomness import numpy_stream
 from protofl.testing.contract import Contract, expect, refusal, skip
 
 MOMENTS = (0.0, 1.0, 59.5, 3600.0, 90_000.0, 1e7)

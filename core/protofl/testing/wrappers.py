@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from protofl.discovery.kinds import hooks_of, spec_hooks
-from protofl.dry_step.step import dry_step
+from protofl.hooks.discovery.kinds import hooks_of, spec_hooks
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.server import Server
+from protofl.hooks.wire.payload import Payload
+from protofl.runs.dry_step.step import dry_step
 from protofl.testing import toy
 from protofl.testing.codings import CodingChecks
 from protofl.testing.contract import expect, skip
 from protofl.testing.methods import expect_finite
 from protofl.testing.toy_methods import Prototypes, Weights
-from protofl.views.client import Client
-from protofl.views.server import Server
-from protofl.wire.payload import Payload
 
 
 class Silent:

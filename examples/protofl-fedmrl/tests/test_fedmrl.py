@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-import protofl as pf
 import pytest
 import torch
-from protofl.testing import MethodContract, toy
 from protofl_fedmrl import FedMRL
+
+import protofl as pf
+from protofl.testing import MethodContract, toy
 
 
 class TestFedMRL(MethodContract):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from protofl.testing import MethodContract, toy
 from protofl_fedrep import FedRep
+
+from protofl.testing import MethodContract, toy
 
 
 class TestFedRep(MethodContract):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-import protofl as pf
 import torch
-from protofl.testing import MethodContract
 from protofl_proto_nce import ProtoNCE
 from torch.nn.functional import cosine_similarity
+
+import protofl as pf
+from protofl.testing import MethodContract
 
 
 class TestProtoNCE(MethodContract):

@@ -10,8 +10,9 @@ from __future__ import annotations
 from functools import partial
 from itertools import pairwise
 
-import protofl as pf
 from torch import nn
+
+import protofl as pf
 
 WIDTHS = (32, 16, 8, 4, 2)
 """Channels of the first convolution at levels a to e."""

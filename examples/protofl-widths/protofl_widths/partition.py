@@ -8,6 +8,7 @@ Ours: every client first gets the least number of samples, and q shares out the 
 from __future__ import annotations
 
 import numpy as np
+
 import protofl as pf
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-import protofl as pf
 import pytest
-from protofl.testing import ModelGroupContract, PartitionerContract
 from protofl_widths.models import Widths5
 from protofl_widths.partition import Quantity
+
+import protofl as pf
+from protofl.testing import ModelGroupContract, PartitionerContract
 
 
 class TestWidths5(ModelGroupContract):

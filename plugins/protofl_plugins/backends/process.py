@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import BinaryIO, cast
 
 import protofl as pf
-
 from protofl_plugins.backends import wire
 
 

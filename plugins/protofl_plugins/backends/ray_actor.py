@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import protofl as pf
-
 from protofl_plugins.backends import wire
 
 _MALLOPT = {-1: 1 << 30, -2: 64 << 20, -3: 32 << 20}

@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any
 
 import protofl as pf
-
 from protofl_plugins.backends import ray_cluster, wire
 from protofl_plugins.backends.ray_actor import HostActor, fingerprint
 

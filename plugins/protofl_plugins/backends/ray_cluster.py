@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import protofl as pf
 from pydantic import field_validator
+
+import protofl as pf
 
 Leave = Callable[[], None]
 

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, BinaryIO
 
 import protofl as pf
-
 from protofl_plugins.backends import wire
 
 

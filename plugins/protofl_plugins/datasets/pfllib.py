@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import protofl as pf
 import torch
+
+import protofl as pf
 
 
 class PFLlib:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+
 import protofl as pf
 
 TOPICS = {

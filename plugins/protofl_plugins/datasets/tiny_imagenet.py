@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+
 import protofl as pf
 
 URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"

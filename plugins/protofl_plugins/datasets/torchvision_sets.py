@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+
 import protofl as pf
 
 TIMEOUT = 30.0  # seconds; torchvision itself would wait for an answer without end

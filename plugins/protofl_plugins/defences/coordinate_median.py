@@ -10,10 +10,10 @@ Of an even number of values it is the mean of the two in the middle.
 
 from __future__ import annotations
 
-import protofl as pf
-from protofl import functional as F
 from torch import Tensor
 
+import protofl as pf
+from protofl import functional as F
 from protofl_plugins.defending import DefenceConfig, RobustMean
 
 

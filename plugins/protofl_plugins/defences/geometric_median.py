@@ -12,10 +12,10 @@ an iterate on a prototype takes Vardi and Zhang's step, which needs no constant.
 
 from __future__ import annotations
 
-import protofl as pf
-from protofl import functional as F
 from torch import Tensor
 
+import protofl as pf
+from protofl import functional as F
 from protofl_plugins.defending import DefenceConfig, RobustMean
 
 

@@ -10,10 +10,10 @@ counts.
 
 from __future__ import annotations
 
-import protofl as pf
-from protofl import functional as F
 from torch import Tensor
 
+import protofl as pf
+from protofl import functional as F
 from protofl_plugins.defending import DefenceConfig, Filter
 
 

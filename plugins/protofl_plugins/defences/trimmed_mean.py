@@ -8,10 +8,10 @@ that have the class: with one or two nothing can be cut off.
 
 from __future__ import annotations
 
-import protofl as pf
-from protofl import functional as F
 from torch import Tensor
 
+import protofl as pf
+from protofl import functional as F
 from protofl_plugins.defending import DefenceConfig, RobustMean
 
 

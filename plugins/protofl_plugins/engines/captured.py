@@ -14,11 +14,11 @@ from copy import deepcopy
 from functools import partial
 from typing import Any, Literal
 
-import protofl as pf
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+import protofl as pf
 from protofl_plugins.engines import stepping
 from protofl_plugins.engines.eager import Fallback
 from protofl_plugins.engines.stepping import Tree, tensors_of

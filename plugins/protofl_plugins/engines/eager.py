@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import protofl as pf
 from torch import Tensor
 
+import protofl as pf
 from protofl_plugins.engines.layers import FastLayers
 from protofl_plugins.engines.stepping import Sums, forward, total
 from protofl_plugins.engines.updates import update_of

@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import protofl as pf
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+import protofl as pf
 from protofl_plugins.engines.kernels import (
     Convolution,
     KernelGradient,

@@ -9,11 +9,12 @@ from contextlib import nullcontext
 from functools import reduce
 from typing import Any
 
-import protofl as pf
 import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.utils._pytree import tree_flatten
+
+import protofl as pf
 
 Tree = Mapping[str, pf.Given]
 """What the losses of a step are given, by method."""

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import protofl as pf
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm
+
+import protofl as pf
 
 Groups = Sequence[tuple[Sequence[Tensor], float]]
 

@@ -12,12 +12,12 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 
-import protofl as pf
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+import protofl as pf
 from protofl_plugins.engines import stepping
 from protofl_plugins.engines.eager import Fallback
 from protofl_plugins.engines.stepping import Last, Sums, Tree, tensors_of

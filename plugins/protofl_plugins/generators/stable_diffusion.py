@@ -12,9 +12,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import protofl as pf
 import torch
 from torch import Tensor
+
+import protofl as pf
 
 
 class StableDiffusion:

@@ -17,10 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import protofl as pf
 import torch
 from pydantic import AfterValidator
 from torch import Tensor
+
+import protofl as pf
 
 
 def _absolute(path: Path | None) -> Path | None:

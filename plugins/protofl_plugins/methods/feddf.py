@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import protofl as pf
 import torch
-from protofl import functional as F
 from torch import Tensor
 
+import protofl as pf
+from protofl import functional as F
 from protofl_plugins import distilling as D
 from protofl_plugins import per_architecture as A
 

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-import protofl as pf
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+import protofl as pf
 from protofl_plugins.variants import DropsLastBatch
 
 

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-import protofl as pf
-from protofl import functional as F
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+import protofl as pf
+from protofl import functional as F
 from protofl_plugins import distilling as D
 from protofl_plugins import per_architecture as A
 

@@ -27,13 +27,13 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
-import protofl as pf
 import torch
-from protofl import functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import batch_norm, cross_entropy
 
+import protofl as pf
+from protofl import functional as F
 from protofl_plugins.heads import SharedHead
 from protofl_plugins.variants import DropsLastBatch
 

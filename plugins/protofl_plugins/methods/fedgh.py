@@ -18,11 +18,11 @@ offered.
 
 from __future__ import annotations
 
-import protofl as pf
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+import protofl as pf
 from protofl_plugins.heads import SharedHead
 from protofl_plugins.prototyping import SendsPrototypes, sent_rows
 from protofl_plugins.variants import DropsLastBatch

@@ -30,11 +30,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, cast
 
-import protofl as pf
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, mse_loss
 
+import protofl as pf
 from protofl_plugins.auxiliary import AuxiliaryConfig
 from protofl_plugins.factors import compress, rebuild
 from protofl_plugins.mutual import Mutual, MutualConfig, divergence

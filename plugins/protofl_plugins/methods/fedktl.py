@@ -26,13 +26,13 @@ from __future__ import annotations
 
 from typing import Any, Literal, cast
 
-import protofl as pf
 import torch
-from protofl import functional as F
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, normalize
 from torch.nn.utils import clip_grad_norm_
 
+import protofl as pf
+from protofl import functional as F
 from protofl_plugins.prototyping import sent_rows
 
 

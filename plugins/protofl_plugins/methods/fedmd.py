@@ -15,9 +15,9 @@ public samples have no labels here. Inference is by the head.
 
 from __future__ import annotations
 
-import protofl as pf
 from torch.nn.functional import cross_entropy, l1_loss
 
+import protofl as pf
 from protofl_plugins import distilling as D
 
 

@@ -25,11 +25,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import protofl as pf
-from protofl import functional as F
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+import protofl as pf
+from protofl import functional as F
 from protofl_plugins import distilling as D
 from protofl_plugins.prototyping import (
     Absent,

@@ -16,9 +16,9 @@ may be absent from a round; it keeps its last prototype (``absent``).
 
 from __future__ import annotations
 
-import protofl as pf
 from torch.nn.functional import cross_entropy
 
+import protofl as pf
 from protofl_plugins.prototyping import (
     Absent,
     Averaged,

@@ -11,11 +11,11 @@ shared model.
 
 from __future__ import annotations
 
-import protofl as pf
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+import protofl as pf
 from protofl_plugins.sharing import ModelSharingConfig, SharedModel
 
 

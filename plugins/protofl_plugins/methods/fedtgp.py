@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
-import protofl as pf
 import torch
-from protofl import functional as F
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+import protofl as pf
+from protofl import functional as F
 from protofl_plugins.prototyping import (
     Guided,
     GuidedConfig,

@@ -16,9 +16,9 @@ sent from round 0: all clients begin with the same. Inference is by the client's
 
 from __future__ import annotations
 
-import protofl as pf
 from torch.nn.functional import cross_entropy
 
+import protofl as pf
 from protofl_plugins.mutual import Mutual, MutualConfig, divergence
 
 

@@ -7,9 +7,10 @@ probability, and the error says how far from one it is.
 
 from __future__ import annotations
 
+from torch import Tensor
+
 import protofl as pf
 from protofl import functional as F
-from torch import Tensor
 
 
 class CalibrationError:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 import protofl as pf
 from protofl import functional as F
-from torch import Tensor
 
 
 class AreaUnderCurve:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from functools import partial
 
-import protofl as pf
 from torch import nn
 
+import protofl as pf
 from protofl_plugins.models.parts import Extractor
 
 

@@ -13,9 +13,9 @@
 
 from __future__ import annotations
 
-import protofl as pf
 from torch import Tensor, nn
 
+import protofl as pf
 from protofl_plugins.models.parts import Extractor
 from protofl_plugins.models.selectable import SelectableGroup
 

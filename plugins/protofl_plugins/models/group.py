@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import protofl as pf
-
 from protofl_plugins.models.bottleneck import RESNET56
 from protofl_plugins.models.parts import Extractor
 

@@ -7,7 +7,6 @@ of HtC4": C-d fc; 512-d fc, C-d fc; 256-d fc, C-d fc; 128-d fc, C-d fc.
 from __future__ import annotations
 
 import protofl as pf
-
 from protofl_plugins.models.bottleneck import RESNET56
 from protofl_plugins.models.cnn import CNN4
 from protofl_plugins.models.group import ModelGroup

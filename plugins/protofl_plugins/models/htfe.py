@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import cast
 
 import protofl as pf
-
 from protofl_plugins.models import imagenet as nets
 from protofl_plugins.models.cnn import CNN4
 from protofl_plugins.models.group import ModelGroup

@@ -15,10 +15,10 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-import protofl as pf
 import torch
 from torch import nn
 
+import protofl as pf
 from protofl_plugins.models.parts import Extractor, Head
 
 

@@ -9,9 +9,9 @@ import math
 from functools import partial
 from itertools import pairwise
 
-import protofl as pf
 from torch import nn
 
+import protofl as pf
 from protofl_plugins.models.parts import Extractor
 from protofl_plugins.models.selectable import SelectableGroup
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import protofl as pf
 from torch import nn
+
+import protofl as pf
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import difflib
 from typing import cast
 
 import protofl as pf
-
 from protofl_plugins.models.group import ModelGroup
 
 

@@ -6,11 +6,11 @@ import difflib
 from functools import partial
 from typing import cast
 
-import protofl as pf
 import torch
 import torchvision.models as tv
 from torch import nn
 
+import protofl as pf
 from protofl_plugins.models.group import ModelGroup
 from protofl_plugins.models.imagenet import imagenet_extractor, torchvision_features, wrong_size
 

@@ -43,6 +43,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+
 import protofl as pf
 
 

@@ -13,6 +13,7 @@ they are is random, and every sample is given to somebody.
 from __future__ import annotations
 
 import numpy as np
+
 import protofl as pf
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 
 import numpy as np
+
 import protofl as pf
 
 

@@ -11,8 +11,8 @@ import functools
 from pathlib import Path
 
 import numpy as np
-import protofl as pf
 
+import protofl as pf
 from protofl_plugins.textfiles import read_lines, stamp
 
 

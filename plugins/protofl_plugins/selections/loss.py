@@ -20,8 +20,8 @@ client, not counted in the traffic, and recorded as ``client_losses``.
 from __future__ import annotations
 
 import numpy as np
-import protofl as pf
 
+import protofl as pf
 from protofl_plugins.selections.size import draw_by_size
 
 

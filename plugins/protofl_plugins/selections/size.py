@@ -14,6 +14,7 @@ a      ``power``: 0 regresses to ``uniform``
 from __future__ import annotations
 
 import numpy as np
+
 import protofl as pf
 
 

@@ -7,6 +7,7 @@ Data", AISTATS 2017, Algorithm 1: S_t is a random set of m = max(C·K, 1) client
 from __future__ import annotations
 
 import numpy as np
+
 import protofl as pf
 
 

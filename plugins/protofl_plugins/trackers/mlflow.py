@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import protofl as pf
-
 from protofl_plugins.trackers.missing import expect_library
 
 if TYPE_CHECKING:

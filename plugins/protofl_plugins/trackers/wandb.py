@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import protofl as pf
-
 from protofl_plugins.trackers.missing import expect_library
 
 if TYPE_CHECKING:

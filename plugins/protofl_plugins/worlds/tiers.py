@@ -25,8 +25,8 @@ exp(σ·z), with z a standard normal draw of each figure's own (σ: ``spread``).
 from __future__ import annotations
 
 import numpy as np
-import protofl as pf
 
+import protofl as pf
 from protofl_plugins.worlds.comings import ComingAndGoing, comings_and_goings
 
 TIERS = {

@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import protofl as pf
 
+import protofl as pf
 from protofl_plugins.textfiles import read_lines, stamp
 
 FIGURES = ("gflops", "download", "upload", "latency")

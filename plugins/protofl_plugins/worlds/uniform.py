@@ -9,8 +9,8 @@ The defaults are those of a laptop on a broadband line, see ``tiers``.
 from __future__ import annotations
 
 import numpy as np
-import protofl as pf
 
+import protofl as pf
 from protofl_plugins.worlds.comings import ComingAndGoing, comings_and_goings
 
 

@@ -24,8 +24,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Literal
 
-import protofl as pf
 import torch
+
+import protofl as pf
 
 _VECTORS = ("prototypes", "latents", "global_prototypes")
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-import protofl as pf
 import torch
 from torch import Tensor
+
+import protofl as pf
 
 
 class LabelFlip:

@@ -9,10 +9,10 @@ value means the same for prototypes, scores and weights.
 
 from __future__ import annotations
 
-import protofl as pf
 import torch
 from torch import Tensor
 
+import protofl as pf
 from protofl_plugins.attacking import Attack, AttackConfig
 
 

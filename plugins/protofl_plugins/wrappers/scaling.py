@@ -9,9 +9,9 @@ Directions stay what they are, so a defence that looks at angles alone sees noth
 
 from __future__ import annotations
 
-import protofl as pf
 from torch import Tensor
 
+import protofl as pf
 from protofl_plugins.attacking import Attack, AttackConfig
 
 

@@ -11,9 +11,9 @@ do great harm to a mean, and are easily told from others.
 
 from __future__ import annotations
 
-import protofl as pf
 from torch import Tensor
 
+import protofl as pf
 from protofl_plugins.attacking import Attack, AttackConfig
 
 

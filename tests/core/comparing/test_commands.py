@@ -7,8 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from protofl_cli.app import app
 from typer.testing import CliRunner
+
+from protofl_cli.app import app
 
 ROUNDS = [[[0.1, 0.3], [0.4, 0.6]], [[0.2, 0.4], [0.3, 0.5]]]
 

@@ -9,9 +9,10 @@ import math
 import shutil
 
 import numpy as np
-import protofl as pf
 import pytest
 import scipy.stats
+
+import protofl as pf
 
 
 def ends(*values):

@@ -8,8 +8,9 @@ import threading
 
 import matplotlib
 import numpy as np
-import protofl as pf
 import pytest
+
+import protofl as pf
 
 FLAT = [[[0.1, 0.3], [0.4, 0.6], [0.7, 0.9]], [[0.2, 0.4], [0.3, 0.5], [0.8, 1.0]]]
 """Two trials of three rounds of two clients: accuracies .2 .5 .8, and .3 .4 .9."""

@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-from protofl.comparing import statistics
-from protofl.comparing.statistics import holm, interval, least_p, mann_whitney, wilcoxon
+
+from protofl_workbench.comparing import statistics
+from protofl_workbench.comparing.statistics import holm, interval, least_p, mann_whitney, wilcoxon
 
 
 def by_all_signs(differences):

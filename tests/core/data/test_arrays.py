@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
+
+import protofl as pf
 from protofl_plugins.datasets.npz import Npz
 
 rng = np.random.default_rng(0)

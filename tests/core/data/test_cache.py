@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from protofl.data import cache
 from protofl.data.dataset import Dataset
 from protofl.errors import ProtoflError, UsageError

@@ -9,6 +9,7 @@ import sys
 import threading
 
 import pytest
+
 from protofl.data.download import download
 from protofl.errors import UsageError
 

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+
 from protofl.data.picture import _every, _legend_numbers, draw_split
 
 

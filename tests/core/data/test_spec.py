@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
+
+import protofl as pf
 from protofl.data.preparation import AsStored, Pixels
 from protofl.data.spec import in_words
 

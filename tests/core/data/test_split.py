@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 import torch
+
 from protofl.data.dataset import Dataset
 from protofl.data.split import Split, majority_correct, partition_record
 from protofl.data.splitting import make_split

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
+
+import protofl as pf
 from protofl.data.splitting import make_split
 from protofl.data.subset import class_balanced
-from protofl.options.table import build
+from protofl.system.options.table import build
 from protofl.testing import toy as toyfed
 
 

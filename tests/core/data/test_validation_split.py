@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
+
+import protofl as pf
 from protofl.data.split import Split, partition_record
 from protofl.data.subset import with_validation
 

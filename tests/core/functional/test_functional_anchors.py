@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from protofl import functional as F
 from protofl.functional import distances
 

@@ -6,6 +6,7 @@ import struct
 
 import pytest
 import torch
+
 from protofl.functional import (
     dequantise_int8,
     index_type,

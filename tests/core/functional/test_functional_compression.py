@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from protofl.functional import truncated_svd
 from protofl.functional.compression import _by_lanczos
 

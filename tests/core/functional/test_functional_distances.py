@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from torch.autograd import gradcheck
+
 from protofl.functional import distances as module
 from protofl.functional import prototype_alignment, prototype_distance
-from torch.autograd import gradcheck
 
 
 @pytest.fixture(autouse=True, params=["as it chooses", "by a product"])

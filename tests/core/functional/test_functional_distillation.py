@@ -5,6 +5,8 @@ from fractions import Fraction
 
 import pytest
 import torch
+from torch.autograd import gradcheck
+
 from protofl.functional import (
     centroid_distance,
     class_means,
@@ -15,7 +17,6 @@ from protofl.functional import (
     mmd_rbf,
     variance_weights,
 )
-from torch.autograd import gradcheck
 
 
 def randn(*shape, seed=0):

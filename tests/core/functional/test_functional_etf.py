@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from protofl.functional import arcface_loss, simplex_etf
 from torch.autograd import gradcheck
+
+from protofl.functional import arcface_loss, simplex_etf
 
 
 @pytest.mark.parametrize(("c", "k"), [(2, 2), (3, 3), (5, 9), (100, 100)])

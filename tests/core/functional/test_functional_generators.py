@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from protofl.functional import diversity_loss, ensemble_loss
 from torch.autograd import gradcheck
+
+from protofl.functional import diversity_loss, ensemble_loss
 
 
 def randn(*shape, seed=0):

@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from torch.autograd import gradcheck
+
 from protofl.functional import (
     class_margins,
     distances,
@@ -15,7 +17,6 @@ from protofl.functional import (
     nearest_margin,
     pair_margin,
 )
-from torch.autograd import gradcheck
 
 KNOWN = [
     [True] * 5,

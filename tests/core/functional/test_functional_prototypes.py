@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from protofl.functional import aggregate_prototypes, class_means, ema
 from torch.autograd import gradcheck
+
+from protofl.functional import aggregate_prototypes, class_means, ema
 
 
 def randn(*shape, seed=0):

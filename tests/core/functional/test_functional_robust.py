@@ -8,8 +8,9 @@ import statistics
 import numpy as np
 import pytest
 import torch
-from protofl import functional as F
 from scipy import optimize, stats
+
+from protofl import functional as F
 
 
 def ragged(seed, M=9, C=6, K=4, dtype=torch.float64):

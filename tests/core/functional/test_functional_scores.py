@@ -7,8 +7,9 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from protofl import functional as F
 from sklearn import metrics as theirs
+
+from protofl import functional as F
 
 SHAPES = {"usual": (60, 4, 4), "a class that nobody has": (50, 5, 4), "two classes": (30, 2, 2)}
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from protofl import functional as F
 
 scipy_stats = pytest.importorskip("scipy.stats")

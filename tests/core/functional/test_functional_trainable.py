@@ -6,8 +6,9 @@ import copy
 
 import pytest
 import torch
-from protofl import functional as F
 from torch import nn
+
+from protofl import functional as F
 
 C, K, N, LR = 5, 7, 23, 0.05
 

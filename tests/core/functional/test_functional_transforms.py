@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from protofl import functional as F
 from torch.func import grad, vmap
+
+from protofl import functional as F
 
 CLIENTS, N, C, K = 3, 6, 4, 5
 

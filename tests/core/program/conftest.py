@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import protofl as pf
 import pytest
+
+import protofl as pf
 
 
 @pytest.fixture

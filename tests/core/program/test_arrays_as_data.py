@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
-from protofl.program.arrays import Offer
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+
+import protofl as pf
+from protofl.hooks.discovery.arrays_plugin import Offer
 
 
 class Pairs(Dataset):
@@ -29,7 +30,7 @@ class Pairs(Dataset):
 
 def decoded(given, **options):
     offer = Offer.of(given)
-    from protofl.program.arrays import Arrays
+    from protofl.hooks.discovery.arrays_plugin import Arrays
 
     return offer.decoded(Arrays.Config(digest=offer.digest, **options))
 

@@ -6,12 +6,13 @@ import json
 import sys
 
 import numpy as np
-import protofl as pf
 import pytest
-from protofl.program.naming import requested
+from torch import nn
+
+import protofl as pf
+from protofl.runs.program.naming import requested
 from protofl_plugins.methods.fedproto import FedProto
 from protofl_plugins.models.mlp import MLPs
-from torch import nn
 
 SOURCE = '''
 import protofl as pf

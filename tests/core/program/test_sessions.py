@@ -7,9 +7,10 @@ import signal
 import sys
 from pathlib import Path
 
-import protofl as pf
 import pytest
-from protofl.machine.idle import Idle
+
+import protofl as pf
+from protofl.system.machine.idle import Idle
 
 
 class Host:

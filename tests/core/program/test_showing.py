@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 
-import protofl as pf
 import pytest
+
+import protofl as pf
 
 
 def test_lines_on_standard_error(run, capsys, tmp_path):
@@ -64,7 +65,7 @@ def test_a_notebook_has_one_output_that_changes(run, monkeypatch, capsys):
     module = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display))
     monkeypatch.setitem(sys.modules, "IPython", module)
     monkeypatch.setitem(sys.modules, "IPython.display", module.display)
-    monkeypatch.setattr("protofl.program.showing.SELDOM", 0.0)
+    monkeypatch.setattr("protofl.runs.program.showing.SELDOM", 0.0)
     run("local", progress=True)
     assert capsys.readouterr() == ("", "")
     assert any(page.splitlines()[-1].startswith("round 1/2: train") for page in pages)

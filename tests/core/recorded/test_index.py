@@ -6,13 +6,14 @@ import json
 import shutil
 import time
 
-import protofl as pf
 import pytest
-from protofl.files.lock import alone
-from protofl.folder.reading import Reading
-from protofl.recorded.following import Following
-from protofl.recorded.index import INDEX, runs_in, told_of
-from protofl.recorded.naming import named, remove
+
+import protofl as pf
+from protofl.records.folder.reading import Reading
+from protofl.records.recorded.following import Following
+from protofl.records.recorded.index import INDEX, runs_in, told_of
+from protofl.records.recorded.naming import named, remove
+from protofl.system.files.lock import alone
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def read(monkeypatch):
         found.append(path.name)
         return told_of(path)
 
-    monkeypatch.setattr("protofl.recorded.index.told_of", note)
+    monkeypatch.setattr("protofl.records.recorded.index.told_of", note)
     return found
 
 
@@ -90,7 +91,7 @@ def test_a_broken_index_is_made_anew(folder, text):
 
 
 def test_a_folder_that_can_t_be_written_has_no_index(folder, monkeypatch):
-    monkeypatch.setattr("protofl.recorded.index.tempfile.mkstemp", _refused)
+    monkeypatch.setattr("protofl.records.recorded.index.tempfile.mkstemp", _refused)
     assert len(runs_in(folder)) == 2
     assert not (folder / INDEX).exists()
 

@@ -7,12 +7,13 @@ import subprocess
 import sys
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
-from protofl.plan.plan import Plan
-from protofl.recorded.columns import columns_of
 from runtime_toys import GIVEN
+
+import protofl as pf
+from protofl.federation.plan.plan import Plan
+from protofl.records.recorded.columns import columns_of
 
 
 @pytest.fixture

@@ -6,12 +6,13 @@ import json
 import shutil
 import threading
 
-import protofl as pf
 import pytest
-from protofl.files.lock import LOCK, alone, is_held
-from protofl.folder.reading import Reading, read_rows, runs_below
-from protofl.recorded.index import told_of
 from runtime_toys import train
+
+import protofl as pf
+from protofl.records.folder.reading import Reading, read_rows, runs_below
+from protofl.records.recorded.index import told_of
+from protofl.system.files.lock import LOCK, alone, is_held
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from protofl.reporting.page import report
 from runtime_toys import install, train
+
+from protofl_workbench.reporting.page import report
 
 
 @pytest.fixture(scope="session")
@@ -48,4 +49,6 @@ def copy(runs, tmp_path):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Figures are made and not drawn, which takes most of a page's time."""
-    monkeypatch.setattr("protofl.plots.svg", lambda figure, **_: '<svg viewBox="0 0 9 9"></svg>')
+    monkeypatch.setattr(
+        "protofl_workbench.plots.svg", lambda figure, **_: '<svg viewBox="0 0 9 9"></svg>'
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from protofl.reporting.page import report
+
+from protofl_workbench.reporting.page import report
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 BROWSER = next(

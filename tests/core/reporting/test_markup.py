@@ -7,9 +7,10 @@ import re
 from itertools import pairwise
 
 import pytest
-from protofl.reporting.drawing import in_the_dark
-from protofl.reporting.page import report
 from reported_pages import read
+
+from protofl_workbench.reporting.drawing import in_the_dark
+from protofl_workbench.reporting.page import report
 
 
 @pytest.fixture(scope="module", params=["page", "page_of_all"])
@@ -89,7 +90,7 @@ def contrast(one, other):
 
 
 def test_pictures_can_be_seen_in_the_dark():
-    from protofl.plots.style import COLOURS, FAINT, GROUND, INK
+    from protofl_workbench.plots.style import COLOURS, FAINT, GROUND, INK
 
     ground = "#14161a"
     for colour in COLOURS:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 
 import numpy as np
-import protofl as pf
 import pytest
-from protofl.observing import figures
-from protofl.reporting.page import report
 from reported_pages import read
 from runtime_toys import install, train
+
+import protofl as pf
+from protofl.federation.observing import figures
+from protofl_workbench.reporting.page import report
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,12 @@ import json
 import re
 
 import numpy as np
-import protofl as pf
 import pytest
-from protofl.files.lock import alone
-from protofl.reporting.page import report
 from reported_pages import facts_of, read, tables_of, unfinished
+
+import protofl as pf
+from protofl.system.files.lock import alone
+from protofl_workbench.reporting.page import report
 
 
 def plain(text):

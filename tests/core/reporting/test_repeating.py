@@ -5,17 +5,18 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from protofl.options.settings import Settings
-from protofl.plan.plan import Plan
-from protofl.program.naming import requested
-from protofl.reporting.commands import typed
-from protofl.reporting.page import report
-from protofl.request.request import Request
-from protofl.runs.config import config_of
-from protofl_cli.commands.run import whole_command
 from reported_pages import read
 from runtime_toys import DATA, install
 from slowness import quick
+
+from protofl.federation.plan.plan import Plan
+from protofl.runs.program.naming import requested
+from protofl.runs.request.request import Request
+from protofl.runs.running.config import config_of
+from protofl.system.options.settings import Settings
+from protofl_cli.commands.run import whole_command
+from protofl_workbench.reporting.commands import typed
+from protofl_workbench.reporting.page import report
 
 TOY = "--models toy --dataset tiny --partition iid --clients 4 --device cpu --backend local"
 

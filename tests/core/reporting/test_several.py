@@ -8,10 +8,11 @@ import re
 import shutil
 
 import numpy as np
-import protofl as pf
 import pytest
-from protofl.reporting.page import report
 from reported_pages import facts_of, read, tables_of, unfinished
+
+import protofl as pf
+from protofl_workbench.reporting.page import report
 
 
 def plain(text):
@@ -190,7 +191,7 @@ def test_many_groups_are_drawn_in_part(runs, tmp_path, monkeypatch, undrawn):
         folder = shutil.copytree(runs / "local", tmp_path / f"run-{number}")
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"lr": 0.1 + number}))
-    monkeypatch.setattr("protofl.reporting.results.CURVES", 2)
+    monkeypatch.setattr("protofl_workbench.reporting.results.CURVES", 2)
     text = report(tmp_path)
     assert len(results(text)) == 3
     assert "Curves have the 2 groups that are ahead at the end." in text

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
-import protofl as pf
 import pytest
-from protofl.reporting.page import report
 from reported_pages import facts_of, read, tables_of
 from runtime_toys import install
+
+import protofl as pf
+from protofl_workbench.reporting.page import report
 
 STUDY = """
 title = "Accuracy (%) of toys"

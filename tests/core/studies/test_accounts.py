@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
-from protofl.program.naming import requested
-from protofl.studies.account import traffic
-from protofl.studies.cells import Change, cells_of
-from protofl.studies.execution import do_study
-from protofl.studies.finding import find_study
-from protofl.studies.planning import plan_study
+
+import protofl as pf
+from protofl.runs.program.naming import requested
+from protofl_workbench.studies.account import traffic
+from protofl_workbench.studies.cells import Change, cells_of
+from protofl_workbench.studies.execution import do_study
+from protofl_workbench.studies.finding import find_study
+from protofl_workbench.studies.planning import plan_study
 
 TRAFFIC = ("upload_floats", "download_floats")
 

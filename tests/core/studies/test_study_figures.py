@@ -7,12 +7,13 @@ import io
 import json
 
 import pytest
+
 from protofl.errors import UsageError
-from protofl.studies.figures import evaluate, figure_of
-from protofl.studies.pictures import draw
-from protofl.studies.result import Entry, StudyResult, facts_of
-from protofl.studies.study import Figure, Line, Scale, Study, published_figure
-from protofl.studies.texts import as_text
+from protofl_workbench.studies.figures import evaluate, figure_of
+from protofl_workbench.studies.pictures import draw
+from protofl_workbench.studies.result import Entry, StudyResult, facts_of
+from protofl_workbench.studies.study import Figure, Line, Scale, Study, published_figure
+from protofl_workbench.studies.texts import as_text
 
 
 def row(trial, number, accuracy, server=None, **more):

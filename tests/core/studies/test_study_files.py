@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+
 from protofl.errors import UsageError
-from protofl.studies.cells import Change, cells_of
-from protofl.studies.execution import do_study
-from protofl.studies.finding import collections, find_study, study_of_file
+from protofl_workbench.studies.cells import Change, cells_of
+from protofl_workbench.studies.execution import do_study
+from protofl_workbench.studies.finding import collections, find_study, study_of_file
 
 BASE = """
 paper = "A paper"

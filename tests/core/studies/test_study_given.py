@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+
 from protofl.errors import UsageError
-from protofl.studies.account import traffic
-from protofl.studies.cells import Change, cells_of
-from protofl.studies.execution import do_study
-from protofl.studies.finding import find_study, study_of_file
-from protofl.studies.planning import plan_study
+from protofl_workbench.studies.account import traffic
+from protofl_workbench.studies.cells import Change, cells_of
+from protofl_workbench.studies.execution import do_study
+from protofl_workbench.studies.finding import find_study, study_of_file
+from protofl_workbench.studies.planning import plan_study
 
 TABLE = """
 title = "Generators"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import protofl as pf
 import pytest
+
+import protofl as pf
 from protofl.errors import UsageError
-from protofl.studies.pictures import figures_of
+from protofl_workbench.studies.pictures import figures_of
 
 STUDY = """
 title = "Images"

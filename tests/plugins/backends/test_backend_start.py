@@ -7,10 +7,11 @@ import subprocess
 import sys
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
-from protofl.models.cost import cost, profile
+
+import protofl as pf
+from protofl.hooks.models.cost import cost, profile
 
 HEAVY = ("torchvision", "sklearn", "matplotlib", "scipy", "torch._dynamo", "torch._inductor")
 
@@ -21,7 +22,7 @@ class Guard:
         if name in {HEAVY!r}:
             with open(os.environ["IMPORTED"], "a") as file:
                 print(name, file=file)
-        if name == "protofl_plugins.backends.worker" or name == "protofl.hosts.host":
+        if name == "protofl_plugins.backends.worker" or name == "protofl.federation.hosts.host":
             with open(os.environ["SEEN"], "a") as file:
                 print(os.getpid(), file=file)
 sys.meta_path.insert(0, Guard())

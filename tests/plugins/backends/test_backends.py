@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
+
 import protofl as pf
 import protofl_plugins.backends as backends
-import pytest
 from protofl_plugins.backends import wire
 
 BASE = {"models": "htcnn8", "clients": 4, "batch_size": 16, "feature_dim": 32, "rounds": 2}
@@ -236,7 +237,7 @@ def test_a_client_whose_training_does_not_end_may_be_absent(run, tmp_path, monke
         if isinstance(event, pf.events.RoundStarted):
             workers.append(children(os.getpid()))
 
-    monkeypatch.setattr("protofl.dispatch.crew.GRACE", 1.0)
+    monkeypatch.setattr("protofl.federation.dispatch.crew.GRACE", 1.0)
     given = {"dry_step": False, "rounds": 3}
     skip = {"on_lost_client": "skip", "job_limit": 10, "progress": progress}
     with pytest.MonkeyPatch.context() as patch:

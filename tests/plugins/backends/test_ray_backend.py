@@ -12,10 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
-import protofl as pf
 import pytest
 import torch
-from protofl.hosts.jobs import StartTrial, Train
+
+import protofl as pf
+from protofl.federation.hosts.jobs import StartTrial, Train
 from protofl_plugins.backends import ray_backend, ray_cluster
 from protofl_plugins.backends.ray_actor import HostActor, fingerprint
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import protofl as pf
 import torch
+
+import protofl as pf
 from protofl_plugins.datasets.digits import Digits
 
 

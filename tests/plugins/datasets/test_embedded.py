@@ -7,9 +7,10 @@ import types
 from collections import Counter
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
+
+import protofl as pf
 from protofl_plugins.datasets import python_docs
 from protofl_plugins.datasets.digits import Digits, DigitsSeries
 from protofl_plugins.datasets.python_docs import PythonDocs, number_words, passages

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
 from PIL import Image
+
+import protofl as pf
 from protofl_plugins.datasets.folder import ENDINGS, Folder
 
 COLOURS = {"apple": (200, 10, 10), "kiwi": (10, 200, 10), "Plum": (90, 10, 200)}

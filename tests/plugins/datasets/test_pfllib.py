@@ -6,9 +6,10 @@ import json
 import os
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
+
+import protofl as pf
 from protofl.data import cache
 from protofl_plugins.datasets.pfllib import PFLlib
 

@@ -7,10 +7,11 @@ import io
 import zipfile
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
 from PIL import Image
+
+import protofl as pf
 from protofl_plugins.datasets import tiny_imagenet
 
 NAMES = ["n02", "n01", "n10"]

@@ -12,11 +12,12 @@ import struct
 import tarfile
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
 import torchvision.datasets
 from PIL import Image
+
+import protofl as pf
 from protofl_plugins.datasets import torchvision_sets as sets
 
 rng = np.random.default_rng(0)

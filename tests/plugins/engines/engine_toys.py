@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from protofl.discovery.registry import Registry
+from slowness import quick
+
+from protofl.hooks.discovery.registry import Registry
 from protofl.testing import toy as toyfed
 from protofl.testing.donors import methods_to_run
 from protofl.testing.equality import ragged_images
-from slowness import quick
 
 REGISTRY = Registry()
 METHODS = methods_to_run(REGISTRY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from engine_toys import make_plan
+
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import DROPOUT, RESIDUAL, Run, assert_equal_runs, double_precision
 

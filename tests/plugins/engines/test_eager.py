@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import protofl as pf
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import protofl as pf
 from protofl_plugins.engines import layers
 from protofl_plugins.engines.eager import Eager
 from protofl_plugins.engines.updates import Update
-from torch import nn
-from torch.nn.functional import cross_entropy
 
 OPTIMISERS = {
     "sgd": ({"optimizer": "sgd", "momentum": 0.0}, lambda g: torch.optim.SGD(g)),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from engine_toys import make_plan, with_engines
+from slowness import quick
+
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import RESIDUAL, Run, assert_equal_runs, double_precision, worst
-from slowness import quick
 
 ENGINES = {
     "vmapped": {"engine": "vmapped"},

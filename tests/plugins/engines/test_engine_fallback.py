@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
 from engine_toys import make_plan
-from protofl.discovery.kinds import check_class
-from protofl.hosts import groups as together
+from torch.nn.functional import cross_entropy
+
+import protofl as pf
+from protofl.federation.hosts import groups as together
+from protofl.hooks.discovery.kinds import check_class
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import DROPOUT, RESIDUAL, Run, assert_equal_runs
-from torch.nn.functional import cross_entropy
 
 
 class Numbered:

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from slowness import quick
+
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import Run, assert_equal_runs, double_precision
 from protofl_plugins.models.cnn import CNN4, HTCNN8
 from protofl_plugins.models.group import ModelGroup
 from protofl_plugins.models.imagenet import MOBILENET_V2, RESNET4
-from slowness import quick
 
 ENGINES = {
     "vmapped": {"engine": "vmapped"},

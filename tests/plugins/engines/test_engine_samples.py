@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import protofl as pf
 import pytest
 import torch
-from protofl.testing import toy as toyfed
-from protofl.testing.equality import Run, assert_equal_runs, double_precision
 from slowness import quick
 from test_engine_nets import ENGINES
+
+import protofl as pf
+from protofl.testing import toy as toyfed
+from protofl.testing.equality import Run, assert_equal_runs, double_precision
 
 SAMPLES = {
     "table": ("mlp", "mlp2", pf.SampleSpec((5,), "table")),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from engine_toys import make_plan, with_engines
-from protofl.plugin.choice import Choice
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from protofl.hooks.plugin.choice import Choice
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import RESIDUAL, Run
-from torch.utils._python_dispatch import TorchDispatchMode
 
 WAITING = {
     "_local_scalar_dense",  # .item(), float(), bool(), a branch on a tensor

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
+
 from protofl_plugins.engines import kernels, layers, products
 from protofl_plugins.engines.updates import Update
-from torch import nn
 
 GEOMETRY = [
     (kernel, stride, padding, size)

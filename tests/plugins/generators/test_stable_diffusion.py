@@ -8,8 +8,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+
 from protofl.errors import UsageError
-from protofl.plugin.choice import Choice
+from protofl.hooks.plugin.choice import Choice
 from protofl_plugins.generators.stable_diffusion import StableDiffusion
 
 CPU = torch.device("cpu")

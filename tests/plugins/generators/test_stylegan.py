@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from protofl.errors import UsageError
-from protofl.plugin.choice import Choice
+from protofl.hooks.plugin.choice import Choice
 from protofl_plugins.generators.stylegan import StyleGAN3, StyleGANXL
 
 CPU = torch.device("cpu")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import protofl as pf
 import torch
-from protofl.views.server import Server
-from protofl.wire.payload import Knowledge
 from torch import nn
 from toy_federation import Toy
+
+import protofl as pf
+from protofl.hooks.views.server import Server
+from protofl.hooks.wire.payload import Knowledge
 
 
 class Public(Toy):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
+
+import protofl as pf
 from protofl import functional as F
 from protofl.errors import Refused
 from protofl.testing import toy as toyfed

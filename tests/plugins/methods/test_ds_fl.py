@@ -6,8 +6,6 @@ import math
 
 import pytest
 import torch
-from protofl.errors import UsageError
-from protofl_plugins.methods.ds_fl import DSFL
 from public_toy import (
     DoubleServer,
     Public,
@@ -19,6 +17,9 @@ from public_toy import (
     slow_training,
 )
 from toy_federation import batch_of
+
+from protofl.errors import UsageError
+from protofl_plugins.methods.ds_fl import DSFL
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 
-import protofl as pf
 import pytest
 import torch
-from protofl.errors import UsageError
-from protofl_plugins.methods.feddf import FedDF
 from public_toy import (
     DoubleServer,
     Public,
@@ -17,6 +14,10 @@ from public_toy import (
     slow_scores,
     slow_training,
 )
+
+import protofl as pf
+from protofl.errors import UsageError
+from protofl_plugins.methods.feddf import FedDF
 
 CLIENTS = ("dense", "wide..", "dense")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-import protofl as pf
 import pytest
 import torch
-from protofl_plugins.methods.feddistill import FedDistill
 from toy_federation import ONE_CLASS, Toy, batch_of, client
+
+import protofl as pf
+from protofl_plugins.methods.feddistill import FedDistill
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
-from protofl.errors import UsageError
-from protofl_plugins.methods.fedet import FedET
 from public_toy import (
     DoubleServer,
     Public,
@@ -17,6 +14,10 @@ from public_toy import (
     slow_training,
     slow_weights,
 )
+
+import protofl as pf
+from protofl.errors import UsageError
+from protofl_plugins.methods.fedet import FedET
 
 CLIENTS = ("dense", "wide..", "dense")
 SMALL = {"server_model": "normed"}

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
-import protofl as pf
 import pytest
 import torch
-from protofl.files.tensors import read_tensors, write_tensors
-from protofl.views.client import Client
-from protofl.views.packing import pack_server, unpack_server
-from protofl.views.server import Server
-from protofl_plugins.methods.fedgen import FedGen, Generator
 from torch import nn
 from toy_federation import ONE_CLASS, Toy, batch_of, client
+
+import protofl as pf
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.packing import pack_server, unpack_server
+from protofl.hooks.views.server import Server
+from protofl.system.files.tensors import read_tensors, write_tensors
+from protofl_plugins.methods.fedgen import FedGen, Generator
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
-import protofl as pf
 import pytest
 import torch
-from protofl.views.client import Client
-from protofl.views.server import Server
-from protofl_plugins.methods.fedgh import FedGH
 from torch import nn
 from toy_federation import ONE_CLASS, Toy
+
+import protofl as pf
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.server import Server
+from protofl_plugins.methods.fedgh import FedGH
 
 
 @pytest.fixture(scope="module")

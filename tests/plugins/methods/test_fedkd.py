@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
-from protofl.views.client import Client
-from protofl_plugins.factors import compress, rebuild
-from protofl_plugins.methods.fedkd import FedKD, threshold
 from torch import nn
 from toy_federation import ONE_CLASS, Toy, batch_of, client
+
+import protofl as pf
+from protofl.hooks.views.client import Client
+from protofl_plugins.factors import compress, rebuild
+from protofl_plugins.methods.fedkd import FedKD, threshold
 
 
 @pytest.fixture(scope="module")

@@ -6,19 +6,20 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
+from torch import nn
+
+import protofl as pf
 from protofl import functional as F
-from protofl.dry_step.step import dry_step
-from protofl.hosts.host import Host
-from protofl.hosts.jobs import StartTrial
-from protofl.plan.plan import Plan
+from protofl.federation.hosts.host import Host
+from protofl.federation.hosts.jobs import StartTrial
+from protofl.federation.plan.plan import Plan
+from protofl.runs.dry_step.step import dry_step
 from protofl.testing import toy as toyfed
 from protofl_plugins.generators.tiny_style.plugin import TinyStyle
 from protofl_plugins.methods import fedktl
 from protofl_plugins.methods.fedktl import FedKTL
-from torch import nn
 
 C, SIDE, M, WIDTH = 4, 32, 3, 16
 FAST = {"E_S": 3}

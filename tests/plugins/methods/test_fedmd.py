@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from protofl.errors import UsageError
-from protofl_plugins.methods.fedmd import FedMD
 from public_toy import (
     DoubleServer,
     Public,
@@ -14,6 +12,9 @@ from public_toy import (
     payload,
 )
 from toy_federation import batch_of
+
+from protofl.errors import UsageError
+from protofl_plugins.methods.fedmd import FedMD
 
 
 @pytest.fixture(scope="module")

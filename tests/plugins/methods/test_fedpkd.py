@@ -6,8 +6,6 @@ import math
 
 import pytest
 import torch
-from protofl.errors import UsageError
-from protofl_plugins.methods.fedpkd import FedPKD
 from public_toy import (
     DoubleServer,
     Public,
@@ -21,6 +19,9 @@ from public_toy import (
     slow_weights,
 )
 from toy_federation import batch_of, client
+
+from protofl.errors import UsageError
+from protofl_plugins.methods.fedpkd import FedPKD
 
 SMALL = {"server_model": "normed"}
 

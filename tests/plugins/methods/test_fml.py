@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
-import protofl as pf
 import pytest
 import torch
-from protofl.views.client import Client
-from protofl_plugins.methods.fml import FML
 from torch import nn
 from toy_federation import EXTRA, Toy, batch_of, client
+
+import protofl as pf
+from protofl.hooks.views.client import Client
+from protofl_plugins.methods.fml import FML
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
-from protofl.data.batches import training_batches
-from protofl.testing import toy as toyfed
-from protofl.views.client import Client
 from slow_equations import (
     affine,
     aggregated,
@@ -18,6 +14,11 @@ from slow_equations import (
     means_by_class,
     numbers,
 )
+
+import protofl as pf
+from protofl.data.batches import training_batches
+from protofl.hooks.views.client import Client
+from protofl.testing import toy as toyfed
 
 LABELS = [0, 2, 2, 1, 0, 0, 3]
 OFFICIAL = {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
-from protofl.testing import toy as toyfed
 from slow_equations import numbers
+
+import protofl as pf
+from protofl.testing import toy as toyfed
 
 ONE = toyfed.group(toyfed.NORM)
 

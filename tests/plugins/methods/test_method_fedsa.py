@@ -5,13 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 
-import protofl as pf
 import pytest
 import torch
-from protofl.randomness import global_stream, random_stream
-from protofl.testing import toy as toyfed
-from protofl.views.client import Client
-from protofl_plugins.methods.fedsa import FedSA
 from slow_equations import (
     affine,
     aggregated,
@@ -25,6 +20,12 @@ from slow_equations import (
     pairs_of,
 )
 from torch import nn
+
+import protofl as pf
+from protofl.hooks.views.client import Client
+from protofl.system.randomness import global_stream, random_stream
+from protofl.testing import toy as toyfed
+from protofl_plugins.methods.fedsa import FedSA
 
 OFFICIAL = {
     "distance": "mse",

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import math
 
-import protofl as pf
 import pytest
 import torch
-from protofl.randomness import random_stream
-from protofl.testing import toy as toyfed
-from protofl.views.client import Client
-from protofl_plugins.methods.fedtgp import FedTGP
 from slow_equations import (
     affine,
     aggregated,
@@ -22,6 +17,12 @@ from slow_equations import (
     numbers,
     pairs_of,
 )
+
+import protofl as pf
+from protofl.hooks.views.client import Client
+from protofl.system.randomness import random_stream
+from protofl.testing import toy as toyfed
+from protofl_plugins.methods.fedtgp import FedTGP
 
 OFFICIAL = {
     "collect": "before",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
-from protofl.testing import toy as toyfed
-from protofl.views.client import Client
 from slow_equations import numbers
+
+import protofl as pf
+from protofl.hooks.views.client import Client
+from protofl.testing import toy as toyfed
 
 METHODS = ["fedavg", "fedprox", "lg-fedavg"]
 ONE = toyfed.group(toyfed.NORM)

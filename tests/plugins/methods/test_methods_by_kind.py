@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
-from protofl.testing import toy as toyfed
 from slowness import quick
+
+import protofl as pf
+from protofl.testing import toy as toyfed
 
 SAMPLES = {
     "table": ("mlp", pf.SampleSpec((5,), "table")),

@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import protofl as pf
 import pytest
 import torch
+
+import protofl as pf
 from protofl.testing import toy as toyfed
 
 C, K, M = 100, 512, 20

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
-import protofl as pf
 import torch
-from protofl.dry_step.step import dry_step
+from torch import nn
+
+import protofl as pf
+from protofl.runs.dry_step.step import dry_step
 from protofl.testing import toy as toyfed
 from protofl_plugins.models.cnn import CNN4
-from torch import nn
 
 
 def _noise(classes, side, channels, each):

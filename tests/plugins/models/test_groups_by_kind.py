@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
-from protofl.models.cost import cost, profile
+
+import protofl as pf
+from protofl.hooks.models.cost import cost, profile
 from protofl.testing import toy as toyfed
 from protofl_plugins.models.cnn1d import SeriesNets
 from protofl_plugins.models.mlp import MLPs

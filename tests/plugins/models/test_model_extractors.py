@@ -5,11 +5,12 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 
-import protofl as pf
 import pytest
 import torch
 import torchvision.models as tv
 from torch import nn
+
+import protofl as pf
 
 C, K = 100, 512
 IMAGENET = (

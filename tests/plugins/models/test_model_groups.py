@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
-from protofl.discovery.registry import Registry
-from protofl.plugin.choice import choose
 from torch import nn
+
+import protofl as pf
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.plugin.choice import choose
 
 HTFE8 = "cnn4 googlenet mobilenet_v2 resnet18 resnet34 resnet50 resnet101 resnet152"
 ORDERS = {

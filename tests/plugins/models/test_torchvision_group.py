@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
 import torchvision.models as tv
 from torch import nn
+
+import protofl as pf
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 import numpy as np
-import protofl as pf
 import pytest
-from protofl.options.declared import parse_config
+
+import protofl as pf
+from protofl.system.options.declared import parse_config
 from protofl_plugins.partitioners.dirichlet import Dirichlet, _draw_classes, _move_to_small
 from protofl_plugins.partitioners.iid import IID
 from protofl_plugins.partitioners.pathological import Pathological

@@ -7,10 +7,11 @@ import itertools
 import math
 
 import numpy as np
-import protofl as pf
 import pytest
-from protofl.discovery.registry import Registry
-from protofl.plugin.choice import choose
+
+import protofl as pf
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.plugin.choice import choose
 from protofl.testing import SelectionContract
 
 REGISTRY = Registry()

@@ -7,13 +7,14 @@ import json
 import sys
 import time
 
-import protofl as pf
 import pytest
-from protofl.discovery.registry import Registry
-from protofl.plugin.choice import choose
+
+import protofl as pf
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.plugin.choice import choose
+from protofl.hooks.trackers.tracked import TrackedRun
 from protofl.testing import TrackerContract, run_checks
 from protofl.testing.trackers import SUMMARY, line
-from protofl.trackers.tracked import TrackedRun
 
 REGISTRY = Registry()
 CONFIG = {"method": "fedproto", "options": {"fedproto": {"lambda": 0.5}}, "rounds": 3, "drop": []}

@@ -6,12 +6,13 @@ import json
 import statistics
 from itertools import pairwise
 
-import protofl as pf
 import pytest
 import torch
+
+import protofl as pf
+from protofl.hooks.views.client import Client
 from protofl.testing import toy as toyfed
 from protofl.testing.toy_methods import Prototypes
-from protofl.views.client import Client
 from protofl_plugins.wrappers.noise_attack import NoiseAttack
 
 ATTACKS = ["sign-flip", "scaling", "noise-attack", "stale", "class-swap", "alie", "label-flip"]

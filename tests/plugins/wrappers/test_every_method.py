@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from protofl.discovery.registry import Registry
-from protofl.dry_step.step import dry_step
-from protofl.testing import toy
 from slowness import KINDS, quick
+
+from protofl.hooks.discovery.registry import Registry
+from protofl.runs.dry_step.step import dry_step
+from protofl.testing import toy
 
 METHODS = [
     plugin.name

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-import protofl as pf
 import pytest
 import torch
+
+import protofl as pf
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.server import Server
 from protofl.testing import toy as toyfed
-from protofl.views.client import Client
-from protofl.views.server import Server
 
 NOISE = "gaussian-noise"
 K = 128

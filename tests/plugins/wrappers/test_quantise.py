@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
+from test_top_k import Scripted, rows_of, send
+
+import protofl as pf
 from protofl import functional as F
 from protofl.testing import toy as toyfed
-from test_top_k import Scripted, rows_of, send
 
 NAME = "quantise"
 

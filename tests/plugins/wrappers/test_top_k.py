@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import protofl as pf
 import pytest
 import torch
-from protofl.gate.contents import Decoder
+
+import protofl as pf
+from protofl.hooks.gate.contents import Decoder
+from protofl.hooks.transit.encoding import form_of
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.server import Server
+from protofl.hooks.wire.payload import Payload
 from protofl.testing import toy as toyfed
-from protofl.transit.encoding import form_of
-from protofl.views.client import Client
-from protofl.views.server import Server
-from protofl.wire.payload import Payload
 
 TOP = "top-k"
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import protofl as pf
 import torch
 from pydantic import AfterValidator
 from torch import Tensor
 
+import protofl as pf
 from protofl_plugins.generators.tiny_style.network import (
     LATENT,
     TinyStyleNetwork,

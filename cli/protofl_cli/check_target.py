@@ -1,0 +1,106 @@
+"""From what a user writes to the contract of a plugin: a name, a module's class, a file's class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import UsageError, unknown
+from protofl.hooks.discovery.kinds import KINDS
+from protofl.hooks.discovery.registry import Registry
+from protofl.runs.program.naming import kind_of
+from protofl.runs.request.recipes import Recipe, recipe_of
+from protofl.system.sources.loading import load
+from protofl.testing import CONTRACTS as OF_ONE_RUN
+from protofl.testing.contract import Contract
+from protofl_workbench.studies.contract import StudyContract
+from protofl_workbench.studies.finding import collection_of_file, holds_study
+
+CONTRACTS: dict[str, type[Contract]] = {**OF_ONE_RUN, "study": StudyContract}
+"""The contract of each kind."""
+
+
+def contract_for(
+    text: str,
+    options: Mapping[str, Any] | None = None,
+    data_dir: Path | None = None,
+) -> type[Contract]:
+    """The contract of the plugin that a user means, with the plugin in it.
+
+    Args:
+        text: ``NAME``, ``KIND/NAME`` or either with ``:ARGUMENT`` for an installed plugin (of
+            several kinds that have the name, the first); ``MODULE:CLASS`` or ``FILE.py:CLASS``,
+            either behind ``KIND/``, for a class that need not be installed; ``FILE.toml`` for a
+            recipe or a study that need not be.
+        options: Options of the plugin, over its ``check_options``.
+        data_dir: Where data sets and generators keep downloads.
+
+    Raises:
+        UsageError: There is no such plugin or class, or it breaks the rules of its kind.
+    """
+    kind, rest = _split_kind(text)
+    left, colon, right = rest.partition(":")
+    values: dict[str, Any] = {}
+    if left.endswith(".toml"):
+        kind, path = "recipe", Path(left).expanduser()
+        if not path.is_file():
+            raise UsageError(f"there is no file {left}", do="give the path of a recipe or a study")
+        if holds_study(path):
+            kind, values["plugin"] = "study", collection_of_file(path)
+        else:
+            values["plugin"] = _recipe_in(path)
+        values["name"] = path.stem
+    elif colon and (left.endswith(".py") or _means_module(left, right)):
+        plugin = load(f"{left}:{right}")
+        kind = kind or kind_of(plugin)
+        values["plugin"] = plugin
+    else:
+        kind = kind or _kind_of_name(left)
+        values |= {"plugin": left, "argument": right}
+    if kind not in CONTRACTS:
+        raise UsageError(f"there are no checks for a {kind}", f"there are: {', '.join(CONTRACTS)}")
+    if data_dir is not None and hasattr(CONTRACTS[kind], "data_dir"):
+        values["data_dir"] = data_dir
+    made: type[Contract] = type("Chosen", (CONTRACTS[kind],), values)
+    if options:
+        made.options = {**made().chosen, **options}
+    found = made()
+    found.choice() if kind not in ("method", "wrapper") else found.cls
+    return made
+
+
+def _recipe_in(path: Path) -> type[Recipe]:
+    """The recipe that a file holds; an error names the file."""
+    try:
+        return recipe_of(path.read_text(encoding="utf-8"))
+    except UsageError as error:
+        error.what = f"{path}: {error.what}"
+        raise
+
+
+def _split_kind(text: str) -> tuple[str, str]:
+    kind, slash, rest = text.partition("/")
+    if not slash or Path(text.partition(":")[0]).is_file():
+        return "", text
+    if kind in KINDS:
+        return kind, rest
+    if ".py" in text:
+        return "", text
+    raise unknown("kind", kind, KINDS, "see: protofl list-plugins")
+
+
+def _means_module(left: str, right: str) -> bool:
+    """Whether ``LEFT:RIGHT`` is a module and its class, not a plugin and its argument."""
+    if not all(part.isidentifier() for part in (*left.split("."), *right.split("."))):
+        return False
+    return "." in left or left not in {p.name for p in Registry().plugins()}
+
+
+def _kind_of_name(name: str) -> str:
+    plugins = Registry().plugins()
+    kinds = [p.kind for p in plugins if p.name == name]
+    if not kinds:
+        do = "give an installed plugin, MODULE:CLASS or FILE.py:CLASS"
+        raise unknown("plugin", name, {p.name for p in plugins}, do)
+    return kinds[0]

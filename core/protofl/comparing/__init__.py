@@ -1,1 +1,0 @@
-"""Runs beside each other: their figures, what they are grouped by, and statistics over pairs."""

@@ -1,0 +1,190 @@
+"""Where a host keeps its clients between their jobs: in memory, or in files.
+
+A client that has never trained is kept nowhere: it is its seed, and is built whenever it is
+needed. One that has trained stays live (``memory`` on a CPU), as tensors in host memory
+(``memory`` on an accelerator), or in a safetensors file (``disk``). Results don't depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from protofl.hooks.models.architecture import SplitModel
+from protofl.hooks.models.modules import Spares
+from protofl.hooks.views.packing import pack_client, unpack_client
+from protofl.hooks.views.records import ClientRecord
+from protofl.hooks.views.run import RunInfo
+from protofl.system.files.replacing import ScratchFolder, link_or_copy
+from protofl.system.files.tensors import Packed, read_tensors, write_tensors
+
+Kind = Literal["live", "packed", "disk"]
+Build = Callable[[int, SplitModel | None], ClientRecord]
+"""Makes a client from its seed; its model is the one given, or a fresh one with its own weights."""
+
+Kept = ClientRecord | Packed | Path
+"""A client as it is kept: live, as tensors in host memory, or in a file."""
+
+POOL = 8
+"""Models that wait for their next client, at most: one of an architecture."""
+
+
+def store_kind(asked: str, device: torch.device, *, dry: bool) -> Kind:
+    """What ``--client-store`` means here; memory is the host's, not an accelerator's."""
+    if dry:
+        return "live"
+    if asked == "disk":
+        return "disk"
+    return "live" if device.type == "cpu" else "packed"
+
+
+class ClientStore:
+    """The clients of a host that have trained.
+
+    Args:
+        kind: How they are kept.
+        info: The run.
+        build: Makes a client from its seed.
+        received: Whether a client's last download belongs to it (phases after the server's step).
+        reuse: Whether a client that is read back may take over the model of another. It may not
+            where a method's set-up can see the model: there it must hold the initial weights.
+    """
+
+    def __init__(
+        self, kind: Kind, info: RunInfo, build: Build, *, received: bool, reuse: bool
+    ) -> None:
+        self._kind, self._info, self._build, self._received = kind, info, build, received
+        self._kept: dict[int, Kept] = {}
+        self._before: dict[int, Kept | None] = {}
+        self._models = Spares(POOL if reuse and kind != "live" else 0)
+        self._scratch = ScratchFolder("protofl-clients-")
+
+    def start(self, files: Mapping[int, Path], parked: str | None) -> None:
+        """Forget all clients; those in ``files`` have trained before.
+
+        Args:
+            files: {client: its file}. They are read, never written or removed.
+            parked: A folder for this store's own files; None for the system's temporary one. A
+                host on another machine, which doesn't see it, has a disk of its own.
+        """
+        for client in {*self._kept, *self._before}:
+            self.drop(client)
+        self._kept = {**files}
+        self._scratch = ScratchFolder("protofl-clients-", parked)
+
+    @property
+    def clients(self) -> set[int]:
+        """All that are kept: those that have trained."""
+        return {*self._kept}
+
+    # --- at work --------------------------------------------------------------------------------
+
+    def record(self, client: int) -> ClientRecord:
+        """A client as it is now."""
+        kept = self._kept.get(client)
+        if isinstance(kept, ClientRecord):
+            return kept
+        packed = read_tensors(kept) if isinstance(kept, Path) else kept
+        name = self._info.architecture_of(client).name
+        record = self._build(client, self._models.take(name) if packed else None)
+        self._models.note(name, record.model)
+        if packed:
+            unpack_client(record, packed)
+        return record
+
+    @contextmanager
+    def lent(self, client: int, *, trains: bool, undo: bool = False) -> Iterator[ClientRecord]:
+        """A client for a job. One that trained is kept; what an evaluation did is not.
+
+        After an error a client that is not live is what it was before the job. With ``undo`` it
+        can be put back to that until its next job.
+        """
+        self._forget_before(client)
+        if undo:
+            self._before[client] = self._as_it_is(client)
+        record = self.record(client)
+        yield record
+        if self._kept.get(client) is record:
+            return
+        if trains or (self._kind == "live" and client in self._kept):
+            self._keep(client, record)
+        self._models.give(self._info.architecture_of(client).name, record.model)
+
+    def _keep(self, client: int, record: ClientRecord) -> None:
+        kept: Kept
+        if self._kind == "disk":
+            kept = self._file(client)
+            write_tensors(kept, *self._pack(record))
+        else:
+            kept = self._copied(record) if self._kind == "packed" else record
+            self._forget_file(client)
+        self._kept[client] = kept
+
+    def _copied(self, record: ClientRecord) -> Packed:
+        tensors, header = self._pack(record)
+        return {k: t.detach().to("cpu", copy=True) for k, t in tensors.items()}, header
+
+    def _pack(self, record: ClientRecord) -> Packed:
+        return pack_client(record, received=self._received)
+
+    # --- back to before a job -------------------------------------------------------------------
+
+    def undo(self, client: int) -> None:
+        """Put a client back to what it was before it was lent, which was its last job."""
+        before = self._before.pop(client)
+        self.drop(client)
+        if isinstance(before, Path):
+            before = before.replace(self._file(client))
+        if before is not None:
+            self._kept[client] = before
+
+    def _as_it_is(self, client: int) -> Kept | None:
+        """A client apart from what is done to it; None for its seed."""
+        kept = self._kept.get(client)
+        if isinstance(kept, ClientRecord):
+            return self._copied(kept)
+        if not isinstance(kept, Path):
+            return kept  # replaced when it trains, never changed
+        before = self._file(client, "-before")  # whose file it is may remove it
+        link_or_copy(kept, before)
+        return before
+
+    def _forget_before(self, client: int) -> None:
+        before = self._before.pop(client, None)
+        if isinstance(before, Path):
+            before.unlink(missing_ok=True)
+
+    def _file(self, client: int, mark: str = "") -> Path:
+        return self._scratch.file(f"client-{client:05d}{mark}.safetensors")
+
+    # --- from and to files ----------------------------------------------------------------------
+
+    def save(self, client: int, path: Path) -> None:
+        """Write a client; one that lies in a file already is linked, not written again."""
+        kept = self._kept.get(client)
+        if isinstance(kept, Path):
+            link_or_copy(kept, path)
+        else:
+            packed = kept if isinstance(kept, tuple) else self._pack(self.record(client))
+            write_tensors(path, *packed)
+
+    def load(self, client: int, path: Path) -> None:
+        """From now on a client is what a file holds; the file stays as long as that is so."""
+        self.drop(client)
+        self._kept[client] = path
+
+    def drop(self, client: int) -> None:
+        """Forget a client: it is its seed again."""
+        self._forget_before(client)
+        self._forget_file(client)
+        self._kept.pop(client, None)
+
+    def _forget_file(self, client: int) -> None:
+        """Remove the file in which a client lies, if it is one of this store's."""
+        file = self._kept.get(client)
+        if isinstance(file, Path) and self._scratch.holds(file):
+            file.unlink(missing_ok=True)

@@ -1,0 +1,134 @@
+"""What an engine is given: one phase of one client's local training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from protofl.hooks.models.modules import Whole
+from protofl.hooks.optim.optimisers import PLAIN, make_optimizer
+from protofl.hooks.plugin.loss import Loss
+from protofl.hooks.views.batch import Batch
+from protofl.hooks.views.records import ClientRecord
+from protofl.hooks.views.run import Phase
+from protofl.system.machine.cores import autocast
+from protofl.system.randomness import global_stream
+
+
+def _unprofiled(phase: str) -> None:
+    """What `TrainJob.lap` is where the run is not profiled."""
+
+
+@dataclass
+class TrainJob:
+    """One phase of one client's local training, as an engine sees it.
+
+    Attributes:
+        model: The client's model, in the right mode.
+        groups: Parameters to update, with the learning rate of each group.
+        loss: Named terms of a batch: ``loss(batch, output, step)``.
+        after_batch: To be called with the detached output of every step; None where no method
+            asks for it.
+        optimizer: ``sgd``, ``adam``, or another of `torch.optim`.
+        momentum: Momentum of SGD.
+        clip: Largest norm of each group's gradient; 0 for any.
+        precision: ``fp32`` or ``bf16`` (autocast of the forward pass).
+        device: Where it runs.
+        phase: The phase.
+        batch_size: Samples per mini-batch; the last one of an epoch may hold fewer or some more.
+        drawn: Draws inputs, labels and rows of every mini-batch; see `batches`.
+        lap: To be called at the end of each part of a step, which books the time since the last
+            call: ``data`` (which opens a step), ``forward``, ``loss``, ``backward``, ``update``.
+            It does nothing unless the run is profiled, and never waits for a device.
+        record: The client.
+        notes: Lines for the user; each is shown once in a run.
+        weight_decay: Weight decay; None for the optimiser's own.
+        optimizer_options: The optimiser's further arguments.
+        scheduled: Whether learning rates are others in other rounds.
+    """
+
+    model: Any
+    groups: list[tuple[list[nn.Parameter], float]]
+    loss: Loss
+    after_batch: Any
+    optimizer: str
+    momentum: float
+    clip: float
+    precision: str
+    device: torch.device
+    phase: Phase
+    batch_size: int
+    drawn: Callable[[], Iterator[tuple[Tensor, Tensor, Tensor]]]
+    record: ClientRecord
+    notes: list[str] = field(default_factory=list)
+    lap: Callable[[str], None] = _unprofiled
+    weight_decay: float | None = None
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
+    scheduled: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether the optimiser is SGD or Adam as they are, which engines compute themselves."""
+        return self.optimizer in PLAIN and not self.optimizer_options
+
+    def torch_optimizer(self, **options: Any) -> Optimizer:  # noqa: ANN401 - an optimiser's
+        """The optimiser as torch has it, fresh, over the groups; with further options of it."""
+        return make_optimizer(
+            self.optimizer,
+            self.groups,
+            self.momentum,
+            self.weight_decay,
+            {**self.optimizer_options, **options},
+        )
+
+    @property
+    def architecture(self) -> str:
+        """The name of the client's architecture."""
+        return self.record.architecture.name
+
+    def whole(self) -> Whole:
+        """The client's model and the modules that methods gave it, as one module; no copies."""
+        modules = self.record.modules
+        slots = {m: {n: modules[m][n].module for n in sorted(modules[m])} for m in sorted(modules)}
+        return Whole(self.record.model, slots)
+
+    def loss_on(self, whole: Whole) -> Loss:
+        """The loss of a whole that stands for the client's own (stacked or copied weights)."""
+        return self.loss.on(whole.model, whole.modules_of())
+
+    def snapshot(self) -> Callable[[], None]:
+        """Remember what ``after_batch`` collects in; a call puts it back as it is now."""
+        record = self.record
+        if self.after_batch is None:
+            return lambda: None
+        kept = deepcopy((record.scratch, record.state))
+
+        def restore() -> None:
+            record.scratch, record.state = kept
+
+        return restore
+
+    def stream(self) -> AbstractContextManager[None]:
+        """Torch's global generators as this client's training finds them (dropout)."""
+        record = self.record
+        return global_stream(record.seed, "train", record.round, record.id, self.phase.name)
+
+    @property
+    def steps(self) -> int:
+        """Mini-batches of all epochs."""
+        return self.record.steps
+
+    def batches(self) -> Iterator[Batch]:
+        """The mini-batches of all epochs, in the order that seed, round and client give."""
+        return (Batch(x, y, index, self.phase.name) for x, y, index in self.drawn())
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context of the forward pass."""
+        return autocast(self.precision, self.device)

@@ -1,0 +1,222 @@
+"""The kinds of plugins: entry-point groups, hooks, and checks of a plugin's class."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from protofl.errors import UsageError, place_of, unknown
+from protofl.hooks.hookspecs import execution, method, resources, rounds
+from protofl.hooks.hookspecs.version import HOOKSPEC_VERSION, WHAT_CHANGED, parse_version, serves
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of plugin.
+
+    Attributes:
+        group: The entry-point group.
+        spec: The class that specifies its hooks.
+    """
+
+    group: str
+    spec: type
+
+
+KINDS = {
+    "method": Kind("protofl.methods", method.MethodSpec),
+    "recipe": Kind("protofl.recipes", resources.RecipeSpec),
+    "study": Kind("protofl.studies", resources.StudySpec),
+    "model-group": Kind("protofl.model_groups", resources.ModelGroupSpec),
+    "partitioner": Kind("protofl.partitioners", resources.PartitionerSpec),
+    "dataset": Kind("protofl.datasets", resources.DatasetSpec),
+    "generator": Kind("protofl.generators", resources.GeneratorSpec),
+    "wrapper": Kind("protofl.wrappers", method.WrapperSpec),
+    "metric": Kind("protofl.metrics", rounds.MetricSpec),
+    "selection": Kind("protofl.selections", rounds.SelectionSpec),
+    "world": Kind("protofl.worlds", rounds.WorldSpec),
+    "tracker": Kind("protofl.trackers", rounds.TrackerSpec),
+    "engine": Kind("protofl.engines", execution.EngineSpec),
+    "backend": Kind("protofl.backends", execution.BackendSpec),
+}
+
+LOADERS = "protofl.loaders"
+"""The entry-point group of what loads the plugins of a kind that are files, not classes: recipes
+and studies."""
+
+COMPOSED = ("method", "wrapper")
+"""Kinds whose plugins are composed; of each of the others a run has at most one plugin."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """An installed plugin, known without importing it."""
+
+    kind: str
+    name: str
+    version: str
+    distribution: str
+    target: str
+    loaded: type | None = field(default=None, compare=False)
+
+    @property
+    def label(self) -> str:
+        """``KIND/NAME``."""
+        return f"{self.kind}/{self.name}"
+
+
+@lru_cache
+def spec_hooks(kind: str) -> Mapping[str, list[str]]:
+    """The hooks of a kind and their arguments."""
+    found = {
+        name: [a for a in inspect.signature(function).parameters if a != "self"]
+        for name, function in vars(KINDS[kind].spec).items()
+        if hasattr(function, "protofl_spec")
+    }
+    return MappingProxyType(found)
+
+
+def hooks_of(kind: str, plugin: type) -> list[str]:
+    """The hooks that a plugin implements, in the specification's order."""
+    return [h for h in spec_hooks(kind) if hasattr(getattr(plugin, h, None), "protofl_impl")]
+
+
+def check_declared(label: str, plugin: type) -> None:
+    """Hold a plugin's class against what can be said of it without its hooks.
+
+    Args:
+        label: KIND/NAME.
+        plugin: The class.
+
+    Raises:
+        UsageError: ``terms``, ``uploads`` or ``downloads`` is no mapping of names to words, or the
+            class can't be made without arguments.
+    """
+    for attribute in ("terms", "uploads", "downloads"):
+        found = getattr(plugin, attribute, None)
+        if not (found is None or isinstance(found, Mapping)):
+            names = [found] if isinstance(found, str) else [*map(str, found)]
+            words = ", ".join(f"{name!r}: 'what it is'" for name in names[:3])
+            raise UsageError(
+                f"{label}: {attribute} is a {type(found).__name__}: {found!r}",
+                "it is a mapping of names to words for the reader",
+                f"write {attribute} = {{{words}}}",
+            )
+    for name, parameter in inspect.signature(plugin).parameters.items():
+        if parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            raise UsageError(
+                f"{label}: its __init__ takes {name!r}, and nobody gives it",
+                "a plugin is made without arguments, in each process anew",
+                f"make {name!r} an option, a field of a nested Config(pf.Config): config.{name}",
+            )
+
+
+NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+def check_version(plugin: Plugin, loaded: Any) -> None:  # noqa: ANN401 - it may be anything
+    """Whether the hooks of this protofl do for a plugin.
+
+    Raises:
+        UsageError: It requires others, or says so in a form that nobody reads.
+    """
+    required = getattr(loaded, "requires_hookspec", None)
+    if required is None:
+        return
+    owner = f"{plugin.distribution} {plugin.version}"
+    wanted, have = parse_version(required), parse_version(HOOKSPEC_VERSION) or (0, 0)
+    if wanted is None:
+        raise UsageError(
+            f"{plugin.label} of {owner}: requires_hookspec is {required!r}",
+            "a version of the hooks is MAJOR.MINOR in quotes",
+            f'write requires_hookspec = "{HOOKSPEC_VERSION}"',
+        )
+    if serves(wanted, have):
+        return
+    do = [f"update protofl (pip install -U protofl), or install an older {plugin.distribution}"]
+    if wanted < have:
+        do = [f"update {plugin.distribution}: it was written for an older protofl"]
+        for major in range(wanted[0] + 1, have[0] + 1):
+            do += WHAT_CHANGED.get(major, ())
+    raise UsageError(
+        f"{plugin.label} of {owner} needs version {required} of the hooks",
+        f"protofl {importlib.metadata.version('protofl')} has version {HOOKSPEC_VERSION}",
+        "\n".join(do),
+    )
+
+
+def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it may be anything
+    """Hold a plugin's class against its kind's specification.
+
+    Raises:
+        UsageError: It is no class, a hook lacks ``@hookimpl`` or takes an unknown argument, a
+            method marked as hook is none, or its name or ``Config`` breaks the rules.
+    """
+    from protofl.system.options.declared import (
+        Config,  # pydantic is slow to import, and names need none
+    )
+
+    label = f"{kind}/{name}"
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{label}: a plugin's name is lower-case letters, digits, '-' and '_', not {name!r}"
+        )
+    if not isinstance(plugin, type):
+        raise UsageError(
+            f"{label}: the entry point names {plugin!r}", do="it must name a class with hooks"
+        )
+    config = getattr(plugin, "Config", Config)
+    if not (isinstance(config, type) and issubclass(config, Config)):
+        raise UsageError(f"{label}: its Config is no protofl.Config", do="derive it: pf.Config")
+    check_declared(label, plugin)
+    specs = spec_hooks(kind)
+    for hook in specs:
+        if hasattr(plugin, hook) and not inspect.isroutine(getattr(plugin, hook)):
+            raise UsageError(
+                f"{label}: {hook} is no function and would be ignored",
+                do=f"write @pf.hookimpl and def {hook}, or choose another name",
+            )
+    for attribute, function in inspect.getmembers(plugin, inspect.isroutine):
+        _check_hook(kind, label, attribute, function)
+
+
+def _check_hook(kind: str, label: str, attribute: str, function: Any) -> None:  # noqa: ANN401
+    specs, marks = spec_hooks(kind), getattr(function, "protofl_impl", None)
+    place = place_of(function)
+    if marks is None:
+        if attribute in specs:
+            raise UsageError(
+                f"{label}: {attribute} lacks @hookimpl and would be ignored",
+                f"it is defined at {place}",
+                f"write @pf.hookimpl above def {attribute}",
+            )
+        return
+    if attribute not in specs:
+        raise unknown(f"hook of {label}:", attribute, specs, f"rename it at {place}")
+    if attribute not in spec_hooks("method") and (marks["wrapper"] or marks["hookwrapper"]):
+        raise UsageError(
+            f"{label}: {attribute} is marked as a wrapper, and there is nothing that it wraps",
+            f"it is defined at {place}",
+            "write @pf.hookimpl without wrapper=True",
+        )
+    label, known = f"{label}.{attribute}", specs[attribute]
+    for argument, parameter in inspect.signature(function).parameters.items():
+        if argument == "self":
+            continue
+        if argument not in known:
+            raise unknown(f"argument of {label}:", argument, known, f"rename it at {place}")
+        if parameter.default is not parameter.empty:
+            raise UsageError(
+                f"{label}: {argument} has a default and would never be given",
+                f"it is defined at {place}",
+                f"leave the default out: {argument}",
+            )

@@ -1,0 +1,204 @@
+"""Discovery: plugins by entry points, one group per kind; a run loads only what it uses."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Iterable, Mapping
+from functools import cache, cached_property
+from importlib.metadata import EntryPoint
+from typing import Any
+
+from protofl.errors import Blocked, Clash, ProtoflError, UsageError, last_place, unknown
+from protofl.hooks.discovery.kinds import (
+    KINDS,
+    LOADERS,
+    Plugin,
+    check_class,
+    check_version,
+    hooks_of,
+)
+from protofl.system.sources.loading import fingerprint, load
+
+ARRAYS_PLACE = "protofl.hooks.discovery.arrays_plugin:Arrays"
+"""The class of data that a program gives as arrays."""
+
+MOVED = {"protofl.program.arrays:Arrays": ARRAYS_PLACE}
+"""{class as ``config.json`` of protofl 0.1.0 names it: its place now}."""
+
+
+class Registry:
+    """The plugins that are installed on this machine.
+
+    Args:
+        block: Plugins to leave out: ``NAME``, ``KIND/NAME``, either with ``@DISTRIBUTION``.
+            Those of the environment variable ``PROTOFL_BLOCK`` (comma-separated) are added.
+        extra: Classes given in the program rather than installed, {(kind, name): class}.
+        classes: Places of further ones, {KIND/NAME: FILE.py:CLASS or MODULE:CLASS}.
+    """
+
+    def __init__(
+        self,
+        block: Iterable[str] = (),
+        extra: Mapping[tuple[str, str], type] | None = None,
+        classes: Mapping[str, str] | None = None,
+    ) -> None:
+        environment = os.environ.get("PROTOFL_BLOCK", "").split(",")
+        self.block = [b.strip() for b in [*block, *environment] if b.strip()]
+        self.extra = dict(extra or {})
+        self._places = {label: MOVED.get(at, at) for label, at in (classes or {}).items()}
+        self._found: dict[str, list[Plugin]] = {}
+        self._origin = cache(_origin)  # a distribution's files are read once
+        self._check_blocked(block)
+
+    @classmethod
+    def of(
+        cls, options: Mapping[str, Any], extra: Mapping[tuple[str, str], type] | None = None
+    ) -> Registry:
+        """Return the plugins that a run can use.
+
+        Args:
+            options: The options of the run.
+            extra: Classes given in the program, as above.
+        """
+        return cls(options.get("block") or (), extra, options.get("classes"))
+
+    def plugins(self, kind: str | None = None) -> list[Plugin]:
+        """All plugins of a kind, or of all kinds, by kind and name; clashes appear twice."""
+        kinds = [kind] if kind else list(KINDS)
+        return [plugin for k in kinds for plugin in self._of_kind(k)]
+
+    def find(self, kind: str, name: str) -> Plugin:
+        """The plugin of that name.
+
+        Raises:
+            UsageError: There is none, or two distributions have one of that name.
+        """
+        plugins = [p for p in self._of_kind(kind) if p.name == name]
+        if not plugins:
+            blocked = any(p.name == name for p in self._of_kind(kind, blocked=True))
+            if blocked:
+                raise Blocked(
+                    f"{kind} {name!r} is blocked",
+                    do="take it out of --block and of the environment variable PROTOFL_BLOCK",
+                )
+            names = {p.name for p in self._of_kind(kind) + self._rivals(kind)}
+            raise unknown(kind, name, names, f"see: protofl list-plugins --kind {kind}")
+        if len(plugins) > 1:
+            owners = [p.distribution for p in plugins]
+            raise Clash(
+                f"{kind} {name!r} is provided by two distributions: {' and '.join(owners)}",
+                "; ".join(f"{p.distribution} {p.version} has {p.target}" for p in plugins),
+                do=f"block one: --block {name}@{owners[-1]}, or PROTOFL_BLOCK={name}@{owners[-1]}",
+            )
+        for rival in [p for p in self._rivals(kind) if p.name == name]:
+            one, two = sorted((plugins[0], rival), key=lambda p: p.kind)
+            raise Clash(
+                f"{name!r} is a {one.kind} of {one.distribution} and a {two.kind} of "
+                f"{two.distribution}",
+                do=f"block one: --block {two.label}@{two.distribution}, or "
+                f"PROTOFL_BLOCK={two.label}@{two.distribution}",
+            )
+        return plugins[0]
+
+    def _rivals(self, kind: str) -> list[Plugin]:
+        """Plugins of the kind with which names are shared: ``protofl run`` takes either."""
+        other = {"method": "recipe", "recipe": "method"}.get(kind)
+        return self._of_kind(other) if other else []
+
+    def load(self, kind: str, name: str) -> type:
+        """The plugin's class, checked against its kind's hook specification.
+
+        Raises:
+            UsageError: It does not exist, can't be imported, or breaks the hooks' rules.
+        """
+        plugin = self.find(kind, name)
+        loaded = self._imported(plugin) if plugin.loaded is None else plugin.loaded
+        check_version(plugin, loaded)
+        try:
+            check_class(kind, name, loaded)
+        except UsageError as error:
+            if plugin.loaded is None:
+                error.what += f" ({plugin.distribution} {plugin.version})"
+            raise
+        return loaded
+
+    def status(self, plugin: Plugin) -> tuple[str, list[str]]:
+        """``ok`` or what is wrong in one line, and the hooks that the plugin implements."""
+        try:
+            found = self.load(plugin.kind, plugin.name)
+        except ProtoflError as error:
+            word = "clash" if isinstance(error, Clash) else "broken"
+            return f"{word}: {error.what}", []
+        return "ok", hooks_of(plugin.kind, found)
+
+    def _of_kind(self, kind: str, blocked: bool = False) -> list[Plugin]:
+        if kind not in self._found:
+            self._found[kind] = self._scan(kind)
+        return [p for p in self._found[kind] if blocked or not self._is_blocked(p)]
+
+    def _scan(self, kind: str) -> list[Plugin]:
+        if kind not in KINDS:
+            raise unknown("kind", kind, KINDS)
+        found = {
+            Plugin(kind, entry.name, *self._origin(entry.dist), entry.value)
+            for entry in self._installed.select(group=KINDS[kind].group)
+        }
+        given = {name: c for (k, name), c in self.extra.items() if k == kind}
+        for label, place in self._places.items():
+            k, _, name = label.partition("/")
+            if k == kind and name not in given:
+                given[name] = load(place, label)
+        found |= {
+            Plugin(kind, n, fingerprint(c), "this program", f"{c.__module__}:{c.__qualname__}", c)
+            for n, c in given.items()
+        }
+        return sorted(found, key=lambda p: (p.name, p.distribution))
+
+    @cached_property
+    def _installed(self) -> Any:  # noqa: ANN401 - Python 3.10 has a class of its own for them
+        """All entry points; every distribution's file is read once for all kinds."""
+        return importlib.metadata.entry_points()
+
+    def _imported(self, plugin: Plugin) -> Any:  # noqa: ANN401 - it may be anything
+        """Import what a plugin's entry point names.
+
+        Raises:
+            UsageError: It can't be imported.
+        """
+        try:
+            for loader in self._installed.select(group=LOADERS, name=plugin.kind):
+                return loader.load()(plugin)
+            return EntryPoint(name="", value=plugin.target, group="").load()
+        except (Exception, SystemExit) as error:
+            raise UsageError(
+                f"{plugin.label} of {plugin.distribution} {plugin.version} is broken: "
+                f"{type(error).__name__}: {error}",
+                f"raised at {last_place(error)}, while {plugin.target} was imported",
+                f"mend or remove {plugin.distribution}, or run without {plugin.name!r}; "
+                "--debug shows where it fails",
+            ) from error
+
+    def _check_blocked(self, block: Iterable[str]) -> None:
+        """Whether ``--block`` names plugins; PROTOFL_BLOCK may name some of other machines."""
+        names = {n for k in KINDS if block for p in self._of_kind(k, True) for n in _names(p)}
+        for wanted in map(str.strip, block):
+            if wanted and wanted not in names:
+                raise unknown("plugin in --block", wanted, names, "see: protofl list-plugins")
+
+    def _is_blocked(self, plugin: Plugin) -> bool:
+        return not _names(plugin).isdisjoint(self.block)
+
+
+def _names(plugin: Plugin) -> set[str]:
+    """The names by which a plugin can be left out."""
+    names = (plugin.name, plugin.label)
+    return {pattern for n in names for pattern in (n, f"{n}@{plugin.distribution}")}
+
+
+def _origin(distribution: importlib.metadata.Distribution | None) -> tuple[str, str]:
+    """Version and name of a distribution."""
+    if distribution is None:
+        return "?", "?"
+    about = distribution.metadata
+    return about["Version"], about["Name"]

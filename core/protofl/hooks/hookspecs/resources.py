@@ -1,0 +1,156 @@
+"""Hooks of the kinds beside methods: what they are given and what they return.
+
+Those of engines and backends are in `protofl.hooks.hookspecs.execution`, those of selections,
+worlds, metrics and trackers in `protofl.hooks.hookspecs.rounds`.
+
+Every plugin is a class with a docstring (its first line is shown in ``list-plugins``), an
+optional nested ``Config`` and no state on ``self``. A plugin that takes an argument behind its
+name (``npz:PATH``, ``torchvision:resnet18,vgg11``) names the Config field that receives it in
+``argument``.
+
+Every plugin, methods and wrappers too, may declare ``requires_hookspec`` (the oldest version of
+these hooks that it runs with, see `protofl.HOOKSPEC_VERSION`), and ``check_options`` and
+``check_argument``, the options and the argument under which ``protofl check`` runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protofl.hooks.hookspecs.markers import hookspec
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from protofl.data.dataset import Dataset
+    from protofl.data.generators import Generator, Outline
+    from protofl.hooks.models.architecture import Architecture
+    from protofl.system.options.declared import Config
+
+
+class RecipeSpec:
+    """A recipe has no hooks: it is a file of options, see docs/recipes.md."""
+
+
+class StudySpec:
+    """Studies have no hooks: they are TOML files (docs/how-to/write-a-study.md)."""
+
+
+class ModelGroupSpec:
+    """A model group.
+
+    Attributes that a group may declare beside its hooks: ``kinds`` (the samples that its models
+    take: ``image``, ``series``, ``tokens``, ``table``; images alone), ``feature_dim`` (default K,
+    512), ``server_architecture`` (``resnet56``) and ``auxiliary_architecture`` (the small model
+    that clients share beside their own in FML and FedKD; its first architecture); for images
+    ``min_side`` (smaller ones are brought to it, the same for all its clients; 32) and ``channels``
+    (a fixed number of input channels, or None for the data's own).
+    """
+
+    @hookspec(firstresult=True)
+    def architectures(self, config: Config) -> list[Architecture]:
+        """Return the architectures in order: client i gets number i mod X."""
+
+    @hookspec(firstresult=True)
+    def server_architectures(self, config: Config) -> list[Architecture]:
+        """Return further architectures that only a server builds, by name (optional)."""
+
+
+class PartitionerSpec:
+    """A partitioner splits the samples of a data set over clients.
+
+    Attributes that a partitioner may declare beside its hook: ``leaves_out`` (which samples nobody
+    gets, in words; without it every sample goes to a client) and ``deterministic`` (True where
+    every seed gives the same split).
+    """
+
+    @hookspec(firstresult=True)
+    def partition(
+        self,
+        labels: np.ndarray,
+        num_classes: int,
+        num_clients: int,
+        min_samples: int,
+        generator: np.random.Generator,
+        config: Config,
+        notes: list[str],
+    ) -> list[np.ndarray]:
+        """Return one int64 array of row numbers per client, no row twice.
+
+        Args:
+            labels: Labels [N] in 0…C-1.
+            num_classes: C.
+            num_clients: M.
+            min_samples: Samples that every client should get at least.
+            generator: The only source of randomness.
+            config: The partitioner's options.
+            notes: Append a line here to tell the user of something unusual that was done.
+
+        Raises:
+            UsageError: The options can't be met by these data.
+        """
+
+
+class DatasetSpec:
+    """A data set. What ``decode`` returns is cached as memory-mapped tensors by the runtime."""
+
+    @hookspec(firstresult=True)
+    def cache_key(self, config: Config, data_dir: Path) -> str:
+        """Return a file name ([a-z0-9-]) that names the decoded data; changed data, new name."""
+
+    @hookspec(firstresult=True)
+    def decode(self, config: Config, data_dir: Path) -> Dataset:
+        """Download where needed, decode and return the data; called when the cache has none.
+
+        Raises:
+            UsageError: The data can't be found, read or trusted.
+        """
+
+
+class GeneratorSpec:
+    """An image generator on the server (FedKTL).
+
+    A method that needs one says ``needs_generator = True`` and reaches it through
+    ``server.sample_latents`` and ``server.generate``.
+    """
+
+    @hookspec(firstresult=True)
+    def outline(self, config: Config, data_dir: Path) -> Outline:
+        """Return the generator's sizes without loading it, and check what is cheap to check.
+
+        The dry step calls it in place of ``open_generator``. Without this hook the usual sizes
+        are assumed there.
+
+        Raises:
+            UsageError: The generator can't be loaded: a file is missing, a consent is not given.
+        """
+
+    @hookspec(firstresult=True)
+    def open_generator(self, config: Config, device: torch.device, data_dir: Path) -> Generator:
+        """Load the generator, frozen, and return it; called once in a process, on the server.
+
+        Raises:
+            UsageError: It can't be loaded.
+        """
+
+    @hookspec(firstresult=True)
+    def train_generator(
+        self, config: Config, images: Dataset, report: Callable[[str], None], out: Path
+    ) -> dict[str, str]:
+        """Train a generator on the training part of a data set and write it to ``out`` (optional).
+
+        Args:
+            config: The plugin's options.
+            images: The data; the first ``num_train`` rows are the training part.
+            report: Takes a line about the progress.
+            out: The file to write.
+
+        Returns:
+            What was done, as names and values to print.
+
+        Raises:
+            UsageError: These data can't be learned from.
+        """

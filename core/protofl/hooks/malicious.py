@@ -1,0 +1,91 @@
+"""Malicious clients of a run (``--malicious``): who they are, and what a run with them needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Protocol
+
+from torch import Tensor
+
+from protofl.errors import RunFailure, UsageError
+from protofl.system.randomness import numpy_stream
+
+
+@lru_cache
+def malicious_clients(seed: int, clients: int, share: float) -> frozenset[int]:
+    """Who is malicious: drawn by the seed, whatever else a run is.
+
+    Args:
+        seed: The trial's seed.
+        clients: Clients M.
+        share: The share that is malicious, of which there is one at least; 0 for none.
+    """
+    if not share:
+        return frozenset()
+    drawn = numpy_stream(seed, "malicious").choice(clients, _count(clients, share), replace=False)
+    return frozenset(drawn.tolist())
+
+
+def _count(clients: int, share: float) -> int:
+    return max(1, round(share * clients))
+
+
+class Wrapper(Protocol):
+    """A wrapper of a run."""
+
+    name: str
+    plugin: type
+
+
+def check_attacks(share: float, clients: int, wrappers: Sequence[Wrapper]) -> None:
+    """Whether malicious clients have an attack, an attack has clients, and some stay honest.
+
+    Args:
+        share: The share that is malicious.
+        clients: Clients M.
+        wrappers: The wrappers of the run, of which some are attacks (``attack = True``).
+
+    Raises:
+        UsageError: One is lacking.
+    """
+    attacks = [wrapper.name for wrapper in wrappers if getattr(wrapper.plugin, "attack", False)]
+    if attacks and not share:
+        raise UsageError(
+            f"--with {attacks[0]} is an attack, and no client is malicious",
+            do=f"say how many are: --malicious 0.2, or leave --with {attacks[0]} out",
+        )
+    if share and not attacks:
+        raise UsageError(
+            f"--malicious {share:g} is given, and no attack",
+            do="say what they do: --with sign-flip, or another attack of "
+            "protofl list-plugins --kind wrapper",
+        )
+    if share and _count(clients, share) >= clients:
+        raise UsageError(
+            f"--malicious {share:g} of {clients} clients leaves nobody honest",
+            do="take a smaller share, or more clients",
+        )
+
+
+def checked_labels(found: Tensor, given: Tensor, num_classes: int) -> Tensor:
+    """Training labels [n] that a wrapper has made of others.
+
+    Raises:
+        RunFailure: They are no such labels.
+    """
+    if found is given:
+        return given
+    came = repr(found)
+    if isinstance(found, Tensor) and (found.shape, found.dtype) == (given.shape, given.dtype):
+        low, high = (int(found.min()), int(found.max())) if len(found) else (0, 0)
+        if 0 <= low <= high < num_classes:
+            return found
+        came = f"labels from {low} to {high}"
+    elif isinstance(found, Tensor):
+        came = f"{found.dtype} {list(found.shape)}"
+    raise RunFailure(
+        f"a wrapper's train_labels returned {came}",
+        f"labels are {given.dtype} {list(given.shape)} from 0 to {num_classes - 1}",
+        "return as many labels as it was given, each a class",
+    )

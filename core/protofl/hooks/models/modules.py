@@ -1,0 +1,156 @@
+"""Modules beside a client's model: what trains, all as one module, models that are used again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from protofl.errors import MissingModule
+from protofl.hooks.models.architecture import SplitModel
+
+
+@dataclass
+class ModuleSlot:
+    """A method's module on a client."""
+
+    module: nn.Module
+    train: bool
+    lr: float | None
+    temporary: bool = False
+    with_model: bool = False
+
+
+def parameter_groups(
+    model: SplitModel,
+    slots: Mapping[str, ModuleSlot],
+    lr: float,
+    factor: float,
+    trains: Sequence[str] = (),
+) -> list[tuple[list[nn.Parameter], float]]:
+    """What local training updates, with the learning rate of each group.
+
+    Args:
+        model: The client's model.
+        slots: {``METHOD/NAME``: a module beside it}.
+        lr: The run's learning rate.
+        factor: Of all learning rates, also of those of modules.
+        trains: ``extractor``, ``head`` and names of modules; empty for all.
+
+    Raises:
+        MissingModule: The client has no such part.
+    """
+    parts = {"extractor": model.extractor, "head": model.head}
+    names = {name: name.partition("/")[2] for name in slots}
+    if missing := [name for name in trains if name not in (*parts, *names.values())]:
+        raise MissingModule(missing[0], "a phase's client", [*parts, *names.values()])
+    chosen = [part for name, part in parts.items() if name in trains] if trains else [model]
+    weights = [p for part in chosen for p in part.parameters() if p.requires_grad]
+    groups = [(weights, lr * factor)]
+    for name, slot in slots.items():
+        if not slot.train or (trains and names[name] not in trains):
+            continue
+        if slot.with_model:
+            weights.extend(slot.module.parameters())
+        else:
+            own = lr if slot.lr is None else slot.lr
+            groups.append((list(slot.module.parameters()), own * factor))
+    return groups
+
+
+class Whole(nn.Module):
+    """A client's model and the modules that methods gave it, as one module.
+
+    Calling it calls the function that it is given, so that `torch.func.functional_call` replaces
+    the parameters of all of them while that function runs.
+
+    Args:
+        model: The client's model.
+        slots: {method: {name: module}}.
+    """
+
+    def __init__(self, model: SplitModel, slots: Mapping[str, Mapping[str, nn.Module]]) -> None:
+        super().__init__()
+        self.model = model
+        self.slots = nn.ModuleDict(
+            {
+                f"{method}/{name}".replace(".", "-"): module
+                for method, own in slots.items()
+                for name, module in own.items()
+            }
+        )
+        self._names = {m: list(own) for m, own in slots.items()}
+
+    def forward(self, function: Callable[..., Any], *given: Any) -> Any:  # noqa: ANN401
+        """What the function returns."""
+        return function(*given)
+
+    def modules_of(self) -> dict[str, dict[str, nn.Module]]:
+        """The methods' modules, {method: {name: module}}; of a copy the copies."""
+        slots = iter(self.slots.values())
+        return {m: {n: next(slots) for n in names} for m, names in self._names.items()}
+
+    @property
+    def modes(self) -> tuple[bool, ...]:
+        """Which modules are in train mode."""
+        return tuple(m.training for m in self.modules() if m is not self and m is not self.slots)
+
+
+class Spares:
+    """Models that nobody uses at the moment, one of an architecture at most.
+
+    Args:
+        most: Models to keep; those that came first go first.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._free: OrderedDict[str, SplitModel] = OrderedDict()
+        self._built: dict[str, list[object]] = {}
+
+    def note(self, name: str, model: SplitModel) -> None:
+        """Remember what a model of an architecture is made of, before others work on it."""
+        if self._most and name not in self._built:
+            self._built[name] = _structure(model)
+
+    def take(self, name: str) -> SplitModel | None:
+        """A model whose weights are somebody's, or None."""
+        return self._free.pop(name, None)
+
+    def give(self, name: str, model: SplitModel) -> None:
+        """Take back a model, unless what it is made of has changed."""
+        if not self._most or name in self._free or self._built[name] != _structure(model):
+            return
+        self._free[name] = model
+        if len(self._free) > self._most:
+            self._free.popitem(last=False)
+
+
+def _structure(model: SplitModel) -> list[object]:
+    """All of a model that is not the values of its weights and that could be changed."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    parts: list[object] = [
+        (name, type(module), *(len(getattr(module, h)) for h in hooks))
+        for name, module in model.named_modules()
+    ]
+    named = (*model.named_parameters(), *model.named_buffers())
+    parts += [(n, t.shape, t.stride(), t.dtype, t.requires_grad, t.device) for n, t in named]
+    return parts
+
+
+@contextmanager
+def restored(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Restore parameters and buffers after the block, where it fails too."""
+    tensors = [t for module in modules for t in (*module.parameters(), *module.buffers())]
+    before = [tensor.detach().clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, old in zip(tensors, before, strict=True):
+                tensor.copy_(old)

@@ -1,0 +1,287 @@
+"""Composition: which plugin provides which hook of a run, and the calls that follow from it.
+
+The hooks of a round run through pluggy, wrappers around them. Each sees the client or server of a
+call bound to its own method: its own options, state, modules and generators. ``local_loss`` runs
+for every batch, so it is frozen to plain callables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from functools import partial
+from typing import Any
+
+import pluggy
+
+from protofl.errors import RunFailure, UsageError, unknown
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.gate.returned import expect_returned
+from protofl.hooks.hookspecs.method import LIFECYCLE_HOOKS, MERGED_HOOKS, ROUND_HOOKS, MethodSpec
+from protofl.hooks.plugin.baseline import Baseline
+from protofl.hooks.plugin.loss import Loss
+from protofl.hooks.plugin.members import Member, Term, bound_to, chosen_terms
+from protofl.hooks.plugin.watch import Watch
+from protofl.hooks.transit.encoding import Codec, coding_of
+from protofl.hooks.transit.merging import Around, Together
+from protofl.hooks.views.batch import Given
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.run import Phase, RunInfo
+from protofl.system.options.declared import Config
+
+BASELINE = "baseline"
+
+
+class Composition:
+    """The plugins of a run and who provides what.
+
+    Args:
+        registry: Where plugins are found.
+        method: The main method.
+        options: {plugin name: its options}; the main method's under its own name.
+        use: {hook: method} that replaces the main method's provider.
+        add: Loss terms ``METHOD.TERM`` to add, and providers ``HOOK=METHOD`` beside the others.
+        drop: Loss terms (``TERM`` or ``METHOD.TERM``) to leave out of the sum.
+        wrappers: Wrapper plugins, in the order in which they change a payload.
+
+    Raises:
+        UsageError: A name is unknown, a term is dropped that is not there or added that is, or
+            options are given for a plugin that takes no part.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        method: str,
+        *,
+        options: Mapping[str, Mapping[str, Any]] | None = None,
+        use: Mapping[str, str] | None = None,
+        add: list[str] | None = None,
+        drop: list[str] | None = None,
+        wrappers: list[str] | None = None,
+    ) -> None:
+        options = dict(options or {})
+        self.main = method
+        self.members: dict[str, Member] = {}
+        self._registry, self._options = registry, options
+        self._join("method", method)
+        self.providers = dict.fromkeys(ROUND_HOOKS, method)
+        for hook, donor in (use or {}).items():
+            if hook not in ROUND_HOOKS:
+                raise unknown("hook", hook, ROUND_HOOKS, "--use takes HOOK=METHOD")
+            self._join("method", donor)
+            self.providers[hook] = donor
+        self.beside: dict[str, list[str]] = {}
+        for text in add or []:
+            if "=" in text:
+                self._add_provider(*text.split("=", 1))
+        self.terms = chosen_terms(
+            method,
+            self.providers["local_loss"],
+            partial(self._join, "method"),
+            [text for text in add or [] if "=" not in text],
+            drop or [],
+        )
+        for name in wrappers or []:
+            self._join("wrapper", name)
+        unused = [name for name in options if name not in self.members]
+        if unused:
+            raise unknown(
+                "plugin in --set",
+                unused[0],
+                self.members,
+                "--set [NAME.]KEY=VALUE needs a NAME "
+                "that takes part: the method, a donor, a wrapper, or a kind",
+            )
+        self.upload, self.download = (self._codec(name) for name in ("upload", "download"))
+        self._callers = {hook: self._caller(hook) for hook in ROUND_HOOKS}
+        self._writers = {hook: self._writers_of(hook) for hook in LIFECYCLE_HOOKS}
+        self._watch = Watch()
+
+    # --- putting it together ------------------------------------------------------------------
+
+    def _join(self, kind: str, name: str) -> Member:
+        if name not in self.members:
+            options = dict(self._options.get(name, {}))
+            self.members[name] = Member(self._registry, kind, name, options)
+        elif self.members[name].kind != kind:
+            raise UsageError(f"{name!r} can't be both a method and a wrapper of one run")
+        return self.members[name]
+
+    def _add_provider(self, hook: str, method: str) -> None:
+        """``--add HOOK=METHOD``."""
+        if hook not in MERGED_HOOKS:
+            do = f"others have one provider: --use {hook}={method}" if hook in ROUND_HOOKS else ""
+            raise unknown("hook that can be added to:", hook, MERGED_HOOKS, do)
+        self._join("method", method)
+        if method in self.makers(hook):
+            raise UsageError(f"--add {hook}={method}: {method} provides it already")
+        self.beside.setdefault(hook, []).append(method)
+
+    def _sides(self, method: str) -> set[str]:
+        """Where a method provides something: ``client``, ``server``."""
+        if method == self.main:
+            return {"client", "server"}
+        sides = {side for hook, side in ROUND_HOOKS.items() if method in self.makers(hook)}
+        return sides | {"client" for term in self.terms if term.method == method}
+
+    def _writers_of(self, hook: str) -> list[Member]:
+        """The methods whose lifecycle hook is called: those that provide something on its side."""
+        side = LIFECYCLE_HOOKS[hook]
+        return [m for m in self.methods if hook in m.hooks and side in self._sides(m.name)]
+
+    def _caller(self, hook: str) -> pluggy.HookCaller:
+        """A round's hook: who provides it, and the wrappers around it, the first innermost."""
+        manager = pluggy.PluginManager("protofl")
+        manager.add_hookspecs(MethodSpec)
+        provider = self.provider(hook)
+        one = Baseline() if provider == BASELINE else self.members[provider].instance
+        makers = [self.members[name] for name in self.makers(hook)]
+        together = Together({m.name: m.call for m in makers if hook in m.hooks})
+        manager.register(together if hook in self.beside else one)
+        for member in self.wrappers:
+            if hook in member.hooks:
+                manager.register(Around(member.call))
+        caller: pluggy.HookCaller = getattr(manager.hook, hook)
+        return caller
+
+    def _codec(self, direction: str) -> Codec:
+        """What wrappers do to payloads of a direction between sender and receiver."""
+        calls = [(m, partial(self._called, m)) for m in self.wrappers]
+        return Codec(direction, (coding_of(direction, m.name, m.plugin, call) for m, call in calls))
+
+    def watched(self, watch: Watch) -> Composition:
+        """The same composition, whose hooks are called by a watch."""
+        twin = copy(self)
+        twin._watch = watch
+        twin.upload, twin.download = twin._codec("upload"), twin._codec("download")
+        return twin
+
+    # --- calling ------------------------------------------------------------------------------
+
+    def provider(self, hook: str) -> str:
+        """The plugin whose implementation of a round's hook runs, `BASELINE` for the default."""
+        name = self.providers[hook]
+        return name if hook in self.members[name].hooks else BASELINE
+
+    def makers(self, hook: str) -> list[str]:
+        """The methods that provide a round's hook: one, and those that are added beside it."""
+        return [self.providers[hook], *self.beside.get(hook, ())]
+
+    def call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
+        """Call one of the six hooks; its result is what its one provider returns.
+
+        Raises:
+            RunFailure: The provider returned nothing, or what the hook may not return.
+        """
+        owner = self.providers[hook]
+        given = bound_to(owner, arguments)
+
+        def do() -> Any:  # noqa: ANN401
+            found = self._callers[hook](**given)
+            expect_returned(hook, " and ".join(self.makers(hook)), found, given)
+            return found
+
+        return self._watch.call(owner, hook, given, do)
+
+    def around(self, hook: str) -> tuple[list[tuple[str, type]], list[tuple[str, type]]]:
+        """Who makes a payload, by name and class: the hook's providers, and who else has a part.
+
+        What is sent down is taken from the knowledge, so other methods of the run make it, too.
+        """
+        makers = [self.members[name] for name in self.makers(hook)]
+        others = [m for m in self.wrappers if hook in m.hooks]
+        if hook == "download_payload":
+            others += [m for m in self.methods if m not in makers]
+        return [(m.name, m.plugin) for m in makers], [(m.name, m.plugin) for m in others]
+
+    def pass_on(
+        self,
+        hook: str,
+        name: str,
+        value: Any,  # noqa: ANN401 - as the hook says
+        expect: Callable[[str, Any, Any], None] = lambda who, found, before: None,
+        **given: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        """What wrappers make of an argument, in the order of ``--with``, and then methods.
+
+        ``expect`` is told ``NAME.HOOK``, what that has made of the argument, and what that was.
+        """
+        wrappers = [m for m in self.wrappers if hook in m.hooks]
+        for member in (*wrappers, *self._writers.get(hook, ())):
+            found = self._called(member, hook, **{name: value}, **given)
+            if found is None:
+                raise RunFailure(f"{member.name}.{hook} returned nothing", do=f"return the {name}")
+            expect(f"{member.name}.{hook}", found, value)
+            value = found
+        return value
+
+    @property
+    def wrappers(self) -> list[Member]:
+        """The wrappers, in the order of ``--with``."""
+        return [m for m in self.members.values() if m.kind == "wrapper"]
+
+    @property
+    def methods(self) -> list[Member]:
+        """The main method and the donors."""
+        return [m for m in self.members.values() if m.kind == "method"]
+
+    def lifecycle(self, hook: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Call a lifecycle hook of every method on its side; {method: what it returned}."""
+        results = {}
+        for member in self._writers[hook]:
+            results[member.name] = self._called(member, hook, **arguments)
+        return results
+
+    def _called(self, member: Member, hook: str, **arguments: Any) -> Any:  # noqa: ANN401
+        """Call one member's hook, as the watch has it."""
+        given = bound_to(member.name, arguments)
+        return self._watch.call(member.name, hook, given, partial(member.call, hook, **given))
+
+    def has(self, hook: str) -> bool:
+        """Whether any method implements a lifecycle hook on its side."""
+        return bool(self._writers[hook])
+
+    def phases(self, run: RunInfo) -> list[Phase]:
+        """The main method's phases of local training."""
+        return self.members[self.main].call("phases", run=run) or [Phase()]
+
+    def has_follow_up(self, run: RunInfo) -> bool:
+        """Whether clients train after the server's step too, with the same download."""
+        return any(phase.when == "after_server" for phase in self.phases(run))
+
+    @property
+    def needs_generator(self) -> bool:
+        """Whether a method that takes part on the server needs an image generator."""
+        able = [m for m in self.methods if "server" in self._sides(m.name)]
+        return any(getattr(m.plugin, "needs_generator", False) for m in able)
+
+    @property
+    def needs_public(self) -> bool:
+        """Whether the main method needs public data."""
+        return getattr(self.members[self.main].plugin, "needs_public", False)
+
+    @property
+    def configs(self) -> dict[str, Config]:
+        """The options of every plugin that takes part."""
+        return {name: member.config for name, member in self.members.items()}
+
+    def terms_of(self, phase: Phase) -> list[Term]:
+        """The terms that a phase trains."""
+        return [term for term in self.terms if term.is_trained(phase)]
+
+    def loss(self, client: Client, given: Mapping[str, Given], phase: Phase) -> Loss:
+        """The frozen local loss of one client.
+
+        Args:
+            client: The client, bound to any method.
+            given: What each method's ``before_training`` returned.
+            phase: The phase that is trained.
+        """
+        sources = []
+        trained = self.terms_of(phase)
+        for method in dict.fromkeys(term.method for term in trained):
+            labels = {t.name: t.label for t in trained if t.method == method}
+            source = self.members[method].loss(client, labels, given.get(method))
+            sources.append(self._watch.loss(source))
+        return Loss(sources)

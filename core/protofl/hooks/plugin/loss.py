@@ -1,0 +1,145 @@
+"""The loss of local training: `local_loss` of all methods of a run, frozen to plain callables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from protofl.errors import RunFailure
+from protofl.hooks.gate.returned import expect_terms
+from protofl.hooks.models.architecture import SplitModel
+from protofl.hooks.views.batch import Batch, Given, Output, PerStep
+from protofl.hooks.views.client import Learner
+
+
+@dataclass(frozen=True)
+class LossSource:
+    """One method's `local_loss` on one client.
+
+    Attributes:
+        method: The method's name.
+        function: Its `local_loss`, or the baseline's.
+        arguments: The arguments that it takes.
+        learner: The client as the loss sees it.
+        labels: {term: label} of the terms that take part in the sum.
+        declared: All terms that the method declares.
+        given: What its `before_training` returned.
+    """
+
+    method: str
+    function: Callable[..., Mapping[str, Tensor]]
+    arguments: tuple[str, ...]
+    learner: Learner
+    labels: Mapping[str, str]
+    declared: frozenset[str]
+    given: Given
+
+
+class Loss:
+    """The named terms of a client's loss, as plain callables."""
+
+    def __init__(self, sources: list[LossSource]) -> None:
+        self._sources = sources
+        self._given = {s.method: s.given for s in sources}
+        self._drawn = {
+            method: given
+            for method, given in self._given.items()
+            if any(isinstance(leaf, PerStep) for leaf in leaves_of(given))
+        }
+
+    def __call__(self, batch: Batch, output: Output, step: int) -> dict[str, Tensor]:
+        """The terms of one batch that take part in the sum, by their labels."""
+        return self.terms(batch, output, self.given(step))
+
+    @property
+    def kind(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """What tells losses of different composition apart: methods and labels."""
+        return tuple((s.method, tuple(s.labels.values())) for s in self._sources)
+
+    def given(self, step: int) -> dict[str, Given]:
+        """What each method's loss is given in a step, {method: a tree of tensors}."""
+        rows = {
+            method: tree_map_only(PerStep, lambda p: p.rows[step], given)
+            for method, given in self._drawn.items()
+        }
+        return self._given | rows
+
+    def on(self, model: SplitModel, modules: Mapping[str, Mapping[str, nn.Module]]) -> Loss:
+        """The same terms of a model and {method: modules} that stand for the client's."""
+        return Loss(
+            [
+                replace(s, learner=s.learner.on(model, modules.get(s.method, {})))
+                for s in self._sources
+            ]
+        )
+
+    def terms(self, batch: Batch, output: Output, given: Mapping[str, Given]) -> dict[str, Tensor]:
+        """The terms of one batch, with what each method's loss is given.
+
+        Raises:
+            RunFailure: A hook returned what are no terms of its method, or there is no term at all.
+        """
+        terms: dict[str, Tensor] = {}
+        for source in self._sources:
+            seen = {
+                "client": source.learner,
+                "batch": batch,
+                "output": output,
+                "given": given[source.method],
+            }
+            found = source.function(*[seen[a] for a in source.arguments])
+            expect_terms(source.method, found, source.declared)
+            for name, value in found.items():
+                if name in source.labels:
+                    terms[source.labels[name]] = value
+        if not terms:
+            raise RunFailure(
+                "no loss term came into being", do="drop fewer terms: one must be there in round 0"
+            )
+        return terms
+
+
+def leaves_of(tree: Any) -> Iterable[Any]:  # noqa: ANN401 - a tree of tensors and plain values
+    """All that nested mappings, lists and tuples hold, in order."""
+    if isinstance(tree, Mapping):
+        tree = tree.values()
+    elif not isinstance(tree, (list, tuple)):
+        return [tree]
+    return [leaf for part in tree for leaf in leaves_of(part)]
+
+
+def checked(given: object, method: str, steps: int) -> Given:
+    """What a ``before_training`` returned, held against what `Given` promises.
+
+    Raises:
+        RunFailure: It is no mapping, holds what no engine can take, or a `per_step` tensor has
+            not a row for each step.
+    """
+    if given is None:
+        return {}
+    hook = f"{method}.before_training"
+    if not isinstance(given, Mapping):
+        raise RunFailure(
+            f"{hook} returned a {type(given).__name__}",
+            do="return a mapping, {'name': tensor}, or {} where there is nothing to give",
+        )
+    for name, part in given.items():
+        for leaf in leaves_of(part):
+            if isinstance(leaf, PerStep):
+                if leaf.rows.dim() == 0 or len(leaf.rows) != steps:
+                    shape = list(leaf.rows.shape)
+                    raise RunFailure(
+                        f"{hook} returned {name!r} per step in shape {shape}, for {steps} steps",
+                        do="its leading axis is over the steps of the phase: client.steps",
+                    )
+            elif not (leaf is None or isinstance(leaf, (Tensor, bool, int, float, str))):
+                raise RunFailure(
+                    f"{hook} returned {name!r}, a {type(leaf).__name__}: no loss can be given it",
+                    do="return tensors, numbers and strings, in mappings, lists and tuples; "
+                    "modules go to client.add_module",
+                )
+    return given

@@ -1,0 +1,277 @@
+"""What a hook sees on a client, bound to a method; and what its loss sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from protofl import functional
+from protofl.data.batches import Samples
+from protofl.errors import MissingModule, RunFailure
+from protofl.hooks.models.architecture import Architecture, SplitModel
+from protofl.hooks.models.modules import ModuleSlot
+from protofl.hooks.views.batch import Batch, Output
+from protofl.hooks.views.records import ClientRecord, Features
+from protofl.hooks.views.run import RunInfo
+from protofl.hooks.views.seen import ConfigT, Recorded, Sizes
+from protofl.hooks.wire.payload import Payload, class_rows
+from protofl.system.randomness import random_stream
+
+
+class Learner(Sizes[ConfigT]):
+    """A client as ``local_loss`` sees it: its model, a method's options, and sizes.
+
+    All else that a loss needs is what ``before_training`` returned, so that an engine can train
+    many clients at once, or replay a step from fixed memory.
+    """
+
+    __slots__ = ("_model", "_modules", "_owner")
+
+    def __init__(
+        self,
+        owner: str,
+        config: ConfigT,
+        info: RunInfo,
+        device: torch.device,
+        model: SplitModel,
+        modules: Mapping[str, nn.Module],
+    ) -> None:
+        super().__init__(config, info, device)
+        self._owner, self._model, self._modules = owner, model, modules
+
+    def on(self, model: SplitModel, modules: Mapping[str, nn.Module]) -> Learner[ConfigT]:
+        """What the loss sees of a client whose model and modules these stand for."""
+        return Learner(self._owner, self._config, self._info, self.device, model, modules)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_") or not hasattr(Client, name):
+                raise AttributeError(f"a client has no {name!r}", name=name, obj=self)
+            raise RunFailure(
+                f"{self._owner}.local_loss reads client.{name}",
+                "it sees the batch, the output, the client's model, options and sizes, and what "
+                "before_training returned",
+                f"return what it needs of {name} from before_training, as "
+                "{'name': tensor}, and read given['name']",
+            )
+
+    @property
+    def modules(self) -> Mapping[str, nn.Module]:
+        """The modules that this method gave the client."""
+        return self._modules
+
+    def features(self, x: Tensor) -> Tensor:
+        """f(x), B×K."""
+        return self._model.features(x)
+
+    def head(self, z: Tensor) -> Tensor:
+        """h(z), B×C, of features B×K."""
+        scores: Tensor = self._model.head(z)
+        return scores
+
+    def module(self, name: str) -> nn.Module:
+        """``model``, ``head`` or ``extractor`` of the client, or a module of this method.
+
+        Raises:
+            MissingModule: The method has given the client no such module.
+        """
+        model = self._model
+        parts = {"model": model, "head": model.head, "extractor": model.extractor}
+        if name in parts:
+            return parts[name]
+        own = self.modules
+        if name not in own:
+            raise MissingModule(name, f"the client of {self._owner}", [*parts, *own])
+        return own[name]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters of the client's model, in a fixed order."""
+        return list(self._model.parameters())
+
+
+class Client(Learner[ConfigT], Recorded):
+    """A client as a hook sees it, bound to one method."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: ClientRecord, owner: str) -> None:
+        config, info = record.configs[owner], record.info
+        super().__init__(owner, config, info, record.device, record.model, {})
+        self._record: ClientRecord = record
+
+    def bound_to(self, owner: str) -> Client[Any]:
+        """The same client as another method of the composition sees it."""
+        return Client(self._record, owner)
+
+    def learner(self) -> Learner[ConfigT]:
+        """What the method's ``local_loss`` sees of the client."""
+        return self.on(self._model, self.modules)
+
+    @property
+    def id(self) -> int:
+        """The client's number, from 0."""
+        return self._record.id
+
+    @property
+    def malicious(self) -> bool:
+        """Whether the client is one of the attacks' (``--malicious``)."""
+        return self.id in self._record.malicious
+
+    @property
+    def steps(self) -> int:
+        """Mini-batches of the phase that starts or runs."""
+        return self._record.steps
+
+    # --- modules beside the model -------------------------------------------------------------
+
+    def add_module(
+        self,
+        name: str,
+        module: nn.Module,
+        *,
+        train: bool = True,
+        lr: float | None = None,
+        temporary: bool = False,
+        with_model: bool = False,
+    ) -> nn.Module:
+        """Give the client a module of this method.
+
+        Args:
+            name: Its name, seen by `module`.
+            module: The module; it moves to the client's device.
+            train: Whether local training updates it. A frozen one runs in eval mode and is not
+                written into checkpoints.
+            lr: A learning rate of its own; None for the run's.
+            temporary: Drop it with `scratch` when the client's work ends (FedKTL's h', which
+                ``before_training`` makes anew); it is not written into checkpoints.
+            with_model: Train it as a part of the model: at the run's learning rate, and one bound
+                on the gradient of both (FedKTL's h); else a module's gradient has its own.
+        """
+        module = module.to(self.device).requires_grad_(train)
+        slots = self._record.modules.setdefault(self._owner, {})
+        slots[name] = ModuleSlot(module, train, lr, temporary, with_model)
+        return module
+
+    def build(
+        self, architecture: str | Architecture, *, feature_dim: int | None = None
+    ) -> SplitModel:
+        """A fresh model of any make and width, as `Server.build`: the same everywhere.
+
+        For models that clients train beside their own (`add_module`).
+
+        Args:
+            architecture: One of the group's by its name, one of another group's as ``GROUP/NAME``,
+                or an `Architecture` of the method's own, which is built of the run's ``sample``.
+            feature_dim: Its own width of features; K where None.
+
+        Raises:
+            UsageError: There is none of this name, or its group takes other samples.
+        """
+        info = self._record.info
+        model = info.build(architecture, self._record.seed, feature_dim)
+        return model.to(memory_format=info.named(architecture).layout)
+
+    @property
+    def modules(self) -> Mapping[str, nn.Module]:
+        """The modules that this method gave the client."""
+        return {n: slot.module for n, slot in self._record.modules.get(self._owner, {}).items()}
+
+    # --- the data ---------------------------------------------------------------------------
+
+    @property
+    def num_samples(self) -> int:
+        """Training samples |D_i|."""
+        return len(self._record.train)
+
+    @property
+    def class_counts(self) -> Tensor:
+        """Training samples per class |D_i,c|, [C] int."""
+        return self._record.class_counts
+
+    @property
+    def train(self) -> Samples:
+        """The private training samples."""
+        return self._record.train
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Other samples of the data's shape and range, as the client's model takes them."""
+        return self._record.train.prepare(x)
+
+    def train_features(self, features: Features | None = None) -> tuple[Tensor, Tensor]:
+        """Features of all training samples in one evaluation pass, N×K, and their labels [N].
+
+        Args:
+            features: From samples B×… to other features B×K′ than the model's, such as those of an
+                auxiliary net, or of both fused; the model's where None.
+        """
+        return self._record.train_features(features)
+
+    def collect_prototypes(self, batch: Batch, output: Output) -> None:
+        """Add a batch's features to the sums from which `class_prototypes` takes its means.
+
+        Call it from ``after_batch`` to collect during training (train mode, weights before each
+        step, all epochs), as FedProto's published code does. Other features than the model's are
+        collected as ``pf.Output(features, output.logits)``.
+        """
+        sums = self.scratch.get("prototype_sums")
+        if sums is None:
+            sums = self.scratch["prototype_sums"] = (
+                output.features.new_zeros((self.num_classes, output.features.shape[1])),
+                output.features.new_zeros(self.num_classes),
+            )
+        sums[0].index_add_(0, batch.y, output.features.detach())
+        sums[1].index_add_(0, batch.y, torch.ones_like(batch.y, dtype=sums[1].dtype))
+
+    def class_prototypes(self, features: Features | None = None) -> Payload:
+        """The client's prototypes: mean features of its own classes (FedTGP Eq. 2).
+
+        Taken in an evaluation pass over the training samples, or from what
+        `collect_prototypes` has collected where it was called in this phase.
+
+        Args:
+            features: What they are means of, as in `train_features`.
+
+        Returns:
+            ``prototypes`` [n, K], ``classes`` [n] and ``counts`` [n] of the n classes that
+            the client has.
+        """
+        sums = self.scratch.get("prototype_sums")
+        if sums is None:
+            found, labels = self.train_features(features)
+            prototypes, counts = functional.class_means(found, labels, self.num_classes)
+        else:
+            prototypes = sums[0] / sums[1].clamp(min=1).unsqueeze(1)
+            # A class whose samples were all in a dropped last batch has not been seen.
+            counts = self.class_counts * (sums[1] > 0)
+        return class_rows(counts > 0, prototypes=prototypes, counts=counts)
+
+    # --- what is remembered -----------------------------------------------------------------
+
+    @property
+    def received(self) -> Payload:
+        """This round's download."""
+        return self._record.received
+
+    @property
+    def scratch(self) -> dict[str, Any]:
+        """What this method collects in the phase; emptied when the client's work ends."""
+        return self._record.scratch.setdefault(self._owner, {})
+
+    # --- chance -----------------------------------------------------------------------------
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """A CPU generator of this method, purpose, round and client."""
+        record = self._record
+        return random_stream(record.seed, self._owner, purpose, record.round, record.id)
+
+    def shared_generator(self, purpose: str) -> torch.Generator:
+        """As `generator`, but the same on all clients.
+
+        In ``setup_client`` the round is -1, whenever a client is set up: what is drawn there is
+        the same for all clients and all rounds (FedKTL's V).
+        """
+        return random_stream(self._record.seed, self._owner, purpose, self._record.round)

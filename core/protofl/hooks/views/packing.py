@@ -1,0 +1,103 @@
+"""What a client or the server is beyond its seed: weights, trained modules and state, packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from protofl.errors import RunFailure
+from protofl.hooks.views.records import ClientRecord, ServerRecord
+from protofl.hooks.wire.payload import Knowledge, Payload
+from protofl.hooks.wire.weights import load_weights, weight_views
+from protofl.system.files.tensors import Packed, pack_state, unpack_state
+
+GATE = "(gate)"
+"""Where the server's state holds what the gate has learned; no plugin is called so."""
+
+
+def pack_client(record: ClientRecord, *, received: bool) -> Packed:
+    """A client's weights, trained modules and state; and its download where it is kept.
+
+    The tensors are the client's own and not copies.
+    """
+    payload = record.received if received else {}
+    return pack(_of_client(record), "received", payload, record.state, f"client {record.id}")
+
+
+def unpack_client(record: ClientRecord, packed: Packed) -> None:
+    """Put copies of what `pack_client` packed into a client that has been set up."""
+    whose, device = f"client {record.id}", record.device
+    found = unpack(packed, _of_client(record), "received", whose, device)
+    record.received, record.state = found
+
+
+def pack_server(record: ServerRecord) -> Packed:
+    """The server's knowledge, modules and state; no copies."""
+    state = {**record.state, GATE: record.learned}
+    return pack(_of_server(record), "knowledge", record.knowledge, state, "the server")
+
+
+def unpack_server(record: ServerRecord, packed: Packed) -> None:
+    """Put copies of what `pack_server` packed into a server that has been set up."""
+    modules, device = _of_server(record), record.device
+    knowledge, record.state = unpack(packed, modules, "knowledge", "the server", device)
+    record.learned = record.state.pop(GATE, {})  # a run of protofl before the gate has none
+    record.knowledge = Knowledge(knowledge)
+
+
+def _of_server(record: ServerRecord) -> dict[str, nn.Module]:
+    """The modules of all methods by their names in the file."""
+    return {
+        f"module/{owner}/{name}": module
+        for owner, modules in record.modules.items()
+        for name, module in modules.items()
+    }
+
+
+def _of_client(record: ClientRecord) -> dict[str, nn.Module]:
+    slots = {f"module/{name}": slot.module for name, slot in record.slots() if slot.train}
+    return {"model": record.model, **slots}
+
+
+def pack(
+    modules: Mapping[str, nn.Module],
+    prefix: str,
+    payload: Mapping[str, Tensor],
+    state: Any,  # noqa: ANN401 - nested mappings and lists
+    whose: str,
+) -> Packed:
+    """Modules by their names in the file, a payload under ``PREFIX/``, and state; no copies."""
+    tensors = {f"{prefix}/{key}": value for key, value in payload.items()}
+    for name, module in modules.items():
+        tensors |= weight_views(module, name)
+    return tensors, pack_state(state, tensors, f"state of {whose}")
+
+
+def unpack(
+    packed: Packed,
+    modules: Mapping[str, nn.Module],
+    prefix: str,
+    whose: str,
+    device: torch.device,
+) -> tuple[Payload, Any]:
+    """Put weights that `pack` packed into modules; copies of the payload and of the state.
+
+    Raises:
+        RunFailure: It holds a module that is none of these.
+    """
+    tensors, header = packed
+    starts = tuple(f"{name}/" for name in modules)
+    for key in tensors:
+        if key.startswith("module/") and not key.startswith(starts):
+            raise RunFailure(
+                f"the checkpoint holds {key} of {whose}, which its set-up did not make",
+                do="make modules in setup_client or setup_server, so that a run can be resumed",
+            )
+    for name, module in modules.items():
+        load_weights(module, tensors, name)
+    kept = Payload(tensors).under(prefix)
+    payload = Payload({key: value.to(device, copy=True) for key, value in kept.items()})
+    return payload, unpack_state(header, tensors, device)

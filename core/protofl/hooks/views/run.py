@@ -1,0 +1,162 @@
+"""What is known of a run and its clients before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from protofl.data.spec import SampleSpec
+from protofl.errors import UsageError
+from protofl.hooks.models.architecture import Architecture, SplitModel, find_architecture
+from protofl.system.randomness import global_stream
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of local training.
+
+    Attributes:
+        name: Seen in hooks as ``batch.phase``.
+        data: ``private`` or ``public``.
+        epochs: Passes over the data; None for the run's ``--local-epochs``.
+        when: ``before_upload``, or ``after_server``: the participants get this round's
+            download, train, and are then evaluated with it.
+        needs: A key of the download without which the phase is left out (round 0).
+        rows: A key of the download that names the rows of the data on which the phase trains;
+            all of them where it is None or was not sent. ``batch.index`` counts within them.
+        terms: The method's loss terms that the phase trains; where none of them is left in the
+            composition the phase is left out. Empty: all.
+        trains: What of the client the phase updates: ``extractor``, ``head``, and names of modules
+            (`Client.add_module`). Empty: all that trains.
+    """
+
+    name: str = "private"
+    data: str = "private"
+    epochs: int | None = None
+    when: str = "before_upload"
+    needs: str | None = None
+    rows: str | None = None
+    terms: tuple[str, ...] = ()
+    trains: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the two words."""
+        if self.data not in ("private", "public"):
+            raise UsageError(
+                f"phase {self.name!r}: data {self.data!r} is neither private nor public"
+            )
+        if self.when not in ("before_upload", "after_server"):
+            raise UsageError(f"phase {self.name!r}: when={self.when!r} is no time of a round")
+
+
+@dataclass(frozen=True)
+class ClientCard:
+    """What the server knows of a client from set-up: never its data or its model."""
+
+    architecture: str
+    head: str
+    feature_dim: int
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What is known of a run before it starts.
+
+    Attributes:
+        group: The model group's name.
+        architectures: The group's architectures that its clients use, in order.
+        num_clients: M.
+        participants: Clients in a round.
+        num_classes: C.
+        feature_dim: K.
+        sample: What the models see of a sample.
+        public: Public samples; 0 where there are none.
+        rounds: Rounds of the run.
+        batch_size: Samples per mini-batch.
+        local_epochs: Epochs of the private phase.
+        server_architectures: Further architectures of the group, which no client uses.
+        server_architecture: The one of a server that trains a model of its own.
+        auxiliary_architecture: The small one that clients share beside their own (FML, FedKD).
+        malicious: The share of clients that is malicious.
+        others: Gives the architectures of any installed group, by its name.
+        asked: What hooks have asked for of what a run may later have more of: ``rounds``.
+    """
+
+    group: str
+    architectures: tuple[Architecture, ...]
+    num_clients: int
+    participants: int
+    num_classes: int
+    feature_dim: int
+    sample: SampleSpec
+    public: int
+    rounds: int
+    batch_size: int
+    local_epochs: int
+    server_architectures: tuple[Architecture, ...] = ()
+    server_architecture: str = "resnet56"
+    auxiliary_architecture: str = ""
+    malicious: float = 0.0
+    others: Callable[[str], Sequence[Architecture]] = field(default=lambda group: (), repr=False)
+    asked: set[str] = field(default_factory=set, repr=False, compare=False)
+
+    @property
+    def homogeneous(self) -> bool:
+        """Whether all clients have one architecture."""
+        return len(self.architectures) == 1
+
+    @property
+    def one_head(self) -> bool:
+        """Whether all clients' heads have the same layers."""
+        return len({a.head for a in self.architectures}) == 1
+
+    def architecture_of(self, client_id: int) -> Architecture:
+        """Client i has architecture i mod X (FedTGP, section "Setup")."""
+        return self.architectures[client_id % len(self.architectures)]
+
+    def named(self, architecture: str | Architecture) -> Architecture:
+        """An architecture of the group's, for clients or for the server, or of another group.
+
+        Args:
+            architecture: Its name, or ``GROUP/NAME`` of any installed group; one that is given
+                itself is returned.
+
+        Raises:
+            UsageError: The group has none of this name, or does not take this run's samples.
+        """
+        own = (*self.server_architectures, *self.architectures)
+        return find_architecture(architecture, own, self.others)
+
+    def build(
+        self, architecture: str | Architecture, seed: int, feature_dim: int | None = None
+    ) -> SplitModel:
+        """A fresh model of a `named` architecture; server and clients draw the same weights.
+
+        Args:
+            architecture: Which.
+            seed: The trial's seed.
+            feature_dim: Its own width of features; K where None.
+        """
+        found, width = self.named(architecture), feature_dim or self.feature_dim
+        name = architecture if isinstance(architecture, str) else found.name
+        with global_stream(seed, "server-model", name):
+            return found.build(self.sample, self.num_classes, width)
+
+
+class Cards(Mapping[int, ClientCard]):
+    """The cards of all clients of a run, made when they are looked at."""
+
+    def __init__(self, info: RunInfo) -> None:
+        self._info = info
+
+    def __getitem__(self, client_id: int) -> ClientCard:
+        if not 0 <= client_id < len(self):
+            raise KeyError(client_id)
+        architecture = self._info.architecture_of(client_id)
+        return ClientCard(architecture.name, architecture.head, self._info.feature_dim)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return self._info.num_clients

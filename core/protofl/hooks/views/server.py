@@ -1,0 +1,136 @@
+"""What a hook sees on the server: the server, bound to the method whose hook runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from protofl.data.batches import Samples, batch_bounds
+from protofl.data.generators import ImageSource, Outline
+from protofl.errors import UsageError
+from protofl.hooks.models.architecture import Architecture, SplitModel
+from protofl.hooks.views.records import ServerRecord
+from protofl.hooks.views.run import Cards, ClientCard
+from protofl.hooks.views.seen import ConfigT, Recorded, Sizes
+from protofl.hooks.wire.payload import Knowledge
+from protofl.system.randomness import random_stream
+
+
+class Server(Sizes[ConfigT], Recorded):
+    """The server as a hook sees it, bound to one method."""
+
+    __slots__ = ("_owner", "_record")
+
+    def __init__(self, record: ServerRecord, owner: str) -> None:
+        super().__init__(record.configs[owner], record.info, record.device)
+        self._record: ServerRecord = record
+        self._owner = owner
+
+    def bound_to(self, owner: str) -> Server[Any]:
+        """The same server as another plugin of the composition sees it."""
+        return Server(self._record, owner)
+
+    @property
+    def malicious(self) -> frozenset[int]:
+        """The malicious clients (``--malicious``); for attacks, as a defence can't know them."""
+        return self._record.malicious
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether this round ends with an evaluation: time for costly figures in ``end_round``."""
+        return self._record.evaluates
+
+    @property
+    def architecture(self) -> str:
+        """The group's architecture for a server that trains a model of its own."""
+        return self._info.server_architecture
+
+    @property
+    def lr(self) -> float:
+        """The clients' learning rate."""
+        return self._record.lr
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """What the server knows, in the wire's names. Read it; return changes from the hooks."""
+        return self._record.knowledge
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """This method's modules on the server; saved in checkpoints."""
+        return self._record.modules.setdefault(self._owner, {})
+
+    @property
+    def test(self) -> Samples | None:
+        """The global test samples of a run with public data; None else."""
+        return self._record.test
+
+    @property
+    def clients(self) -> Mapping[int, ClientCard]:
+        """What each client registered at set-up."""
+        return Cards(self._info)
+
+    @property
+    def generator_outline(self) -> Outline:
+        """The sizes of the image generator, for a method with ``needs_generator``."""
+        return self._images.outline
+
+    def sample_latents(
+        self, count: int, generator: torch.Generator, labels: Tensor | None = None
+    ) -> Tensor:
+        """Valid latent vectors of the image generator, [count, H]; zeros in a dry step.
+
+        Args:
+            count: How many.
+            generator: A CPU generator (`generator`).
+            labels: The generator's own classes [count], where it is conditional.
+        """
+        return self._images.sample_latents(count, generator, labels)
+
+    def generate(self, latents: Tensor) -> Tensor:
+        """Images of latent vectors [n, H], in the data's channels, size and range, float32."""
+        return self._images.images(latents)
+
+    @property
+    def _images(self) -> ImageSource:
+        if self._record.images is None:
+            raise UsageError(
+                "no method of this run has asked for an image generator",
+                do="a method with one says so: needs_generator = True",
+            )
+        return self._record.images
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Count epochs of training on the server; a dry step sees one."""
+        return iter(range(min(count, 1) if self._record.dry else count))
+
+    def batches(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Positions of every mini-batch of an epoch over ``count`` samples, in a drawn order.
+
+        As on clients, a last batch of fewer than four samples joins the one before it.
+        """
+        order = torch.randperm(count, generator=generator).to(self.device)
+        for start, end in batch_bounds(count, self.batch_size, drop_last=False):
+            yield order[start:end]
+
+    def build(
+        self, architecture: str | Architecture, *, feature_dim: int | None = None
+    ) -> SplitModel:
+        """A fresh model of any make and width, the same at every call and on every client.
+
+        Args:
+            architecture: One of the group's by its name, one of another group's as ``GROUP/NAME``,
+                or an `Architecture` of the method's own, which is built of the run's ``sample``.
+            feature_dim: Its own width of features; K where None.
+
+        Raises:
+            UsageError: There is none of this name, or its group takes other samples.
+        """
+        return self._info.build(architecture, self._record.seed, feature_dim).to(self.device)
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """A CPU generator of this method, purpose and round."""
+        return random_stream(self._record.seed, self._owner, purpose, self._record.round, "server")

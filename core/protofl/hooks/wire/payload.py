@@ -1,0 +1,223 @@
+"""What crosses between server and clients: named tensors, as safetensors bytes.
+
+Class-indexed tensors hold rows only for the classes that the sender has; the int tensor
+``classes`` says which, or ``NAME.classes`` for a tensor NAME with rows of other classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from protofl.errors import MissingKey, RunFailure, WrongShape
+from protofl.hooks.wire.vocabulary import find_key
+from protofl.system.files.tensors import tensor_bytes
+
+
+class Payload(dict[str, Tensor]):
+    """A flat mapping from the wire's names to tensors."""
+
+    holder = "the payload"
+
+    def __init__(self, tensors: Mapping[str, Tensor] | None = None, **named: Tensor) -> None:
+        super().__init__({**(tensors or {}), **named})
+
+    def __missing__(self, key: str) -> Tensor:
+        raise MissingKey(key, self.holder, self)
+
+    def classes_of(self, name: str) -> Tensor:
+        """The class of each row of the tensor ``name``, [n] int."""
+        own = f"{name}.classes"
+        return self[own] if own in self.keys() else self["classes"]
+
+    def has_class_rows(self, name: str) -> bool:
+        """Whether a tensor's rows belong to the classes that this payload names."""
+        named = "classes" in self.keys() or f"{name}.classes" in self.keys()
+        return named and class_indexed(name, self[name], self.classes_of(name))
+
+    def rows(self, name: str, width: int | None = None) -> tuple[Tensor, Tensor]:
+        """A class-indexed tensor as it was sent.
+
+        Args:
+            name: A tensor [n, …] whose rows belong to ``classes_of(name)``.
+            width: Take rows of this width alone, [n, width]; None takes any.
+
+        Returns:
+            The rows [n, …], and the class of each, [n].
+
+        Raises:
+            MissingKey: The payload has no such tensor.
+            WrongShape: Its rows are of another width, or other in number than their classes.
+        """
+        rows = self[name]
+        if width is not None and rows.shape[1:] != (width,):
+            raise WrongShape(name, rows.shape, f"rows of width {width} are wanted", self.holder)
+        classes = self.classes_of(name)
+        if classes.shape != rows.shape[:1]:
+            wanted = f"and the classes of its rows in shape {list(classes.shape)}"
+            raise WrongShape(name, rows.shape, wanted, self.holder)
+        return rows, classes
+
+    def table(self, name: str, num_classes: int, width: int | None = None) -> tuple[Tensor, Tensor]:
+        """A class-indexed tensor with a row for every class.
+
+        Args:
+            name: A tensor [n, …] whose rows belong to ``classes_of(name)``.
+            num_classes: C.
+            width: Take rows of this width alone; None takes any.
+
+        Returns:
+            The dense tensor [C, …], zero where no row was sent, and the mask ``known`` [C].
+
+        Raises:
+            MissingKey: The payload has no such tensor.
+            WrongShape: Its rows are of another width.
+        """
+        rows, classes = self.rows(name, width)
+        dense = rows.new_zeros((num_classes, *rows.shape[1:]))
+        known = torch.zeros(num_classes, dtype=torch.bool, device=rows.device)
+        return dense.index_copy(0, classes, rows), known.index_fill(0, classes, True)
+
+    def select(self, *names: str) -> Payload:
+        """Those of the named tensors that are there, with the classes of their rows.
+
+        ``head/*`` stands for all whose names begin with ``head/``.
+        """
+        starts = tuple(name[:-1] for name in names if name.endswith("*"))
+        weights = {k: v for k, v in self.items() if starts and k.startswith(starts)}
+        keys = [k for n in names for k in (n, f"{n}.classes") if k in self.keys()]
+        chosen = Payload({k: self[k] for k in keys})
+        bare = [n for n in names if n in chosen.keys() and f"{n}.classes" not in chosen.keys()]
+        if bare and "classes" in self.keys():
+            chosen["classes"] = self["classes"]
+        found = Payload(weights | chosen)
+        found.holder = self.holder
+        return found
+
+    def under(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors named ``PREFIX/…``, with the prefix taken off."""
+        start = prefix + "/"
+        return {key[len(start) :]: value for key, value in self.items() if key.startswith(start)}
+
+    @property
+    def floats(self) -> int:
+        """Elements of floating-point tensors; buffers (BatchNorm statistics) do not count."""
+        return sum(
+            tensor.numel()
+            for key, tensor in self.items()
+            if tensor.is_floating_point() and "/buffer/" not in key
+        )
+
+    def nonfinite(self, bound: float = math.inf) -> str | None:
+        """The name of a tensor that holds NaN, infinity or |x| above a bound; None for none."""
+        names = [k for k, tensor in self.items() if tensor.is_floating_point() and tensor.numel()]
+        if not names:
+            return None
+        # One pass without a mask (a NaN anywhere makes both bounds NaN), and one wait for a device.
+        bounds = torch.stack([_extremes(self[key]) for key in names])
+        fine = (torch.isfinite(bounds) & (bounds.abs() <= bound)).all(1).tolist()
+        return next((key for key, good in zip(names, fine, strict=True) if not good), None)
+
+    def to_bytes(self, about: Mapping[str, str] | None = None) -> bytes:
+        """The bytes on the wire, with words about them; an empty payload is 0 bytes."""
+        return tensor_bytes(self, about) if self else b""
+
+    @classmethod
+    def from_bytes(cls, data: bytes, device: torch.device | str = "cpu") -> Payload:
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            RunFailure: The bytes are damaged.
+        """
+        if not data:
+            return cls()
+        try:
+            tensors = safetensors.torch.load(data)
+        except safetensors.SafetensorError as error:
+            raise RunFailure(f"{len(data)} bytes are no payload: {error}") from error
+        return cls({k: v.to(device) for k, v in sorted(tensors.items())})
+
+
+def class_indexed(name: str, tensor: Tensor, classes: Tensor) -> bool:
+    """Whether a tensor's rows belong to classes: the vocabulary knows.
+
+    A name of a plugin's own stands in none: there a plain tensor with a row for every class of
+    ``classes`` does, unless its name says that its rows are public samples.
+    """
+    known = find_key(name)
+    if known is not None:
+        return known.by_class
+    plain = "/" not in name and not name.endswith(".classes") and tensor.dim() > 0
+    return plain and not name.startswith("public_") and len(tensor) == len(classes)
+
+
+def _extremes(tensor: Tensor) -> Tensor:
+    """The smallest and the largest number of a tensor."""
+    wide = tensor.float() if tensor.element_size() == 1 else tensor  # float8 has no order
+    return torch.stack(torch.aminmax(wide)).double()
+
+
+Uploads: TypeAlias = Mapping[int, Payload]
+"""The uploads of a round, {client id: payload}, in ascending client id."""
+
+
+def class_rows(known: Tensor, **tables: Tensor) -> Payload:
+    """Class-indexed tensors as they travel: the rows of the known classes, and ``classes``.
+
+    Args:
+        known: Mask [C] of the classes to send.
+        **tables: Dense tensors [C, …] by their names on the wire.
+    """
+    classes = known.nonzero().squeeze(1)
+    return Payload({name: table[classes] for name, table in tables.items()}, classes=classes)
+
+
+def stack_rows(
+    uploads: Mapping[int, Payload], name: str, num_classes: int, width: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """A class-indexed tensor of all uploads, with a row for every client and class.
+
+    Args:
+        uploads: {client id: payload} of M clients.
+        name: The tensor's name on the wire.
+        num_classes: C.
+        width: Take rows of this width alone; None takes any.
+
+    Returns:
+        The stacked tensor [M, C, …], zero where a client sent no row, and the mask of sent
+        rows, [M, C] bool.
+
+    Raises:
+        MissingKey: An upload has no such tensor.
+        WrongShape: Its rows are of another width.
+    """
+    tables = [upload.table(name, num_classes, width) for upload in uploads.values()]
+    return torch.stack([t for t, _ in tables]), torch.stack([known for _, known in tables])
+
+
+class Knowledge(Payload):
+    """What the server knows, in the wire's names; server hooks' results are merged into it."""
+
+    holder = "the server's knowledge"
+
+    def merge(self, update: Mapping[str, Tensor]) -> None:
+        """Take in what a server hook returned.
+
+        Tensors that stay while ``classes`` changes keep the classes of their rows under
+        ``NAME.classes``, so that every row's class is always known.
+        """
+        old, new = self.get("classes"), update.get("classes")
+        if new is not None and old is not None and not torch.equal(old, new):
+            for name in [n for n in self if n not in update and class_indexed(n, self[n], old)]:
+                self.setdefault(f"{name}.classes", old)
+        for name in update:
+            own = f"{name}.classes"
+            if own in self.keys() and own not in update:
+                del self[own]  # its rows are those of the update's own ``classes`` now
+        self.update(update)

@@ -1,0 +1,91 @@
+"""Weights on the wire: ``PREFIX/PARAMETER``, and buffers as ``PREFIX/buffer/NAME``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from protofl.errors import MissingKey, WrongShape
+from protofl.hooks.wire.payload import Payload
+
+
+def weight_views(module: nn.Module, prefix: str, *, buffers: bool = True) -> dict[str, Tensor]:
+    """A module's own parameters and, unless told otherwise, buffers, by wire names; no copies."""
+    named: dict[str, Tensor] = {f"{prefix}/{name}": p for name, p in module.named_parameters()}
+    if buffers:
+        named |= {f"{prefix}/buffer/{name}": b for name, b in module.named_buffers()}
+    return {name: tensor.detach() for name, tensor in named.items()}
+
+
+def pack_weights(module: nn.Module, prefix: str, *, buffers: bool = True) -> Payload:
+    """A copy of a module's parameters and, unless told otherwise, buffers, by wire names."""
+    views = weight_views(module, prefix, buffers=buffers)
+    return Payload({name: tensor.clone() for name, tensor in views.items()})
+
+
+def _holder(payload: Mapping[str, Tensor]) -> str:
+    return payload.holder if isinstance(payload, Payload) else Payload.holder
+
+
+@torch.no_grad()
+def load_weights(module: nn.Module, payload: Mapping[str, Tensor], prefix: str) -> None:
+    """Copy ``PREFIX/…`` of a payload into a module; buffers that were not sent stay.
+
+    Raises:
+        MissingKey: A parameter was not sent.
+        WrongShape: A parameter was sent in another shape.
+    """
+    for key, target in weight_views(module, prefix).items():
+        if key in payload.keys():
+            if payload[key].shape != target.shape:
+                wanted = f"the model has {list(target.shape)}"
+                raise WrongShape(key, payload[key].shape, wanted, _holder(payload))
+            target.copy_(payload[key])
+        elif not key.startswith(f"{prefix}/buffer/"):
+            raise MissingKey(key, _holder(payload), payload)
+
+
+def average_weights(
+    uploads: Sequence[Payload], prefix: str, weights: Tensor | None = None
+) -> Payload:
+    """The weighted mean of ``PREFIX/…`` over uploads.
+
+    Integer buffers (BatchNorm's count of batches) are not averaged; their maximum is taken.
+
+    Args:
+        uploads: Payloads of M clients that hold the same names and shapes.
+        prefix: ``model``, ``head``, ….
+        weights: [M], brought to sum 1 here; None for the plain mean.
+
+    Raises:
+        MissingKey: An upload lacks a tensor that another has.
+        WrongShape: Shapes differ between uploads.
+    """
+    count = len(uploads)
+    share = torch.ones(count, dtype=torch.float64) if weights is None else weights.double()
+    shares = (share / share.sum()).tolist()
+    mean = Payload()
+    start = prefix + "/"
+    names = dict.fromkeys(key for upload in uploads for key in upload if key.startswith(start))
+    if not names:
+        raise MissingKey(f"{prefix}/…", uploads[0].holder, uploads[0])
+    for name in names:
+        tensors = [upload[name] for upload in uploads]
+        if any(t.shape != tensors[0].shape for t in tensors):
+            # The first of those shapes that fewest have: by it one client is told from the others.
+            counts = Counter(tuple(t.shape) for t in tensors)
+            odd, *_, usual = sorted(counts, key=counts.__getitem__)
+            whose = next(u for u in uploads if u[name].shape == odd)
+            wanted = f"which can't be averaged with another client's {list(usual)}"
+            raise WrongShape(name, odd, wanted, whose.holder)
+        if tensors[0].is_floating_point():
+            total = torch.zeros_like(tensors[0])
+            for tensor, part in zip(tensors, shares, strict=True):
+                total.add_(tensor, alpha=part)
+            mean[name] = total
+        else:
+            mean[name] = torch.stack(tensors).amax(0)
+    return mean

@@ -1,0 +1,139 @@
+"""The split of a recorded run: counts from its folder, samples from the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from protofl.errors import UsageError
+from protofl.system.files.checked import Damaged
+
+if TYPE_CHECKING:
+    from protofl.data.split import Split
+
+
+@dataclass(frozen=True)
+class RecordedSplit:
+    """Which samples each client of a run had in a trial.
+
+    Attributes:
+        classes: The names of the C classes.
+        train_counts: Training samples [M, C] of each client and class, int64.
+        test_counts: Test samples [M, C], int64.
+        validation_counts: Validation samples [M, C], int64, which ``train_counts`` are without.
+        public_samples: Public samples held out.
+        global_test_samples: Samples of the server's test set.
+        hash: SHA-256 of the split: two runs with one hash have the same.
+        file: The ``partition.json`` that says so.
+    """
+
+    classes: tuple[str, ...]
+    train_counts: np.ndarray
+    test_counts: np.ndarray
+    validation_counts: np.ndarray
+    public_samples: int
+    global_test_samples: int
+    hash: str
+    file: Path
+    _again: Callable[[], Split]
+
+    @classmethod
+    def of(
+        cls, file: Path, record: Mapping[str, Any], trial: int, again: Callable[[], Split]
+    ) -> RecordedSplit:
+        """A trial's split.
+
+        Args:
+            file: The ``partition.json``.
+            record: What it says.
+            trial: The trial.
+            again: Makes the split again, from the data.
+
+        Raises:
+            UsageError: The record has no such trial, or is damaged.
+        """
+        try:
+            return cls._of(file, record, trial, again)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            raise Damaged(f"{file} is not what a run writes") from None
+
+    @classmethod
+    def _of(
+        cls, file: Path, record: Mapping[str, Any], trial: int, again: Callable[[], Split]
+    ) -> RecordedSplit:
+        trials = {int(one["trial"]): one for one in (record, *record.get("trials", ()))}
+        own = trials.get(trial)
+        if own is None:
+            raise UsageError(
+                f"{file} has no trial {trial}", f"it has: {', '.join(map(str, trials))}"
+            )
+        tests = np.array(own["test_counts"], dtype=np.int64)
+        if tests.shape != (len(own["train_counts"]), len(own["classes"])):
+            raise ValueError
+        return cls(
+            classes=tuple(map(str, own["classes"])),
+            train_counts=np.array(own["train_counts"], dtype=np.int64),
+            test_counts=tests,
+            validation_counts=np.array(own.get("validation_counts", 0 * tests), dtype=np.int64),
+            public_samples=own["public_samples"],
+            global_test_samples=own["global_test_samples"],
+            hash=str(own["hash"]),
+            file=file,
+            _again=again,
+        )
+
+    def train(self, client: int) -> np.ndarray:
+        """Rows [n] of the data that a client trained on, int64.
+
+        Raises:
+            UsageError: The data aren't there, or are split in another way now.
+        """
+        return self._rows("train", client)
+
+    def test(self, client: int) -> np.ndarray:
+        """Rows [n] of the data that a client was tested on, int64.
+
+        Raises:
+            UsageError: The data aren't there, or are split in another way now.
+        """
+        return self._rows("test", client)
+
+    def validation(self, client: int) -> np.ndarray:
+        """Rows [n] of the data on which a client was validated, int64; maybe none.
+
+        Raises:
+            UsageError: The data aren't there, or are split in another way now.
+        """
+        return self._rows("held_out", client)
+
+    @property
+    def public(self) -> np.ndarray | None:
+        """Rows [n] of the data that were public, int64; None where there were none.
+
+        Raises:
+            UsageError: The data aren't there, or are split in another way now.
+        """
+        rows = self._made_again().public
+        return None if rows is None else rows.numpy()
+
+    def _rows(self, part: str, client: int) -> np.ndarray:
+        if not 0 <= client < len(self.train_counts):
+            raise UsageError(
+                f"there is no client {client}", f"clients are 0 to {len(self.train_counts) - 1}"
+            )
+        found = getattr(self._made_again(), part)(client)
+        rows: np.ndarray = np.zeros(0, dtype=np.int64) if found is None else found.numpy()
+        return rows
+
+    def _made_again(self) -> Split:
+        split = self._again()
+        if split.hash != self.hash:
+            raise UsageError(
+                f"the split that is made now is not that of {self.file}",
+                "the data, or the partitioner, are others than when the run was made",
+            )
+        return split

@@ -1,0 +1,161 @@
+"""Refusals: what a composition lacks, as the dry step finds it, and which methods would have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from protofl.errors import Lacking, ProtoflError, Refused, UsageError, part_of
+from protofl.federation.plan.plan import Plan
+from protofl.hooks.discovery.kinds import hooks_of
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.hookspecs.method import MERGED_HOOKS
+from protofl.hooks.plugin.members import Term
+from protofl.hooks.transit.encoding import Form, claimed
+from protofl.hooks.transit.merging import SHARED
+from protofl.hooks.wire.payload import Payload
+from protofl.runs.dry_step.hints import hint
+from protofl.runs.dry_step.sending import FoundLater, is_by_class
+
+
+def without_term(term: Term, missed: Mapping[str, str], plan: Plan) -> UsageError:
+    """The error for a loss term that did not come into being.
+
+    Args:
+        term: The term.
+        missed: {key: ``METHOD.HOOK`` that looked for it in a download in vain}.
+        plan: The run.
+    """
+    whose = f"the loss term {term.label!r} of {term.method}.local_loss"
+    what = f"{whose} did not come into being in two rounds"
+    drop = f"drop it: --drop local_loss.{term.label}"
+    # What its own method looked for, or a phase that needs it.
+    own = [key for key, reader in missed.items() if reader.partition(".")[0] in ("", term.method)]
+    keys = sorted(own or missed)
+    if not keys:
+        near = "its method looked for nothing in the download that is not there"
+        advice = f"return it, or leave it out of the terms of {term.method}; for a run"
+        return UsageError(what, near, f"{advice} {drop}")
+    near = f"its method looked in the download for: {', '.join(map(repr, keys))}"
+    do = "; ".join(_senders(key, "download_payload", plan, term.method) for key in keys)
+    return Refused(what, near, do, lacks="key", name=keys[0])
+
+
+def without_key(missed: Mapping[str, str], plan: Plan) -> Refused:
+    """The error for keys that evaluation looks for."""
+    key = min(missed)
+    method, _, hook = missed[key].rpartition(".")
+    return Refused(
+        f"{hook} of {method} looks for {key!r}, which no download brings in two rounds",
+        do="; ".join(_senders(key, "download_payload", plan, method) for key in sorted(missed)),
+        lacks="key",
+        name=key,
+    )
+
+
+def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: str) -> UsageError:
+    """An error of the dry step, found before training: exit code 2.
+
+    Args:
+        error: What a hook raised.
+        plan: The run.
+        down: The last download.
+        up: The last upload.
+        reader: The client's hook that was called last, ``METHOD.HOOK``; empty for another's.
+    """
+    what = error.args[0] if isinstance(error, FoundLater) else error.what
+    what, composition = f"the dry step failed: {what}", plan.composition
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, Lacking):
+        cause = cause.__cause__
+    hook = error.place.partition(",")[0].partition(" ")[0]
+    hook = "server_aggregate" if hook == "receive_uploads" else hook  # what its donor was asked for
+    on_server = hook.startswith("server_")
+    sender = "upload_payload" if on_server else "download_payload"
+    sent = claimed(up if on_server else down)
+    came = f"{sender} of {' and '.join(composition.makers(sender))} sends: {_shapes(sent)}"
+    if cause is None:
+        near = error.near or came
+        raw = error.__cause__
+        if raw is not None and not isinstance(raw, ProtoflError):
+            plugins = [member.plugin for member in composition.members.values()]
+            found = hint(raw, hook, _round_of(error.place), plugins)
+            return UsageError(what, near, "\n".join(filter(None, (found, error.do))))
+        return UsageError(what, near, error.do)
+    if cause.lacks == "key" and cause.what.endswith(f"{Payload.holder} has no {cause.key!r}"):
+        return UsageError(
+            what, error.near, "it is one that the hook made itself: look at its names"
+        )
+    known = {"lacks": cause.lacks, "name": part_of(cause.key)}
+    if cause.lacks in ("module", "name"):
+        return Refused(what, error.near, error.do, **known)
+    method, _, read_by = reader.rpartition(".")
+    if hook in composition.providers and hook != "local_loss":
+        # Of several methods the one that was called is named by the place.
+        method, read_by = error.place.partition(" of ")[2] or composition.providers[hook], hook
+    near = f"{read_by} of {method} reads it; {came}" if method else came
+    makers = composition.makers(sender)
+    declared = {name for maker in makers for name in _declared(maker, sender, plan.registry)}
+    rows = [key for key in sent if is_by_class(key)]
+    if cause.key == "classes" and rows:
+        what += f", from {sender} of {' and '.join(makers)}"
+        do = f"return pf.class_rows(known, {rows[0]}=table) there: rows, and whose they are"
+    elif not on_server and _round_of(error.place) == 0 and cause.key in declared:
+        do = f"round 0 brings nothing: ask before reading it, if {cause.key!r} in client.received"
+    elif cause.lacks == "shape" and method:
+        do = f"take it from the method that reads it: --use {sender}={method}"
+    else:
+        do = _senders(cause.key, sender, plan, method)
+    return Refused(what, near, do, **known)
+
+
+def _round_of(place: str) -> int:
+    """The round of a place as `naming` writes it; -1 for none."""
+    last = place.rpartition("round ")[2]
+    return int(last) if last.isdigit() else -1
+
+
+def _shapes(sent: Form) -> str:
+    """What a payload holds, with the shapes of what is no part of many tensors."""
+    words: Iterable[str] = (
+        part_of(key) if "/" in key else f"{key} {list(entry.shape)}" for key, entry in sent.items()
+    )
+    return ", ".join(dict.fromkeys(words)) or "nothing"
+
+
+def _senders(key: str, hook: str, plan: Plan, reader: str) -> str:
+    """Which methods could send a key in ``upload_payload`` or ``download_payload``, and how.
+
+    One that sends nothing that is sent already can be added, another would take its place.
+    """
+    composition, plain = plan.composition, part_of(key)
+    makers = composition.makers(hook)
+    sent = {name for maker in makers for name in _declared(maker, hook, plan.registry)} - {*SHARED}
+    ways: dict[str, list[str]] = {"--add": [], "--use": []}
+    for plugin in plan.registry.plugins("method"):
+        names = _declared(plugin.name, hook, plan.registry)
+        if plain in names and plugin.name not in makers:
+            ways["--use" if sent & names else "--add"].append(plugin.name)
+    found = [f"{', '.join(names)} ({way} {hook}=METHOD)" for way, names in ways.items() if names]
+    words = f"{key!r} is sent by {hook} of: {', or of: '.join(found)}"
+    if not found:
+        near = get_close_matches(key, {part_of(name) for name in sent}, n=1, cutoff=0.8)
+        words = f"did you mean {near[0]!r}? " if near else ""
+        words += f"no other installed method sends {key!r} in {hook}"
+    if reader not in (composition.main, *ways["--use"]) and reader in (*makers, *ways["--add"]):
+        have = hooks_of("method", composition.members[reader].plugin)
+        lacking = [h for h in MERGED_HOOKS if h in have and reader not in composition.makers(h)]
+        if lacking:
+            words += f"; all that {reader} needs: "
+            words += " ".join(f"--add {each}={reader}" for each in lacking)
+    return words
+
+
+def _declared(method: str, hook: str, registry: Registry) -> set[str]:
+    """What a method declares to send in a hook, of many weights ``PART/…``."""
+    direction = {"upload_payload": "uploads", "download_payload": "downloads"}[hook]
+    try:
+        names = getattr(registry.load("method", method), direction, {})
+    except ProtoflError:
+        return set()
+    return {part_of(name) for name in names}

@@ -1,0 +1,1 @@
+"""A run's life: it is planned, tried, trained and concluded, or taken up again."""

@@ -1,1 +1,0 @@
-"""Tables and figures of papers as data: rows, columns, settings, what was published; and ours."""

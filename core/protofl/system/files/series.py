@@ -1,0 +1,166 @@
+"""A folder with a file of tensors for each round, and a journal that names those that count.
+
+A file is written whole before the journal gets its line, so a process that is killed at any moment
+leaves every round that the journal names. Whoever goes on with a series says which rounds are over:
+others are left out, as they will be done again. The disk is not waited for, which would take longer
+than all else: a machine that loses its power may lose the last seconds, and checksums tell.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from protofl.errors import UsageError
+from protofl.system.files.checked import Check, Damaged, check_plain_file, check_plain_name
+from protofl.system.files.replacing import naming_file, replacing
+from protofl.system.files.tensors import Packed, read_tensors, write_tensors
+
+Round = tuple[int, int]
+"""A trial, and a round of it."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file that counts."""
+
+    file: str
+    check: Check
+
+
+class Series:
+    """What a run adds to, a file a round.
+
+    Args:
+        folder: The folder; it is made with the first file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._journal = folder, folder / "journal.jsonl"
+
+    @cached_property
+    def entries(self) -> dict[Round, Entry]:
+        """The files by trial and round; of a last line that is half written there is none.
+
+        Raises:
+            Damaged: Another line names no file; it says which.
+        """
+        if not self._journal.exists():
+            return {}
+        check_plain_file(self._journal)
+        *lines, rest = self._journal.read_bytes().split(b"\n")
+        found = dict(self._entry(number, line) for number, line in enumerate(lines, 1))
+        self._cut = not rest
+        return found
+
+    _cut = True
+    """Whether the journal ends with a whole line."""
+
+    def _entry(self, number: int, line: bytes) -> tuple[Round, Entry]:
+        try:
+            values = json.loads(line)
+            place = int(values["trial"]), int(values["round"])
+            check = Check.of_values((values["size"], values["crc32"]))
+            return place, Entry(check_plain_name(values["file"]), check)
+        except (ValueError, TypeError, KeyError, AttributeError, Damaged):
+            raise Damaged(
+                f"{self._journal}, line {number}, is damaged: it names no file",
+                do=f"remove {self._folder}: the run itself does not need it",
+            ) from None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(entry.check.size for entry in self.entries.values())
+
+    def keep(self, rounds: Collection[Round]) -> list[str]:
+        """Go on behind these rounds: what was kept of others is removed.
+
+        Args:
+            rounds: The rounds that are over.
+
+        Returns:
+            A line for each file that is not what was written; it counts no more.
+        """
+        lost = []
+        kept: dict[Round, Entry] = {}
+        for place, entry in self.entries.items():
+            if place not in rounds:
+                continue
+            try:
+                entry.check.require(self._folder / entry.file)
+                kept[place] = entry
+            except Damaged as problem:
+                lost.append(f"{problem.what}: round {place[1]} is left out there")
+        if kept != self.entries or not self._cut:
+            with replacing(self._journal) as part:
+                part.write_text("".join(_line(*item) for item in kept.items()), encoding="utf-8")
+            self._cut = True
+        self.entries = kept
+        if self._folder.is_dir():
+            named = {self._journal.name, *(entry.file for entry in kept.values())}
+            for file in self._folder.iterdir():
+                if file.name not in named and file.is_file():
+                    file.unlink()
+        return lost
+
+    def add(self, place: Round, tensors: Mapping[str, Tensor], header: Any) -> int:  # noqa: ANN401
+        """Write a round's file, and have it count.
+
+        Args:
+            place: Its trial and round.
+            tensors: What it holds.
+            header: Anything JSON can hold.
+
+        Returns:
+            The file's bytes.
+        """
+        entries, (trial, round) = self.entries, place
+        self._folder.mkdir(exist_ok=True)
+        name = f"t{trial}-r{round}.safetensors"
+        write_tensors(self._folder / name, tensors, header)
+        entry = Entry(name, Check.of(self._folder / name))
+        append(self._journal, _line(place, entry))
+        entries[place] = entry
+        return entry.check.size
+
+    def read(self, place: Round) -> Packed:
+        """A round's file; the tensors are views of it.
+
+        Raises:
+            UsageError: There is none.
+            Damaged: It is not what was written.
+        """
+        if place not in self.entries:
+            trial, round = place
+            own = [r for t, r in self.entries if t == trial]
+            near = (
+                f"trial {trial} has rounds {_listed(own)}" if own else f"of trial {trial} none is"
+            )
+            raise UsageError(f"{self._folder} has no round {round} of trial {trial}", near)
+        entry = self.entries[place]
+        entry.check.require(self._folder / entry.file)
+        return read_tensors(self._folder / entry.file)
+
+
+def append(file: Path, line: str) -> None:
+    """Add a line to a file."""
+    with naming_file(file), open(file, "a", encoding="utf-8") as journal:
+        journal.write(line)
+
+
+def _line(place: Round, entry: Entry) -> str:
+    (trial, round), (size, crc) = place, entry.check.values
+    values = {"trial": trial, "round": round, "file": entry.file, "size": size, "crc32": crc}
+    return json.dumps(values) + "\n"
+
+
+def _listed(rounds: list[int]) -> str:
+    shown = [str(number) for number in sorted(rounds)]
+    return ", ".join(shown if len(shown) <= 8 else [*shown[:4], "…", *shown[-3:]])

@@ -1,0 +1,147 @@
+"""Tables of values in TOML or JSON, and numbers as JSON holds them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import UsageError
+from protofl.system.files.checked import Damaged, read_json
+from protofl.system.toml import parse_toml, to_toml
+
+
+def finite(value: float) -> float | None:
+    """A number; NaN and infinity, which JSON has no word for, are null."""
+    return value if math.isfinite(value) else None
+
+
+def short(value: float) -> float:
+    """A measured number with the digits that mean something."""
+    return float(f"{value:.6g}")
+
+
+def read_table(path: Path, flag: str, noun: str) -> dict[str, Any]:
+    """Read a table: JSON where the file's name ends in ``.json``, else TOML.
+
+    Args:
+        path: The file.
+        flag: The option that names the file, for errors.
+        noun: What the table should hold, for errors.
+
+    Raises:
+        UsageError: The file can't be read, is neither, or holds no table.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # no UTF-8, or no name of a file
+        raise UsageError(f"{flag} {path} can't be read: {error}") from None
+    language = "JSON" if path.suffix == ".json" else "TOML"
+    try:
+        values = json.loads(text) if language == "JSON" else parse_toml(text)
+    except RecursionError:
+        raise UsageError(f"{flag} {path}: tables in tables, too deep to read") from None
+    except ValueError as error:
+        raise UsageError(f"{flag} {path} is no valid {language}: {error}") from None
+    if not isinstance(values, dict):
+        raise UsageError(f"{flag} {path} holds no table of {noun}")
+    return values
+
+
+def check_new_table(path: Path, flag: str) -> None:
+    """Whether a table can be written there, where nothing is yet.
+
+    Args:
+        path: The file.
+        flag: The option that names the file, for errors.
+
+    Raises:
+        UsageError: There is a file, or no folder, or the name has another ending.
+    """
+    if path.suffix not in (".toml", ".json"):
+        raise UsageError(f"{flag} {path}: neither .toml nor .json", do="name it NAME.toml")
+    if path.exists():
+        raise UsageError(f"{flag} {path}: it is there already", do="choose another name")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{flag} {path}: there is no such folder")
+
+
+def write_table(path: Path, values: Mapping[str, Any], flag: str, comment: str = "") -> None:
+    """Write a table: JSON where the file's name ends in ``.json``, else TOML.
+
+    Args:
+        path: The file.
+        values: The table.
+        flag: The option that names the file, for errors.
+        comment: A line to begin a TOML file with.
+
+    Raises:
+        UsageError: The file can't be written.
+    """
+    if path.suffix == ".json":
+        text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+    else:
+        text = (f"# {comment}\n\n" if comment else "") + to_toml(values)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{flag} {path} can't be written: {error}") from None
+
+
+def unchanged_table(file: Path, first: Path | None, free: Collection[str] = ()) -> dict[str, Any]:
+    """A table of JSON, if it still is what a copy of it says that it was.
+
+    Args:
+        file: The file.
+        first: The copy; None where there is none yet.
+        free: Keys whose values are those of the copy, whatever the file has.
+
+    Raises:
+        Damaged: One of them is, or they differ; the error names what does.
+    """
+    keep = "put back what was written"
+    if first is not None:
+        keep += f" ({first} is a copy of {file})"
+    try:
+        values = read_json(file)
+        copy = read_json(first) if first else values
+        values |= {key: copy[key] for key in free}
+        changed = differences(copy, values)
+    except Damaged as problem:
+        problem.do = keep
+        raise
+    told = [f"{name} is {is_now}, it was {was}" for name, (was, is_now) in changed.items()]
+    if told:
+        more = f", and {len(told) - 3} more" if len(told) > 3 else ""
+        raise Damaged(f"{file} was changed: {', '.join(told[:3])}{more}", do=keep)
+    return values
+
+
+def differences(
+    one: Mapping[str, Any], two: Mapping[str, Any], prefix: str = ""
+) -> dict[str, tuple[Any, Any]]:
+    """{name: its two values} of what two tables don't have in common, ``OUTER.INNER`` where nested.
+
+    What only one of them has is "missing" in the other.
+    """
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in dict.fromkeys((*one, *two)):
+        was, is_now = one.get(key, "missing"), two.get(key, "missing")
+        if isinstance(was, Mapping) and isinstance(is_now, Mapping):
+            found |= differences(was, is_now, f"{prefix}{key}.")
+        elif was != is_now:
+            found[f"{prefix}{key}"] = was, is_now
+    return found
+
+
+def flat(table: Mapping[str, Any], separator: str = ".", prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as one, ``OUTER.INNER``; lists are one value."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, separator, f"{prefix}{key}{separator}")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found

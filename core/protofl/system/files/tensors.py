@@ -1,0 +1,281 @@
+"""Files of tensors and state: safetensors with a checked JSON header; no pickle anywhere."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from protofl.errors import RunFailure
+from protofl.system.files.replacing import replacing
+
+SIZES = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"), 1),
+}
+"""Bytes of an element of each type."""
+
+LONGEST = 16 << 20
+"""Bytes of a header, at most: some hundred thousand tensors."""
+
+LARGEST = 1 << 48
+"""Bytes of a tensor, at most, where its empty dimensions count as one: torch overflows at 2^63."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of which only the header has been read."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return math.prod(self.shape) * SIZES[self.dtype]
+
+
+def tensor_header(data: bytes) -> dict[str, Entry]:
+    """What safetensors bytes say that they hold; no bytes hold nothing.
+
+    Raises:
+        ValueError: They are damaged, or claim what they can't hold; the words say how.
+    """
+    if not data:
+        return {}
+    if len(data) < 8:
+        raise ValueError(f"{len(data)} bytes are no header")
+    (length,) = struct.unpack_from("<Q", data)
+    if length > min(len(data) - 8, LONGEST):
+        raise ValueError(f"the header claims {length} of {len(data)} bytes")
+    values = strict_json(data[8 : 8 + length])
+    if not isinstance(values, dict):
+        raise ValueError("the header is no mapping")
+    about = values.pop("__metadata__", {})
+    if not (isinstance(about, dict) and all(isinstance(v, str) for v in about.values())):
+        raise ValueError("the header's metadata are no words")
+    read = {name: _entry(name, value) for name, value in values.items()}
+    places = sorted(place for _, place in read.values())
+    edges = [(0, 0), *places, (len(data) - 8 - length,) * 2]
+    if any(before[1] != after[0] for before, after in pairwise(edges)):
+        raise ValueError("its tensors do not fill its bytes one behind the other")
+    return {name: entry for name, (entry, _) in read.items()}
+
+
+def words_beside(data: bytes, key: str) -> str:
+    """What stands under a key of the metadata of bytes whose header `tensor_header` has passed."""
+    (length,) = struct.unpack_from("<Q", data)
+    about: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    return about.get(key, "")
+
+
+def strict_json(text: bytes) -> Any:  # noqa: ANN401 - JSON
+    """JSON of a stranger.
+
+    Raises:
+        ValueError: It is none, nested too deeply, or a name stands twice and may be read in two
+            ways.
+    """
+    try:
+        return json.loads(text.decode(), object_pairs_hook=_once)
+    except RecursionError:
+        raise ValueError("the header is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"the header is no JSON: {short(error)}") from None
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice")
+    return found
+
+
+def _entry(name: str, value: Any) -> tuple[Entry, tuple[int, int]]:  # noqa: ANN401 - JSON
+    """A tensor, and where its bytes begin and end."""
+    words = quoted(name)
+    if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"{words} has no dtype, shape and data_offsets")
+    entry, place = checked_entry(name, value["dtype"], value["shape"]), value["data_offsets"]
+    if not (_counts(place) and len(place) == 2):
+        raise ValueError(f"{words} has a place that is none")
+    start, end = place
+    if end - start != entry.size:
+        raise ValueError(f"{words} has {end - start} bytes for the shape {short(value['shape'])}")
+    return entry, (start, end)
+
+
+def checked_entry(name: str, dtype: Any, shape: Any) -> Entry:  # noqa: ANN401 - JSON
+    """A tensor of a type and shape that a stranger has written.
+
+    Raises:
+        ValueError: They are none, or too large.
+    """
+    words = quoted(name)
+    if not isinstance(dtype, str) or dtype not in SIZES:
+        raise ValueError(f"{words} is of a type that is not known: {short(dtype)}")
+    if not _counts(shape):
+        raise ValueError(f"{words} has a shape that is none")
+    if math.prod(max(size, 1) for size in shape) * SIZES[dtype] > LARGEST:
+        raise ValueError(f"{words} claims the shape {short(shape)}")
+    return Entry(dtype, tuple(shape))
+
+
+def _counts(value: Any) -> bool:  # noqa: ANN401 - JSON
+    return isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
+
+
+def quoted(name: str) -> str:
+    """A stranger's name as it can be shown: escaped, and not too long."""
+    return repr(name if len(name) <= 80 else name[:77] + "...")
+
+
+def short(value: object) -> str:
+    """A stranger's value as it can be shown: escaped, and not too long."""
+    text = repr(str(value))[1:-1]
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+Packed = tuple[dict[str, Tensor], Any]
+"""Tensors, and a header that JSON can hold: what a file of tensors holds."""
+
+TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""The types that the format and torch's arithmetic know, by the format's names."""
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> None:  # noqa: ANN401
+    """Write a safetensors file atomically: it is there whole or not at all.
+
+    One tensor after the other, straight from its memory: the library's own writer first makes
+    one more copy of all of them.
+
+    Args:
+        path: The file.
+        tensors: What it holds. Views and tensors that share memory are written whole.
+        header: Anything JSON can hold.
+
+    Raises:
+        RunFailure: A tensor's type is none that the format knows.
+    """
+    # Wide types first, so that each tensor lies where its type may be read from a mapped file.
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
+    about = {"state": json.dumps(header), "order": json.dumps([*tensors])}
+    entries: dict[str, Any] = {"__metadata__": about}
+    end = 0
+    for name, tensor in ordered:
+        if tensor.dtype not in TYPES:
+            raise RunFailure(f"{name} is of type {tensor.dtype}, which a checkpoint can't hold")
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        entries[name] = {
+            "dtype": TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    with replacing(path) as part, open(part, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, tensor in ordered:
+            flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+            file.write(flat.view(torch.uint8).numpy().data)
+
+
+def read_tensors(path: Path) -> Packed:
+    """What `write_tensors` wrote; the tensors are views of the mapped file: copy what you keep.
+
+    Raises:
+        RunFailure: The file is missing or damaged.
+    """
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            about = file.metadata()
+            # In the order that they had, which sums over them and files of them follow.
+            names = json.loads(about["order"]) if "order" in about else file.keys()
+            return {name: file.get_tensor(name) for name in names}, json.loads(about["state"])
+    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise RunFailure(f"the checkpoint file {path} can't be read: {error}") from error
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> bytes:
+    """Tensors as the bytes of a safetensors file, with words about them if there are any."""
+    return safetensors.torch.save(apart(tensors), dict(about) if about else None)
+
+
+def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors in memory of their own, as safetensors wants them."""
+    plain: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    # All copies from a device are under way before one of them is waited for.
+    moved = {name: tensor.detach().to("cpu", non_blocking=True) for name, tensor in tensors.items()}
+    for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
+    for name, tensor in moved.items():
+        value = tensor.contiguous()
+        if value.untyped_storage().data_ptr() in seen:
+            value = value.clone()
+        seen.add(value.untyped_storage().data_ptr())
+        plain[name] = value
+    return plain
+
+
+def pack_state(state: Any, tensors: dict[str, Tensor], place: str) -> Any:  # noqa: ANN401
+    """State as JSON; its tensors go into ``tensors`` under numbered names.
+
+    Raises:
+        RunFailure: The state holds something that is no tensor, number, string, dict or list.
+    """
+    if isinstance(state, Tensor):
+        name = f"state/{len(tensors)}"
+        tensors[name] = state
+        return {"tensor": name}
+    if isinstance(state, dict):
+        for key in state:
+            if not (key is None or type(key) in (bool, int, float, str)):
+                raise RunFailure(
+                    f"{place} has the key {key!r}, which a checkpoint can't hold",
+                    do="keep numbers and strings as keys of state; modules go to add_module",
+                )
+        return {"dict": [[k, pack_state(v, tensors, f"{place}[{k!r}]")] for k, v in state.items()]}
+    if isinstance(state, (list, tuple)):
+        return {"list": [pack_state(v, tensors, place) for v in state]}
+    if state is None or isinstance(state, (bool, int, float, str)):
+        return {"value": state}
+    raise RunFailure(
+        f"{place} is a {type(state).__name__}, which a checkpoint can't hold",
+        do="keep tensors, numbers, strings, dicts and lists in state; modules go to add_module",
+    )
+
+
+def unpack_state(packed: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:  # noqa: ANN401
+    """What `pack_state` packed."""
+    ((kind, value),) = packed.items()
+    if kind == "tensor":
+        return tensors[value].to(device, copy=True)
+    if kind == "dict":
+        return {k: unpack_state(v, tensors, device) for k, v in value}
+    if kind == "list":
+        return [unpack_state(v, tensors, device) for v in value]
+    return value

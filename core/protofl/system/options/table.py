@@ -1,0 +1,164 @@
+"""Table of all run options, the lists that are derived from it, and the options' validation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, get_origin
+
+from pydantic import BeforeValidator, ValidationError
+
+from protofl.errors import UsageError, unknown
+from protofl.system.options.option import declared
+from protofl.system.options.settings import Settings
+
+OPTIONS = {name: declared(field) for name, field in Settings.model_fields.items()}
+"""The declarations of all options of a run, by name."""
+
+FLAGS = {option.flag: name for name, option in OPTIONS.items() if option.flag}
+"""Long names on the command line that differ from the name of the option, and these names."""
+
+_IS_LIST = {n: get_origin(f.annotation) in (list, dict) for n, f in Settings.model_fields.items()}
+
+CHOOSING = {
+    name: option.chooses
+    for name, option in OPTIONS.items()
+    if option.chooses not in ("", "method") and not _IS_LIST[name]
+}
+"""Options that name the plugin of a kind; in ``--set`` they stand for the chosen plugin."""
+
+SEVERAL = {
+    name: option.chooses
+    for name, option in OPTIONS.items()
+    if option.chooses not in ("", "wrapper") and _IS_LIST[name]
+}
+"""Options that name several plugins of a kind; in ``--set`` each plugin has its own name."""
+
+UPDATES = ("optimizer", "schedule")
+"""Owners of options in ``--set`` that are no plugins."""
+
+OWNERS = (*CHOOSING, *UPDATES)
+"""Owners of options in ``--set`` that every run has."""
+
+RESUMABLE = frozenset(n for n, o in OPTIONS.items() if o.resume and o.affects != "extent")
+"""Options that may change on resume because they do not affect results."""
+
+EXTENDED = tuple(n for n, o in OPTIONS.items() if o.resume and o.affects == "extent")
+"""Options that may grow on resume: rounds and trials."""
+
+UNRECORDED = frozenset(name for name, option in OPTIONS.items() if not option.recorded)
+"""Options that ``config.json`` does not hold.
+
+It holds backend and profile if the engine trains groups of clients: the groups depend on both, and
+the last bits depend on the groups. Then they may not change on resume either.
+"""
+
+
+EXTENT = tuple(name for name, option in OPTIONS.items() if option.affects == "extent")
+"""Options that say how often and how long a run does the same thing."""
+
+
+def flag_of(name: str) -> str:
+    """Return the long name of an option on the command line, ``--lr-schedule``."""
+    return "--" + (OPTIONS[name].flag or name).replace("_", "-")
+
+
+def reads_text(name: str) -> bool:
+    """Return True if an option is typed as a text in a form of its own, such as ``1/20``."""
+    return any(isinstance(item, BeforeValidator) for item in Settings.model_fields[name].metadata)
+
+
+def is_repeatable(name: str) -> bool:
+    """Return True if an option is typed once for each of its values."""
+    return _IS_LIST[name] and not reads_text(name)
+
+
+def default_values() -> dict[str, Any]:
+    """Return the defaults of all options that have one."""
+    fields = Settings.model_fields.items()
+    return {
+        name: field.get_default(call_default_factory=True)
+        for name, field in fields
+        if not field.is_required()
+    }
+
+
+def portable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a recorded run that say the same on every machine.
+
+    The data, the split, the models and the server's half of the run follow from them. Where
+    clients train is left out, as this machine may lack the engine, the backend or a folder.
+
+    Args:
+        options: Options as ``config.json`` holds them.
+    """
+    left_out = UNRECORDED | {"engine", "participants_from", "observe"}
+    gone = left_out & CHOOSING.keys()
+    own = {owner: v for owner, v in options["options"].items() if owner not in gone}
+    return {k: v for k, v in options.items() if k not in left_out} | {"options": own}
+
+
+def check_names(values: Iterable[str], noun: str, others: Iterable[str] = ()) -> None:
+    """Check that names are options of a run.
+
+    Args:
+        values: The names.
+        noun: A noun for the names, for the error.
+        others: Further names that are known there.
+
+    Raises:
+        UsageError: A name is unknown.
+    """
+    for key in values:
+        if key not in OPTIONS:
+            known = {*OPTIONS, *FLAGS, *others}
+            raise unknown(noun, key, known, "see: protofl run --help")
+
+
+def build(values: Mapping[str, Any]) -> Settings:
+    """Validate the options of a run.
+
+    Args:
+        values: Options by name.
+
+    Raises:
+        UsageError: An option is unknown, missing, or out of its range.
+    """
+    check_names(values, "option")
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if not first["loc"]:
+            raise UsageError(str(first["ctx"]["error"]), do="see: protofl run --help") from None
+        name = str(first["loc"][0])
+        if first["type"] == "missing":
+            kind, method = OPTIONS[name].chooses, values.get("method") or "METHOD"
+            raise UsageError(
+                f"no {kind.replace('-', ' ')} is given",
+                f"protofl run {method} --models GROUP",
+                f"see: protofl list-plugins --kind {kind}",
+            ) from None
+        raise UsageError(
+            f"{flag_of(name)} {first.get('input')} is not possible: {first['msg']}",
+            do="see: protofl run --help",
+        ) from None
+
+
+def validated(name: str, value: Any) -> Any:  # noqa: ANN401 - options are of many types
+    """Return the value of one option as a run has it.
+
+    Raises:
+        UsageError: The value is of another type or out of range.
+    """
+    return getattr(build({"method": "", "models": "", name: value}), name)
+
+
+def untracked(settings: Settings) -> Settings:
+    """Return the settings without trackers and their options, which concern only this process."""
+    own = {f"tracker/{name}" for name in settings.track}
+    update = {
+        "track": [],
+        "options": {k: v for k, v in settings.options.items() if k not in settings.track},
+        "classes": {k: v for k, v in settings.classes.items() if k not in own},
+    }
+    return settings.model_copy(update=update)

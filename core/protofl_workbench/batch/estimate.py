@@ -1,0 +1,133 @@
+"""How long a run will take: what it has to do, by what a little of it takes here."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import NamedTuple
+
+from protofl.data.batches import batch_bounds
+from protofl.federation.hosts.host import Host
+from protofl.federation.hosts.jobs import Evaluate, Job, Reply, Train
+from protofl.federation.plan.plan import Plan
+from protofl.federation.rounds.workload import Workload
+from protofl.runs.dry_step.step import for_dry_rounds, two_dry_rounds
+
+STAGES = ("train", "prototypes", "payload", "evaluate")
+"""Stages of a client's work, by which a reply tells seconds."""
+
+BATCHES = 4
+"""Mini-batches of the longer of the two measured rounds."""
+
+ONCE = "once"
+"""Before a stage: what it takes beside its batches, such as hooks that rebuild what came."""
+
+
+def workload(plan: Plan) -> dict[str, float]:
+    """What all rounds of all trials have to do, as far as it is known beforehand.
+
+    Every client is taken to be asked as often as the others.
+
+    Returns:
+        {``train ARCHITECTURE``: mini-batches that clients of it train on, ``prototypes …``: those
+        of a pass over training data in each round, ``payload …``: uploads, ``evaluate …``: batches
+        of test samples, ``server``: rounds}; and ``once train …``, ``once evaluate …``: how often
+        these are begun, for what they take whatever the batches are.
+    """
+    s, info = plan.settings, plan.info
+    phases = [p for p in plan.composition.phases(info) if plan.composition.terms_of(p)]
+    asked = s.rounds * info.participants / info.num_clients
+    evaluations = -(-s.rounds // s.eval_every)
+    scored = 1.0 if s.eval_clients == "all" else info.participants / info.num_clients
+    load: dict[str, float] = defaultdict(float)
+    for trial in range(s.trials):
+        clients, sizes = Workload(plan, trial), plan.split(trial).offsets.diff().tolist()
+        load["server"] += s.rounds
+        for client in range(info.num_clients):
+            name = info.architecture_of(client).name
+            own, test = sizes[2 * client], sizes[2 * client + 1]
+            batches = len(batch_bounds(own, s.batch_size, s.drop_last))
+            load[f"train {name}"] += asked * clients.training(client)
+            load[f"{ONCE} train {name}"] += asked * len(phases)
+            load[f"prototypes {name}"] += asked * batches
+            load[f"payload {name}"] += asked
+            load[f"evaluate {name}"] += evaluations * scored * (test / s.batch_size)
+            load[f"{ONCE} evaluate {name}"] += evaluations * scored
+    return dict(load)
+
+
+def steps_in(load: dict[str, float]) -> int:
+    """Mini-batches that clients train on."""
+    return round(sum(amount for key, amount in load.items() if key.startswith("train ")))
+
+
+class _Timed(Host):
+    """A host that keeps the seconds of its last jobs by stage and architecture."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.spent: dict[str, float] = {}
+        self.phases: Counter[str] = Counter()
+
+    def handle(self, job: Job) -> Reply:
+        reply = super().handle(job)
+        if isinstance(job, (Train, Evaluate)):
+            name = self.plan.info.architecture_of(job.client).name
+            again = isinstance(job, Train) and job.when == "after_server"
+            for stage in STAGES:
+                if stage in reply.seconds:
+                    before = self.spent.get(f"{stage} {name}", 0.0) if again else 0.0
+                    self.spent[f"{stage} {name}"] = before + reply.seconds[stage]
+        return reply
+
+
+def pace(plan: Plan) -> dict[str, float]:
+    """Seconds of each part of `workload` here.
+
+    They are measured in the second of two dry rounds, of a client of each architecture: with one
+    mini-batch, and with a few. What the few take more is by the batch, and the rest is there once.
+    """
+    one, few = _measured(plan, 1), _measured(plan, BATCHES)
+    found = dict(one.spent)
+    for key, first in one.spent.items():
+        stage = key.partition(" ")[0]
+        if stage != "payload" and few.batches > one.batches:
+            each = max(0.0, few.spent[key] - first) / (few.batches - one.batches)
+            found[key] = min(each, first / one.batches)
+            once = min(first, few.spent[key]) - found[key] * one.batches
+            found[f"{ONCE} {key}"] = max(0.0, once)
+    return found | {"server": one.spent["server"]}
+
+
+class _Measured(NamedTuple):
+    """What a dry round took.
+
+    Attributes:
+        spent: Seconds by stage and architecture, of training those of a phase; ``server`` as many
+            uploads as the run's rounds have would take.
+        batches: Mini-batches of a phase, and of the test samples.
+    """
+
+    spent: dict[str, float]
+    batches: int
+
+
+def _measured(plan: Plan, batches: int) -> _Measured:
+    """Seconds of a round in which every client has so many mini-batches, as far as there are."""
+    uploads = max(1, len(plan.info.architectures))
+    dry = for_dry_rounds(plan, uploads, batches)
+    host = _Timed(dry)
+    row = two_dry_rounds(host)[0]
+    info, s = plan.info, plan.settings
+    phases = [p for p in plan.composition.phases(info) if plan.composition.terms_of(p)]
+    spent = dict(host.spent)
+    for key in spent:
+        if key.startswith("train "):
+            spent[key] /= max(1, len(phases))
+    spent["server"] = row.seconds["server"] * info.participants / uploads
+    own = int(dry.split(0).offsets[1])
+    return _Measured(spent, max(1, len(batch_bounds(own, s.batch_size, s.drop_last))))
+
+
+def seconds_of(load: dict[str, float], paces: dict[str, float]) -> float:
+    """Seconds of a workload with one host."""
+    return sum(amount * paces.get(key, 0.0) for key, amount in load.items())

@@ -1,0 +1,180 @@
+"""The workers of a batch: processes, or this one.
+
+A process gets pickled jobs on its standard input and sends pickled events and results. It ends
+when its input closes; a run in progress then ends as an interrupted one does, with its finished
+rounds in its folder. So a batch that is killed leaves nothing behind.
+
+`multiprocessing` would import the program's main module in each process and run a script without
+``if __name__ == "__main__"`` again.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import IO, Any
+
+from protofl.errors import RunFailure
+from protofl.system.machine.interpreter import fresh_interpreter
+from protofl_workbench.batch import events
+from protofl_workbench.batch.jobs import Job, JobRunner, Result
+
+GRACE = 45.0
+"""Seconds that runs have to end when the batch does."""
+
+LAST = 1500
+"""Characters of a dead process's last output in its error."""
+
+Told = events.Event | Result | None
+"""An event, a result, or None if the process has ended."""
+
+
+class Process:
+    """A process of its own, so that a crash affects no other run; it stays for the next job.
+
+    Args:
+        inbox: Takes the process with what it sends.
+    """
+
+    def __init__(self, inbox: queue.Queue[tuple[Process, Told]]) -> None:
+        command, environment = fresh_interpreter("protofl_workbench.batch.workers")
+        self._output: IO[bytes] = tempfile.TemporaryFile()
+        # Clients compute with one thread anyhow, and so do the runs beside this one.
+        few = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._output,
+            env={**environment, **few, "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,  # ^C is the batch's, which ends its runs one by one
+        )
+        self._inbox = inbox
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with suppress(EOFError, pickle.UnpicklingError):  # half a message of a killed process
+            while True:
+                self._inbox.put((self, pickle.load(self._process.stdout)))
+        self._inbox.put((self, None))
+
+    def send(self, message: Job | bool) -> None:
+        """Send a job, or after a round whether the run goes on."""
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it has ended, which its reader tells
+            pickle.dump(message, self._process.stdin)
+            self._process.stdin.flush()
+
+    def failure(self) -> RunFailure:
+        """Return the error for a process that has ended by itself."""
+        code = self._process.wait()
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - LAST))
+        lines = self._output.read().decode(errors="replace").strip().splitlines()
+        return RunFailure(
+            f"the process of the run {how}",
+            f"it said last: {lines[-1].strip()}" if lines else "",
+            "signal 9 often means that memory ran out: do fewer runs at once" * (code == -9),
+        )
+
+    def close(self) -> None:
+        """Close the input: a run in progress ends after what it has saved."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+
+    def wait(self, until: float) -> None:
+        """Wait for its end until a time of `time.monotonic`, or an interruption; then kill it."""
+        try:
+            self._process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.wait()
+            self.close()
+            self._reading.join()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._output.close()
+
+
+class Here:
+    """Carries out jobs in this process, which sees the program's own classes.
+
+    Args:
+        take: Takes this worker with an event or a result; returns whether the run goes on.
+    """
+
+    def __init__(self, take: Callable[[Here, Told], bool]) -> None:
+        self._take = take
+        self._runner = JobRunner(lambda event: take(self, event))
+
+    def send(self, job: Job) -> None:
+        """Carry out a job to its end."""
+        self._take(self, self._runner.carry_out(job))
+
+    def close(self) -> None:
+        """Stop the hosts that wait for a next run."""
+        self._runner.close()
+
+
+# --- in the process -----------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Carry out jobs until the input closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the batch is interrupted, and ends this
+    signal.signal(signal.SIGTERM, _interrupt)
+    inbox: queue.Queue[Any] = queue.Queue()
+    threading.Thread(target=_read, args=(inbox,), daemon=True).start()
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a plugin prints is no message
+
+    def send(message: object) -> None:
+        pickle.dump(message, out)
+        out.flush()
+
+    def tell(event: events.Event) -> bool:
+        send(event)
+        return bool(inbox.get()) if isinstance(event, events.Row) else True
+
+    runner = JobRunner(tell)
+    try:
+        while True:
+            send(runner.carry_out(inbox.get()))
+    except (KeyboardInterrupt, BrokenPipeError):
+        runner.close()
+    os._exit(0)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end is not interrupted again
+    raise KeyboardInterrupt
+
+
+def _read(inbox: queue.Queue[Any]) -> None:
+    """Read messages; interrupt the work when the input closes."""
+    with suppress(EOFError, pickle.UnpicklingError):
+        while True:
+            inbox.put(pickle.load(sys.stdin.buffer))
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        threading.Event().wait(GRACE + 15)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""What observations come to: figures by round and class, similarities, and points in the plane.
+
+Each reads what a run has observed (`protofl.records.recorded.observed`) and returns arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from protofl import functional
+from protofl.errors import TooLittle
+from protofl.functional.similarity import Similarity
+from protofl.records.recorded.observed import Features, Observed, Prototypes
+
+FEWEST = 4
+"""Points that a t-SNE needs."""
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """A figure of each class over rounds.
+
+    Attributes:
+        rounds: The rounds [R].
+        server: Of the server's prototypes [R, C]; NaN where there is none.
+        clients: Of the clients' [R, C]; what it is of several clients says who made it.
+    """
+
+    rounds: list[int]
+    server: np.ndarray
+    clients: np.ndarray
+
+
+def margins(observed: Observed, trial: int = 0, round: int | None = None) -> ByClass:
+    """FedTGP, Fig. 1: margins of the server's prototypes, and the largest of the clients'.
+
+    Args:
+        observed: What a run has observed.
+        trial: The trial.
+        round: The only round that is wanted, -1 for the last observed one; None for all.
+    """
+    own, largest = functional.class_margins, functional.largest_margins
+    return _by_class(_each(observed, trial, round), own, largest)
+
+
+def inter_class(observed: Observed, trial: int = 0) -> ByClass:
+    """Mean distance of each class to the others: the server's prototypes, the clients' on average.
+
+    Args:
+        observed: What a run has observed.
+        trial: The trial.
+    """
+
+    def of_clients(P: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+        each = [functional.inter_class_distances(*own) for own in zip(P, known, strict=True)]
+        return torch.stack(each).nanmean(0)
+
+    return _by_class(_each(observed, trial), functional.inter_class_distances, of_clients)
+
+
+def intra_class(observed: Observed, trial: int = 0) -> tuple[list[int], np.ndarray]:
+    """Mean distance of the clients' prototypes of a class to their mean.
+
+    Args:
+        observed: What a run has observed.
+        trial: The trial.
+
+    Returns:
+        The rounds [R], and the distances [R, C]; NaN for a class that nobody sent.
+    """
+    rounds, found = [], []
+    for seen in _each(observed, trial):
+        rounds.append(seen.round)
+        rows, classes = torch.from_numpy(seen.rows), torch.from_numpy(seen.classes)
+        found.append(functional.intra_class_distances(rows, classes, seen.num_classes).numpy())
+    return rounds, np.stack(found)
+
+
+def drift(
+    observed: Observed, trial: int = 0, name: str = "prototypes"
+) -> tuple[list[int], np.ndarray]:
+    """How far the server's prototypes or anchors have moved since the observed round before.
+
+    Args:
+        observed: What a run has observed.
+        trial: The trial.
+        name: ``prototypes``, or ``global_prototypes``.
+
+    Returns:
+        The rounds from the second on [R−1], and the Euclidean distances [R−1, C]; NaN for a class
+        that was not known in both.
+    """
+    known = {seen.round: seen.server_table(name) for seen in _each(observed, trial)}
+    rounds, tables = [*known], [*known.values()]
+    moved = np.full((len(rounds) - 1, len(tables[0][1])), np.nan)
+    for number in range(len(moved)):
+        (before, had), (now, has) = tables[number : number + 2]
+        both = had & has
+        if both.any():
+            moved[number, both] = np.linalg.norm(now[both] - before[both], axis=1)
+    return rounds[1:], moved
+
+
+def alignment(observed: Observed, trial: int = 0) -> tuple[list[int], dict[str, np.ndarray]]:
+    """Mean distance of the clients' prototypes to the server's, by architecture.
+
+    Args:
+        observed: What a run has observed.
+        trial: The trial.
+
+    Returns:
+        The rounds [R], and {architecture: mean over its clients [R]}; NaN where none took part or
+        the server knows no prototypes.
+    """
+    rounds: list[int] = []
+    names: list[str] = []
+    found: list[dict[str, float]] = []
+    for seen in _each(observed, trial):
+        rounds.append(seen.round)
+        names = list(dict.fromkeys(seen.architectures))
+        each = distances_to_server(seen)
+        own: dict[str, list[float]] = {}
+        for client, distance in zip(seen.who, each, strict=True):
+            if np.isfinite(distance):
+                own.setdefault(seen.architecture_of(client), []).append(float(distance))
+        found.append({name: float(np.mean(values)) for name, values in own.items()})
+    return rounds, {name: np.array([f.get(name, np.nan) for f in found]) for name in names}
+
+
+def distances_to_server(seen: Prototypes) -> np.ndarray:
+    """Mean distance of each client's prototypes to the server's [M], in the order of `who`."""
+    P, known = map(torch.from_numpy, seen.table())
+    centres, there = map(torch.from_numpy, seen.server_table())
+    if centres.shape[1:] != P.shape[2:]:
+        return np.full(len(P), np.nan)
+    return functional.distances_by_client(P, known, centres, there).numpy()
+
+
+def similarity(seen: Prototypes, kind: Similarity = "pearson") -> tuple[list[int], np.ndarray]:
+    """How alike the clients' prototypes are.
+
+    Args:
+        seen: Prototypes of a round.
+        kind: ``pearson``, ``spearman`` or ``cka``, see `functional.client_similarity`.
+
+    Returns:
+        The clients, those of one architecture behind each other, and the matrix [M, M].
+    """
+    P, known = map(torch.from_numpy, seen.table())
+    found = functional.client_similarity(P, known, kind).numpy()
+    count = len(seen.architectures)
+    order = sorted(range(len(P)), key=lambda place: (seen.who[place] % count, seen.who[place]))
+    return [seen.who[place] for place in order], found[np.ix_(order, order)]
+
+
+def spread_of_features(seen: Features) -> tuple[np.ndarray, np.ndarray]:
+    """How far test features of each class lie from their mean, and these means from each other.
+
+    Over all clients' features together, as FedTGP's Fig. 6 shows them.
+
+    Args:
+        seen: Features of a round.
+
+    Returns:
+        Intra- and inter-class distances, [C] each; NaN for a class without samples.
+    """
+    rows, labels = torch.from_numpy(seen.rows), torch.from_numpy(seen.labels)
+    intra = functional.intra_class_distances(rows, labels, seen.num_classes)
+    means, counts = functional.class_means(rows, labels, seen.num_classes)
+    return intra.numpy(), functional.inter_class_distances(means, counts > 0).numpy()
+
+
+def in_the_plane(rows: np.ndarray, seed: int = 0, perplexity: float = 30.0) -> np.ndarray:
+    """Points of a t-SNE (van der Maaten and Hinton, JMLR 2008), begun with the principal axes.
+
+    The same rows, seed and version of scikit-learn give the same points on one machine. Distances
+    between far groups, and the sizes of groups, mean nothing.
+
+    Args:
+        rows: Prototypes or features [n, K].
+        seed: Of what is drawn.
+        perplexity: About how many neighbours a point has; of few points a third of them.
+
+    Returns:
+        [n, 2].
+
+    Raises:
+        TooLittle: There are fewer than four points.
+    """
+    if len(rows) < FEWEST:
+        raise TooLittle(f"a t-SNE needs {FEWEST} points: there are {len(rows)}")
+    from sklearn.manifold import TSNE  # takes a second to import
+    from threadpoolctl import threadpool_limits
+
+    near = min(perplexity, (len(rows) - 1) / 3)
+    method = "exact" if len(rows) < 200 else "barnes_hut"
+    plane = TSNE(
+        perplexity=near, init="pca", learning_rate="auto", random_state=seed, method=method
+    )
+    # Threads that wait for each other take ten times as long where cores are shared.
+    with threadpool_limits(1):
+        return np.asarray(plane.fit_transform(np.asarray(rows, np.float64)))
+
+
+def _each(observed: Observed, trial: int, round: int | None = None) -> Iterator[Prototypes]:
+    """The prototypes of each round that has some, or of one round; an error where none has any.
+
+    As long as nobody has answered there are none, though features may have been observed.
+    """
+    found = False
+    for number in observed.rounds(trial) if round is None else ():
+        if "prototypes" in observed.kinds(number, trial):
+            found = True
+            yield observed.prototypes(number, trial)
+    if not found:
+        yield observed.prototypes(-1 if round is None else round, trial)
+
+
+def _by_class(
+    each: Iterator[Prototypes],
+    of_server: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    of_clients: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> ByClass:
+    rounds, server, clients = [], [], []
+    for seen in each:
+        rounds.append(seen.round)
+        server.append(of_server(*map(torch.from_numpy, seen.server_table())).numpy())
+        P, known = map(torch.from_numpy, seen.table())
+        nothing = np.full(seen.num_classes, np.nan)
+        clients.append(of_clients(P, known).numpy() if len(P) else nothing)
+    return ByClass(rounds, np.stack(server), np.stack(clients))

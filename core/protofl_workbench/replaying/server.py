@@ -1,0 +1,153 @@
+"""A server that is run again, and figures of what it comes to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from protofl import functional
+from protofl.federation.plan.plan import Plan
+from protofl.federation.rounds.server_side import ServerSide
+from protofl.federation.rounds.tally import Tally
+from protofl.hooks.wire.payload import Payload, stack_rows
+from protofl.records.recorded.observed import Features
+from protofl.system.files.tables import finite
+from protofl.system.machine.cores import compute_threads, deterministic_kernels
+from protofl.system.profile.clock import OFF
+
+
+@dataclass
+class ReplayedRound:
+    """A round of a replay.
+
+    Attributes:
+        round: The round.
+        same: Whether the server knows what it knew in the run's own replay, to the last bit.
+        figures: Numbers by name, see docs/how-to/replay-the-server.md; None where there is none.
+        knowledge: What the server knows behind the round, where it was asked for.
+    """
+
+    round: int
+    same: bool
+    figures: dict[str, float | None]
+    knowledge: Payload | None = None
+
+
+@dataclass
+class ReplayedServer:
+    """A trial's server, which meets the uploads of a run.
+
+    Attributes:
+        plan: The run, perhaps with other options.
+        trial: The trial.
+        number: The last round.
+        extra: What hooks added to its record.
+    """
+
+    plan: Plan
+    trial: int
+    number: int = -1
+    extra: dict[str, float | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Set it up as the run did."""
+        with deterministic_kernels(self.plan.settings.deterministic):
+            self._side = ServerSide(self.plan, self.trial, OFF)
+            self._side.open_gate()  # which looks at what receive_uploads returns
+
+    @property
+    def knowledge(self) -> Payload:
+        """What it knows."""
+        return self._side.record.knowledge
+
+    def downloads(self, number: int, clients: Iterable[int]) -> dict[int, bytes]:
+        """What clients would download at the beginning of a round.
+
+        Args:
+            number: The round.
+            clients: The clients.
+        """
+        with compute_threads(self.plan.settings.server_threads):
+            self._side.begin(number)
+            return dict(self._side.downloads(clients, Tally(), counted=False))
+
+    def round(self, number: int, uploads: Mapping[int, Payload]) -> None:
+        """A round as the run had it: aggregate, train, the figures at its end.
+
+        Args:
+            number: The round.
+            uploads: {client: upload}; without any the server stays what it is.
+
+        Raises:
+            ProtoflError: A hook failed.
+        """
+        settings = self.plan.settings
+        threads = compute_threads(settings.server_threads)
+        with threads, deterministic_kernels(settings.deterministic):
+            self.number = number
+            self._side.begin(number)
+            if uploads:
+                self._side.learn(uploads)
+            tally = Tally(malicious=self._side.record.malicious)
+            self.extra = self._side.end_round(tally)
+
+    @torch.no_grad()
+    def figures(
+        self, uploads: Mapping[int, Payload], own: Payload, features: Features | None
+    ) -> dict[str, Any]:
+        """What it has come to.
+
+        Args:
+            uploads: {client: upload} of the round.
+            own: What the server of the run's own replay knows.
+            features: Test features of the round, where the run has observed them.
+        """
+        found = dict(self.extra)
+        found["moved"] = finite(_moved(self.knowledge, own))
+        if "prototypes" not in self.knowledge.keys():
+            return found
+        classes = self.plan.info.num_classes
+        P, known = self.knowledge.table("prototypes", classes)
+        found["mean_class_margin"] = finite(float(functional.class_margins(P, known).nanmean()))
+        if uploads and all("prototypes" in upload.keys() for upload in uploads.values()):
+            sent, there = stack_rows(uploads, "prototypes", classes)
+            if sent.shape[2:] == P.shape[1:]:
+                each = functional.distances_by_client(sent, there, P, known)
+                found["distance_to_clients"] = finite(float(each.nanmean()))
+        if features is not None and features.rows.shape[1:] == P.shape[1:] and known.any():
+            found["nearest_prototype_accuracy"] = _nearest(features, P.cpu(), known.cpu())
+        return found
+
+
+def is_same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    """Whether two servers know the same, to the last bit."""
+    return one.keys() == other.keys() and all(
+        value.dtype == other[key].dtype and torch.equal(value.cpu(), other[key].cpu())
+        for key, value in one.items()
+    )
+
+
+def _moved(knowledge: Payload, own: Payload) -> float:
+    """‖a − b‖ / ‖b‖ of the floating-point tensors that both have in one shape."""
+    apart = norm = 0.0
+    for key, value in own.items():
+        if value.is_floating_point() and key in knowledge.keys():
+            other = knowledge[key]
+            if other.shape == value.shape:
+                wide = value.double()
+                apart += float((other.double() - wide).square().sum())
+                norm += float(wide.square().sum())
+    return (apart / norm) ** 0.5 if norm else 0.0
+
+
+def _nearest(features: Features, prototypes: torch.Tensor, known: torch.Tensor) -> float | None:
+    """The share of samples whose nearest prototype is that of their class."""
+    if not len(features.rows):
+        return None
+    rows, labels = torch.from_numpy(features.rows), torch.from_numpy(features.labels)
+    distances = functional.prototype_distance(rows, prototypes.to(rows.dtype))
+    found = distances.masked_fill(~known, torch.inf).argmin(1)
+    return float((found == labels).double().mean())

@@ -1,0 +1,201 @@
+"""Traffic and FLOPs of a round, without training.
+
+Traffic comes from two rounds of the run's own hooks, in which every client has one sample of each
+of its classes and no step is taken. Which classes a client has follows from the labels. If the data
+are not here, the class sizes that the data set declares (``outline``) are enough.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from protofl.data.cache import cache_file
+from protofl.data.dataset import Dataset
+from protofl.data.generators import ImageSource
+from protofl.data.split import Split
+from protofl.errors import UsageError
+from protofl.federation.hosts.host import Host
+from protofl.federation.hosts.train_job import TrainJob
+from protofl.federation.participation.flops import forward_flops
+from protofl.federation.plan.inputs import splitter
+from protofl.federation.plan.plan import Plan
+from protofl.federation.rounds.federation import Federation
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.hookspecs.markers import hookimpl
+from protofl.hooks.models.cost import training_flops
+from protofl.hooks.plugin.choice import Choice, choose
+from protofl.hooks.views.batch import Output
+from protofl.records.folder.row import Row
+from protofl.runs.request.request import Request
+from protofl.system.options.declared import Config
+from protofl.system.options.table import build
+from protofl_workbench.studies.study import Values
+
+FAR = 1_000_000
+"""Number of rounds of the counted run: the two counted ones are not the last, nor evaluated."""
+
+
+@dataclass(frozen=True)
+class Outline:
+    """Sizes of a data set that need not be here.
+
+    Attributes:
+        shape: Shape of a stored sample.
+        train: Number of samples of each class in the training part.
+        test: Number of samples of each class in the test part.
+        even: True if only the totals are known and the classes are assumed to be equal.
+    """
+
+    shape: tuple[int, ...]
+    train: tuple[int, ...]
+    test: tuple[int, ...]
+    even: bool = False
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Outline:
+        """Read the ``outline`` of a data set's class."""
+        train, test = tuple(values["train"]), tuple(values.get("test", ()))
+        return cls(tuple(values["shape"]), train, test, bool(values.get("even")))
+
+    def dataset(self) -> Dataset:
+        """Return noise images with these labels, in the order of classes."""
+        parts = [torch.tensor(part) for part in (self.train, self.test) if part]
+        y = torch.cat([torch.repeat_interleave(torch.arange(len(p)), p) for p in parts])
+        # Overlapping windows on one strip: images that differ, in little memory. With equal images
+        # BatchNorm would divide by a variance of zero.
+        steps = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
+        size = len(y) + math.prod(self.shape)
+        strip = torch.randint(256, (size,), generator=torch.Generator().manual_seed(0))
+        x = strip.to(torch.uint8).as_strided((len(y), *self.shape), (1, *steps))
+        return Dataset(x, y, int(sum(self.train)), [str(c) for c in range(len(self.train))])
+
+
+def data_choice(options: Values, registry: Registry) -> Choice:
+    """Return the data set that options of a run choose."""
+    text = str(options.get("dataset", "digits"))
+    return choose(registry, "dataset", text, options.get("options", {}).get("dataset"))
+
+
+def outline_of(choice: Choice, data_dir: Path) -> Outline | None:
+    """Return the outline of a data set that would have to be downloaded; None if it is here."""
+    values = getattr(choice.plugin, "outline", None)
+    if values is None:
+        return None
+    key = choice.call("cache_key", data_dir=data_dir)
+    return None if cache_file(key, data_dir).exists() else Outline.of(values)
+
+
+def plan_of(request: Request, note: Callable[[str], None] = lambda line: None) -> Plan:
+    """Plan a run, with noise of the right sizes if its data are not here.
+
+    Raises:
+        UsageError: An option is unknown, out of range, or does not fit the others.
+    """
+    options = request.options
+    settings = build({k: v for k, v in options.items() if v is not None})
+    outline = outline_of(data_choice(options, request.registry), settings.data_dir)
+    if outline is None:
+        return with_sizes(Plan.make(options, request.extra, note, said=request.said))
+    with tempfile.TemporaryDirectory(prefix="protofl-") as folder:
+        file, classes = Path(folder, "one-of-each.npz"), len(outline.train)
+        x = np.zeros((classes, *outline.shape), np.uint8)
+        np.savez(file, x_train=x, y_train=np.arange(classes))
+        given = {**options, "dataset": f"npz:{file}", "data_dir": folder}
+        given["options"] = {k: v for k, v in options.get("options", {}).items() if k != "dataset"}
+        plan = Plan.make(given, request.extra, lambda line: None, said=request.said)
+    data = outline.dataset()
+    splits = splitter(plan.settings, data, plan.choices["partitioner"])
+    return with_sizes(replace(plan, data=data, splits=splits))
+
+
+def with_sizes(plan: Plan) -> Plan:
+    """Replace a generator that is not here by the sizes that its plugin declares (``sizes``).
+
+    Raises:
+        UsageError: The generator is not here, and its plugin declares no sizes.
+    """
+    choice = plan.choices.get("generator")
+    if choice is None:
+        return plan
+    try:
+        choice.call("outline", data_dir=plan.settings.data_dir)
+    except UsageError:
+        sizes = getattr(choice.plugin, "sizes", None)
+        if sizes is None:
+            raise
+        images = ImageSource(choice.name, lambda: sizes, lambda: None, plan.data, plan.device)
+        return replace(plan, images=images)
+    return plan
+
+
+class Still:
+    """An engine that takes no step; it only shows outputs to methods that collect them."""
+
+    @hookimpl
+    def train(self, job: TrainJob) -> dict[str, float]:
+        """Run forward passes if the method asks for outputs."""
+        if job.after_batch is not None:
+            with torch.no_grad():
+                for batch in job.batches():
+                    z = job.model.features(batch.x)
+                    job.after_batch(batch, Output(z, job.model.head(z)))
+        return {}
+
+
+def traffic(request: Request) -> list[Row]:
+    """Return the records of two rounds without training; their traffic is that of a run.
+
+    Raises:
+        UsageError: An option is unknown, out of range, or does not fit the others.
+    """
+    plan = plan_of(request)
+    changes = {"rounds": FAR, "eval_every": FAR, "measure": [], "trials": 1, "lr": 0.0}
+    split = one_of_each(plan.split(0), plan.data.y)
+    short = replace(
+        plan,
+        splits=lambda seed: split,
+        images=plan.images and plan.images.unopened(),
+        choices={**plan.choices, "engine": Choice("engine", "still", Still, Config())},
+        settings=plan.settings.model_copy(update=changes),
+        info=replace(plan.info, local_epochs=1),
+    )
+    federation = Federation(short, Host(short))
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        federation.start_trial(0)
+        return [federation.round(number)[0] for number in (0, 1)]
+
+
+def flops(request: Request) -> list[Row]:
+    """Return a record with FLOPs of a round (``flops``) and of a sample (``architectures``).
+
+    Raises:
+        UsageError: An option is unknown, out of range, or does not fit the others.
+    """
+    plan = plan_of(request)
+    forward = forward_flops(plan)
+    own = [forward[client % len(forward)] for client in range(plan.info.participants)]
+    names = [architecture.name for architecture in plan.info.architectures]
+    found = {
+        "flops": {"forward": sum(own), "training": training_flops(own)},
+        "architectures": dict(zip(names, forward, strict=True)),
+    }
+    return [Row.from_json({"trial": 0, "round": 0, "measures": found})]
+
+
+def one_of_each(split: Split, labels: torch.Tensor) -> Split:
+    """Reduce a split to the first training row of each class and the first test row of a client."""
+    parts = []
+    for client in range(split.num_clients):
+        train = split.train(client)
+        _, first = np.unique(labels[train].numpy(), return_index=True)
+        parts += [train[torch.from_numpy(first)], split.test(client)[:1]]
+    offsets = torch.tensor([0, *map(len, parts)]).cumsum(0)
+    return replace(split, rows=torch.cat(parts), offsets=offsets)

@@ -1,0 +1,267 @@
+"""The cells of a study: options of a run each, at a scale, with what the user changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from protofl.errors import UsageError, unknown
+from protofl.system.options.table import OWNERS
+from protofl_workbench.studies.figures import READERS
+from protofl_workbench.studies.given import dealt, files_in, filled
+from protofl_workbench.studies.study import DRAWINGS, Figure, Scale, Study, Values
+
+if TYPE_CHECKING:
+    from protofl.runs.request.request import Request
+
+NESTED = ("set", "use")
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a user changes in all cells of a study.
+
+    Attributes:
+        scale: The scale.
+        variant: How the papers are read; None for what is usual in the study, empty for equations.
+        only: The rows that are wanted, with all where it is empty.
+        columns: The columns that are wanted, with all where it is empty.
+        rounds: Rounds of every run; None as the study says.
+        trials: Trials of every run; None as the study says.
+        datasets: {data set of the study: what takes its place}.
+        files: {file of the study: where it is}.
+        options: Further options of all runs, by their long names; ``set`` is a mapping.
+    """
+
+    scale: str = "paper"
+    variant: str | None = None
+    only: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    rounds: int | None = None
+    trials: int | None = None
+    datasets: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    options: Values = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell that is wanted.
+
+    Attributes:
+        row: Its row.
+        column: Its column.
+        figure: What is read.
+        options: Options of its run, as one types them; empty where a formula makes it.
+        rounds: Rounds that count.
+        begun: Rounds that the study says.
+        formula: Arithmetic in place of a run.
+        empty: Whether the paper leaves it empty.
+        said: What the user said of it, which may hold consents.
+        lacks: {file that the user has to give, and has not: what it is}.
+    """
+
+    row: str
+    column: str
+    figure: Figure
+    options: dict[str, Any] = field(default_factory=dict)
+    rounds: int | None = None
+    begun: int | None = None
+    formula: str = ""
+    empty: bool = False
+    said: dict[str, Any] = field(default_factory=dict)
+    lacks: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Equal for cells that are read from one run."""
+        return json.dumps(self.options, sort_keys=True, default=str)
+
+    @property
+    def name(self) -> str:
+        """``ROW, COLUMN``."""
+        return ", ".join(part for part in (self.row, self.column) if part)
+
+    def request(self) -> Request:
+        """What is asked for.
+
+        Raises:
+            UsageError: An option is not written as it should be.
+        """
+        from protofl.runs.program.naming import requested
+        from protofl.system.options.written import parse_options
+
+        request, _ = requested(self.options)
+        # What the study's file says is nobody's consent.
+        owner = str(request.options["method"])
+        request.said = parse_options({"set": self.said}, owner).get("options", {})
+        return request
+
+
+def cells_of(study: Study, change: Change) -> list[Cell]:
+    """The cells that are wanted, row by row.
+
+    Args:
+        study: The study.
+        change: Scale, selection, and what the user changes.
+
+    Raises:
+        UsageError: A scale, row, column, data set or file is not the study's.
+    """
+    if change.scale not in study.scales:
+        raise unknown(f"scale of {study.name}", change.scale, study.scales)
+    variant = study.variant if change.variant is None else change.variant
+    if variant and variant != "paper" and variant not in study.variants:
+        raise unknown(f"variant of {study.name}", variant, {"paper", *study.variants})
+    rows = _selected(study, "--only", "row", study.rows, change.only)
+    columns = _selected(study, "--columns", "column", study.columns, change.columns)
+    layers = [study.variants[variant]] if variant in study.variants else []
+    layers.append(study.scales[change.scale])
+    used = {
+        str(options.get("dataset"))
+        for row in study.rows
+        for column in study.columns
+        if (options := _scaled(study, row, column, layers))
+    }
+    for word in change.datasets:
+        if word not in used:
+            raise unknown(f"data set of {study.name} at scale {change.scale}", word, used)
+    for name in change.files:
+        if name not in study.files:
+            raise unknown(f"file of {study.name} in --file", name, study.files)
+    cells = [_cell(study, row, column, layers, change) for row in rows for column in columns]
+    return _told(cells, flat(change.options.get("set", {})))
+
+
+def _told(cells: list[Cell], said: dict[str, Any]) -> list[Cell]:
+    """Cells with the options of plugins that the user gave and that concern them."""
+    if not said:
+        return cells
+    run = [cell for cell in cells if cell.options]
+    own = dict(zip(map(id, run), dealt(said, [cell.request() for cell in run]), strict=True))
+    return [
+        replace(cell, options=merged(cell.options, {"set": given}), said=given)
+        if (given := own.get(id(cell)))
+        else cell
+        for cell in cells
+    ]
+
+
+def _selected(
+    study: Study, flag: str, noun: str, known: Iterable[str], wanted: tuple[str, ...]
+) -> list[str]:
+    known = [*known]
+    for name in wanted:
+        if name not in known:
+            raise unknown(f"{noun} of {study.name} in {flag}", name, filter(None, known))
+    return [name for name in known if not wanted or name in wanted]
+
+
+def _cell(study: Study, row: str, column: str, layers: list[Scale], change: Change) -> Cell:
+    figure, empty = study.figure_of(row, column), study.is_empty(row, column)
+    if empty or figure.read == "formula":
+        formula = study.rows[row].formula or study.columns[column].formula
+        return Cell(row, column, figure, formula=formula, empty=empty)
+    options = _scaled(study, row, column, layers)
+    lacks = {n: study.files[n] for n in files_in(options) if n not in change.files}
+    options = filled(options, change.files)
+    options = merged(options, {k: v for k, v in change.options.items() if k != "set"})
+    options["dataset"] = change.datasets.get(str(options.get("dataset")), options.get("dataset"))
+    if change.trials is not None:
+        options["trials"] = change.trials
+    begun = options.get("rounds")
+    if change.rounds is not None:
+        options["rounds"] = change.rounds
+    if measure := READERS[figure.read].measure:
+        options["measure"] = [*dict.fromkeys([*options.get("measure", []), measure])]
+    if study.kind == "pictures" and (sight := DRAWINGS[study.draw]):
+        options["observe"] = [*dict.fromkeys([*options.get("observe", []), sight])]
+    options = {key: value for key, value in options.items() if value not in (None, {}, [])}
+    return Cell(row, column, figure, options, options.get("rounds"), begun, lacks=lacks)
+
+
+def _scaled(study: Study, row: str, column: str, layers: list[Scale]) -> dict[str, Any]:
+    """The options of a cell, behind variant and scale."""
+    options: dict[str, Any] = {}
+    for layer in (study.options, study.columns[column].options, study.rows[row].options):
+        options = merged(options, layer)
+    for scale in layers:
+        options = replaced(options, scale)
+    return options
+
+
+def merged(under: Values, over: Values) -> dict[str, Any]:
+    """Options, the second's winning; of ``set`` and ``use`` key by key."""
+    found = {key.replace("-", "_"): value for key, value in under.items()}
+    for key, value in over.items():
+        key = key.replace("-", "_")
+        if key in NESTED:
+            found[key] = {**flat(found.get(key, {})), **flat(value)}
+        else:
+            found[key] = value
+    return found
+
+
+def replaced(options: Values, scale: Scale) -> dict[str, Any]:
+    """Options in which others take the place of some, as a scale or a variant says.
+
+    Where another plugin takes the place of one, the options of the first go with it.
+    """
+    found = merged({}, options)
+    for key, value in scale.options.items():
+        if key == "set":
+            continue
+        was, found[key] = _plugin(found.get(key)), _in_place(found.get(key), value)
+        if key in OWNERS and was != _plugin(found[key]) and "set" in found:
+            own = f"{key}."
+            found["set"] = {k: v for k, v in found["set"].items() if not k.startswith(own)}
+    if "set" in scale.options:
+        found["set"] = _replaced_set(found, flat(scale.options["set"], whole=True))
+    return found
+
+
+def _plugin(value: Any) -> str:  # noqa: ANN401 - options are of many types
+    return str(value).partition(":")[0]
+
+
+def _in_place(here: Any, value: Any) -> Any:  # noqa: ANN401 - options are of many types
+    if not isinstance(value, Mapping):
+        return value
+    return value.get(_text(here), value.get("*", here))
+
+
+def _replaced_set(options: Values, over: Values) -> dict[str, Any]:
+    """Options of plugins that the cell has or sets; those of others don't concern it."""
+    found = flat(options.get("set", {}))
+    here = {*OWNERS, str(options.get("method")), *map(str, options.get("with", ()))}
+    here |= {*map(str, options.get("use", {}).values()), *map(str, options.get("metrics", ()))}
+    here |= {str(item).partition("=")[2].partition(".")[0] for item in options.get("add", ())}
+    for key, value in over.items():
+        owner = key.rpartition(".")[0]
+        bare = key.rpartition(".")[2] if owner == options.get("method") else ""
+        known = bare if bare in found else key
+        if known in found or (owner and owner in here):
+            found[known] = _in_place(found.get(known), value)
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def flat(values: Any, *, whole: bool = False) -> dict[str, Any]:  # noqa: ANN401 - of a file
+    """Options of plugins with their owners before the key: TOML reads ``a.b = 1`` as a table.
+
+    Args:
+        values: The table.
+        whole: Whether tables are replacements, {old: new}, where their key has an owner already.
+    """
+    if not isinstance(values, Mapping):
+        raise UsageError(f"set is {values!r}, and should be a table of options")
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        nested = isinstance(value, Mapping) and not (whole and ("." in key or "*" in value))
+        found |= {f"{key}.{k}": v for k, v in value.items()} if nested else {key: value}
+    return found
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - options are of many types
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,99 @@
+"""What every collection of studies promises."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from protofl.errors import ProtoflError, UsageError
+from protofl.federation.plan.plan import Plan
+from protofl.runs.request.needs import missing
+from protofl.system.options.table import CHOOSING
+from protofl.testing.contract import Contract, expect, skip
+from protofl_workbench.studies.cells import Cell, Change, cells_of
+from protofl_workbench.studies.finding import Collection
+from protofl_workbench.studies.study import Study
+
+SMOKE = "smoke"
+SIZES = {"clients", "participation", "rounds", "trials", "lr", "local_epochs", "feature_dim"}
+"""Options that make no other plan of runs that are otherwise the same."""
+
+
+class StudyContract(Contract):
+    """The checks of a collection of studies: of its files, and of their cells."""
+
+    kind = "study"
+
+    @property
+    def collection(self) -> type[Collection]:
+        """The collection."""
+        found: type[Collection] = self.cls
+        return found
+
+    @cached_property
+    def studies(self) -> list[Study]:
+        """Its studies, as far as their files can be read."""
+        found = []
+        for name in self.collection.names():
+            try:
+                found.append(self.collection.study(name.partition("/")[2]))
+            except ProtoflError:
+                continue  # another check tells
+        return found
+
+    def cells(self, study: Study, scale: str) -> dict[str, Cell]:
+        """The cells of a study that are made by runs or accounts, one for each."""
+        return {c.key: c for c in cells_of(study, Change(scale=scale)) if c.options}
+
+    def test_its_files_are_studies(self) -> None:
+        """Every file is a study, or what others extend."""
+        expect(bool(self.collection.names()), "it has no file NAME.toml with a title")
+        for name in self.collection.names():
+            self.collection.study(name.partition("/")[2])
+
+    def test_options_are_possible(self) -> None:
+        """The options of every cell are known, at every scale."""
+        for study in self.studies:
+            for scale in study.scales:
+                for cell in self.cells(study, scale).values():
+                    try:
+                        cell.request()
+                    except UsageError as error:
+                        error.what = f"{study.name}, {cell.name}, scale {scale}: {error.what}"
+                        raise
+
+    def test_what_it_names_is_installed(self) -> None:
+        """The methods, groups, partitioners and data sets of its cells are installed."""
+        for study in self.studies:
+            named = set[tuple[str, str]]()
+            for cell in self.cells(study, "paper").values():
+                named.add(("method", str(cell.options.get("method"))))
+                for option, kind in CHOOSING.items():
+                    if option in cell.options:
+                        named.add((kind, str(cell.options[option]).partition(":")[0]))
+            lacks = missing(named)
+            expect(not lacks, f"{study.name}: nobody here has {', '.join(map(str, lacks))}")
+
+    def test_a_scale_for_trying(self) -> None:
+        """Every study has a scale ``smoke`` of a few rounds, whose runs can be planned."""
+        if not self.studies:
+            skip("not reached: no file can be read")
+        planned = set[str]()
+        for study in self.studies:
+            do = f"{study.name} has no scale {SMOKE}: write [scales.{SMOKE}] with few rounds"
+            expect(SMOKE in study.scales, do)
+            for cell in self.cells(study, SMOKE).values():
+                rounds = cell.options.get("rounds", 100)
+                expect(rounds <= 20, f"{study.name}: scale {SMOKE} has {rounds} rounds")
+                alike = {k: v for k, v in cell.options.items() if k not in SIZES}
+                if str(alike) not in planned:
+                    planned.add(str(alike))
+                    self.plan(study, cell)
+
+    def plan(self, study: Study, cell: Cell) -> None:
+        """Plan the run of a cell."""
+        try:
+            plan = Plan.make(cell.request().options, report=lambda line: None)
+            plan.split(0)
+        except UsageError as error:
+            error.what = f"{study.name}, {cell.name}, scale {SMOKE}: {error.what}"
+            raise

@@ -1,0 +1,255 @@
+"""Which number of a run a cell shows: figures read from its record, or by a formula."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from protofl.errors import UsageError, unknown
+from protofl.records.folder.row import Row
+from protofl_workbench.comparing.trials import at
+from protofl_workbench.studies.study import Figure
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
+_CALLS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "sqrt": lambda x: x**0.5}
+
+
+def plain(name: str) -> str:
+    """A name as formulas have it, ``-`` and ``.`` as ``_``."""
+    return name.replace("-", "_").replace(".", "_")
+
+
+def evaluate(formula: str, values: Mapping[str, float]) -> float:
+    """The value of a formula.
+
+    Args:
+        formula: Numbers, names, ``+ - * / **``, brackets, ``min``, ``max`` and ``sqrt``.
+        values: What names stand for.
+
+    Raises:
+        UsageError: It is none, or has a name that stands for nothing.
+    """
+    try:
+        tree = ast.parse(formula, mode="eval").body
+        return float(_number(tree, {plain(key): value for key, value in values.items()}))
+    except (SyntaxError, ValueError, ZeroDivisionError, OverflowError, RecursionError) as error:
+        raise UsageError(f"{formula!r} is no formula: {error}") from None
+
+
+def names_in(formula: str) -> set[str]:
+    """The names in a formula, but for those of functions; none where it is no formula."""
+    try:
+        tree = ast.parse(formula, mode="eval")
+    except (SyntaxError, ValueError):
+        return set()
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - {*_CALLS}
+
+
+def _number(node: ast.expr, values: Mapping[str, float]) -> Any:  # noqa: ANN401 - a number
+    match node:
+        case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
+            return node.value
+        case ast.Name(id=name):
+            if name not in values:
+                raise unknown("name in a formula", name, values)
+            return values[name]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            return _BINARY[type(op)](_number(left, values), _number(right, values))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_number(operand, values)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _CALLS and args:
+            return _CALLS[name](*(_number(a, values) for a in args))
+    raise ValueError(ast.unparse(node))
+
+
+Rows = Sequence[Row]
+
+UNITS: dict[str, float] = {
+    "": 1,
+    "%": 1e-2,
+    "K": 1e3,
+    "M": 1e6,
+    "B": 1e9,
+    "MB": 1e6,
+    "MiB": 2**20,
+    "min": 60,
+}
+"""What one of a unit is."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A way to read a figure.
+
+    Attributes:
+        words: What it is, for titles.
+        read: From the lines of a trial, by rounds, to the figure; None where it has none.
+        of: The usual column.
+        unit: The usual unit.
+        needs_target: Whether it is read up to a target.
+        measure: What ``--measure`` has to record for it.
+        chosen_on_test: Whether a round is chosen on test samples.
+        trains: Whether rounds are needed; not for traffic and FLOPs of an account, nor formulas.
+    """
+
+    words: str
+    read: Callable[[Rows, Figure], float | None]
+    of: str = "test_accuracy"
+    unit: str = "%"
+    needs_target: bool = False
+    measure: str = ""
+    chosen_on_test: bool = False
+    trains: bool = True
+
+
+def series(rows: Rows, figure: Figure) -> list[tuple[int, float]]:
+    """(round, figure) of the rounds that have it."""
+    of = figure.of or READERS[figure.read].of
+    of = f"measures.architectures.{of}" if figure.read == "forward-flops" else of
+    found = [(int(row.round), at(row, of)) for row in rows]
+    if figure.error:
+        return [(number, 1 - value) for number, value in found if value is not None]
+    return [(number, value) for number, value in found if value is not None]
+
+
+def figure_of(rows: Iterable[Row], figure: Figure, rounds: int | None = None) -> list[float | None]:
+    """The figure of each trial, in its unit.
+
+    Args:
+        rows: Lines of a record.
+        figure: What is read.
+        rounds: So many rounds count; None for all.
+
+    Returns:
+        For each trial that has a line its figure; None where it has none, as where a target was
+        not reached.
+    """
+    trials: dict[int, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row.trial, row.round)):
+        if rounds is None or row.round < rounds:
+            trials.setdefault(row.trial, []).append(row)
+    reader, one = READERS[figure.read], UNITS[unit_of(figure)]
+    found = [reader.read(lines, figure) for lines in trials.values()]
+    return [None if value is None else value / one for value in found]
+
+
+def unit_of(figure: Figure) -> str:
+    """The unit of a figure."""
+    return READERS[figure.read].unit if figure.unit is None else figure.unit
+
+
+def words_of(figure: Figure) -> str:
+    """What a figure is, in words."""
+    words = figure.words or READERS[figure.read].words
+    if figure.target is not None:
+        of = (figure.of or READERS[figure.read].of).rpartition(".")[2].replace("_", " ")
+        words = f"{words} {of} ≥ {figure.target:g}"
+    return words
+
+
+# --- readers --------------------------------------------------------------------------------------
+
+
+def _best(rows: Rows, figure: Figure) -> float | None:
+    values = [value for _, value in series(rows, figure)]
+    return (min if figure.error else max)(values, default=None)
+
+
+def _final(rows: Rows, figure: Figure) -> float | None:
+    values = series(rows, figure)
+    return values[-1][1] if values else None
+
+
+def _value(rows: Rows, figure: Figure) -> float | None:
+    """Of a round: the one asked for, or the last that has it."""
+    if figure.round is None:
+        return _final(rows, figure)
+    return dict(series(rows, figure)).get(figure.round)
+
+
+def _of_round(*columns: str) -> Callable[[Rows, Figure], float | None]:
+    """The sum of columns in a round, by default the second: in the first, methods send less."""
+
+    def read(rows: Rows, figure: Figure) -> float | None:
+        wanted = 1 if figure.round is None else figure.round
+        row = next((row for row in rows if row.round == wanted), None)
+        return None if row is None else float(sum(row[column] for column in columns))
+
+    return read
+
+
+def _until(cost: Callable[[Row], float]) -> Callable[[Rows, Figure], float | None]:
+    """What rounds cost until a figure is reached."""
+
+    def read(rows: Rows, figure: Figure) -> float | None:
+        assert figure.target is not None
+        reached = next((n for n, value in series(rows, figure) if value >= figure.target), None)
+        if reached is None:
+            return None
+        return sum(cost(row) for row in rows if row.round <= reached)
+
+    return read
+
+
+def _nothing(rows: Rows, figure: Figure) -> float | None:
+    return None
+
+
+_FLOATS, _BYTES = ("upload_floats", "download_floats"), ("upload_bytes", "download_bytes")
+
+READERS: dict[str, Reader] = {
+    "best": Reader("best accuracy", _best, chosen_on_test=True),
+    "final": Reader("accuracy after the last round", _final),
+    "best-clients": Reader(
+        "best mean of the clients' accuracies", _best, "client_test_accuracy", chosen_on_test=True
+    ),
+    "final-clients": Reader("mean of the clients' accuracies", _final, "client_test_accuracy"),
+    "best-server": Reader(
+        "best accuracy of the server's model",
+        _best,
+        "extra.server_test_accuracy",
+        chosen_on_test=True,
+    ),
+    "final-server": Reader("accuracy of the server's model", _final, "extra.server_test_accuracy"),
+    "value": Reader("figure", _value, unit=""),
+    "series": Reader("figure over rounds", _final),
+    "floats": Reader("floats of a round, up and down", _of_round(*_FLOATS), unit="M", trains=False),
+    "floats-up": Reader("floats of a round, up", _of_round(_FLOATS[0]), unit="M", trains=False),
+    "floats-down": Reader("floats of a round, down", _of_round(_FLOATS[1]), unit="M", trains=False),
+    "bytes": Reader("bytes of a round, up and down", _of_round(*_BYTES), unit="MB", trains=False),
+    "bytes-up": Reader("bytes of a round, up", _of_round(_BYTES[0]), unit="MB", trains=False),
+    "bytes-down": Reader("bytes of a round, down", _of_round(_BYTES[1]), unit="MB", trains=False),
+    "flops": Reader(
+        "FLOPs of a round by the papers' account",
+        _value,
+        "measures.flops.training",
+        "B",
+        measure="flops",
+        trains=False,
+    ),
+    "forward-flops": Reader(
+        "forward FLOPs of a sample", _value, "", "B", measure="flops", trains=False
+    ),
+    "rounds-to": Reader("rounds to", _until(lambda row: 1), unit="", needs_target=True),
+    "floats-to": Reader(
+        "floats to", _until(lambda row: sum(row[c] for c in _FLOATS)), unit="M", needs_target=True
+    ),
+    "bytes-to": Reader(
+        "bytes to", _until(lambda row: sum(row[c] for c in _BYTES)), unit="MB", needs_target=True
+    ),
+    "seconds-to": Reader(
+        "seconds to", _until(lambda row: row.seconds["total"]), unit="", needs_target=True
+    ),
+    "classes": Reader("mean number of a client's classes", _nothing, unit="", trains=False),
+    "formula": Reader("by the formula of the row", _nothing, unit="", trains=False),
+}
+"""What may stand for ``figure`` in a study."""

@@ -1,0 +1,181 @@
+"""A study's pictures: curves and bars by the room of plots, splits as in the papers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from protofl.data.picture import split_figure
+from protofl.errors import UsageError
+from protofl.runs.reuse.run import load_run
+from protofl_workbench import plots
+from protofl_workbench.plots.bar_charts import bar_chart
+from protofl_workbench.plots.curves import Curve, curve_chart
+from protofl_workbench.plots.observed_images import own_images, rounds_with_images
+from protofl_workbench.plots.saving import save
+from protofl_workbench.studies.figures import unit_of, words_of
+from protofl_workbench.studies.result import Entry, StudyResult
+from protofl_workbench.studies.study import Figure as Read
+from protofl_workbench.studies.study import OfImages
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw(result: StudyResult, out: Path) -> list[Path]:
+    """Write the pictures of a result.
+
+    Args:
+        result: Of a study of the kind ``curves``, ``bars`` or ``pictures``.
+        out: The file; of several pictures each has the name of its column, or cell, behind it.
+
+    Returns:
+        The files.
+
+    Raises:
+        UsageError: There is nothing to draw, or a file can't be written.
+    """
+    found = dict(figures_of(result))
+    if not found:
+        raise UsageError(
+            f"--out {out}: there is nothing to draw", do="do the runs first: leave --no-run out"
+        )
+    written = []
+    for name, figure in found.items():
+        path = out.expanduser()
+        if len(found) > 1:
+            path = path.with_stem(f"{path.stem}-{name}")
+        save(figure, path)
+        written.append(path)
+    return written
+
+
+def figures_of(result: StudyResult) -> Iterator[tuple[str, Figure]]:
+    """The pictures of a result as matplotlib figures, by the names of their columns or cells."""
+    if result.study.kind == "bars":
+        yield "", _bars(result)
+    elif result.study.kind == "curves":
+        for column in result.columns:
+            if any(result[row, column].curve for row in result.rows):
+                yield column, _curves(result, column)
+    elif result.study.of_images.together:
+        if any(entry.state == "done" for entry in result.entries.values()):
+            yield "", _images_together(result)
+    else:
+        for entry in result.entries.values():
+            name = "-".join(part for part in (entry.row, entry.column) if part)
+            if entry.split is not None:
+                yield name, _split(result, entry)
+            elif entry.state == "done" and entry.folder is not None:
+                yield name, _observed(result, entry.folder)
+
+
+def _observed(result: StudyResult, folder: Path) -> Figure:
+    """What a run has observed."""
+    how = result.study.of_images
+    if result.study.draw != "images" or how == OfImages():
+        found: Figure = getattr(plots, result.study.draw.replace("-", "_"))(folder)
+        return found
+    there = rounds_with_images(folder)
+    rounds = [number for number in how.rounds if number in there]
+    classes = _classes(result, folder)
+    return plots.images(folder, rounds or None, classes=classes, width=_width(classes))
+
+
+def _images_together(result: StudyResult) -> Figure:
+    """A line of images for each cell: of its last observed round."""
+    study = result.study
+    several = (len(result.rows) > 1, len(result.columns) > 1)
+    runs = {}
+    for entry in result.entries.values():
+        if entry.state == "done" and entry.folder is not None:
+            labels = (study.rows[entry.row].label, study.columns[entry.column].label)
+            shown = [text for text, own in zip(labels, several, strict=True) if own]
+            runs[", ".join(shown) or labels[0]] = entry.folder
+    first = next(iter(runs.values()))
+    client, classes = study.of_images.client, _classes(result, first)
+    return plots.images_of_runs(runs, classes=classes, client=client, width=_width(classes))
+
+
+def _width(classes: list[int] | None) -> str:
+    return "column" if classes is not None and len(classes) <= 5 else "page"
+
+
+def _classes(result: StudyResult, folder: Path) -> list[int] | None:
+    """The classes that are drawn; None for all."""
+    count, client = result.study.of_images.classes, result.study.of_images.client
+    if count is None:
+        return None
+    if client is not None:
+        return sorted([*own_images(folder, client)][:count])
+    return sorted(load_run(folder).observed.images().classes.tolist())[:count]
+
+
+def _curves(result: StudyResult, column: str) -> Figure:
+    """A column's rows over rounds; rounds that not all trials have are left out."""
+    curves = {}
+    for row in result.rows:
+        entry = result[row, column]
+        trials = [dict(points) for points in entry.curve.values() if points]
+        if trials:
+            curves[_label(result, row, entry)] = _curve(trials)
+    figure = result.study.figure_of(result.rows[0], column)
+    return curve_chart(curves, _axis(result, column), "rounds", whole=True, target=figure.target)
+
+
+def _curve(trials: list[dict[int, float]]) -> Curve:
+    """A curve of trials, {round: figure}; those that broke off before the longest are apart."""
+    far = max(max(points) for points in trials)
+    whole, others = ([p for p in trials if (max(p) == far) == long] for long in (True, False))
+    rounds = sorted(set.intersection(*map(set, whole)))
+    each = np.array([[points[n] for n in rounds] for points in whole])
+    broken = [(_rounds(sorted(p)), np.array([p[n] for n in sorted(p)])) for p in others]
+    return Curve(_rounds(rounds), each, tuple(broken))
+
+
+def _rounds(numbers: list[int]) -> np.ndarray:
+    return np.array([number + 1 for number in numbers], dtype=np.float64)
+
+
+def _label(result: StudyResult, row: str, entry: Entry) -> str:
+    """A row's name in a picture, with what its figures are of where that is not all."""
+    label = result.study.rows[row].label
+    return f"{label} ({entry.partial})" if entry.partial else label
+
+
+def _axis(result: StudyResult, column: str) -> str:
+    figure = result.study.figure_of(result.rows[0], column)
+    label = result.study.columns[column].label
+    return _with_unit(", ".join(part for part in (words_of(figure), label) if part), figure)
+
+
+def _with_unit(words: str, figure: Read) -> str:
+    unit = unit_of(figure)
+    return f"{words} ({unit})" if unit else words
+
+
+def _bars(result: StudyResult) -> Figure:
+    series: dict[str, dict[str, tuple[float, float]]] = {}
+    for row in result.rows:
+        label = result.study.rows[row].label
+        for column in result.columns:
+            line = result.study.columns[column]
+            entry, name = result[row, column], ", ".join(filter(None, [line.group, line.label]))
+            if entry.mean is not None:
+                own = _label(result, row, entry)
+                series.setdefault(own, {})[name] = (entry.mean, entry.std or 0.0)
+            if (published := entry.published) is not None:
+                theirs = series.setdefault(f"{label}, published", {})
+                theirs[name] = (published.mean, published.std or 0.0)
+    figure = result.study.figure_of(result.rows[0], result.columns[0])
+    return bar_chart(series, _with_unit(words_of(figure), figure), width="page")
+
+
+def _split(result: StudyResult, entry: Entry) -> Figure:
+    assert entry.split is not None
+    counts, classes = entry.split
+    title = f"{result.study.place} · {result.name_of(entry)} · {'; '.join(result.facts)}"
+    return split_figure(counts, list(classes), title)

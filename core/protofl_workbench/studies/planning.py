@@ -1,0 +1,167 @@
+"""What a study will take: its runs, those that are there, steps, and hours by a measured step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from protofl.errors import UsageError
+from protofl.federation.plan.plan import Plan
+from protofl.records.folder.failure import repeated
+from protofl_workbench.batch.estimate import pace, seconds_of, steps_in, workload
+from protofl_workbench.studies.account import plan_of
+from protofl_workbench.studies.cells import Cell, Change
+from protofl_workbench.studies.execution import place_of
+from protofl_workbench.studies.inventory import Done, begun, check_here, needs_run, whole
+from protofl_workbench.studies.result import facts_of
+from protofl_workbench.studies.study import Study
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run of a study's plan.
+
+    Attributes:
+        name: The first cell that it makes.
+        cells: How many cells it makes.
+        rounds: Rounds of all trials.
+        done: Those that are there.
+        steps: Mini-batches that its clients train on in all.
+        seconds: What is left takes with one host; None where that was not measured.
+        missing: What its data or weights lack; empty for nothing.
+        folder: Where it is.
+        diverged: Whether it did, and would again, so that it is not done.
+    """
+
+    name: str
+    cells: int
+    rounds: int = 0
+    done: int = 0
+    steps: int = 0
+    seconds: float | None = None
+    missing: str = ""
+    folder: Path | None = None
+    diverged: bool = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return 0 < self.rounds <= self.done
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What a study will take.
+
+    Attributes:
+        study: The study.
+        runs: Its runs, in the order of its cells.
+        accounts: Accounts, which are not trained.
+        files: {file that the user has to give, and has not: what it is}.
+        folder: The folder of runs.
+        device: Where steps were measured.
+        facts: Scale, splits, trials and rounds, in words.
+    """
+
+    study: Study
+    runs: tuple[PlannedRun, ...]
+    accounts: int
+    folder: Path
+    device: str
+    facts: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan_study(
+    study: Study,
+    change: Change,
+    runs: str | Path = "runs",
+    progress: Progress = lambda words, share: None,
+    *,
+    measure: bool = True,
+) -> StudyPlan:
+    """Plan a study; nothing is started, downloaded or trained.
+
+    Steps are measured once for runs of the same method, models and sizes: in two dry rounds.
+
+    Args:
+        study: The study.
+        change: Scale, selection, and what else is changed.
+        runs: The folder of runs.
+        progress: Takes what is being planned, and the share that is done.
+        measure: Whether to measure steps, for hours.
+
+    Raises:
+        UsageError: A cell can't be run.
+    """
+    done, folder = Done.begun(study, change), Path(runs).expanduser()
+    cells = done.to_run() if study.kind != "account" else []
+    made = Counter(cell.key for cell in done.cells if cell.options)
+    missing = check_here(cells, lambda line: None, fetch=False)
+    paces: dict[str, dict[str, float]] = {}
+    found, device = [], "cpu"
+    for number, cell in enumerate(cells):
+        progress(cell.name, number / len(cells))
+        try:
+            plan = plan_of(cell.request())
+            plan.split(0)
+        except UsageError as error:
+            if cell.key in missing:  # nothing is known of its data
+                why = missing[cell.key].what
+                found.append(PlannedRun(cell.name, made[cell.key], missing=why))
+                continue
+            error.what = f"{place_of(study, cell, error.what)}{cell.name}: {error.what}"
+            raise
+        device = str(plan.device)
+        found.append(_planned(cell, made[cell.key], plan, missing, folder, paces, measure=measure))
+    variant = study.variant if change.variant is None else change.variant
+    options = [cell.options for cell in done.cells if cell.options and needs_run(study, cell)]
+    facts = facts_of(study, change.scale, variant, options, options)
+    files = {name: about for cell in cells for name, about in cell.lacks.items()}
+    return StudyPlan(study, tuple(found), len(done.to_account()), folder, device, facts, files)
+
+
+def _planned(
+    cell: Cell,
+    cells: int,
+    plan: Plan,
+    missing: dict[str, UsageError],
+    folder: Path,
+    paces: dict[str, dict[str, float]],
+    *,
+    measure: bool,
+) -> PlannedRun:
+    load, rounds = workload(plan), plan.settings.rounds * plan.settings.trials
+    lacks = missing.get(cell.key)
+    known = None if lacks else whole(cell, folder) or begun(cell.request(), folder)
+    finished = 0 if known is None else min(known.rounds_done, rounds)
+    ended = finished < rounds and known and repeated(known.folder, plan.device.type)
+    seconds = None
+    if measure and finished < rounds and not ended:
+        s = plan.settings
+        kind = f"{s.method} {s.models} {s.batch_size} {s.feature_dim} {plan.info.sample}"
+        if kind not in paces:
+            paces[kind] = pace(plan)
+        seconds = seconds_of(load, paces[kind]) * (1 - finished / rounds)
+    return PlannedRun(
+        cell.name,
+        cells,
+        rounds,
+        finished,
+        steps_in(load),
+        seconds,
+        _without(cell, lacks),
+        None if known is None else known.folder,
+        bool(ended),
+    )
+
+
+def _without(cell: Cell, lacks: UsageError | None) -> str:
+    """What a run lacks, in a few words."""
+    if lacks is None:
+        return ""
+    return f"without {', '.join(cell.lacks)}" if cell.lacks else lacks.what

@@ -1,0 +1,263 @@
+"""What came of a study: ours beside the published figures, as data."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from protofl.records.recorded.columns import frame_of
+from protofl_workbench.studies.figures import READERS, unit_of, words_of
+from protofl_workbench.studies.study import (
+    EMPTY,
+    UNKNOWN,
+    USUAL,
+    Figure,
+    Published,
+    Study,
+    published_figure,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+State = Literal["done", "empty", "missing", "failed", "broken off", "not run", "not reached"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cell of a result.
+
+    Attributes:
+        row: Its row.
+        column: Its column.
+        state: ``done``; ``empty`` in the paper; ``missing`` data or weights; ``failed``;
+            ``broken off``, failed after rounds or trials that count as far as they go; ``not
+            run``, as nothing was to be started; ``not reached``, a target.
+        figure: What was read.
+        values: Ours, one a trial, in the figure's unit.
+        text: The published figure as printed; empty for none.
+        rounds: Rounds that counted.
+        curve: {trial: [(round, figure)]}, for curves.
+        split: Of a picture of a split: samples [M, C] of each client and class, and the classes.
+        folder: The run.
+        why: Why there is nothing, or not all.
+        partial: Of what was broken off, what ours are of: ``20 of 60 rounds, diverged``.
+    """
+
+    row: str
+    column: str
+    state: State
+    figure: Figure = USUAL
+    values: tuple[float, ...] = ()
+    text: str = ""
+    rounds: int | None = None
+    curve: Mapping[int, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    split: tuple[np.ndarray, tuple[str, ...]] | None = None
+    folder: Path | None = None
+    why: str = ""
+    partial: str = ""
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over trials; None where there is none."""
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def std(self) -> float | None:
+        """(Population) standard deviation over trials; None of one trial or none."""
+        return statistics.pstdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def published(self) -> Published | None:
+        """The published figure."""
+        return published_figure(self.text) if self.text not in ("", EMPTY, UNKNOWN) else None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the published one."""
+        published = self.published
+        if self.mean is None or published is None:
+            return None
+        return self.mean - published.mean
+
+    @property
+    def decimals(self) -> int:
+        """Digits behind the point: as many as the published figure has."""
+        if self.published is not None:
+            return self.published.decimals
+        return 0 if self.figure.read == "rounds-to" else 2
+
+    @property
+    def ours(self) -> str:
+        """Ours as it is printed; of what was broken off with `partial` in brackets."""
+        return f"{self.figures} ({self.partial})" if self.partial else self.figures
+
+    @property
+    def figures(self) -> str:
+        """Mean ± deviation as they are printed, or what stands in their place."""
+        if self.mean is None:
+            unreached = {"not reached": "not reached", "broken off": "not reached"}
+            return {"empty": EMPTY, **unreached}.get(self.state, "")
+        unit = unit_of(self.figure)
+        unit = unit if unit not in ("%", "min") else ""
+        spread = "" if self.std is None else f"±{self.std:.{self.decimals}f}"
+        return f"{self.mean:.{self.decimals}f}{spread}{unit}"
+
+    @property
+    def apart(self) -> str:
+        """The difference as it is printed."""
+        if self.difference is None:
+            return ""
+        text = f"{self.difference:+.{self.decimals}f}"
+        return f"{0:.{self.decimals}f}" if not text.strip("+-0.") else text.replace("-", "−")
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """Ours beside the published figures, rows × columns.
+
+    Attributes:
+        study: The study.
+        rows: The rows that were wanted.
+        columns: The columns that were wanted.
+        entries: {(row, column): cell}.
+        scale: The scale, in words.
+        facts: What the title says of scale, splits, trials and rounds.
+    """
+
+    study: Study
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    entries: Mapping[tuple[str, str], Entry]
+    scale: str
+    facts: tuple[str, ...]
+
+    def __getitem__(self, place: tuple[str, str]) -> Entry:
+        """The cell of a row and a column."""
+        return self.entries[place]
+
+    @property
+    def title(self) -> str:
+        """The study, and all that belongs to reading its figures."""
+        return f"{self.study.heading} ({'; '.join(self.facts)})"
+
+    @property
+    def notes(self) -> list[str]:
+        """What stands below the table: choices, deviations, and why cells are empty."""
+        study = self.study
+        lines = [*study.chosen]
+        own = [study.rows[name] for name in self.rows]
+        own += [study.columns[name] for name in self.columns]
+        for line in own:
+            lines += [f"{line.label}: {line.note}"] if line.note else []
+        why: dict[str, list[str]] = {}
+        for entry in self.entries.values():
+            text = entry.why or ("by a formula, at every scale" if _by_formula(entry) else "")
+            if text:
+                why.setdefault(text, []).append(self.name_of(entry))
+        return lines + [f"{text} ({', '.join(names)})" for text, names in why.items()]
+
+    def name_of(self, entry: Entry) -> str:
+        """``ROW, COLUMN`` with their labels."""
+        row, column = self.study.rows[entry.row], self.study.columns[entry.column]
+        parts = (row.label, column.group, column.label)
+        return ", ".join(part for part in parts if part)
+
+    def records(self) -> list[dict[str, Any]]:
+        """A table of plain values, a line a cell."""
+        return [
+            {
+                "study": self.study.name,
+                "scale": self.scale,
+                "row": entry.row,
+                "column": entry.column,
+                "figure": words_of(entry.figure),
+                "unit": unit_of(entry.figure),
+                "state": entry.state,
+                "ours": entry.mean,
+                "ours_std": entry.std,
+                "trials": len(entry.values),
+                "rounds": entry.rounds,
+                "published": entry.published and entry.published.mean,
+                "published_std": entry.published and entry.published.std,
+                "difference": entry.difference,
+                "folder": entry.folder and str(entry.folder),
+                "why": entry.why,
+                "partial": entry.partial,
+            }
+            for entry in self.entries.values()
+        ]
+
+    def frame(self) -> pd.DataFrame:
+        """The same as a pandas frame.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return frame_of(self.records(), "StudyResult.records() has the same as plain values")
+
+
+def _by_formula(entry: Entry) -> bool:
+    return entry.figure.read == "formula" and entry.state == "done"
+
+
+def facts_of(
+    study: Study,
+    scale: str,
+    variant: str,
+    options: Sequence[Mapping[str, Any]],
+    before: Sequence[Mapping[str, Any]] = (),
+) -> tuple[str, ...]:
+    """What a title says: scale, methods, splits, trials, rounds, and where the best is chosen.
+
+    Args:
+        study: The study.
+        scale: Its scale.
+        variant: How the paper is read; empty for its equations.
+        options: Those of all runs.
+        before: The same before the user's changes.
+    """
+    about = study.scales[scale].about
+    facts = [f"scale {scale}{f': {about}' if about and scale != 'paper' else ''}"]
+    if variant in study.variants:
+        facts.append(study.variants[variant].about or f"variant {variant}")
+    if options:
+        facts.append(_splits(options))
+        for key, one in (("trials", "trial"), ("rounds", "round")):
+            now, was = _numbers(options, key), _numbers(before, key)
+            if now:
+                of = f" of {was}" if was and was != now else ""
+                facts.append(f"{now}{of} {one}{'' if now == '1' and not of else 's'}")
+    places = [(row, column) for row in study.rows for column in study.columns]
+    figures = [study.figure_of(*place) for place in places if not study.is_empty(*place)]
+    words = dict.fromkeys(words_of(f) for f in figures if f.read not in ("best", "formula"))
+    facts += [", ".join(words)] if words else []
+    if options and any(READERS[figure.read].chosen_on_test for figure in figures):
+        facts.append("best round on test samples")
+    return tuple(facts)
+
+
+def _numbers(options: Sequence[Mapping[str, Any]], key: str) -> str:
+    """The numbers that runs have of something: ``60``, or ``200 to 1000``."""
+    found = sorted({int(given[key]) for given in options if key in given})
+    if not found:
+        return ""
+    return f"{found[0]}" if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+
+def _splits(options: Sequence[Mapping[str, Any]]) -> str:
+    """Whose splits they are."""
+    names = [str(given.get("partition", "dirichlet")) for given in options]
+    published = [name.startswith("published:") for name in names]
+    if all(published):
+        return "the published splits"
+    seeds = sorted({int(given.get("seed", 0)) for given in options})
+    held = all(given.get("hold_split") for given in options)
+    trials = max(int(given.get("trials", 1)) for given in options)
+    kept = "" if trials == 1 else ", one for all trials" if held else ", another one each trial"
+    which = f"protofl's splits of seed {', '.join(map(str, seeds))}{kept}"
+    return f"{which}, and published ones" if any(published) else which

@@ -1,0 +1,205 @@
+"""A result as text: Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+from protofl.errors import UsageError
+from protofl_workbench.studies.result import Entry, StudyResult
+from protofl_workbench.studies.study import EMPTY
+
+FORMATS = ("md", "csv", "tex", "json")
+PICTURES = ("png", "pdf", "svg")
+PAGE = "html"
+"""What `protofl.report` makes of a result; it is a file always."""
+
+
+def format_of(path: Path | None, given: str | None) -> str:
+    """The format that a file's ending, or the user, asks for; empty for the screen.
+
+    Raises:
+        UsageError: There is no such format.
+    """
+    found = given or (path.suffix.removeprefix(".").lower() if path else "")
+    if found in ("", "table", *FORMATS, *PICTURES) or (found == PAGE and path):
+        return "" if found == "table" else found
+    flag = f"--format {given}" if given else f"--out {path}"
+    raise UsageError(
+        f"{flag}: no such format",
+        f"formats: table, {', '.join((*FORMATS, *PICTURES))}; html with --out",
+    )
+
+
+def as_text(result: StudyResult, form: str) -> str:
+    """A result in one of `FORMATS`."""
+    return {"md": markdown, "csv": comma_separated, "tex": latex, "json": as_json}[form](result)
+
+
+def headings(result: StudyResult) -> list[str]:
+    """What stands above the columns."""
+    columns = [result.study.columns[name] for name in result.columns]
+    return [" ".join(part for part in (c.group, c.label) if part) or "ours" for c in columns]
+
+
+def lines_of(entry: Entry) -> list[str]:
+    """Ours, the published figure and the difference, as far as there are such."""
+    ours = entry.ours or {"missing": "no data", "failed": "failed"}.get(entry.state, "")
+    return [ours, entry.text if entry.published else "", entry.apart]
+
+
+def markdown(result: StudyResult) -> str:
+    """A table in which every cell has ours / published / difference."""
+    table = ["", *headings(result)]
+    rows = [
+        [result.study.rows[row].label, *(_in_one(result[row, column]) for column in result.columns)]
+        for row in result.rows
+    ]
+    has = any(entry.published for entry in result.entries.values())
+    lines = [f"**{result.title}**", ""]
+    lines += ["ours / published / difference", ""] if has else []
+    lines += [_pipe(table), "|---" * len(table) + "|", *map(_pipe, rows)]
+    lines += ["", *(f"- {note}" for note in result.notes)] if result.notes else []
+    return "\n".join(lines) + "\n"
+
+
+def _in_one(entry: Entry) -> str:
+    if entry.state == "empty":
+        return EMPTY
+    ours, published, apart = lines_of(entry)
+    return " / ".join(p for p in (ours or "·", published, apart) if p) if ours or published else ""
+
+
+def _pipe(cells: list[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def comma_separated(result: StudyResult) -> str:
+    """A line a cell; of curves a line a round."""
+    out = io.StringIO()
+    records = result.records()
+    if result.study.kind == "curves":
+        records = [
+            {**record, "trial": trial, "round": number, "value": value}
+            for record, entry in zip(records, result.entries.values(), strict=True)
+            for trial, points in entry.curve.items()
+            for number, value in points
+        ] or records
+    writer = csv.DictWriter(out, fieldnames=list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return out.getvalue()
+
+
+def as_json(result: StudyResult) -> str:
+    """The title, notes and cells."""
+    found = {"title": result.title, "notes": result.notes, "cells": result.records()}
+    return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+# --- LaTeX ----------------------------------------------------------------------------------------
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "–": "--",
+    "×": r"$\times$",
+    "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "·": r"$\cdot$",
+    "τ": r"$\tau$",
+    "ρ": r"$\rho$",
+    "λ": r"$\lambda$",
+    "δ": r"$\delta$",
+    "θ": r"$\theta$",
+    "μ": r"$\mu$",
+    "η": r"$\eta$",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "γ": r"$\gamma$",
+    "ε": r"$\varepsilon$",
+    "σ": r"$\sigma$",
+    "Σ": r"$\Sigma$",
+    "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
+    "₁": "$_1$",
+    "₂": "$_2$",
+    "₃": "$_3$",
+    "…": r"\ldots{}",
+    "’": "'",
+}
+
+
+def latex(result: StudyResult) -> str:
+    r"""A ``tabular`` with booktabs: each method's line, below it the published one in grey.
+
+    It needs ``\usepackage{booktabs}`` and ``\usepackage{xcolor}``.
+    """
+    columns = [result.study.columns[name] for name in result.columns]
+    groups = [column.group for column in columns]
+    head = []
+    if any(groups):
+        head = _groups(groups)
+    head.append(" & ".join(["", *(_tex(column.label) for column in columns)]) + r" \\")
+    body: list[str] = []
+    for row in result.rows:
+        entries = [result[row, column] for column in result.columns]
+        body.append(" & ".join([_tex(result.study.rows[row].label), *map(_ours, entries)]) + r" \\")
+        if any(entry.published for entry in entries):
+            published = " & ".join(["", *map(_theirs, entries)])
+            body.append(rf"{published} \\")
+    lines = [
+        r"% \usepackage{booktabs}, \usepackage{xcolor}",
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_tex(result.title)}. Grey: published, and the difference to it.}}",
+        rf"\begin{{tabular}}{{l{'c' * len(columns)}}}",
+        r"\toprule",
+        *head,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join([*lines, *(f"% {note}" for note in result.notes)]) + "\n"
+
+
+def _groups(groups: list[str]) -> list[str]:
+    spans: list[tuple[str, int, int]] = []
+    for number, group in enumerate(groups, 2):
+        if spans and spans[-1][0] == group:
+            spans[-1] = (group, spans[-1][1], number)
+        else:
+            spans.append((group, number, number))
+    cells = [rf"\multicolumn{{{b - a + 1}}}{{c}}{{{_tex(name)}}}" for name, a, b in spans]
+    rules = " ".join(rf"\cmidrule(lr){{{a}-{b}}}" for name, a, b in spans if name)
+    return [" & ".join(["", *cells]) + r" \\", rules]
+
+
+def _ours(entry: Entry) -> str:
+    return _tex(lines_of(entry)[0])
+
+
+def _theirs(entry: Entry) -> str:
+    _, published, apart = lines_of(entry)
+    text = f"{published} ({apart})" if apart else published
+    return rf"\textcolor{{gray}}{{\footnotesize {_tex(text)}}}" if text else ""
+
+
+def _tex(text: str) -> str:
+    made = re.sub(".", lambda m: _SPECIAL.get(m[0], m[0]), text)
+    return made.replace("$$", "")

@@ -1,0 +1,310 @@
+"""The axes of a sweep, as ``--grid KEY=…`` writes them: values, or a range to search."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from protofl.errors import UsageError, unknown
+from protofl.runs.program.naming import named
+from protofl.runs.request.recipes import with_recipe
+from protofl.runs.request.request import Request
+from protofl.system.options.declared import Config, option_names
+from protofl.system.options.table import (
+    CHOOSING,
+    FLAGS,
+    OPTIONS,
+    SEVERAL,
+    flag_of,
+    is_repeatable,
+    validated,
+)
+from protofl.system.options.written import merge_options, names_in
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
+
+FORM = "KEY=VALUE,VALUE,… or, with --search, KEY=LOW..HIGH[:log]"
+
+Point = Mapping[str, Any]
+"""{key: value} of one place in the grid."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis.
+
+    Attributes:
+        key: As it was typed.
+        values: Its values; empty for a range.
+        low: The range's lower end.
+        high: Its upper end.
+        log: Whether it is searched by orders of magnitude.
+        owner: Whose option it is, as ``--set`` names plugins; empty for an option of the run.
+        option: The option's name there.
+    """
+
+    key: str
+    values: tuple[Any, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    owner: str = ""
+    option: str = ""
+
+    @property
+    def is_range(self) -> bool:
+        """Whether it is a range."""
+        return not self.values
+
+    @property
+    def whole(self) -> bool:
+        """Whether a range has whole numbers only."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """The values, or both ends of the range."""
+        return self.values or (self.low, self.high)
+
+    @property
+    def text(self) -> str:
+        """As one writes it behind ``KEY=``."""
+        if self.values:
+            return ",".join(map(str, self.values))
+        return f"{self.low}..{self.high}{':log' * self.log}"
+
+
+def read_axes(given: Iterable[str]) -> list[Axis]:
+    """The axes that ``--grid`` names.
+
+    Raises:
+        UsageError: One is not of the form, is there twice, has a value twice, or a range has no
+            numbers in it.
+    """
+    axes: list[Axis] = []
+    for text in given:
+        key, sign, values = (part.strip() for part in text.partition("="))
+        if not (sign and key):
+            raise UsageError(f"--grid {text}: not of the form {FORM}", do=f"write --grid {FORM}")
+        if key in {axis.key for axis in axes}:
+            raise UsageError(
+                f"--grid {key} is given twice", do="write all of its values in one --grid"
+            )
+        axes.append(_axis(key, values))
+    return axes
+
+
+def _axis(key: str, text: str) -> Axis:
+    if found := _RANGE.fullmatch(text):
+        low, high = _number(found[1]), _number(found[2])
+        if not low < high:
+            raise UsageError(f"--grid {key}={text}: {low} is not below {high}")
+        if found[3] and low <= 0:
+            raise UsageError(
+                f"--grid {key}={text}: by orders of magnitude there is nothing at {low}",
+                do="begin above 0, or leave :log out",
+            )
+        return Axis(key, low=low, high=high, log=bool(found[3]))
+    values = tuple(value.strip() for value in text.split(","))
+    if not all(values):
+        empty = "no value" if len(values) == 1 else "an empty value"
+        raise UsageError(f"--grid {key}={text}: {empty}", do=f"write --grid {FORM}")
+    if twice := [value for value in values if values.count(value) > 1]:
+        raise UsageError(f"--grid {key}={text}: {twice[0]} is there twice")
+    return Axis(key, values)
+
+
+def _number(text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+# --- whose options they are -----------------------------------------------------------------------
+
+
+def located(axes: Iterable[Axis], base: Request) -> list[Axis]:
+    """The axes with the options that they stand for.
+
+    Raises:
+        UsageError: A key is nobody's option, or the method's and the run's; a value is none of
+            the run's option.
+    """
+    found = [_located(axis, base) for axis in axes]
+    places = [(axis.owner, axis.option) for axis in found]
+    for axis, place in zip(found, places, strict=True):
+        first = found[places.index(place)]
+        if first is not axis:
+            raise UsageError(f"--grid {axis.key} is the same option as --grid {first.key}")
+    return [_checked(axis) for axis in found]
+
+
+def _located(axis: Axis, base: Request) -> Axis:
+    owner, _, option = axis.key.rpartition(".")
+    if owner == "run":
+        return replace(axis, option=_of_run(axis, option))
+    if owner:
+        recipe = base.options.get("recipe", {}).get("name")
+        several = [n for n in SEVERAL if owner in names_in(base.options.get(n, []))]
+        for name in [owner] if owner in CHOOSING else several:
+            if not OPTIONS[name].results:
+                do = f"give --set {axis.key}=… once, beside --grid"
+                raise _no_axis(axis, _ALL_ONE, do=do)
+        is_method = owner == recipe
+        return replace(
+            axis, owner=str(base.options["method"]) if is_method else owner, option=option
+        )
+    plain = option.replace("-", "_")
+    method = str(base.options.get("method") or "")
+    own = _options_of(method, base) if method else {}
+    is_run = plain in OPTIONS or plain in FLAGS
+    if is_run and option in own:
+        raise UsageError(
+            f"--grid {axis.key}: the run and {method} both have this option",
+            do=f"write --grid run.{option}=… or --grid {method}.{option}=…",
+        )
+    if is_run:
+        return replace(axis, option=_of_run(axis, plain))
+    if not method:
+        raise UsageError(
+            f"--grid {axis.key}: whose option it is is not said", do="write --grid NAME.KEY=…"
+        )
+    if option not in own and option not in own.values():
+        known = {*own, *_axes()}
+        do = f"see: protofl show {method}, and protofl run --help"
+        raise unknown(f"option of {method} or of a run in --grid:", option, known, do)
+    return replace(axis, owner=method, option=option)
+
+
+def _options_of(method: str, base: Request) -> dict[str, str]:
+    """The options of the method, by the names that users write."""
+    return option_names(getattr(base.registry.load("method", method), "Config", Config))
+
+
+def _axes() -> list[str]:
+    """Return the options of a run that may be axes, as users write them."""
+    return [name.replace("_", "-") for name, option in OPTIONS.items() if option.sweep]
+
+
+def _of_run(axis: Axis, option: str) -> str:
+    option = option.replace("-", "_")
+    name = FLAGS.get(option, option)
+    if name not in OPTIONS:
+        raise unknown("option of a run in --grid:", option, _axes(), "see: protofl run --help")
+    if OPTIONS[name].sweep:
+        return name
+    near = difflib.get_close_matches(option.replace("_", "-"), _axes(), n=1, cutoff=0.5)
+    raise _no_axis(axis, *_instead(name), near=f"did you mean {near[0]}?" if near else "")
+
+
+_ALL_ONE = "results do not depend on it, so all points would be one run"
+
+
+def _no_axis(axis: Axis, why: str, do: str, near: str = "") -> UsageError:
+    what = f"--grid {axis.key}={axis.text}: {axis.key} cannot be an axis of a sweep: {why}"
+    return UsageError(what, near, do)
+
+
+def _instead(name: str) -> tuple[str, str]:
+    """Return why an option of a run cannot be an axis, and what to do instead."""
+    option = OPTIONS[name]
+    if name == "options":
+        return "each option of a plugin is an axis", "write --grid [NAME.]KEY=…"
+    if option.affects == "extent":
+        do = "give --trials N for N runs of each point, and --seed for the first of them"
+        return "each point has a run for each seed", do
+    if name == "recipe" or (is_repeatable(name) and option.recipe):
+        do = "make recipes and write --grid method=RECIPE,RECIPE, or do a sweep for each value"
+        return "its values are lists", do
+    why = _ALL_ONE if not option.results else "each run of a sweep has one trial"
+    return why, f"give {flag_of(name)} once, beside --grid"
+
+
+def _checked(axis: Axis) -> Axis:
+    """An axis whose values are as the run's option has them; those of plugins are tried later."""
+    if axis.owner or axis.option in {"method", *CHOOSING}:
+        return axis
+    values = [_value(axis, value) for value in axis.ends]
+    if axis.is_range:
+        if not all(isinstance(value, (int, float)) for value in values):
+            raise UsageError(f"--grid {axis.key}={axis.text}: {axis.key} is no number")
+        whole = isinstance(values[0], int)
+        return replace(axis, low=values[0], high=values[1]) if whole else _real(axis)
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            first = axis.values[values.index(value)]
+            raise UsageError(
+                f"--grid {axis.key}={axis.text}: {first} and {axis.values[place]} are the same"
+            )
+    return replace(axis, values=tuple(values))
+
+
+def _real(axis: Axis) -> Axis:
+    return replace(axis, low=float(axis.low), high=float(axis.high))
+
+
+def _value(axis: Axis, value: Any) -> Any:  # noqa: ANN401 - options are of many types
+    try:
+        return validated(axis.option, value)
+    except UsageError as error:
+        error.what = f"--grid {axis.key}={value}: {error.what.partition(': ')[2] or error.what}"
+        raise
+
+
+# --- points ---------------------------------------------------------------------------------------
+
+
+def points_of(axes: Iterable[Axis]) -> list[Point]:
+    """All points of a grid, the last axis quickest."""
+    axes = [*axes]
+    return [
+        dict(zip([axis.key for axis in axes], values, strict=True))
+        for values in product(*(axis.values for axis in axes))
+    ]
+
+
+def number_of_points(axes: Iterable[Axis]) -> int:
+    """How many points a grid has."""
+    return math.prod(len(axis.values) for axis in axes)
+
+
+def at_point(base: Request, axes: Iterable[Axis], point: Point, seed: int) -> Request:
+    """What is asked for at a point: one trial.
+
+    Args:
+        base: The options that all runs have.
+        axes: The axes, located.
+        point: The point.
+        seed: The run's seed.
+    """
+    options = dict(base.options)
+    for axis in axes:
+        value = point[axis.key]
+        if axis.owner:
+            options = merge_options(options, {"options": {axis.owner: {axis.option: value}}})
+        elif axis.option == "method":
+            options = with_recipe(merge_options(options, named({"method": value}).typed))
+        elif axis.option in CHOOSING:
+            options = merge_options(options, named({axis.option: value}).typed)
+        else:
+            options[axis.option] = value
+    return replace(base, options={**options, "seed": seed, "trials": 1}, out=None)
+
+
+def point_name(point: Point) -> str:
+    """``tau=10 lr=0.1``."""
+    return " ".join(f"{key}={shown(value)}" for key, value in point.items())
+
+
+def shown(value: Any) -> str:  # noqa: ANN401 - options are of many types
+    """A value in a table."""
+    if isinstance(value, bool) or not isinstance(value, float):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{value:.4g}"

@@ -1,0 +1,245 @@
+"""What a sweep came to: a line for each point, the best one marked, as a table and as files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import statistics
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from protofl.records.folder.row import Row
+from protofl.records.recorded.columns import frame_of
+from protofl.system.files.replacing import replacing, write_json
+from protofl_workbench.sweeps.axes import Point
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CSV, JSON = "results.csv", "results.json"
+
+
+def figure_of(rows: Sequence[Row], figure: str) -> dict[str, Any] | None:
+    """A trial's figure, and on which samples the round was chosen.
+
+    Where clients have validation samples the best round is the one that is best on them, and the
+    sweep's best point is chosen by them too; ``test`` is the accuracy on test samples there.
+
+    Args:
+        rows: The trial's lines of ``metrics.jsonl``, by rounds.
+        figure: One of `protofl_workbench.sweeps.sweep.FIGURES`.
+
+    Returns:
+        ``value`` by which points are compared, ``test``, ``round`` and ``chosen_on``
+        (``validation`` or ``test``); None where no line has the figure.
+    """
+    read = _server if figure.endswith("-server") else _clients
+    found = [(read(row), row) for row in rows]
+    scored = [(shares, row.round) for shares, row in found if shares is not None]
+    if not scored:
+        return None
+    (chosen, test, on), round = (
+        scored[-1] if figure.startswith("final") else max(scored, key=lambda s: (s[0][0], -s[1]))
+    )
+    return {"value": chosen, "test": test, "round": round, "chosen_on": on}
+
+
+def _clients(row: Row) -> tuple[float, float, str] | None:
+    test = row.test_accuracy
+    if test is None:
+        return None
+    validation = row.validation_accuracy
+    return (test, test, "test") if validation is None else (validation, test, "validation")
+
+
+def _server(row: Row) -> tuple[float, float, str] | None:
+    test = row.extra.get("server_test_accuracy")
+    return None if test is None else (test, test, "test")
+
+
+@dataclass
+class Done:
+    """A point's run.
+
+    Attributes:
+        seed: Its seed.
+        state: ``finished``, ``failed``, ``stopped`` (by the search), or ``missing``.
+        rounds: Rounds that are done.
+        folder: Its folder.
+        figure: What `figure_of` found.
+        error: Why it failed.
+    """
+
+    seed: int
+    state: str = "missing"
+    rounds: int = 0
+    folder: Path | None = None
+    figure: dict[str, Any] | None = None
+    error: str = ""
+
+
+@dataclass
+class PointResult:
+    """A point and its runs.
+
+    Attributes:
+        point: {key of ``--grid``: its value, as it was typed}.
+        runs: Its runs, by their seeds.
+    """
+
+    point: Point
+    runs: list[Done] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of its runs are finished."""
+        return all(run.state == "finished" and run.figure for run in self.runs)
+
+    @property
+    def state(self) -> str:
+        """``finished``, or what its runs are."""
+        if self.whole:
+            return "finished"
+        states = [run.state for run in self.runs]
+        if "stopped" in states:
+            rounds = sum(run.rounds for run in self.runs)
+            return f"stopped after {rounds} round{'s'[: rounds != 1]}"
+        counts = {state: states.count(state) for state in ("failed", "missing", "finished")}
+        if len(states) == 1:
+            return next(state for state, count in counts.items() if count)
+        return ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+
+    def values(self, key: str) -> list[float]:
+        """A figure (``value`` or ``test``) of all runs that have it."""
+        return [run.figure[key] for run in self.runs if run.figure]
+
+    def mean(self, key: str) -> float | None:
+        """Its mean over trials."""
+        found = self.values(key)
+        return statistics.fmean(found) if found else None
+
+    def std(self, key: str) -> float | None:
+        """Its (population) standard deviation over trials."""
+        found = self.values(key)
+        return statistics.pstdev(found) if found else None
+
+
+@dataclass
+class SweepResult:
+    """What a sweep came to.
+
+    Attributes:
+        figure: The figure by which points are compared.
+        lines: The points, best first; those that are not whole come last.
+        folder: The sweep's folder, with the same in files; None where it has none.
+    """
+
+    figure: str
+    lines: list[PointResult]
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Sort them; equal ones stay in the order of the grid."""
+        self.lines.sort(key=lambda line: (not line.whole, -(line.mean("value") or 0.0)))
+
+    @property
+    def best(self) -> PointResult | None:
+        """The best point of those that are whole."""
+        return self.lines[0] if self.lines and self.lines[0].whole else None
+
+    @property
+    def chosen_on(self) -> str:
+        """``validation`` or ``test``: the samples on which points were compared."""
+        found = {run.figure["chosen_on"] for line in self.lines for run in line.runs if run.figure}
+        return "validation" if found == {"validation"} else "test"
+
+    @property
+    def words(self) -> str:
+        """The figure and the samples in words, as they stand beside every table."""
+        which, _, server = self.figure.partition("-")
+        whose = "the server's accuracy" if server else "accuracy"
+        best = which == "best"
+        when = "in the best round" if best else "in the last round"
+        what = "round and point" if best else "point"
+        return f"{whose} {when}; {what} chosen on {self.chosen_on} samples"
+
+    def records(self) -> list[dict[str, Any]]:
+        """A table of plain values, a line a run: its point's, seed, state, figure, folder."""
+        return [
+            {**{key: _number(value) for key, value in line.point.items()}, **_run(run, None)}
+            for line in self.lines
+            for run in line.runs
+        ]
+
+    def frame(self) -> pd.DataFrame:
+        """The same as a pandas frame.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return frame_of(self.records(), "SweepResult.records() has the same as plain values")
+
+    def to_values(self, folder: Path) -> dict[str, Any]:
+        """What ``results.json`` holds; folders of runs as seen from the sweep's."""
+        return {
+            "figure": self.figure,
+            "chosen_on": self.chosen_on,
+            "words": self.words,
+            "best": dict(self.best.point) if self.best else None,
+            "points": [
+                {
+                    "point": dict(line.point),
+                    "state": line.state,
+                    "mean": line.mean("value"),
+                    "std": line.std("value"),
+                    "test_mean": line.mean("test"),
+                    "test_std": line.std("test"),
+                    "runs": [_run(run, folder) for run in line.runs],
+                }
+                for line in self.lines
+            ],
+        }
+
+    def write(self, folder: Path) -> None:
+        """Write ``results.json``, and ``results.csv`` with a line for each run."""
+        write_json(folder / JSON, self.to_values(folder))
+        keys = list(self.lines[0].point) if self.lines else []
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow([*keys, *_COLUMNS])
+        for line in self.lines:
+            for run in line.runs:
+                found = _run(run, folder)
+                table.writerow([*line.point.values(), *(found[key] for key in _COLUMNS)])
+        with replacing(folder / CSV) as part:
+            part.write_text(text.getvalue(), encoding="utf-8")
+
+
+_COLUMNS = ("seed", "state", "value", "test", "round", "chosen_on", "rounds", "folder", "error")
+
+
+def _number(value: Any) -> Any:  # noqa: ANN401 - options are of many types
+    """A number where a text is one: values of plugins' options are as they were typed."""
+    for read in (int, float) if isinstance(value, str) else ():
+        with suppress(ValueError):
+            return read(value)
+    return value
+
+
+def _run(run: Done, folder: Path | None) -> dict[str, Any]:
+    """A run in a table; its folder as seen from another one where that is given."""
+    figure = run.figure or dict.fromkeys(("value", "test", "round", "chosen_on"))
+    place = None if run.folder is None else str(run.folder)
+    place = os.path.relpath(place, folder) if place and folder else place
+    return {
+        "seed": run.seed,
+        "state": run.state,
+        **figure,
+        "rounds": run.rounds,
+        "folder": place,
+        "error": run.error,
+    }

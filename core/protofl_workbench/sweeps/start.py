@@ -1,0 +1,169 @@
+"""A sweep from its beginning, or from where it was interrupted, to its table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from protofl.errors import UsageError
+from protofl.records.folder.places import fresh_folder
+from protofl.system.files.lock import alone
+from protofl.system.files.replacing import told_of_disk
+from protofl.system.options.written import check_again, parse_options
+from protofl_workbench.batch import events
+from protofl_workbench.batch.batch import Batch
+from protofl_workbench.batch.tasks import mistakes
+from protofl_workbench.batch.wanted import Tried, Wanted
+from protofl_workbench.sweeps.axes import points_of
+from protofl_workbench.sweeps.grid import lines_of
+from protofl_workbench.sweeps.points import ends_of
+from protofl_workbench.sweeps.results import PointResult, SweepResult
+from protofl_workbench.sweeps.search import Search, check_installed
+from protofl_workbench.sweeps.sweep import (
+    Sweep,
+    check_new_folder,
+    check_same_place,
+    load_sweep,
+    write_sweep,
+)
+
+
+def new_folder(sweep: Sweep) -> Path:
+    """``runs/sweeps/METHOD-MODELS-DATA-TIME``, where there is nothing yet."""
+    options = sweep.base.options
+    words = [options.get("recipe", {}).get("name") or options.get("method")]
+    words += [options.get("models"), str(options.get("dataset") or "").partition(":")[0]]
+    return fresh_folder(*(str(word) for word in words if word), below=Path("runs/sweeps"))
+
+
+def planned(
+    sweep: Sweep, *, at_once: int | None = None, follow: events.Follow = events.ignore
+) -> list[Tried]:
+    """What a sweep will do; nothing is trained and no folder is made.
+
+    Args:
+        sweep: The sweep.
+        at_once: As `protofl_workbench.batch.batch.Batch` takes it.
+        follow: As `protofl_workbench.batch.batch.Batch` takes it.
+
+    Returns:
+        Its runs with their steps and an estimate of their seconds; of a search, whose points nobody
+        knows yet, those at the ends of its ranges.
+
+    Raises:
+        UsageError: A run can't be done.
+    """
+    with Batch(sweep.runs, at_once=at_once, follow=follow) as batch:
+        return _tried(sweep, batch, measure=True)
+
+
+def begin(
+    sweep: Sweep,
+    folder: Path,
+    *,
+    at_once: int | None = None,
+    follow: events.Follow = events.ignore,
+) -> SweepResult:
+    """Do a sweep in a folder of its own.
+
+    Its runs are in the runs' folder (`Sweep.runs`), where they are found again.
+
+    Args:
+        sweep: The sweep.
+        folder: Its folder, in which there is nothing yet.
+        at_once: As `protofl_workbench.batch.batch.Batch` takes it.
+        follow: As `protofl_workbench.batch.batch.Batch` takes it.
+
+    Raises:
+        UsageError: A run can't be done, or the folder is in use; nothing has been started.
+    """
+    check_new_folder(folder, sweep)
+    if sweep.search:
+        check_installed()
+    with ExitStack() as until, told_of_disk():
+        batch = until.enter_context(
+            Batch(sweep.runs, at_once=at_once, follow=follow, group=folder.name)
+        )
+        tried = _tried(sweep, batch)
+        until.enter_context(alone(folder.expanduser().absolute(), "--out"))
+        check_new_folder(folder, sweep)
+        write_sweep(folder, sweep)
+        return _carried_out(sweep, folder, batch, tried)
+
+
+def resume(
+    folder: Path,
+    *,
+    said: Iterable[str] = (),
+    budget: int | None = None,
+    at_once: int | None = None,
+    follow: events.Follow = events.ignore,
+) -> tuple[Sweep, SweepResult]:
+    """Go on with a sweep: do what of it is not done.
+
+    Args:
+        folder: Its folder.
+        said: ``NAME.KEY=VALUE`` of the sweep's options that are said again: those that nobody but
+            the user may allow.
+        budget: Points that a search is to try, where they are to be more than it was begun with.
+        at_once: As `protofl_workbench.batch.batch.Batch` takes it.
+        follow: As `protofl_workbench.batch.batch.Batch` takes it.
+
+    Raises:
+        UsageError: It is no sweep's folder, another process is at work there, or a run can't be
+            done.
+    """
+    sweep = load_sweep(folder)
+    check_same_place(sweep)
+    again = parse_options({"set": [*said]}).get("options", {})
+    check_again(sweep.base.options.get("options", {}), again, ())
+    sweep.base.said = again
+    with ExitStack() as until, told_of_disk():
+        until.enter_context(alone(folder.expanduser().absolute(), "--resume"))
+        if budget is not None and budget != sweep.budget:
+            sweep = sweep.with_budget(budget)
+            write_sweep(folder, sweep)
+        batch = until.enter_context(
+            Batch(sweep.runs, at_once=at_once, follow=follow, group=folder.name)
+        )
+        return sweep, _carried_out(sweep, folder, batch, _tried(sweep, batch))
+
+
+def _tried(sweep: Sweep, batch: Batch, *, measure: bool = False) -> list[Tried]:
+    """Plan the runs, and do the dry steps of those that are not finished."""
+    wanted = _ends(sweep) if sweep.search else _all(sweep)
+    tried = batch.try_all(wanted, measure=measure)
+    if (wrong := mistakes(tried)) is not None:
+        raise wrong
+    without = [one for one in tried if not one.scores_server]
+    if sweep.figure.endswith("-server") and without:
+        raise UsageError(
+            f"--figure {sweep.figure}: in {without[0].wanted.name} the server has no model that is "
+            "scored on test samples",
+            do=f"compare points by --figure {sweep.figure.removesuffix('-server')}",
+        )
+    return tried
+
+
+def _all(sweep: Sweep) -> list[Wanted]:
+    return [sweep.wanted(point, seed) for point in points_of(sweep.axes) for seed in sweep.seeds]
+
+
+def _ends(sweep: Sweep) -> list[Wanted]:
+    return [sweep.wanted(point, sweep.seeds[0]) for point in ends_of(sweep.axes)]
+
+
+def _carried_out(sweep: Sweep, folder: Path, batch: Batch, tried: Sequence[Tried]) -> SweepResult:
+    lines: list[PointResult]
+    if sweep.search:
+        search = Search(sweep, folder)
+        on_gpu = any(one.device != "cpu" for one in tried)
+        alike = [tried[0].wanted.request] * sweep.budget
+        batch.do(search, alike, on_gpu=on_gpu)
+        lines = search.lines()
+    else:
+        lines = lines_of(sweep, batch.do_all(tried))
+    results = SweepResult(sweep.figure, lines, folder)
+    results.write(folder)
+    return results

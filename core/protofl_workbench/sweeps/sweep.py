@@ -1,0 +1,290 @@
+"""A sweep: what it is, the file in its folder that says so, and the runs that it wants."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from protofl.errors import UsageError, unknown
+from protofl.runs.program.naming import named
+from protofl.runs.request.request import Request, read_request
+from protofl.system.files.lock import LOCK
+from protofl.system.files.replacing import replacing
+from protofl.system.files.tables import read_table
+from protofl.system.options.written import as_typed
+from protofl.system.toml import to_toml
+from protofl_workbench.batch.wanted import Wanted
+from protofl_workbench.sweeps.axes import (
+    Axis,
+    Point,
+    at_point,
+    located,
+    number_of_points,
+    point_name,
+    read_axes,
+)
+
+SWEEP = "sweep.toml"
+
+MOST = 1000
+"""Runs that a sweep has at most, unless more are asked for."""
+
+Figure = Literal["best", "final", "best-server", "final-server"]
+FIGURES: tuple[str, ...] = get_args(Figure)
+"""Figures by which points can be compared: of the best round, or the last one."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep is.
+
+    Attributes:
+        base: The options that all runs have.
+        axes: What differs.
+        trials: Runs of each point, with seeds from the base's on.
+        figure: The figure by which the best point is chosen.
+        search: ``tpe`` where points are searched; empty where all of the grid are done.
+        budget: Points that a search tries.
+        runs: The runs' folder.
+        where: The folder in which it was begun, from which its paths are.
+    """
+
+    base: Request
+    axes: list[Axis]
+    trials: int = 1
+    figure: str = "best"
+    search: str = ""
+    budget: int = 0
+    runs: Path = Path("runs")
+    where: Path = field(default_factory=Path.cwd)
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of a point's runs."""
+        first = int(self.base.options.get("seed") or 0)
+        return [first + trial for trial in range(self.trials)]
+
+    @property
+    def points(self) -> int:
+        """How many points there are to be."""
+        return self.budget if self.search else number_of_points(self.axes)
+
+    def with_budget(self, budget: int) -> Sweep:
+        """The same search over more points.
+
+        Raises:
+            UsageError: It is no search, or the points would be fewer.
+        """
+        if not self.search:
+            raise UsageError("--budget: this sweep does all points of its grid", do="leave it out")
+        if budget < self.budget:
+            raise UsageError(
+                f"--budget {budget}: the search was begun with {self.budget}", do="give more"
+            )
+        return replace(self, budget=budget)
+
+    def wanted(self, point: Point, seed: int) -> Wanted:
+        """The run of a point with a seed."""
+        name = point_name(point)
+        if self.trials > 1:
+            name += f" · seed {seed}"
+        return Wanted(name, at_point(self.base, self.axes, point, seed))
+
+    def values(self) -> dict[str, Any]:
+        """What ``sweep.toml`` holds: options as ``--config`` takes them, and two tables."""
+        own: dict[str, Any] = {"trials": self.trials, "figure": self.figure}
+        if self.search:
+            own |= {"search": self.search, "budget": self.budget}
+        own |= {"runs": str(self.runs), "where": str(self.where)}
+        grid = {axis.key: axis.text for axis in self.axes}
+        return {**_as_config(self.base.options), "sweep": own, "grid": grid}
+
+
+def check_sweep(sweep: Sweep, most: int = MOST) -> list[str]:
+    """Whether a sweep can be.
+
+    Returns:
+        Lines for the user.
+
+    Raises:
+        UsageError: It has no axis, ranges without a search, or too many runs.
+    """
+    if not sweep.axes:
+        raise UsageError(
+            "no --grid is given", do="write --grid KEY=VALUE,VALUE; see: protofl sweep --help"
+        )
+    ranges = [axis for axis in sweep.axes if axis.is_range]
+    if ranges and not sweep.search:
+        axis = ranges[0]
+        raise UsageError(
+            f"--grid {axis.key}={axis.text} is a range, of which all can't be done",
+            do=f"search it with --search tpe --budget N, or list values: --grid {axis.key}=A,B",
+        )
+    if sweep.figure not in FIGURES:
+        raise unknown("figure", sweep.figure, FIGURES)
+    if sweep.search not in ("", "tpe"):
+        raise unknown("search", sweep.search, ("tpe",))
+    if bare := sweep.base.options.get("options", {}).get(""):
+        raise UsageError(
+            f"--set {next(iter(bare))}=…: whose option it is is not said",
+            do="with --grid method=… write --set NAME.KEY=VALUE",
+        )
+    if sweep.base.options.get("hold_split") and sweep.trials > 1:
+        raise UsageError(
+            "--hold-split: each trial of a sweep is a run of its own, with its seed's split",
+            do="leave --hold-split out",
+        )
+    runs = sweep.points * sweep.trials
+    if runs > most:
+        factors = [str(len(axis.values)) for axis in sweep.axes]
+        factors = [str(sweep.budget)] if sweep.search else factors
+        raise UsageError(
+            f"the sweep has {runs:,} runs ({' × '.join(factors)} points × {sweep.trials} trials), "
+            f"and {most:,} is the most",
+            do=f"fewer values or trials, --search tpe --budget N, or --most {runs}",
+        )
+    if sweep.search and not ranges and number_of_points(sweep.axes) <= sweep.budget:
+        count = number_of_points(sweep.axes)
+        return [f"the grid has {count} points in all: without --search each is done once"]
+    if sweep.points == 1:
+        return ["a grid of one point: there is nothing to compare it with"]
+    return []
+
+
+# --- its file -------------------------------------------------------------------------------------
+
+
+def check_new_folder(folder: Path, sweep: Sweep) -> None:
+    """Whether a sweep can begin in a folder.
+
+    Raises:
+        UsageError: Something else is there, or another sweep.
+    """
+    file = folder / SWEEP
+    if file.exists():
+        same = load_sweep(folder).values() == sweep.values()
+        raise UsageError(
+            f"--out {folder} is the folder of {'this' if same else 'another'} sweep",
+            do=f"go on with it: protofl sweep --resume {folder}; or choose another folder",
+        )
+    leftover = {LOCK, f"{SWEEP}.part"}  # of a sweep that was killed before it began
+    if folder.exists() and (not folder.is_dir() or {p.name for p in folder.iterdir()} - leftover):
+        raise UsageError(f"--out {folder} is in use", do="choose another folder with --out")
+
+
+def write_sweep(folder: Path, sweep: Sweep) -> None:
+    """Write what a sweep is into its folder.
+
+    Raises:
+        UsageError: It can't be written.
+    """
+    comment = f"# A sweep. Go on with it: protofl sweep --resume {folder}\n\n"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / SWEEP) as part:
+            part.write_text(comment + to_toml(sweep.values()), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"--out {folder} can't be written: {error.strerror or error}",
+            do="choose another folder with --out",
+        ) from None
+
+
+def load_sweep(folder: Path) -> Sweep:
+    """Read what a sweep is from its folder.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        UsageError: It is no sweep's folder, or the file is damaged.
+    """
+    file = folder / SWEEP
+    if not file.is_file():
+        raise UsageError(
+            f"{folder} is no folder of a sweep (it has no {SWEEP})",
+            do="give the --out of the sweep that is to go on",
+        )
+    values = read_table(file, "--resume", "a sweep")
+    try:
+        return _read(values)
+    except KeyError as error:
+        raise UsageError(f"{file}: {error} is missing", do="put back what was written") from None
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{file}: {error}", do="put back what was written") from None
+    except UsageError as error:
+        error.what = f"{file}: {error.what}"
+        raise
+
+
+def _read(values: dict[str, Any]) -> Sweep:
+    own, grid = values.pop("sweep"), values.pop("grid")
+    if not isinstance(own, dict) or not isinstance(grid, dict):
+        raise TypeError("sweep and grid are no tables")
+    base = read_request({}, config=values, named=lambda below: named(below).typed)
+    axes = read_axes(f"{key}={value}" for key, value in grid.items())
+    sweep = Sweep(
+        base,
+        located(axes, base),
+        trials=int(own["trials"]),
+        figure=str(own["figure"]),
+        search=str(own.get("search", "")),
+        budget=int(own.get("budget", 0)),
+        runs=Path(str(own["runs"])),
+        where=Path(str(own["where"])),
+    )
+    check_sweep(sweep, most=sweep.points * sweep.trials)
+    return sweep
+
+
+def _as_config(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as a ``--config`` file has them; those of plugins as one writes them to --set."""
+    found = {k: v for k, v in options.items() if v is not None and v not in ([], {})}
+    nested = found.pop("options", {})
+    if nested:
+        found["set"] = {f"{name}.{k}": v for name, own in nested.items() for k, v in own.items()}
+    if "wrappers" in found:
+        found["with"] = found.pop("wrappers")
+    found = as_typed(found)
+    return {key: str(value) if isinstance(value, Path) else value for key, value in found.items()}
+
+
+def check_same_place(sweep: Sweep) -> None:
+    """Whether paths among a sweep's options mean here what they meant where it was begun.
+
+    Raises:
+        UsageError: There are some, and this is another folder.
+    """
+    if sweep.where == Path.cwd():
+        return
+    options = {
+        **sweep.base.options,
+        "grid": [value for axis in sweep.axes for value in axis.values],
+    }
+    paths = [text for text in _texts(options) if _is_below(sweep.where, text)]
+    if paths:
+        raise UsageError(
+            f"the sweep was begun in {sweep.where}, and {paths[0]} among its options is from there",
+            do=f"go there first: cd {sweep.where}",
+        )
+
+
+def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 - options are of many types
+    """All texts among options; keys are none."""
+    if isinstance(value, Mapping):
+        value = [*value.values()]
+    if isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _texts(inner)
+    elif isinstance(value, (str, Path)):
+        yield str(value)
+
+
+def _is_below(where: Path, text: str) -> bool:
+    """Whether a text, ``PATH`` or ``NAME:PATH``, names by a relative path what is in a folder."""
+    paths = [*[text][: os.sep in text], text.partition(":")[2]]
+    relative = [path for path in paths if path and not Path(path).expanduser().is_absolute()]
+    return any(os.path.exists(where / path) for path in relative)
