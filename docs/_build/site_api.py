@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 from functools import cached_property, partial
 from types import FunctionType, ModuleType
 from typing import Any
@@ -118,7 +119,7 @@ TYPES = (
 
 def api(*names: str) -> str:
     """Return the sections of several names: public names, or paths ``protofl.ROOM.MODULE.NAME``."""
-    return "\n\n".join(section(n if n.startswith("protofl.") else f"protofl.{n}") for n in names)
+    return "\n\n".join(section(n if n.startswith(("protofl.", "protofl_workbench.")) else f"protofl.{n}") for n in names)
 
 
 def types() -> str:
@@ -134,7 +135,7 @@ def section(path: str) -> str:
         return f'<a id="protofl.{name}"></a>\n\n### `{name}`\n\n{ALIASES[name]}'
     found = named(path)
     head = [f'<a id="protofl.{name}"></a>', "", f"### `{name}`", "", ""]
-    apart = path.startswith(("protofl.functional.", "protofl_workbench.plots."))  # on pages of their own
+    apart = path.startswith(("protofl.functional.", "protofl.plots."))  # they have their pages
     if path.count(".") > 1 and not apart:
         head += [f"Defined in `{path.rpartition('.')[0]}`.", ""]
     elif apart:
@@ -144,7 +145,7 @@ def section(path: str) -> str:
 
 def members_of(package: str) -> str:
     """All public names of a package, under a heading for each module that defines them."""
-    public = importlib.import_module(package)
+    public = pkgutil.resolve_name(package)
     modules: dict[str, list[str]] = {}
     for name in public.__all__:
         modules.setdefault(getattr(public, name).__module__, []).append(name)
@@ -158,8 +159,7 @@ def members_of(package: str) -> str:
 
 def named(path: str) -> Any:  # noqa: ANN401 - it may be anything
     """Return the object at a dotted path."""
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)
+    return pkgutil.resolve_name(path)
 
 
 def about(name: str, found: Any, page: str = "") -> str:  # noqa: ANN401 - it may be anything
@@ -188,7 +188,7 @@ def constructor(name: str, found: type) -> list[str]:
 
 def members(found: type) -> list[str]:
     """Return the attributes of a class as a list, then each method."""
-    ours = [c for c in found.__mro__ if c.__module__.partition(".")[0] == "protofl"]
+    ours = [c for c in found.__mro__ if c.__module__.startswith("protofl")]
     all_: dict[str, Any] = {}
     for each in ours:
         all_ = all_ | {n: v for n, v in vars(each).items() if n[0] != "_" and n not in all_}

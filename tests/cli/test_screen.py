@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from protofl.federation.rounds import events
+from protofl.records.folder.row import Row
 from protofl_cli.last_table import result_rows
 from protofl_cli.screen import Screen
 
@@ -112,7 +113,7 @@ def test_the_accuracy_stands_beside_the_steps(screen):
     row = {"seconds": {"total": 1, "train": 1, "setup": 0, "evaluate": 1}, "round": 0}
     for number, accuracy in enumerate((0.5, 0.25)):
         screen(events.RoundStarted(0, number))
-        screen(events.RoundDone({**row, "round": number, "test_accuracy": accuracy}))
+        screen(events.RoundDone(Row({**row, "round": number, "test_accuracy": accuracy})))
         screen._label = "x"
         screen._draw()
     assert screen._bar.lines[1][1].endswith("acc 50.0%")

@@ -263,7 +263,7 @@ def test_a_client_that_ends_three_hosts_is_absent(tmp_path, method, store):
     found = Federation(plan, pf.Dispatcher(start, 1), told)
     found.start_trial(0)
     rows = [found.round(number)[0] for number in range(4)]
-    lost = [row.pop("absent", {}) for row in rows]
+    lost = [row.absent for row in rows]
     assert lost == [{}, {"2": "failed"}, {"2": "failed", "5": "failed"}, {}]
     assert len(started) == 1 + 3 * 3
     ended = "train of client 2 in round 1: 3 hosts in a row ended in this job; the round goes on"
@@ -277,7 +277,12 @@ def same_clients(folder, found, rows, plan):
     answered = {(0, n): row["answered"] for n, row in enumerate(rows) if "answered" in row}
     replayed = Federation(plan, pf.Host(plan), participation=Participation(plan, answered))
     replayed.start_trial(0)
-    assert without_times(rows) == without_times([replayed.round(n)[0] for n in range(len(rows))])
+    again = [replayed.round(number)[0] for number in range(len(rows))]
+    failures = ("absent", "skipped_uploads")  # of the first run's hosts
+    rows, again = (
+        [{k: v for k, v in r.items() if k not in failures} for r in x] for x in (rows, again)
+    )
+    assert without_times(rows) == without_times(again)
     everyone = range(plan.info.num_clients)
     for one, federation in (("found", found), ("replayed", replayed)):
         federation.save_clients(everyone, {c: str(folder / f"{one}-{c}") for c in everyone})
@@ -314,8 +319,8 @@ def test_what_is_undone_is_remembered_by_the_dispatcher(tmp_path, store, journal
     found = Federation(plan, pf.Dispatcher(start, 1, journal=journal))
     found.start_trial(0)
     rows = [found.round(number)[0] for number in range(4)]
-    assert [row.pop("absent", None) for row in rows] == [None, *[{"2": "skipped"}] * 2, None]
-    assert [row.pop("skipped_uploads", None) for row in rows] == [None, [2], [2], None]
+    assert [row.get("absent") for row in rows] == [None, *[{"2": "skipped"}] * 2, None]
+    assert [row.get("skipped_uploads") for row in rows] == [None, [2], [2], None]
     assert not ends
     assert len(started) == (4 if journal else 1)
     same_clients(tmp_path, found, rows, make_plan(Well, **options))

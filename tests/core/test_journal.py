@@ -10,6 +10,7 @@ from runtime_toys import make_plan, open_federation
 
 import protofl as pf
 from protofl.hooks.views.packing import pack_server
+from protofl.records.folder.row import Row
 from protofl.records.folder.run_folder import RunFolder
 from protofl.system.files.lines import Journal
 
@@ -24,9 +25,8 @@ def commits(path, rounds, clients):
         paths = folder.client_paths(clients(number), 0, number)
         for file in paths.values():
             Path(file).write_bytes(bytes([number]))
-        folder.commit_round(
-            {"trial": 0, "round": number}, pack_server(federation.server), (), paths
-        )
+        row = Row({"trial": 0, "round": number})
+        folder.commit_round(row, pack_server(federation.server), (), paths)
     return folder
 
 

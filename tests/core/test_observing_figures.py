@@ -11,9 +11,9 @@ import torch
 from runtime_toys import install, train
 
 import protofl as pf
-from protofl.federation.observing import figures
 from protofl.records.recorded.observed import Features, Observed, Prototypes
 from protofl.system.files.series import Series
+from protofl_workbench.plots import feature_space as figures
 from protofl_workbench.plots.squares import MEASURES
 
 ROUNDS = 3

@@ -10,7 +10,6 @@ import protofl as pf
 from protofl.errors import unknown
 from protofl.runs.program.naming import requested
 from protofl.runs.request.request import read_request
-from protofl.system.options.table import validated
 from protofl.system.options.written import as_typed
 
 
@@ -45,7 +44,6 @@ def test_typed_words_and_a_program_s_values_are_the_same():
         "wrappers": ["gaussian-noise"],
     }
     found = read_request(typed).options
-    found["checkpoint_every"] = validated("checkpoint_every", found["checkpoint_every"])
     assert found == read_request(as_typed(program)).options
     assert found == {
         "method": "fedsa",

@@ -14,6 +14,7 @@ from runtime_toys import GIVEN, install, train, without_times
 from sweep_toys import Halted, Halting, Scaled, request_of, wanted
 
 import protofl as pf
+from protofl.records.folder.row import Row
 from protofl.system.options.table import OPTIONS
 from protofl_workbench.batch import events
 from protofl_workbench.batch.batch import Batch
@@ -192,7 +193,7 @@ def row(round, test, validation=None, server=None):
     found = {"round": round, "test_accuracy": test, "extra": {}}
     found |= {"validation_accuracy": validation} if validation is not None else {}
     found["extra"] |= {"server_test_accuracy": server} if server is not None else {}
-    return found
+    return Row(found)
 
 
 def test_the_best_round_is_chosen_on_validation_where_there_is_some():

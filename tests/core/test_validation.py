@@ -11,6 +11,7 @@ from runtime_toys import install, lines_of, make_plan, open_federation, train, w
 import protofl as pf
 from protofl.federation.hosts.jobs import Evaluate
 from protofl.records.folder.result import is_best, summarise
+from protofl.records.folder.row import Row
 from protofl.testing import toy as toyfed
 
 OPTIONS = {"validation": 0.2, "rounds": 3, "dry_step": False}
@@ -59,16 +60,18 @@ def test_data_that_come_split_keep_their_test_samples(tmp_path):
 
 
 def row_of(round, test, validation, **more):
-    return {
-        "trial": 0,
-        "round": round,
-        "test_accuracy": test,
-        "client_test_accuracy": test,
-        "test_accuracy_std": 0.0,
-        "validation_accuracy": validation,
-        "extra": {},
-        **more,
-    }
+    return Row(
+        {
+            "trial": 0,
+            "round": round,
+            "test_accuracy": test,
+            "client_test_accuracy": test,
+            "test_accuracy_std": 0.0,
+            "validation_accuracy": validation,
+            "extra": {},
+            **more,
+        }
+    )
 
 
 def test_the_summary_names_the_round_that_validation_chose():

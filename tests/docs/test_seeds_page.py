@@ -35,7 +35,7 @@ def streams(source):
 
 def opened():
     found = set()
-    for folder in ("core/protofl", "plugins/protofl_plugins"):
+    for folder in ("core", "plugins/protofl_plugins"):
         for path in (ROOT / folder).rglob("*.py"):
             if not {"testing", "bench"} & {*path.parts}:
                 source = path.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from reported_pages import read
 from runtime_toys import install, train
 
 import protofl as pf
-from protofl.federation.observing import figures
+from protofl_workbench.plots import feature_space as figures
 from protofl_workbench.reporting.page import report
 
 

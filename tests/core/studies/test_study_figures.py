@@ -9,6 +9,7 @@ import json
 import pytest
 
 from protofl.errors import UsageError
+from protofl.records.folder.row import Row
 from protofl_workbench.studies.figures import evaluate, figure_of
 from protofl_workbench.studies.pictures import draw
 from protofl_workbench.studies.result import Entry, StudyResult, facts_of
@@ -17,19 +18,21 @@ from protofl_workbench.studies.texts import as_text
 
 
 def row(trial, number, accuracy, server=None, **more):
-    return {
-        "trial": trial,
-        "round": number,
-        "test_accuracy": accuracy,
-        "client_test_accuracy": accuracy,
-        "upload_floats": 1000,
-        "download_floats": 500 * number,
-        "upload_bytes": 4000,
-        "download_bytes": 2000 * number,
-        "extra": {} if server is None else {"server_test_accuracy": server},
-        "seconds": {"total": 2.0},
-        **more,
-    }
+    return Row(
+        {
+            "trial": trial,
+            "round": number,
+            "test_accuracy": accuracy,
+            "client_test_accuracy": accuracy,
+            "upload_floats": 1000,
+            "download_floats": 500 * number,
+            "upload_bytes": 4000,
+            "download_bytes": 2000 * number,
+            "extra": {} if server is None else {"server_test_accuracy": server},
+            "seconds": {"total": 2.0},
+            **more,
+        }
+    )
 
 
 ROWS = [

@@ -26,6 +26,7 @@ from protofl.hooks.optim.given import training_options
 from protofl.system.machine.facts import recorded_facts
 from protofl.system.options.declared import Config
 from protofl.system.options.table import CHOOSING, OPTIONS, default_values, flag_of
+from protofl.system.options.written import without_gone
 from protofl.system.sources.loading import UNKNOWN
 
 DIGITS = 16
@@ -97,7 +98,7 @@ def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
     elsewhere = {option for option in CHOOSING if not OPTIONS[option].results}
     elsewhere |= {*config.get("metrics", ())}
     of_plugins: dict[str, dict[str, Any]] = {}
-    for owner, values in config.get("options", {}).items():
+    for owner, values in without_gone(config.get("options", {})).items():
         own = defaults.get(owner, {})
         kept = {k: v for k, v in values.items() if k not in own or own[k] != v}
         kept = {k: v for k, v in kept.items() if f"{owner}.{k}" not in config.get("files", {})}

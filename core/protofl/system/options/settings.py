@@ -215,7 +215,7 @@ class Settings(Strict):
         recorded=False, ge=0, le=10_000_000
     )
     data_dir: Path = machine(
-        default_data_dir, "Folder in which decoded data are cached", metavar="DIR", resume=False,
+        default_data_dir, "Folder in which decoded data are cached", metavar="DIR",
         usual="PROTOFL_DATA_DIR, otherwise ~/.cache/protofl", common=True
     )
 

@@ -262,10 +262,25 @@ RECORD_ONLY = set(
 """Entries of a run's config.json that record the run and are no options, and a recipe's text."""
 
 
+GONE = {"engine": {"fused"}}
+"""{owner: plugins' options that protofl 0.1.0 recorded and this version does not have}."""
+
+
 def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a file are options."""
+    """Return the options in a recipe or a ``config.json``, without those of older versions."""
     values = {key.replace("-", "_"): value for key, value in values.items()}
-    return {key: value for key, value in values.items() if key not in RECORD_ONLY}
+    found = {key: value for key, value in values.items() if key not in RECORD_ONLY}
+    if isinstance(found.get("options"), Mapping):
+        found["options"] = without_gone(found["options"])
+    return found
+
+
+def without_gone(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plugins' options, {owner: {option: value}}, without those of older versions."""
+    return {
+        owner: {k: v for k, v in own.items() if k not in GONE[owner]} if owner in GONE else own
+        for owner, own in options.items()
+    }
 
 
 def merge_options(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

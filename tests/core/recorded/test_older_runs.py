@@ -1,0 +1,62 @@
+"""Run folders of protofl 0.1.0 open, resume and replay; `older` holds two of them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import protofl as pf
+from protofl.runs.identity.identity import identity_of
+from protofl.runs.program.naming import requested
+from protofl.runs.reuse.requested import RequestedRun
+
+OLDER = Path(__file__).parent / "older"
+
+
+@pytest.fixture
+def older(tmp_path, monkeypatch):
+    """Copies of the folders in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for folder in OLDER.iterdir():
+        shutil.copytree(folder, tmp_path / folder.name)
+    return tmp_path
+
+
+def arrays():
+    drawn, y = np.random.default_rng(0), np.repeat(np.arange(4), 20)
+    return (drawn.normal(size=(80, 6)) + y[:, None]).astype("float32"), y
+
+
+def test_an_interrupted_run_opens_replays_and_goes_on(older):
+    run = pf.load_run("0.1.0-interrupted")
+    assert (run.state, run.rounds_done, run.settings.rounds) == ("unfinished", 2, 4)
+    assert run.observed.prototypes(1).rows.shape[1] == run.settings.feature_dim == 8
+    assert run.model(client=1)(run.plan.data.x[:3].float()).shape == (3, 2)
+    assert all(round.same for round in pf.replay("0.1.0-interrupted").own.rounds)
+    before = run.rows
+    result = pf.run(resume=True, out="0.1.0-interrupted", backend="local", data_dir="data")
+    assert [*map(dict, result.record[:2])] == [*map(dict, before)] and len(result.record) == 4
+
+
+def test_a_run_of_0_1_0_is_the_one_that_its_options_ask_for_now(older):
+    run = pf.load_run("0.1.0-interrupted")
+    given = {"method": "fedtgp", "models": "mlp", "dataset": "breast-cancer", "clients": 2}
+    given |= {"rounds": 4, "batch_size": 64, "feature_dim": 8, "set": {"fedtgp.S": 2}}
+    request, _ = requested({**given, "device": "cpu", "data_dir": Path("data")})
+    now = RequestedRun.of(request, pf.events.ignore)
+    assert identity_of(run.config, now.defaults) == run.identity == now.identity
+
+
+def test_a_run_on_arrays_goes_on(older):
+    result = pf.run(
+        resume=True,
+        out="0.1.0-arrays",
+        rounds=3,
+        dataset=arrays(),
+        backend="local",
+        data_dir="data",
+    )
+    assert result.summary["rounds"] == 3
