@@ -36,13 +36,13 @@ def noise(classes: int) -> type:
             return f"noise-{classes}"
 
         @pf.hookimpl
-        def decode(self) -> pf.Dataset:
+        def decode(self) -> pf.datasets.Dataset:
             """The images."""
             generator = torch.Generator().manual_seed(0)
             shape = (40 * classes, 1, 28, 28)
             x = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
             y = torch.arange(len(x)) % classes
-            return pf.Dataset(x, y, len(x), [str(c) for c in range(classes)])
+            return pf.datasets.Dataset(x, y, len(x), [str(c) for c in range(classes)])
 
     return Noise
 
@@ -50,8 +50,8 @@ def noise(classes: int) -> type:
 class OneHost:
     """A pool of one host, which keeps the uploads' and the downloads' bytes."""
 
-    def __init__(self, plan: pf.Plan) -> None:
-        self.host = pf.Host(plan)
+    def __init__(self, plan: pf.backends.Plan) -> None:
+        self.host = pf.backends.Host(plan)
         self.uploads: list[bytes] = []
         self.downloads: list[bytes] = []
 
@@ -87,7 +87,7 @@ def measure(method: str, classes: int, count: int, repeats: int, data: Path) -> 
         "data_dir": data,
         "dry_step": False,
     }
-    plan = pf.Plan.make(given, {("dataset", "noise"): noise(classes)})
+    plan = pf.backends.Plan.make(given, {("dataset", "noise"): noise(classes)})
     pool = OneHost(plan)
     federation = Federation(plan, pool)
     federation.start_trial(0)

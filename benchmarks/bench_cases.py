@@ -132,7 +132,7 @@ def choose(names: Iterable[str]) -> list[Case]:
     return [case for case in CASES if case.name in found]
 
 
-def load(kind: str, folder: Path | None, cache: Path) -> pf.Dataset:
+def load(kind: str, folder: Path | None, cache: Path) -> pf.datasets.Dataset:
     """Read a case's data set: ``KIND*.npz`` in the folder, or by its name.
 
     Raises:
@@ -150,7 +150,7 @@ def load(kind: str, folder: Path | None, cache: Path) -> pf.Dataset:
     return load_data(choose_plugin(Registry(()), "dataset", source), cache, lambda line: None)
 
 
-def write_subset(data: pf.Dataset, clients: int, samples: int, path: Path) -> None:
+def write_subset(data: pf.datasets.Dataset, clients: int, samples: int, path: Path) -> None:
     """Write a class-balanced part of a data set: the first samples of each class.
 
     The partitioner ``iid`` then gives every client the same number of samples, and 75 % of them are

@@ -58,7 +58,7 @@ def main() -> None:
             )
 
 
-def make_server(generator: pf.Generator, seed: int, width: int, official: bool) -> Any:  # noqa: ANN401
+def make_server(generator: pf.datasets.Generator, seed: int, width: int, official: bool) -> Any:  # noqa: ANN401
     """What FedKTL sees of a server, without a run around it."""
     variant = "official" if official else "paper"
     options = FedKTL.Config(variant=variant, K=CLASSES, hidden=width, guide_batch=CLASSES)

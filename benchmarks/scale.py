@@ -148,7 +148,8 @@ def one(run: Run, data: Path, started: float, checkpoints: int) -> dict[str, Any
             progress=watch,
             **run.options,
         )
-    plan = pf.Plan.make({"method": run.method, "models": run.models, "clients": run.clients,
+    make = pf.backends.Plan.make
+    plan = make({"method": run.method, "models": run.models, "clients": run.clients,
                          "dataset": f"npz:{data / run.data}", "backend": "local"})  # fmt: skip
     numbers = {  # client i is the first of architecture i
         a.name: sum(p.numel() for p in plan.initial_model(i, 0).parameters())

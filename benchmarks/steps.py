@@ -50,7 +50,7 @@ def job_of(
     *,
     batch: int = 10,
     **options: float,
-) -> pf.TrainJob:
+) -> pf.backends.TrainJob:
     """A job of one client that trains on the batches in turn."""
     record: Any = object.__new__(ClientRecord)
     record.architecture, record.model, record.modules, record.steps = (
@@ -59,7 +59,7 @@ def job_of(
         {},
         len(batches),
     )
-    return pf.TrainJob(
+    return pf.backends.TrainJob(
         model=model,
         groups=[([*model.parameters()], 0.001)],
         loss=CrossEntropy(),  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def sides(
     architecture: pf.Architecture, shape: tuple[int, ...], batch: int, **options: float
 ) -> dict[str, Callable[[], None]]:
     """One step of plain PyTorch, and one of the engine."""
-    sample = pf.SampleSpec(shape)
+    sample = pf.datasets.SampleSpec(shape)
     model = architecture.build(sample, CLASSES, 512).train()
     x, y = torch.randn(batch, *shape), torch.randint(CLASSES, (batch,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=options["momentum"])
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> None:
         for architecture in group().architectures(getattr(group, "Config", pf.Config)()):
             if given.names and architecture.name not in given.names:
                 continue
-            count, flops = profile(architecture, pf.SampleSpec(shape), CLASSES, 512)
+            count, flops = profile(architecture, pf.datasets.SampleSpec(shape), CLASSES, 512)
             options = {"momentum": given.momentum, "clip": given.clip}
             both = sides(architecture, shape, given.batch, **options)
             if given.engine_only:

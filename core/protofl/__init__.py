@@ -37,19 +37,9 @@ from protofl.system.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from protofl import functional
-    from protofl.data.arrays import dataset_from_arrays
-    from protofl.data.cache import files_key
-    from protofl.data.dataset import Dataset
-    from protofl.data.download import download
-    from protofl.data.generators import Generator, Outline
-    from protofl.data.npz import read_npz
-    from protofl.data.spec import SampleSpec
-    from protofl.errors import HostFailure, ProtoflError, RunFailure, UsageError
-    from protofl.federation.dispatch.dispatcher import Dispatcher
-    from protofl.federation.hosts.host import Host
-    from protofl.federation.hosts.jobs import Job, Pool, Reply
-    from protofl.federation.hosts.train_job import TrainJob
-    from protofl.federation.plan.plan import Plan
+    from protofl.data import datasets
+    from protofl.errors import ProtoflError, RunFailure, UsageError
+    from protofl.federation import backends
     from protofl.federation.rounds import events
     from protofl.hooks.hookspecs.markers import hookimpl
     from protofl.hooks.hookspecs.version import HOOKSPEC_VERSION
@@ -65,8 +55,6 @@ if TYPE_CHECKING:
     from protofl.runs.program.run import run
     from protofl.runs.program.session import Session
     from protofl.runs.reuse.run import Run, load_run
-    from protofl.system.machine.idle import Idle
-    from protofl.system.machine.interpreter import fresh_interpreter
     from protofl.system.options.declared import Config, Deviation, Field, VariantConfig
     from protofl.system.randomness import numpy_stream, random_stream
     from protofl_workbench import plots
@@ -107,25 +95,9 @@ _HOME = {
     # what the other kinds of plugin build
     "Architecture": "protofl.hooks.models.architecture",
     "SplitModel": "protofl.hooks.models.architecture",
-    "SampleSpec": "protofl.data.spec",
-    "Dataset": "protofl.data.dataset",
-    "download": "protofl.data.download",
-    "read_npz": "protofl.data.npz",
-    "dataset_from_arrays": "protofl.data.arrays",
-    "files_key": "protofl.data.cache",
-    "Generator": "protofl.data.generators",
-    "Outline": "protofl.data.generators",
-    "Host": "protofl.federation.hosts.host",
-    "HostFailure": "protofl.errors",
-    "Job": "protofl.federation.hosts.jobs",
-    "Reply": "protofl.federation.hosts.jobs",
-    "Pool": "protofl.federation.hosts.jobs",
-    "Dispatcher": "protofl.federation.dispatch.dispatcher",
-    "TrainJob": "protofl.federation.hosts.train_job",
-    "fresh_interpreter": "protofl.system.machine.interpreter",
-    "Idle": "protofl.system.machine.idle",
-    "Plan": "protofl.federation.plan.plan",
     "TrackedRun": "protofl.hooks.trackers.tracked",
+    "backends": "protofl.federation.backends",
+    "datasets": "protofl.data.datasets",
     # running
     "run": "protofl.runs.program.run",
     "Session": "protofl.runs.program.session",
@@ -133,9 +105,9 @@ _HOME = {
     "report": "protofl_workbench.reporting.page",
     "replay": "protofl_workbench.replaying.replay",
     "Run": "protofl.runs.reuse.run",
-    "read_weights": "protofl.records.folder.result",
-    "Weights": "protofl.records.folder.result",
     "Result": "protofl.records.folder.result",
+    "Weights": "protofl.records.folder.result",
+    "read_weights": "protofl.records.folder.result",
     "events": "protofl.federation.rounds.events",
     "random_stream": "protofl.system.randomness",
     "numpy_stream": "protofl.system.randomness",
@@ -154,8 +126,40 @@ _HOME = {
     "RunFailure": "protofl.errors",
 }
 
-_MODULES = ("functional", "events", "plots")
+_MODULES = ("functional", "events", "plots", "backends", "datasets")
 """Names that are modules themselves."""
+
+_MOVED = {
+    **dict.fromkeys(
+        (
+            "Dispatcher",
+            "Host",
+            "HostFailure",
+            "Idle",
+            "Job",
+            "Plan",
+            "Pool",
+            "Reply",
+            "TrainJob",
+            "fresh_interpreter",
+        ),
+        "protofl.backends.{}",
+    ),
+    **dict.fromkeys(
+        (
+            "Dataset",
+            "Generator",
+            "Outline",
+            "SampleSpec",
+            "dataset_from_arrays",
+            "download",
+            "files_key",
+            "read_npz",
+        ),
+        "protofl.datasets.{}",
+    ),
+}
+"""{name of protofl 0.1.0: its place now}."""
 
 __all__ = [
     "HOOKSPEC_VERSION",
@@ -163,49 +167,34 @@ __all__ = [
     "Batch",
     "Client",
     "Config",
-    "Dataset",
     "Deviation",
-    "Dispatcher",
     "Field",
-    "Generator",
     "Given",
-    "Host",
-    "HostFailure",
-    "Idle",
-    "Job",
     "Learner",
-    "Outline",
     "Output",
     "Payload",
     "Phase",
-    "Plan",
-    "Pool",
     "ProtoflError",
-    "Reply",
     "Result",
     "Run",
     "RunFailure",
     "RunInfo",
-    "SampleSpec",
     "Server",
     "Session",
     "SplitModel",
     "Terms",
     "TrackedRun",
-    "TrainJob",
     "Uploads",
     "UsageError",
     "VariantConfig",
     "Weights",
     "__version__",
     "average_weights",
+    "backends",
     "class_rows",
     "compare",
-    "dataset_from_arrays",
-    "download",
+    "datasets",
     "events",
-    "files_key",
-    "fresh_interpreter",
     "functional",
     "hookimpl",
     "load_run",
@@ -215,7 +204,6 @@ __all__ = [
     "per_step",
     "plots",
     "random_stream",
-    "read_npz",
     "read_weights",
     "replay",
     "report",
@@ -228,6 +216,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the public names are of many types
+    if name in _MOVED:
+        raise AttributeError(f"protofl.{name} is now {_MOVED[name].format(name)}")
     if name not in _HOME:
         raise AttributeError(f"module 'protofl' has no attribute {name!r}")
     module = importlib.import_module(_HOME[name])

@@ -117,6 +117,10 @@ TYPES = (
 """Classes that programs receive and need not import."""
 
 
+NAMESPACES = ("protofl.functional.", "protofl.plots.", "protofl.backends.", "protofl.datasets.")
+"""Public modules; a name in one is shown with it."""
+
+
 def api(*names: str) -> str:
     """Return the sections of several names: public names, or paths ``protofl.ROOM.MODULE.NAME``."""
     return "\n\n".join(section(n if n.startswith(("protofl.", "protofl_workbench.")) else f"protofl.{n}") for n in names)
@@ -135,11 +139,13 @@ def section(path: str) -> str:
         return f'<a id="protofl.{name}"></a>\n\n### `{name}`\n\n{ALIASES[name]}'
     found = named(path)
     head = [f'<a id="protofl.{name}"></a>', "", f"### `{name}`", "", ""]
-    apart = path.startswith(("protofl.functional.", "protofl.plots."))  # they have their pages
+    apart = path.startswith(NAMESPACES)
     if path.count(".") > 1 and not apart:
         head += [f"Defined in `{path.rpartition('.')[0]}`.", ""]
     elif apart:
-        head[0] = f'<a id="{path}"></a>'
+        shown = path.removeprefix("protofl.")
+        title = shown if shown.startswith(("backends.", "datasets.")) else name
+        head = [f'<a id="{path}"></a>', "", f"### `{title}`", "", ""]
     return "\n".join(head) + about(name, found, PAGE if "plots" in path else "")
 
 
@@ -215,7 +221,12 @@ def documented(found: object, page: str = "") -> str:
 
 def linked(name: str, page: str = PAGE) -> str:
     """Return a name in code, with a link if it is public."""
-    bare = name.removesuffix("()").removeprefix("protofl.").removeprefix("pf.").partition(".")[0]
+    bare = name.removesuffix("()").removeprefix("protofl.").removeprefix("pf.")
+    bare = ".".join(bare.split(".")[:2]) if bare.startswith(("backends.", "datasets.")) else bare
+    if bare.split(".")[-1] in {*protofl.backends.__all__, *protofl.datasets.__all__}:
+        space = "backends" if bare.split(".")[-1] in protofl.backends.__all__ else "datasets"
+        return f"[`{name}`]({page}#protofl.{space}.{bare.split('.')[-1]})"
+    bare = bare.partition(".")[0]
     is_argument = name == "report"  # of a hook
     if bare in protofl.__all__ and bare not in ("functional", "plots") and not is_argument:
         return f"[`{name}`]({page}#protofl.{bare})"

@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.metadata
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -152,10 +153,19 @@ def test_the_public_names():
             continue
         assert inspect.getdoc(value), name
         module = importlib.import_module(protofl._HOME[name])
-        whole = name in ("functional", "events", "plots")
+        whole = name in protofl._MODULES
         assert value is (module if whole else getattr(module, name))
     with pytest.raises(AttributeError, match="no_such_name"):
         protofl.no_such_name  # noqa: B018
+    assert len({*protofl.__all__} - {*protofl._MODULES, "__version__"}) <= 46
+
+
+@pytest.mark.parametrize("name", protofl._MOVED)
+def test_a_name_of_0_1_0_says_where_it_is_now(name):
+    place = protofl._MOVED[name].format(name)
+    assert getattr(pkgutil.resolve_name(place.rpartition(".")[0]), name)
+    with pytest.raises(AttributeError, match=re.escape(f"protofl.{name} is now {place}")):
+        getattr(protofl, name)
 
 
 def test_type_checkers_see_the_same_names():
@@ -171,7 +181,8 @@ def test_type_checkers_see_the_same_names():
         for alias in node.names
     }
     homes = dict(protofl._HOME) | {"functional": "protofl", "events": "protofl.federation.rounds"}
-    homes |= {"plots": "protofl_workbench"}
+    homes |= {"plots": "protofl_workbench", "backends": "protofl.federation"}
+    homes |= {"datasets": "protofl.data"}
     assert seen == homes
 
 

@@ -290,7 +290,7 @@ def _fixed(sample, num_classes, feature_dim):
 
 
 def _grey(sample, num_classes, feature_dim):
-    grey = pf.SampleSpec((1, *sample.shape[1:]))
+    grey = pf.datasets.SampleSpec((1, *sample.shape[1:]))
     return toyfed.CNN.build(grey, num_classes, feature_dim)
 
 
@@ -380,7 +380,7 @@ class Chance:
 
     @pf.hookimpl
     def decode(self):
-        return pf.Dataset(torch.rand(20, 1, 8, 9), torch.arange(20) % 4, 20, [*"abcde"])
+        return pf.datasets.Dataset(torch.rand(20, 1, 8, 9), torch.arange(20) % 4, 20, [*"abcde"])
 
 
 def test_a_dataset():
@@ -396,7 +396,7 @@ class Loud:
     class Opened(nn.Linear):
         def __init__(self):
             super().__init__(4, 3 * 8 * 8)
-            self.outline = pf.Outline(4, 16, 3, 0)
+            self.outline = pf.datasets.Outline(4, 16, 3, 0)
 
         def sample_latents(self, count, generator, labels=None):
             return torch.randn(count, 4)
@@ -406,7 +406,7 @@ class Loud:
 
     @pf.hookimpl
     def outline(self):
-        return pf.Outline(5, 16, 3, 0)
+        return pf.datasets.Outline(5, 16, 3, 0)
 
     @pf.hookimpl
     def open_generator(self):
@@ -546,7 +546,7 @@ class Forgetful:
 
     class Pool:
         def __init__(self, plan):
-            self._host = pf.Host(plan)
+            self._host = pf.backends.Host(plan)
 
         def run(self, jobs):
             yield from self._host.run(jobs[:-1])

@@ -14,6 +14,7 @@ from protofl.federation.participation.taking_part import Participation
 from protofl.federation.rounds.federation import Federation
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.views.packing import pack_server
+from protofl.records.folder.row import Row
 from protofl.records.folder.run_folder import RunFolder
 from protofl.runs.running.config import config_of
 from protofl.system.options.declared import VariantConfig
@@ -187,7 +188,7 @@ def test_a_run_may_go_on_elsewhere(fed, half, monkeypatch, tmp_path, stores):
         cut = fed(rounds=4, **kept(first, patch))
     folder = RunFolder.create(tmp_path / "run", config_of(cut.plan))
     for number in range(2):
-        line = cut.rounds(1)[-1]
+        line = Row(cut.rounds(1)[-1])
         clients = sorted(cut.pool.uploads(number))
         paths = folder.client_paths(clients, 0, number)
         cut.federation.save_clients(clients, paths)

@@ -31,7 +31,7 @@ def _quarters():
     for label in range(4):
         row, column = 4 * (label // 2), 4 * (label % 2)
         x[y == label, :, row : row + 4, column : column + 4] += 100
-    return pf.Dataset(x, y, 96, ["a", "b", "c", "d"])
+    return pf.datasets.Dataset(x, y, 96, ["a", "b", "c", "d"])
 
 
 def _dense(width):

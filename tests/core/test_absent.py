@@ -234,11 +234,11 @@ class Handle:
     """A host in this process that ends whenever a client trains in a round."""
 
     def __init__(self, plan, number, ends):
-        self.host, self.number, self.ends = pf.Host(plan), number, ends
+        self.host, self.number, self.ends = pf.backends.Host(plan), number, ends
 
     def do(self, job):
         if isinstance(job, Train) and (job.client, job.round, job.when) in self.ends:
-            raise pf.HostFailure(f"host {self.number} ended during: {job}")
+            raise pf.backends.HostFailure(f"host {self.number} ended during: {job}")
         return self.host.handle(job)
 
     def close(self):
@@ -260,7 +260,7 @@ def test_a_client_that_ends_three_hosts_is_absent(tmp_path, method, store):
         return Handle(plan, number, ends)
 
     told = lambda event: notes.append(getattr(event, "text", ""))  # noqa: E731
-    found = Federation(plan, pf.Dispatcher(start, 1), told)
+    found = Federation(plan, pf.backends.Dispatcher(start, 1), told)
     found.start_trial(0)
     rows = [found.round(number)[0] for number in range(4)]
     lost = [row.absent for row in rows]
@@ -275,7 +275,7 @@ def test_a_client_that_ends_three_hosts_is_absent(tmp_path, method, store):
 def same_clients(folder, found, rows, plan):
     """Whether rounds and clients of a federation are those of its replay on one host."""
     answered = {(0, n): row["answered"] for n, row in enumerate(rows) if "answered" in row}
-    replayed = Federation(plan, pf.Host(plan), participation=Participation(plan, answered))
+    replayed = Federation(plan, pf.backends.Host(plan), participation=Participation(plan, answered))
     replayed.start_trial(0)
     again = [replayed.round(number)[0] for number in range(len(rows))]
     failures = ("absent", "skipped_uploads")  # of the first run's hosts
@@ -309,14 +309,14 @@ def test_what_is_undone_is_remembered_by_the_dispatcher(tmp_path, store, journal
             at = (*at, getattr(job, "when", job.op))
             if at in ends:
                 ends.remove(at)
-                raise pf.HostFailure(f"host {self.number} ended during: {job}")
+                raise pf.backends.HostFailure(f"host {self.number} ended during: {job}")
             return self.host.handle(job)
 
     def start(number):
         started.append(number)
         return Once(plan, number, ())
 
-    found = Federation(plan, pf.Dispatcher(start, 1, journal=journal))
+    found = Federation(plan, pf.backends.Dispatcher(start, 1, journal=journal))
     found.start_trial(0)
     rows = [found.round(number)[0] for number in range(4)]
     assert [row.get("absent") for row in rows] == [None, *[{"2": "skipped"}] * 2, None]
@@ -328,10 +328,10 @@ def test_what_is_undone_is_remembered_by_the_dispatcher(tmp_path, store, journal
 
 def test_a_client_that_ends_three_hosts_ends_the_run_where_nothing_else_was_said():
     plan = make_plan("fedproto")
-    pool = pf.Dispatcher(lambda number: Handle(plan, number, {(2, 0, "before_upload")}), 1)
+    pool = pf.backends.Dispatcher(lambda number: Handle(plan, number, {(2, 0, "before_upload")}), 1)
     federation = Federation(plan, pool)
     federation.start_trial(0)
-    with pytest.raises(pf.HostFailure, match="train of client 2 in round 0"):
+    with pytest.raises(pf.backends.HostFailure, match="train of client 2 in round 0"):
         federation.round(0)
 
 
@@ -339,11 +339,12 @@ def test_hosts_that_end_behind_the_upload_end_the_run():
     """What a client sent is part of the round by then."""
     plan = make_plan("ds-fl", public=10, on_lost_client="skip")
     federation = Federation(
-        plan, pf.Dispatcher(lambda number: Handle(plan, number, {(2, 1, "after_server")}), 1)
+        plan,
+        pf.backends.Dispatcher(lambda number: Handle(plan, number, {(2, 1, "after_server")}), 1),
     )
     federation.start_trial(0)
     federation.round(0)
-    with pytest.raises(pf.HostFailure, match="train of client 2 in round 1"):
+    with pytest.raises(pf.backends.HostFailure, match="train of client 2 in round 1"):
         federation.round(1)
 
 

@@ -63,7 +63,7 @@ def make(kind, monkeypatch):
     monkeypatch.setattr(host, "store_kind", lambda *_, **__: kind)
 
     def start(method=Counting, parked=None, files=None, **options):
-        made = pf.Host(make_plan(method, **options))
+        made = pf.backends.Host(make_plan(method, **options))
         made.handle(StartTrial(0, files or {}, parked and str(parked)))
         return made
 
@@ -106,13 +106,13 @@ def test_a_client_that_never_trained_is_kept_nowhere(make, tmp_path):
 
 def test_set_up_and_the_first_round_build_participants_alone(monkeypatch):
     built = []
-    original = pf.Plan.initial_model
+    original = pf.backends.Plan.initial_model
 
     def counted(plan, client, trial):
         built.append(client)
         return original(plan, client, trial)
 
-    monkeypatch.setattr(pf.Plan, "initial_model", counted)
+    monkeypatch.setattr(pf.backends.Plan, "initial_model", counted)
     plan = make_plan("fedsa", clients=24, participation=0.1, eval_clients="participants")
     federation = open_federation(plan)
     assert built == []
@@ -273,14 +273,14 @@ class Plain:
     ids=["again", "set-up sees the model", "a method has changed it"],
 )
 def test_a_parked_client_takes_over_a_model(monkeypatch, method, fresh):
-    made = pf.Host(make_plan(method, client_store="disk"))
+    made = pf.backends.Host(make_plan(method, client_store="disk"))
     made.handle(StartTrial(0))
     for client in range(4):
         train_one(made, client)
     built = []
-    original = pf.Plan.initial_model
+    original = pf.backends.Plan.initial_model
     monkeypatch.setattr(
-        pf.Plan, "initial_model", lambda *given: built.append(1) or original(*given)
+        pf.backends.Plan, "initial_model", lambda *given: built.append(1) or original(*given)
     )
     for _ in range(2):
         for client in range(4):

@@ -46,7 +46,9 @@ class FakeHost:
         if self.world.ends(self, job):
             self.ended = True
         if self.ended:
-            raise pf.HostFailure(f"host {self.number} ended: {job.op} of {client}", do="hint")
+            raise pf.backends.HostFailure(
+                f"host {self.number} ended: {job.op} of {client}", do="hint"
+            )
         return self.operations[type(job)](self, job)
 
     def close(self):
@@ -61,7 +63,7 @@ class FakeHost:
 
     def start_trial(self, job):
         self.clients, self.files = {}, dict(job.files)
-        return pf.Reply()
+        return pf.backends.Reply()
 
     def train(self, job):
         self.world.gate(self, job)
@@ -78,17 +80,17 @@ class FakeHost:
 
     def save(self, job):
         Path(job.path).write_text(json.dumps(self.state(job.client)))
-        return pf.Reply()
+        return pf.backends.Reply()
 
     def load(self, job):
         self.drop(job)
         self.files[job.client] = job.path
-        return pf.Reply()
+        return pf.backends.Reply()
 
     def drop(self, job):
         self.clients.pop(job.client, None)
         self.files.pop(job.client, None)
-        return pf.Reply()
+        return pf.backends.Reply()
 
     operations: ClassVar = {
         StartTrial: start_trial,
@@ -110,13 +112,13 @@ class World:
         self.ends = self._planned
         self.gate = lambda host, job: None
         self.lock = threading.Lock()
-        self.pool = pf.Dispatcher(self.start, hosts, **options)
+        self.pool = pf.backends.Dispatcher(self.start, hosts, **options)
         self.pool.report = self.notes.append
         self.expected = {}
 
     def start(self, number):
         if len(self.started) >= self.room:
-            raise pf.HostFailure("no room for another host")
+            raise pf.backends.HostFailure("no room for another host")
         self.started.append(FakeHost(self, number))
         return self.started[-1]
 
@@ -360,7 +362,7 @@ def test_three_hosts_end_in_one_job(world):
     hosts.train(range(4), 0)
     for _ in range(3):
         hosts.kill(op="train", client=2)
-    with pytest.raises(pf.HostFailure, match="train of 2") as caught:
+    with pytest.raises(pf.backends.HostFailure, match="train of 2") as caught:
         hosts.train(range(4), 1)
     assert "3 hosts" in caught.value.near
     assert caught.value.do == "hint"
@@ -388,7 +390,7 @@ def test_other_hosts_take_over_where_none_can_be_started(world):
     hosts.kill(op="train", client=2)
     hosts.train(range(6), 1)
     hosts.kill(op="train", client=2)
-    with pytest.raises(pf.HostFailure, match="no room"):
+    with pytest.raises(pf.backends.HostFailure, match="no room"):
         hosts.train(range(6), 2)
 
 
@@ -400,7 +402,7 @@ def test_what_is_remembered_is_bounded(world):
     for round in range(4):
         hosts.train(range(3), round, blob=b"%d" % round * 30)
     hosts.kill(op="train", client=1)
-    with pytest.raises(pf.HostFailure, match="host 0 ended") as caught:
+    with pytest.raises(pf.backends.HostFailure, match="host 0 ended") as caught:
         hosts.train([1], 4)
     assert "--checkpoint-every" in caught.value.do
 
@@ -492,7 +494,7 @@ class Rings:
     def late(self, host):
         self.jobs[host].rung = True
         host.close()
-        raise pf.HostFailure(f"host {host.number} was killed during: train")
+        raise pf.backends.HostFailure(f"host {host.number} was killed during: train")
 
     def close(self):
         pass
@@ -566,7 +568,7 @@ def test_hosts_that_end_because_the_pool_closes_are_not_replaced(world):
         inside.wait()  # both are at work: neither is asked when it has been closed
         go.wait(20)
         if host.ended:
-            raise pf.HostFailure("closed")
+            raise pf.backends.HostFailure("closed")
 
     hosts.gate = gate
     stage = hosts.pool.run([Train(c, 0, "x") for c in range(2)])
@@ -575,7 +577,7 @@ def test_hosts_that_end_because_the_pool_closes_are_not_replaced(world):
     def consume():
         try:
             list(stage)
-        except pf.HostFailure as failure:
+        except pf.backends.HostFailure as failure:
             caught.append(failure.what)
 
     thread = threading.Thread(target=consume)
@@ -595,13 +597,13 @@ def test_hosts_that_did_start_are_closed_when_one_does_not(tmp_path):
 
     def start(number):
         if number == 2:
-            raise pf.HostFailure("no room")
+            raise pf.backends.HostFailure("no room")
         started.append(FakeHost(World.__new__(World), number))
         started[-1].world.closed = []
         return started[-1]
 
-    with pytest.raises(pf.HostFailure, match="no room"):
-        pf.Dispatcher(start, 3)
+    with pytest.raises(pf.backends.HostFailure, match="no room"):
+        pf.backends.Dispatcher(start, 3)
     assert [host.ended for host in started] == [True, True]
 
 

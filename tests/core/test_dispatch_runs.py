@@ -37,7 +37,7 @@ class Handle:
     one_at_a_time = threading.Lock()  # hosts use torch's global generator
 
     def __init__(self, plan, number, log, life):
-        self.host, self.number, self.log, self.life = pf.Host(plan), number, log, life
+        self.host, self.number, self.log, self.life = pf.backends.Host(plan), number, log, life
 
     def do(self, job):
         with self.one_at_a_time:
@@ -46,7 +46,7 @@ class Handle:
             if self.life or len(self.log) % 2:  # some end when the job is done, some before
                 reply = self.host.handle(job)
             if not self.life:
-                raise pf.HostFailure(f"host {self.number} ended during {job.op}")
+                raise pf.backends.HostFailure(f"host {self.number} ended during {job.op}")
             if isinstance(job, Train) and job.round < 2:
                 # By these figures all that begins on host 0 takes long.
                 reply.seconds = {"train": 9.0 if self.number == 0 else 0.1}
@@ -80,7 +80,9 @@ def test_hosts_that_end_change_nothing(tmp_path, case, every):
     weights = saved(whole, tmp_path / "whole")
     for life in (0, 13):
         log, folder, notes = [], tmp_path / str(life), []
-        pool = pf.Dispatcher(lambda number, log=log, life=life: Handle(plan, number, log, life), 2)
+        pool = pf.backends.Dispatcher(
+            lambda number, log=log, life=life: Handle(plan, number, log, life), 2
+        )
         (folder / "parked").mkdir(parents=True)
         told = lambda event, notes=notes: notes.extend([event] * isinstance(event, pf.events.Note))  # noqa: E731
         federation = Federation(plan, pool, told, parked=folder / "parked")

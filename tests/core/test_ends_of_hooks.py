@@ -199,8 +199,8 @@ def test_memory_that_runs_out_beside_hooks_names_the_job(fails, monkeypatch, job
         return whole(host, asked, *given)
 
     name = {"train": "_training", "evaluate": "_evaluate"}[job]
-    whole = getattr(pf.Host, name)
-    monkeypatch.setattr(pf.Host, name, full)
+    whole = getattr(pf.backends.Host, name)
+    monkeypatch.setattr(pf.backends.Host, name, full)
     said = fails("local", backend="local")
     assert said.startswith(f"{job} of client 1 in round 1: memory ran out (MemoryError)\n")
 

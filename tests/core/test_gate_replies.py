@@ -68,7 +68,10 @@ TRAINED = {
     "notes that are a number": ({"notes": 3}, "'notes' that are no lines"),
     "notes of numbers": ({"notes": [3]}, "'notes' that are no lines"),
     "a profile that is a list": ({"profile": [1]}, "'profile' that is no text"),
-    "another kind of reply": ({"kind": pf.Reply()}, "a reply Reply, which is no TrainReply"),
+    "another kind of reply": (
+        {"kind": pf.backends.Reply()},
+        "a reply Reply, which is no TrainReply",
+    ),
     "that it is absent": ({"kind": Absent()}, "a reply Absent, which is no TrainReply"),
 }
 
@@ -117,7 +120,10 @@ EVALUATED = {
     "of training samples": ({"train": [5, 3]}, "'correct' as 5 of 3 train samples"),
     "three of them": ({"train": [1, 2, 3]}, "'correct' of train samples"),
     "seconds that are NaN": ({"seconds": {"evaluate": torch.nan}}, "'seconds' as nan"),
-    "another kind of reply": ({"kind": pf.Reply()}, "a reply Reply, which is no EvaluateReply"),
+    "another kind of reply": (
+        {"kind": pf.backends.Reply()},
+        "a reply Reply, which is no EvaluateReply",
+    ),
     "that it is absent": ({"kind": Absent()}, "a reply Absent, which is no EvaluateReply"),
     "metrics that are garbage": ({"blob": b"\x07" * 100}, "no payload"),
 }

@@ -22,7 +22,7 @@ def test_a_fresh_interpreter_imports_nothing_from_the_current_folder(tmp_path, m
     )
     monkeypatch.chdir(here)
     monkeypatch.syspath_prepend(ours)
-    command, environment = pf.fresh_interpreter("started")
+    command, environment = pf.backends.fresh_interpreter("started")
     done = subprocess.run(
         [*command, "word"], env=environment, capture_output=True, text=True, check=False
     )

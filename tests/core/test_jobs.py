@@ -29,7 +29,7 @@ JOBS = {
     "drop of client 4": Drop(4),
 }
 REPLIES = [
-    pf.Reply({"checkpoint": 0.5}, profile="{}"),
+    pf.backends.Reply({"checkpoint": 0.5}, profile="{}"),
     TrainReply({"train": 1.5}, "", 20, {"ce": 0.1 + 0.2}, 7, ["a note"], blob=b"up"),
     EvaluateReply({"evaluate": 1.0}, correct=3, count=4),
 ]
@@ -38,7 +38,7 @@ REPLIES = [
 @pytest.mark.parametrize("words", JOBS)
 def test_a_job_is_the_same_on_the_other_side(words):
     job = JOBS[words]
-    found = pf.Job.from_header(json.loads(json.dumps(job.header())), job.blob)
+    found = pf.backends.Job.from_header(json.loads(json.dumps(job.header())), job.blob)
     assert type(found) is type(job)
     assert found == job
     assert str(found) == words
@@ -46,14 +46,14 @@ def test_a_job_is_the_same_on_the_other_side(words):
 
 @pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: type(reply).__name__)
 def test_a_reply_is_the_same_on_the_other_side(reply):
-    found = pf.Reply.from_header(json.loads(json.dumps(reply.header())), reply.blob)
+    found = pf.backends.Reply.from_header(json.loads(json.dumps(reply.header())), reply.blob)
     assert type(found) is type(reply)
     assert found == reply
 
 
 def test_a_reply_is_no_job():
     with pytest.raises(pf.RunFailure, match=r"what came is no Reply: .*Drop"):
-        pf.Reply.from_header(Drop(1).header())
+        pf.backends.Reply.from_header(Drop(1).header())
 
 
 def test_a_host_says_what_it_can_t_do():
@@ -61,7 +61,7 @@ def test_a_host_says_what_it_can_t_do():
         op = "dance"
 
     with pytest.raises(TypeError, match="Dance"):
-        pf.Host(make_plan("local")).handle(Dance())
+        pf.backends.Host(make_plan("local")).handle(Dance())
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_a_host_says_what_it_can_t_do():
 )
 def test_what_is_no_message(header):
     with pytest.raises(pf.RunFailure, match="what came is no Reply"):
-        pf.Reply.from_header(header)
+        pf.backends.Reply.from_header(header)

@@ -60,7 +60,7 @@ def test_a_net_of_one_s_own(tmp_path):
 
 
 def test_an_installed_group_for_a_table(tmp_path):
-    data = make_data(pf.SampleSpec((6,), "table"), toy.MIXED)
+    data = make_data(pf.datasets.SampleSpec((6,), "table"), toy.MIXED)
     models = toy.group(toy.PIXELS, K=6, kinds=("table",))
     client, server = toy.Toy(toy.make_plan("local", tmp_path, data, models)).views()
     net = client.build("mlp/mlp2", feature_dim=4)

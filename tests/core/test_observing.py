@@ -314,7 +314,7 @@ def test_more_than_is_allowed_is_refused(toys, tmp_path):
     number = int(caught.value.do.partition("--observe-limit ")[2].partition(")")[0])
     assert not (tmp_path / "run").exists()
     enough = GIVEN | given | {"method": "fedproto", "observe_limit": number}
-    announce(pf.Plan.make(enough), {}, lambda line: None)
+    announce(pf.backends.Plan.make(enough), {}, lambda line: None)
 
 
 def test_uploads_that_nobody_has_seen(toys, tmp_path):

@@ -57,7 +57,7 @@ def test_without_an_option_clients_are_drawn_and_nobody_is_named():
         (0, r): sorted(pf.numpy_stream(0, "participants", r).choice(8, 4, replace=False).tolist())
         for r in range(6)
     }
-    federation = Federation(plan, pf.Host(plan), participation=Participation(plan, draws))
+    federation = Federation(plan, pf.backends.Host(plan), participation=Participation(plan, draws))
     federation.start_trial(0)
     rows = lines_of(plan)
     assert without_times(rows) == without_times([federation.round(n)[0] for n in range(6)])

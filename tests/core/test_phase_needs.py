@@ -26,7 +26,7 @@ class Specks:
     def decode(self, config, data_dir):
         y = torch.arange(4).repeat(30)
         x = torch.randint(0, 256, (120, 1, 4, 4), generator=torch.Generator().manual_seed(1))
-        return pf.Dataset(x.to(torch.uint8), y, 100, list("abcd"))
+        return pf.datasets.Dataset(x.to(torch.uint8), y, 100, list("abcd"))
 
 
 class Pixels:
@@ -131,7 +131,7 @@ def federation(tmp_path):
             "public": PUBLIC,
             "data_dir": tmp_path,
         }
-        plan = pf.Plan.make(given | options, EXTRA)
+        plan = pf.backends.Plan.make(given | options, EXTRA)
         SEEN.clear()
         if dry:
             dry_step(plan)

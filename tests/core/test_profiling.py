@@ -141,7 +141,7 @@ def test_nothing_is_recorded_unless_asked_for():
     with OFF.span("a", "b"):
         pass
     assert not OFF.seconds
-    assert pf.TrainJob.lap("data") is None
+    assert pf.backends.TrainJob.lap("data") is None
     quiet = HostProfile(False, CPU)
     with quiet.steps(3) as lap:
         lap("data")

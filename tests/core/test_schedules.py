@@ -95,7 +95,7 @@ class Asks:
     seen: list = []
 
     @pf.hookimpl
-    def train(self, job: pf.TrainJob) -> dict:
+    def train(self, job: pf.backends.TrainJob) -> dict:
         self.seen.append([lr for _, lr in job.groups])
         return {}
 

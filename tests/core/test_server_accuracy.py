@@ -79,7 +79,7 @@ def test_a_server_without_statistics_has_no_accuracy():
     given = GIVEN | {"method": "fedavg", "models": "norms", "public": 24, "rounds": 1}
 
     def found(buffers):
-        plan = pf.Plan.make({**given, "options": {"fedavg": {"buffers": buffers}}}, extra)
+        plan = pf.backends.Plan.make({**given, "options": {"fedavg": {"buffers": buffers}}}, extra)
         return lines_of(plan)[0]["extra"]
 
     assert found("average").keys() == {"server_test_accuracy"}

@@ -108,7 +108,7 @@ def test_a_pool_that_reports_nothing_counts_by_client():
 
 def test_nothing_is_counted_where_nobody_follows(every, monkeypatch):
     plan = make_plan("fedproto", clients=2)
-    pool = pf.Host(plan)
+    pool = pf.backends.Host(plan)
     seen = []
     pool.on_steps = lambda client, done: seen.append(client)
     Federation(plan, pool).start_trial(0)
@@ -132,7 +132,7 @@ def test_a_follower_that_needs_no_steps_gets_none(every):
 
     plan = make_plan("fedproto", clients=2)
     quiet = Quiet()
-    federation = Federation(plan, pf.Host(plan), quiet)
+    federation = Federation(plan, pf.backends.Host(plan), quiet)
     federation.start_trial(0)
     federation.round(0)
     kinds = {type(event) for event in quiet.seen}
@@ -224,6 +224,6 @@ def test_workers_report_steps_in_the_middle_of_a_job(tmp_path, few):
     first = found[: next(n for n, event in enumerate(found) if isinstance(event, int))]
     assert 0 < first[0].done < first[0].steps, "before any client is done"
     last = [event for event in found if not isinstance(event, int)][-1]
-    plan = pf.Plan.make({"method": "fedproto", "models": "cnn4", "dataset": few, **options,
+    plan = pf.backends.Plan.make({"method": "fedproto", "models": "cnn4", "dataset": few, **options,
                          "partition": "iid", "data_dir": tmp_path})  # fmt: skip
     assert last.done == last.steps == sum(batches(plan, client) for client in range(2))

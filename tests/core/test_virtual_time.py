@@ -91,7 +91,7 @@ def test_the_end_of_a_round_is_that_of_a_server_that_looks_at_every_moment():
 # --- the arithmetic of a run ----------------------------------------------------------------------
 
 
-class Watched(pf.Host):
+class Watched(pf.backends.Host):
     """A host that keeps what crosses."""
 
     def __init__(self, plan):
@@ -134,7 +134,7 @@ def plan_of(method, world=Ladder, **options):
 
 
 def rounds_of(plan, host=None, participation=None):
-    federation = Federation(plan, host or pf.Host(plan), participation=participation)
+    federation = Federation(plan, host or pf.backends.Host(plan), participation=participation)
     federation.start_trial(0)
     return [federation.round(number)[0] for number in range(plan.settings.rounds)], federation
 
@@ -298,7 +298,7 @@ def test_refused_uploads_and_the_clock_together():
 def test_a_client_whose_worker_ends_is_no_part_of_virtual_time():
     """It is lost by this machine, not in the world: nobody waits for it."""
 
-    class Losing(pf.Host):
+    class Losing(pf.backends.Host):
         def handle(self, job):
             if isinstance(job, Train) and job.client == 7:
                 return Absent(reason="failed")

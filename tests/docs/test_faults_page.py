@@ -37,7 +37,7 @@ def test_what_is_said_of_uploads():
 
 
 def test_what_is_said_of_downloads():
-    host = pf.Host(make_plan("fedproto"))
+    host = pf.backends.Host(make_plan("fedproto"))
     host.handle(StartTrial(0))
     for what, (_, said) in rows("downloads").items():
         change, _ = hostile_uploads.DOWNLOADS[what]

@@ -62,18 +62,18 @@ def make_data() -> None:
     np.savez_compressed(DATA, x=images.x.numpy(), y=images.y.numpy(), piece=piece)
 
 
-def read_data() -> pf.Dataset:
+def read_data() -> pf.datasets.Dataset:
     """The stored images: four clients, four classes."""
     with np.load(DATA) as file:
         x, y, piece = (torch.from_numpy(file[key]) for key in ("x", "y", "piece"))
     rows = [(piece == number).nonzero().squeeze(1) for number in range(int(piece.max()) + 1)]
     names = [f"class {c}" for c in range(int(y.max()) + 1)]
-    return pf.Dataset(x, y, len(y), names, list(zip(rows[::2], rows[1::2], strict=True)))
+    return pf.datasets.Dataset(x, y, len(y), names, list(zip(rows[::2], rows[1::2], strict=True)))
 
 
 def plan_of(
     name: str, folder: Path, changed: Options = MappingProxyType({}), **more: object
-) -> pf.Plan:
+) -> pf.backends.Plan:
     """Return the plan of one stored run.
 
     Args:

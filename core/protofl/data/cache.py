@@ -283,7 +283,7 @@ def _check(data: Dataset, path: Path) -> None:
     if wrong:
         raise ProtoflError(
             f"the data set for {path.name} was decoded wrongly: {'; '.join(wrong)}",
-            do="this is an error in the data set's plugin; see protofl.Dataset",
+            do="this is an error in the data set's plugin; see protofl.datasets.Dataset",
         )
 
 

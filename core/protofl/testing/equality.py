@@ -42,7 +42,7 @@ class _Residual(nn.Module):
         return torch.relu(x + self.norm(self.convolution(x)))
 
 
-def _residual(sample: pf.SampleSpec, K: int) -> nn.Module:
+def _residual(sample: pf.datasets.SampleSpec, K: int) -> nn.Module:
     # No bias before BatchNorm: its gradient is 0 but for rounding, which Adam blows up.
     return nn.Sequential(
         nn.Conv2d(sample.shape[0], 4, 3, bias=False),
@@ -55,7 +55,7 @@ def _residual(sample: pf.SampleSpec, K: int) -> nn.Module:
     )
 
 
-def _dropout(sample: pf.SampleSpec, K: int) -> nn.Module:
+def _dropout(sample: pf.datasets.SampleSpec, K: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(sample.shape), K), nn.Dropout(0.5))
 
 
@@ -66,7 +66,7 @@ DROPOUT = toy.architecture("dropout", _dropout)
 """A net whose training draws from torch's global generators."""
 
 
-def ragged_images() -> Any:  # noqa: ANN401 - protofl.Dataset
+def ragged_images() -> Any:  # noqa: ANN401 - protofl.datasets.Dataset
     """Images of six clients with unlike numbers of samples."""
     images = toy.make_images(RAGGED, [[1, 1, 1, 1]] * 6)
     return replace(images, x=images.x.to(torch.float32))

@@ -1,7 +1,7 @@
 """A tiny federation for tests: data whose split is chosen, small models, a pool that is watched.
 
 Everything goes in through the public way: plugins that are not installed are given to
-`protofl.Plan` as ``extra``.
+`protofl.backends.Plan` as ``extra``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl.federation.hosts.jobs import Train, TrainReply
+from protofl.federation.hosts.jobs import Job, Reply, Train, TrainReply
 from protofl.federation.rounds.federation import Federation
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.records import ClientRecord, ServerRecord
@@ -47,12 +47,12 @@ from protofl.testing.toy_state import server_state as server_state
 def make_plan(
     method: str,
     folder: Path,
-    data: pf.Dataset | None = None,
+    data: pf.datasets.Dataset | None = None,
     models: type | str | None = None,
     extra: Mapping[tuple[str, str], type] | None = None,
     **options: Any,  # noqa: ANN401 - the options of a run
-) -> pf.Plan:
-    """A plan with toy data and models; ``options`` as `protofl.Plan.make` takes them.
+) -> pf.backends.Plan:
+    """A plan with toy data and models; ``options`` as `protofl.backends.Plan.make` takes them.
 
     Args:
         method: A method's name.
@@ -82,26 +82,26 @@ def make_plan(
         ("model-group", "toy"): models if isinstance(models, type) else group(CNN, NORM),
         **(extra or {}),
     }
-    return pf.Plan.make(given, parts, report=lambda line: None)
+    return pf.backends.Plan.make(given, parts, report=lambda line: None)
 
 
 class WatchedPool:
     """One host in this process, of which every job and reply is kept."""
 
-    def __init__(self, plan: pf.Plan, *, backwards: bool = False) -> None:
-        self.host = pf.Host(plan)
+    def __init__(self, plan: pf.backends.Plan, *, backwards: bool = False) -> None:
+        self.host = pf.backends.Host(plan)
         self.backwards = backwards
         self.report: Callable[[str], None]
         self.trained: list[tuple[Train, TrainReply]] = []
 
-    def run(self, jobs: Sequence[pf.Job]) -> Iterator[tuple[pf.Job, pf.Reply]]:
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
         """Do one job after the other, in order or backwards."""
         for job, reply in self.host.run(jobs[::-1] if self.backwards else jobs):
             if isinstance(job, Train) and isinstance(reply, TrainReply):
                 self.trained.append((job, reply))
             yield job, reply
 
-    def broadcast(self, job: pf.Job) -> None:
+    def broadcast(self, job: pf.backends.Job) -> None:
         """Do a job."""
         self.host.handle(job)
 
@@ -140,7 +140,7 @@ class Toy:
         given: What each client's `prepare` has given the losses.
     """
 
-    def __init__(self, plan: pf.Plan, *, trial: int = 0, backwards: bool = False) -> None:
+    def __init__(self, plan: pf.backends.Plan, *, trial: int = 0, backwards: bool = False) -> None:
         self.plan = plan
         self.pool = WatchedPool(plan, backwards=backwards)
         self.federation = Federation(plan, self.pool)

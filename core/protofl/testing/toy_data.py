@@ -25,21 +25,21 @@ def make_images(
     side: int = SIDE,
     noise: float = 0.5,
     given_split: bool = True,
-) -> pf.Dataset:
+) -> pf.datasets.Dataset:
     """Square float images; see `make_data`."""
-    sample = pf.SampleSpec((CHANNELS, side, side))
+    sample = pf.datasets.SampleSpec((CHANNELS, side, side))
     return make_data(sample, train, test, seed=seed, noise=noise, given_split=given_split)
 
 
 def make_data(
-    sample: pf.SampleSpec,
+    sample: pf.datasets.SampleSpec,
     train: Counts,
     test: Counts | None = None,
     *,
     seed: int = 0,
     noise: float = 0.5,
     given_split: bool = True,
-) -> pf.Dataset:
+) -> pf.datasets.Dataset:
     """Samples of C patterns under noise.
 
     A pattern of tokens is a sequence of ids, of which noise changes some; every fourth sample is
@@ -70,7 +70,7 @@ def make_data(
             start += len(own)
         split.append((rows[0], rows[1]))
     y = torch.tensor(labels)
-    return pf.Dataset(
+    return pf.datasets.Dataset(
         x=_with_noise(sample, patterns[y], noise, generator),
         y=y,
         num_train=len(y),
@@ -81,20 +81,20 @@ def make_data(
     )
 
 
-def _patterns(sample: pf.SampleSpec, count: int, generator: torch.Generator) -> Tensor:
+def _patterns(sample: pf.datasets.SampleSpec, count: int, generator: torch.Generator) -> Tensor:
     if sample.kind == "tokens":
         return _ids(sample, count, generator)
     return torch.randn(count, *sample.shape, generator=generator)
 
 
-def _ids(sample: pf.SampleSpec, count: int, generator: torch.Generator) -> Tensor:
+def _ids(sample: pf.datasets.SampleSpec, count: int, generator: torch.Generator) -> Tensor:
     """Random ids, none of them the padding."""
     ids = torch.tensor([i for i in range(sample.vocabulary) if i != sample.padding])
     return ids[torch.randint(0, len(ids), (count, *sample.shape), generator=generator)]
 
 
 def _with_noise(
-    sample: pf.SampleSpec, x: Tensor, noise: float, generator: torch.Generator
+    sample: pf.datasets.SampleSpec, x: Tensor, noise: float, generator: torch.Generator
 ) -> Tensor:
     if sample.kind != "tokens":
         return x + noise * torch.randn(x.shape, generator=generator)
@@ -105,12 +105,12 @@ def _with_noise(
     return x
 
 
-def random_batch(sample: pf.SampleSpec, count: int, seed: int = 0) -> Tensor:
+def random_batch(sample: pf.datasets.SampleSpec, count: int, seed: int = 0) -> Tensor:
     """Samples as a model sees them: normal numbers, or token ids."""
     return _patterns(sample, count, torch.Generator().manual_seed(seed))
 
 
-def dataset(data: pf.Dataset) -> type:
+def dataset(data: pf.datasets.Dataset) -> type:
     """A data set plugin with these samples."""
 
     class Toy:
@@ -122,7 +122,7 @@ def dataset(data: pf.Dataset) -> type:
             return "toy-" + data.compute_digest()[:20]
 
         @pf.hookimpl
-        def decode(self, config: pf.Config, data_dir: Path) -> pf.Dataset:
+        def decode(self, config: pf.Config, data_dir: Path) -> pf.datasets.Dataset:
             """As they were given."""
             return data
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import protofl as pf
 from protofl.testing.toy_data import SIDE
 
-Extractor = Callable[[pf.SampleSpec, int], nn.Module]
+Extractor = Callable[[pf.datasets.SampleSpec, int], nn.Module]
 """What a sample is, K → a module from samples to K features."""
 
 
@@ -19,19 +19,19 @@ Head = Callable[[int, int], nn.Module]
 """K, C → a module from features to scores."""
 
 
-def _cnn(sample: pf.SampleSpec, K: int) -> nn.Module:
+def _cnn(sample: pf.datasets.SampleSpec, K: int) -> nn.Module:
     channels, height, width = sample.shape
     width = 4 * ((height - 2) // 2) * ((width - 2) // 2)
     convolution = [nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
     return nn.Sequential(*convolution, nn.Linear(width, K), nn.Tanh())
 
 
-def _norm(sample: pf.SampleSpec, K: int) -> nn.Module:
+def _norm(sample: pf.datasets.SampleSpec, K: int) -> nn.Module:
     flat = [nn.Flatten(), nn.Linear(math.prod(sample.shape), K)]
     return nn.Sequential(*flat, nn.BatchNorm1d(K), nn.Tanh())
 
 
-def _pixels(sample: pf.SampleSpec, K: int) -> nn.Module:
+def _pixels(sample: pf.datasets.SampleSpec, K: int) -> nn.Module:
     return nn.Flatten()
 
 
@@ -45,7 +45,7 @@ class _MeanEmbedding(nn.Module):
         return mean
 
 
-def _embedding(sample: pf.SampleSpec, K: int) -> nn.Module:
+def _embedding(sample: pf.datasets.SampleSpec, K: int) -> nn.Module:
     return nn.Sequential(_MeanEmbedding(sample.vocabulary, 6), nn.Linear(6, K), nn.Tanh())
 
 
@@ -58,7 +58,11 @@ def _two_layers(K: int, C: int) -> nn.Module:
 
 
 def _build(
-    extractor: Extractor, head: Head, sample: pf.SampleSpec, num_classes: int, feature_dim: int
+    extractor: Extractor,
+    head: Head,
+    sample: pf.datasets.SampleSpec,
+    num_classes: int,
+    feature_dim: int,
 ) -> pf.SplitModel:
     f = extractor(sample, feature_dim)
     return pf.SplitModel(f, head(feature_dim, num_classes), feature_dim)

@@ -18,7 +18,9 @@ WIDTHS = (32, 16, 8, 4, 2)
 """Channels of the first convolution at levels a to e."""
 
 
-def _build(width: int, sample: pf.SampleSpec, num_classes: int, feature_dim: int) -> pf.SplitModel:
+def _build(
+    width: int, sample: pf.datasets.SampleSpec, num_classes: int, feature_dim: int
+) -> pf.SplitModel:
     layers: list[nn.Module] = []
     sizes = (sample.shape[0], width, 2 * width, 4 * width)
     for before, after in pairwise(sizes):

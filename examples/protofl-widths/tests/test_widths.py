@@ -22,7 +22,7 @@ class TestQuantity(PartitionerContract):
 
 
 def test_a_level_has_about_a_quarter_of_the_last_one_s_parameters():
-    image = pf.SampleSpec((1, 28, 28))
+    image = pf.datasets.SampleSpec((1, 28, 28))
     sizes = [
         sum(p.numel() for p in a.build(image, 10, 128).extractor.parameters())
         for a in Widths5().architectures()

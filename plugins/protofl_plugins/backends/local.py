@@ -9,6 +9,6 @@ class Local:
     """All clients in this process, one after the other."""
 
     @pf.hookimpl
-    def open_pool(self, plan: pf.Plan) -> pf.Pool:
+    def open_pool(self, plan: pf.backends.Plan) -> pf.backends.Pool:
         """One host, whatever the number of workers asked for."""
-        return pf.Host(plan)
+        return pf.backends.Host(plan)

@@ -60,7 +60,7 @@ class Worker:
         fits = all(known.get(place, version) == version for place, version in classes.items())
         return fits and self._process.poll() is None
 
-    def do(self, job: pf.Job) -> pf.Reply:
+    def do(self, job: pf.backends.Job) -> pf.backends.Reply:
         """Have a job done.
 
         Raises:
@@ -78,7 +78,7 @@ class Worker:
         self.whole = True
         return reply
 
-    def _answer(self, doing: str) -> pf.Reply:
+    def _answer(self, doing: str) -> pf.backends.Reply:
         while True:
             try:
                 header, blob = wire.receive(self._out)
@@ -90,10 +90,10 @@ class Worker:
             if self.on_steps is not None:
                 self.on_steps(*steps)
 
-    def _ended(self, doing: str) -> pf.HostFailure:
+    def _ended(self, doing: str) -> pf.backends.HostFailure:
         code = self._process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return pf.HostFailure(
+        return pf.backends.HostFailure(
             f"worker {self._number} (process {self._process.pid}) {how} during: {doing}",
             do="signal 9 often means that memory ran out: try fewer --workers",
         )
@@ -123,7 +123,7 @@ class Lent:
         self._worker, self._leave, self._lent = worker, leave, True
         self.on_steps: Callable[[int, int], None] | None = None
 
-    def do(self, job: pf.Job) -> pf.Reply:
+    def do(self, job: pf.backends.Job) -> pf.backends.Reply:
         """Have a job done, see `Worker`."""
         self._worker.on_steps = self.on_steps
         return self._worker.do(job)
@@ -141,7 +141,7 @@ class Lent:
 
 def _started() -> tuple[list[str], dict[str, str]]:
     """The command that starts a worker, and its environment."""
-    command, environment = pf.fresh_interpreter("protofl_plugins.backends.worker")
+    command, environment = pf.backends.fresh_interpreter("protofl_plugins.backends.worker")
     return command, {
         # Keep freed memory: every step frees and takes the same activations, and giving them
         # back to the system each time costs a tenth of a round in page faults (glibc only).
@@ -178,10 +178,10 @@ class Process:
 
     @pf.hookimpl
     def open_pool(
-        self, plan: pf.Plan, config: Config, workers: int, idle: pf.Idle | None
-    ) -> pf.Dispatcher:
+        self, plan: pf.backends.Plan, config: Config, workers: int, idle: pf.backends.Idle | None
+    ) -> pf.backends.Dispatcher:
         """Start the workers; they load while the run prepares itself."""
-        text, cores = plan.to_json(), pf.Dispatcher.cores()
+        text, cores = plan.to_json(), pf.backends.Dispatcher.cores()
         count = min(workers or len(cores), plan.info.num_clients)
         # Fewer than all would meet those of a second run on the same cores.
         pinned = config.pin and count == len(cores) and hasattr(os, "sched_setaffinity")
@@ -200,4 +200,4 @@ class Process:
             worker.begin(number, text)
             return worker if idle is None else Lent(worker, lambda left: idle.put(key, left))
 
-        return pf.Dispatcher(host, count, job_limit=plan.settings.job_limit)
+        return pf.backends.Dispatcher(host, count, job_limit=plan.settings.job_limit)

@@ -27,7 +27,7 @@ class HostActor:
     """A host in an actor. Ray makes one call after the other."""
 
     def __init__(self) -> None:
-        self._host: pf.Host | None = None
+        self._host: pf.backends.Host | None = None
         with suppress(OSError, AttributeError):  # another C library than glibc
             for option, value in _MALLOPT.items():
                 ctypes.CDLL(None).mallopt(option, value)
@@ -46,11 +46,11 @@ class HostActor:
         Returns:
             The header of a reply.
         """
-        header = pf.Reply().header()
+        header = pf.backends.Reply().header()
         try:
-            made = pf.Plan.from_json(plan.decode())
+            made = pf.backends.Plan.from_json(plan.decode())
             _same(json.loads(expected), fingerprint(made))
-            self._host = pf.Host(made)
+            self._host = pf.backends.Host(made)
         except Exception as error:
             header = wire.failure(error)
         return json.dumps(header).encode()
@@ -73,7 +73,7 @@ class HostActor:
         return json.dumps(answer).encode(), data
 
 
-def fingerprint(plan: pf.Plan) -> dict[str, str]:
+def fingerprint(plan: pf.backends.Plan) -> dict[str, str]:
     """What has to be the same on all machines for results to be the same."""
     versions = {name: metadata.version(name) for name in ("protofl", "torch")}
     return versions | {"data": plan.data.digest}

@@ -69,7 +69,7 @@ class Actor:
         found, _ = ray.wait([self._place], timeout=seconds)
         if not found:
             self.close()
-            raise pf.HostFailure(
+            raise pf.backends.HostFailure(
                 f"actor {self.number} found no place within {seconds:g} s",
                 f"free in the cluster: {ray_cluster.listed(ray.available_resources())}",
                 "add a node, ask for fewer --workers or a smaller share, or raise backend.patience",
@@ -77,7 +77,7 @@ class Actor:
         place = json.loads(self._get(self._place, "starting"))
         self._where = f" (process {place['process']} on {place['machine']})"
 
-    def do(self, job: pf.Job) -> pf.Reply:
+    def do(self, job: pf.backends.Job) -> pf.backends.Reply:
         """Have a job done.
 
         Raises:
@@ -111,7 +111,7 @@ class Actor:
                 "protofl and the run's plugins have to be installed on all machines",
             ) from error
         except ray.exceptions.RayError as error:
-            raise pf.HostFailure(
+            raise pf.backends.HostFailure(
                 f"actor {self.number}{self._where} ended during: {doing}",
                 type(error).__name__,
                 "if its memory ran out: fewer --workers, or a larger share (backend.num_cpus)",
@@ -123,7 +123,7 @@ class Actor:
             self._pool.ray.kill(self._actor)
 
 
-class Pool(pf.Dispatcher):
+class Pool(pf.backends.Dispatcher):
     """Actors, and the Ray that was started or joined for them.
 
     Args:
@@ -138,7 +138,7 @@ class Pool(pf.Dispatcher):
         self,
         ray: Any,  # noqa: ANN401 - a module
         leave: ray_cluster.Leave,
-        plan: pf.Plan,
+        plan: pf.backends.Plan,
         config: ray_cluster.Config,
         workers: int,
     ) -> None:
@@ -169,7 +169,7 @@ class Ray:
     Config = ray_cluster.Config
 
     @pf.hookimpl
-    def open_pool(self, plan: pf.Plan, config: ray_cluster.Config, workers: int) -> Pool:
+    def open_pool(self, plan: pf.backends.Plan, config: ray_cluster.Config, workers: int) -> Pool:
         """Start or join Ray and start the actors, which load while the run prepares itself."""
         ray_cluster.check(plan, config)
         ray, leave = ray_cluster.connect(config, workers)

@@ -64,7 +64,7 @@ class Config(pf.Config):
         return {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus, **given}
 
 
-def check(plan: pf.Plan, config: Config) -> None:
+def check(plan: pf.backends.Plan, config: Config) -> None:
     """Find what can't work before Ray is started.
 
     Raises:
@@ -109,7 +109,9 @@ def connect(config: Config, workers: int) -> tuple[Any, Leave]:
     if config.address is None:
         wanted = math.ceil(workers * config.num_cpus)
         options |= {"address": "local", "include_dashboard": False}
-        options["num_cpus"] = max(len(pf.Dispatcher.cores()), wanted, math.ceil(config.num_cpus))
+        options["num_cpus"] = max(
+            len(pf.backends.Dispatcher.cores()), wanted, math.ceil(config.num_cpus)
+        )
     else:
         options["address"] = config.address
         _answers(config.address)

@@ -64,9 +64,11 @@ def _exactly(stream: BinaryIO, count: int) -> bytes:
     return data
 
 
-def answer(host: pf.Host, header: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+def answer(
+    host: pf.backends.Host, header: dict[str, Any], blob: bytes
+) -> tuple[dict[str, Any], bytes]:
     """Have a host do a job; the header and the blob of its reply."""
-    reply = host.handle(pf.Job.from_header(header, blob))
+    reply = host.handle(pf.backends.Job.from_header(header, blob))
     return reply.header(), reply.blob
 
 
@@ -75,7 +77,7 @@ def failure(error: Exception) -> dict[str, Any]:
     return {"failure": pf.ProtoflError.to_values(error)}
 
 
-def reply_of(header: dict[str, Any], blob: bytes) -> pf.Reply:
+def reply_of(header: dict[str, Any], blob: bytes) -> pf.backends.Reply:
     """A reply from what came back.
 
     Raises:
@@ -83,4 +85,4 @@ def reply_of(header: dict[str, Any], blob: bytes) -> pf.Reply:
     """
     if "failure" in header:
         raise pf.ProtoflError.from_values(header["failure"])
-    return pf.Reply.from_header(header, blob)
+    return pf.backends.Reply.from_header(header, blob)

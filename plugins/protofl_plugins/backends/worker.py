@@ -36,7 +36,7 @@ def main() -> None:
     inbox: queue.Queue[tuple[dict[str, Any], bytes]] = queue.Queue()
     threading.Thread(target=_read, args=(incoming, inbox), daemon=True).start()
 
-    host: pf.Host | None = None
+    host: pf.backends.Host | None = None
     warm = False
     answer: dict[str, Any]
     while True:
@@ -47,9 +47,9 @@ def main() -> None:
                     host, warm = None, False
                     gc.unfreeze()
                     gc.collect()
-                host = pf.Host(pf.Plan.from_json(blob.decode()))
+                host = pf.backends.Host(pf.backends.Plan.from_json(blob.decode()))
                 host.on_steps = partial(wire.send_steps, outgoing)
-                answer, data = pf.Reply().header(), b""
+                answer, data = pf.backends.Reply().header(), b""
             elif host is not None:
                 answer, data = wire.answer(host, header, blob)
         except Exception as error:

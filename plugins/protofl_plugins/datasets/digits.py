@@ -29,14 +29,16 @@ class Digits:
         return "digits"
 
     @pf.hookimpl
-    def decode(self, config: pf.Config, data_dir: Path) -> pf.Dataset:
+    def decode(self, config: pf.Config, data_dir: Path) -> pf.datasets.Dataset:
         """Read scikit-learn's copy; it has no test part of its own."""
         from sklearn.datasets import load_digits
 
         shades, labels = load_digits(return_X_y=True)
         pixels = np.round(shades * 255 / 16).astype(np.uint8).reshape(-1, 1, 8, 8)
         names = [str(digit) for digit in range(10)]
-        return pf.dataset_from_arrays([(pixels, labels, "scikit-learn's digits")], classes=names)
+        return pf.datasets.dataset_from_arrays(
+            [(pixels, labels, "scikit-learn's digits")], classes=names
+        )
 
 
 class DigitsSeries:
@@ -50,11 +52,11 @@ class DigitsSeries:
         return "digits-series"
 
     @pf.hookimpl
-    def decode(self, config: pf.Config, data_dir: Path) -> pf.Dataset:
+    def decode(self, config: pf.Config, data_dir: Path) -> pf.datasets.Dataset:
         """Read scikit-learn's copy; it has no test part of its own."""
         from sklearn.datasets import load_digits
 
         shades, labels = load_digits(return_X_y=True)
         names = [str(digit) for digit in range(10)]
         parts = [(shades / 8 - 1, labels, "scikit-learn's digits")]
-        return pf.dataset_from_arrays(parts, classes=names, kind="series")
+        return pf.datasets.dataset_from_arrays(parts, classes=names, kind="series")

@@ -44,10 +44,10 @@ class Folder:
         """The paths, sizes and times of all files."""
         root = Path(config.path).expanduser()
         files = [file for part in _parts(root) for file in _all_files(part)]
-        return pf.files_key("folder", root, files, config.side)
+        return pf.datasets.files_key("folder", root, files, config.side)
 
     @pf.hookimpl
-    def decode(self, config: Config, data_dir: Path) -> pf.Dataset:
+    def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
         """Decode all images to RGB of one size."""
         root = Path(config.path).expanduser()
         parts = _parts(root)
@@ -63,7 +63,7 @@ class Folder:
             for _ in pool.map(put, range(len(samples))):
                 pass
         y = np.array([label for _, label in samples], np.int64)
-        return pf.dataset_from_arrays([(x, y, str(root))], len(found[0]), classes)
+        return pf.datasets.dataset_from_arrays([(x, y, str(root))], len(found[0]), classes)
 
 
 def _parts(root: Path) -> list[Path]:

@@ -50,12 +50,12 @@ class Npz:
         if not path.is_file():
             raise pf.UsageError(f"no file {path}", do="give it as --dataset npz:PATH")
         chosen = config.model_dump(exclude_defaults=True, exclude={"path"})
-        return pf.files_key("npz", path, [path], *chosen.items())
+        return pf.datasets.files_key("npz", path, [path], *chosen.items())
 
     @pf.hookimpl
-    def decode(self, config: Config, data_dir: Path) -> pf.Dataset:
+    def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
         """Read and check the file."""
-        return pf.read_npz(
+        return pf.datasets.read_npz(
             config.path,
             kind=config.kind,
             vocabulary=config.vocabulary,

@@ -45,10 +45,12 @@ class PFLlib:
         root = Path(config.path).expanduser()
         files = [root / part / f"{i}.npz" for i in range(_clients(root)) for part in _PARTS]
         about = root / "config.json"
-        return pf.files_key("pfllib", root, [*files, *([about] if about.is_file() else [])])
+        return pf.datasets.files_key(
+            "pfllib", root, [*files, *([about] if about.is_file() else [])]
+        )
 
     @pf.hookimpl
-    def decode(self, config: Config, data_dir: Path) -> pf.Dataset:
+    def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
         """Pool all clients' samples and note which rows are whose."""
         root = Path(config.path).expanduser()
         clients = _clients(root)
@@ -68,7 +70,7 @@ class PFLlib:
         whole = (y for _, y, _ in parts if y.size and y.dtype.kind in "iu")
         highest = max((int(y.max()) for y in whole), default=-1)
         classes, notes = _about(root, clients, highest)
-        images = pf.dataset_from_arrays(parts, classes=classes)
+        images = pf.datasets.dataset_from_arrays(parts, classes=classes)
         ends = np.cumsum([len(y) for _, y, _ in parts]).tolist()
         rows = [torch.arange(a, b) for a, b in zip([0, *ends], ends, strict=False)]
         images.split = list(zip(rows[::2], rows[1::2], strict=True))

@@ -67,7 +67,7 @@ class PythonDocs:
         return f"python-docs-{digest.hexdigest()[:12]}"
 
     @pf.hookimpl
-    def decode(self, config: Config, data_dir: Path) -> pf.Dataset:
+    def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
         """Cut the topics into passages, number the words of the training part."""
         parts: tuple[list[tuple[int, list[str]]], ...] = ([], [])
         for label, text in enumerate(_topics()):
@@ -80,7 +80,7 @@ class PythonDocs:
         for row, (_, words) in enumerate(samples):
             x[row, : len(words)] = [ids.get(word, UNKNOWN) for word in words]
         y = np.array([label for label, _ in samples], np.int64)
-        data = pf.dataset_from_arrays(
+        data = pf.datasets.dataset_from_arrays(
             [(x, y, "pydoc_data.topics")],
             len(train),
             [*TOPICS.values()],

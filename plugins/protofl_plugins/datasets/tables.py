@@ -37,12 +37,12 @@ class _Table:
         return self.name if config.standardise else f"{self.name}-plain"
 
     @pf.hookimpl
-    def decode(self, config: TableConfig, data_dir: Path) -> pf.Dataset:
+    def decode(self, config: TableConfig, data_dir: Path) -> pf.datasets.Dataset:
         """Read scikit-learn's copy."""
         from sklearn import datasets
 
         found = getattr(datasets, f"load_{self.name.replace('-', '_')}")()
-        return pf.dataset_from_arrays(
+        return pf.datasets.dataset_from_arrays(
             [(found.data, found.target, f"scikit-learn's {self.name}")],
             classes=[str(name) for name in found.target_names],
             kind="table",

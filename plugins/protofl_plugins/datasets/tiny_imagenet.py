@@ -43,12 +43,12 @@ class TinyImageNet:
         return "tiny-imagenet" if config.part == "all" else "tiny-imagenet-train"
 
     @pf.hookimpl
-    def decode(self, config: Config, data_dir: Path) -> pf.Dataset:
+    def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
         """Download the archive and decode its images without unpacking it."""
         from PIL import Image
 
         try:
-            path = pf.download(URL, Path(data_dir) / "downloads" / f"{ROOT}.zip", md5=MD5)
+            path = pf.datasets.download(URL, Path(data_dir) / "downloads" / f"{ROOT}.zip", md5=MD5)
         except pf.UsageError as error:
             raise pf.UsageError(
                 f"tiny-imagenet: {error.what}",
@@ -77,4 +77,4 @@ class TinyImageNet:
                 for _ in pool.map(put, range(len(samples))):
                     pass
         y = np.array([label for _, label in samples], np.int64)
-        return pf.dataset_from_arrays([(x, y, str(path))], len(train), classes)
+        return pf.datasets.dataset_from_arrays([(x, y, str(path))], len(train), classes)

@@ -35,7 +35,7 @@ class _Arrays:
         return self.name
 
     @pf.hookimpl
-    def decode(self, config: pf.Config, data_dir: Path) -> pf.Dataset:
+    def decode(self, config: pf.Config, data_dir: Path) -> pf.datasets.Dataset:
         """Download both parts and join them, the training part first."""
         import torchvision.datasets
 
@@ -44,7 +44,7 @@ class _Arrays:
         with _downloading(self.name, getattr(loader, "url", None) or loader.mirrors[0]):
             parts = [loader(root, train=train, download=True) for train in (True, False)]
         arrays = [(np.asarray(p.data), np.asarray(p.targets), self.name) for p in parts]
-        return pf.dataset_from_arrays(arrays, len(arrays[0][0]), list(parts[0].classes))
+        return pf.datasets.dataset_from_arrays(arrays, len(arrays[0][0]), list(parts[0].classes))
 
 
 class MNIST(_Arrays):
@@ -129,7 +129,7 @@ class Flowers102:
         return key if config.side == default else f"{key}-{config.side}"
 
     @pf.hookimpl
-    def decode(self, config: Config, data_dir: Path) -> pf.Dataset:
+    def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
         """Download; the training part is torchvision's train and val, the test part its test."""
         from torchvision import datasets
         from torchvision.transforms import InterpolationMode
@@ -162,7 +162,7 @@ class Flowers102:
                 pass
         num_train = len(splits[0]) + len(splits[1])
         names = getattr(loader, "classes", 102)  # torchvision 0.21 has no names: numbers then
-        return pf.dataset_from_arrays([(x, y, "flowers102")], num_train, names)
+        return pf.datasets.dataset_from_arrays([(x, y, "flowers102")], num_train, names)
 
 
 @contextlib.contextmanager

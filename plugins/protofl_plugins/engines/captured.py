@@ -59,18 +59,22 @@ class Captured:
         return [[*places[at : at + size]] for at in range(0, len(places), size)]
 
     @pf.hookimpl
-    def train(self, job: pf.TrainJob, config: Config) -> dict[str, float]:
+    def train(self, job: pf.backends.TrainJob, config: Config) -> dict[str, float]:
         """One client."""
         return self.train_group([job], config)[0]
 
     @pf.hookimpl
-    def train_group(self, jobs: list[pf.TrainJob], config: Config) -> list[dict[str, float]]:
+    def train_group(
+        self, jobs: list[pf.backends.TrainJob], config: Config
+    ) -> list[dict[str, float]]:
         """Each client on a stream of its own."""
         if not jobs[0].plain:
             return self._fallback.by_torch(jobs)
         return self._fallback.train(jobs, partial(self._on_stages, config))
 
-    def _on_stages(self, config: Config, jobs: list[pf.TrainJob]) -> list[dict[str, float]]:
+    def _on_stages(
+        self, config: Config, jobs: list[pf.backends.TrainJob]
+    ) -> list[dict[str, float]]:
         kinds = [stepping.kind_of(job, rates=not job.scheduled) for job in jobs]
         keys = [(kind, kinds[:place].count(kind)) for place, kind in enumerate(kinds)]
         pairs = list(zip(jobs, keys, strict=True))
@@ -97,7 +101,7 @@ class Stage:
         plain_last: Whether batches smaller than usual have their kernels launched one by one.
     """
 
-    def __init__(self, job: pf.TrainJob, *, plain_last: bool) -> None:
+    def __init__(self, job: pf.backends.TrainJob, *, plain_last: bool) -> None:
         own, cuda = job.whole(), job.device.type == "cuda"
         self.whole, self.precision = deepcopy(own), job.precision
         names, named = stepping.groups_by_name(job, own), dict(self.whole.named_parameters())
@@ -111,7 +115,7 @@ class Stage:
         self._programs: dict[str, _Program] = {}
         self._used: list[_Program] = []
 
-    def train(self, job: pf.TrainJob) -> None:
+    def train(self, job: pf.backends.TrainJob) -> None:
         """Launch all steps of a client on the stage's stream, which may still be at work then."""
         if self._stream is None:
             self._launch(job)
@@ -124,7 +128,7 @@ class Stage:
         if not torch.equal(torch.cuda.get_rng_state(job.device), before):
             self._stream.synchronize()
 
-    def _launch(self, job: pf.TrainJob) -> None:
+    def _launch(self, job: pf.backends.TrainJob) -> None:
         torch._foreach_copy_(self._tensors, list(tensors_of(job.whole()).values()))
         for tensor in self.update.state:
             tensor.zero_()
@@ -140,7 +144,7 @@ class Stage:
                 job.after_batch(batch, program.output)
         self._used = list(chosen.values())
 
-    def end(self, job: pf.TrainJob) -> dict[str, float]:
+    def end(self, job: pf.backends.TrainJob) -> dict[str, float]:
         """Give the client its weights; each loss term's sum over its samples."""
         if self._stream is not None:
             torch.cuda.current_stream(job.device).wait_stream(self._stream)
@@ -151,7 +155,7 @@ class Stage:
                 sums[label] = sums.get(label, 0) + value
         return stepping.numbers(sums)
 
-    def _program(self, job: pf.TrainJob, inputs: Inputs) -> _Program:
+    def _program(self, job: pf.backends.TrainJob, inputs: Inputs) -> _Program:
         """The program for a step's inputs, recorded where there is none; its sums are zero."""
         key = stepping.outline(inputs)
         found = self._programs.pop(key, None) or _Program(self, job, inputs)
@@ -184,7 +188,7 @@ class _Program:
         output: What the model made of the last batch.
     """
 
-    def __init__(self, stage: Stage, job: pf.TrainJob, inputs: Inputs) -> None:
+    def __init__(self, stage: Stage, job: pf.backends.TrainJob, inputs: Inputs) -> None:
         self.sums: dict[str, Tensor] = {}
         self.output: pf.Output
         self._stage, self._terms = stage, job.loss_on(stage.whole).terms

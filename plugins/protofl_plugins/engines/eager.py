@@ -24,7 +24,7 @@ class Eager:
     """One step after the other, as PyTorch runs them; the reference for all other engines."""
 
     @pf.hookimpl
-    def train(self, job: pf.TrainJob) -> dict[str, float]:
+    def train(self, job: pf.backends.TrainJob) -> dict[str, float]:
         """Train on every mini-batch; gradients and updates without per-parameter Python."""
         layers = FastLayers(job)
         with layers.taken():
@@ -32,7 +32,7 @@ class Eager:
 
 
 def train_by(
-    features: Callable[[Tensor], Tensor], job: pf.TrainJob, layers: FastLayers
+    features: Callable[[Tensor], Tensor], job: pf.backends.TrainJob, layers: FastLayers
 ) -> dict[str, float]:
     """Train a client on every mini-batch and return each loss term's sum over samples.
 
@@ -73,7 +73,9 @@ class Fallback:
         self._engine = engine
         self._failed: dict[tuple[str, str], str] = {}
 
-    def train(self, jobs: list[pf.TrainJob], train: Callable[[list[pf.TrainJob]], All]) -> All:
+    def train(
+        self, jobs: list[pf.backends.TrainJob], train: Callable[[list[pf.backends.TrainJob]], All]
+    ) -> All:
         """Train clients by ``train``, which leaves their weights as they were where it fails."""
         keys = {(job.architecture, job.phase.name) for job in jobs}
         if not keys & self._failed.keys():
@@ -90,11 +92,11 @@ class Fallback:
             return [sums for job in jobs for sums in self.train([job], train)]
         return self.by_eager(jobs, self._failed[keys.pop()])
 
-    def by_torch(self, jobs: list[pf.TrainJob]) -> All:
+    def by_torch(self, jobs: list[pf.backends.TrainJob]) -> All:
         """Train clients whose optimiser is torch's own, which an engine's steps can't be given."""
         return self.by_eager(jobs, f"optimizer {jobs[0].optimizer} is torch's own")
 
-    def by_eager(self, jobs: list[pf.TrainJob], why: str = "") -> All:
+    def by_eager(self, jobs: list[pf.backends.TrainJob], why: str = "") -> All:
         """Train clients in the reference way; each is told why."""
         found = []
         for job in jobs:

@@ -174,7 +174,7 @@ class FastLayers:
             the backward pass where the optimiser is SGD without momentum and weight decay.
     """
 
-    def __init__(self, job: pf.TrainJob) -> None:
+    def __init__(self, job: pf.backends.TrainJob) -> None:
         on = job.device.type == "cpu" and job.precision == "fp32"
         self._layers = [m for m in job.whole().modules() if on and _is_taken(m)]
         asked = job.optimizer, job.momentum, job.weight_decay or 0

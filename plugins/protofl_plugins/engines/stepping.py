@@ -89,13 +89,13 @@ def tensors_of(whole: Module) -> dict[str, Tensor]:
     return {n: t.detach() for n, t in (*whole.named_parameters(), *whole.named_buffers())}
 
 
-def groups_by_name(job: pf.TrainJob, whole: Module) -> list[tuple[list[str], float]]:
+def groups_by_name(job: pf.backends.TrainJob, whole: Module) -> list[tuple[list[str], float]]:
     """The job's groups of parameters by their names in the whole of its modules."""
     names = {id(p): name for name, p in whole.named_parameters()}
     return [([names[id(p)] for p in parameters], lr) for parameters, lr in job.groups]
 
 
-def kind_of(job: pf.TrainJob, *, rates: bool = True) -> tuple[object, ...]:
+def kind_of(job: pf.backends.TrainJob, *, rates: bool = True) -> tuple[object, ...]:
     """What clients must have in common to train by the same step, samples and values aside.
 
     Args:

@@ -41,7 +41,7 @@ class Update:
     """
 
     def __init__(
-        self, job: pf.TrainJob, groups: Groups, *, fixed: bool = False, clients: int = 0
+        self, job: pf.backends.TrainJob, groups: Groups, *, fixed: bool = False, clients: int = 0
     ) -> None:
         self._parameters = [p.detach() for own, _ in groups for p in own]
         self._rates: Tensor | None = None
@@ -177,7 +177,7 @@ class TorchUpdate:
         job: Names the optimiser and its options, and the largest norm of each group's gradient.
     """
 
-    def __init__(self, job: pf.TrainJob) -> None:
+    def __init__(self, job: pf.backends.TrainJob) -> None:
         self._groups = [[*own] for own, _ in job.groups]
         self._optimizer, self._clip = job.torch_optimizer(), job.clip
 
@@ -196,6 +196,6 @@ class TorchUpdate:
         return {}
 
 
-def update_of(job: pf.TrainJob) -> Update | TorchUpdate:
+def update_of(job: pf.backends.TrainJob) -> Update | TorchUpdate:
     """What makes the steps of a client that is trained by itself."""
     return Update(job, job.groups) if job.plain else TorchUpdate(job)

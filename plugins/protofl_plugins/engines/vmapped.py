@@ -52,12 +52,12 @@ class Vmapped:
         return [own[at : at + size] for own in places.values() for at in range(0, len(own), size)]
 
     @pf.hookimpl
-    def train(self, job: pf.TrainJob) -> dict[str, float]:
+    def train(self, job: pf.backends.TrainJob) -> dict[str, float]:
         """A single client is trained in the reference way."""
         return self._fallback.by_eager([job])[0]
 
     @pf.hookimpl
-    def train_group(self, jobs: list[pf.TrainJob]) -> list[dict[str, float]]:
+    def train_group(self, jobs: list[pf.backends.TrainJob]) -> list[dict[str, float]]:
         """Those of a kind in lock-step."""
         if not jobs[0].plain:
             return self._fallback.by_torch(jobs)
@@ -89,7 +89,7 @@ class Lockstep:
             by falling number of steps.
     """
 
-    def __init__(self, jobs: list[pf.TrainJob]) -> None:
+    def __init__(self, jobs: list[pf.backends.TrainJob]) -> None:
         self._jobs = jobs
         self._whole = jobs[0].whole()
         self._terms = jobs[0].loss_on(self._whole).terms

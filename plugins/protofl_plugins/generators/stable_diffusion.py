@@ -22,7 +22,7 @@ class StableDiffusion:
     """A diffusers pipeline, a folder or a hub name, with a fixed prompt (protofl[diffusion])."""
 
     argument = "model"
-    sizes = pf.Outline(latent_dim=4 * 64 * 64, side=512)
+    sizes = pf.datasets.Outline(latent_dim=4 * 64 * 64, side=512)
 
     class Config(pf.Config):
         """Options."""
@@ -34,7 +34,7 @@ class StableDiffusion:
         batch: int = pf.Field(4, ge=1, description="images that are generated together")
 
     @pf.hookimpl
-    def outline(self, config: Config, data_dir: Path) -> pf.Outline:
+    def outline(self, config: Config, data_dir: Path) -> pf.datasets.Outline:
         """The sizes from the folder's JSON files; those of Stable Diffusion v1.5 for a hub name."""
         _diffusers()
         folder = Path(config.model).expanduser()
@@ -42,7 +42,9 @@ class StableDiffusion:
             file = folder / part / "config.json"
             if file.is_file():
                 sizes = _latent_shape(json.loads(file.read_text(encoding="utf-8")))
-                return pf.Outline(latent_dim=sizes[0] * sizes[1] * sizes[2], side=8 * sizes[1])
+                return pf.datasets.Outline(
+                    latent_dim=sizes[0] * sizes[1] * sizes[2], side=8 * sizes[1]
+                )
         if folder.is_dir():
             raise pf.UsageError(
                 f"{folder} holds no latent diffusion pipeline: no unet and no transformer",
@@ -90,7 +92,7 @@ class DiffusionGenerator:
         self._shape = _latent_shape(denoiser.config)
         channels, height, width = self._shape
         side = height * int(getattr(pipeline, "vae_scale_factor", 8))
-        self.outline = pf.Outline(channels * height * width, side)
+        self.outline = pf.datasets.Outline(channels * height * width, side)
 
     def sample_latents(
         self, count: int, generator: torch.Generator, labels: Tensor | None = None

@@ -35,7 +35,7 @@ class _StyleGAN:
     """What both have in common."""
 
     code = ""
-    sizes = pf.Outline(latent_dim=512, side=64, channels=3, num_classes=None)
+    sizes = pf.datasets.Outline(latent_dim=512, side=64, channels=3, num_classes=None)
 
     class Config(pf.Config):
         """Options."""
@@ -55,7 +55,7 @@ class _StyleGAN:
         batch: int = pf.Field(8, ge=1, description="images that are generated together")
 
     @pf.hookimpl
-    def outline(self, config: Config, data_dir: Path) -> pf.Outline:
+    def outline(self, config: Config, data_dir: Path) -> pf.datasets.Outline:
         """The usual sizes; only the file itself knows its own, and it is not opened for that."""
         _check(config, self.code)
         return self.sizes
@@ -100,7 +100,7 @@ class StyleGANGenerator:
         self._device, self._batch = device, batch
         self._classes = int(getattr(network, "c_dim", 0))
         self._layers = int(getattr(network, "num_ws", 0)) or int(self._map(1, None).shape[1])
-        self.outline = pf.Outline(
+        self.outline = pf.datasets.Outline(
             int(network.w_dim),
             int(network.img_resolution),
             int(getattr(network, "img_channels", 3)),

@@ -15,7 +15,7 @@ import protofl as pf
 from protofl_plugins.models.parts import Extractor
 
 
-def bottleneck_resnet(blocks: int, sample: pf.SampleSpec) -> nn.Module:
+def bottleneck_resnet(blocks: int, sample: pf.datasets.SampleSpec) -> nn.Module:
     """The extractor of ResNet(9·blocks + 2): B×channels×height×width → B×256."""
     from torchvision.models.resnet import Bottleneck  # its import takes a second
 

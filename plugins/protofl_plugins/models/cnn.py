@@ -12,7 +12,7 @@ from protofl_plugins.models.parts import Extractor
 
 
 def cnn(
-    convolutions: tuple[int, ...], fully_connected: tuple[int, ...], sample: pf.SampleSpec
+    convolutions: tuple[int, ...], fully_connected: tuple[int, ...], sample: pf.datasets.SampleSpec
 ) -> nn.Module:
     """5×5 convolutions without padding, each with ReLU and 2×2 max pooling, then FC + ReLU.
 

@@ -23,7 +23,7 @@ WIDTH = 64
 """Features of each net."""
 
 
-def cnn1d(sample: pf.SampleSpec) -> nn.Module:
+def cnn1d(sample: pf.datasets.SampleSpec) -> nn.Module:
     """Two convolutions with pooling between and one fully connected layer: B×c×L → B×64."""
     channels, _ = sample.shape
     return nn.Sequential(
@@ -48,7 +48,7 @@ def _normed(before: int, after: int, length: int) -> nn.Sequential:
     )
 
 
-def fcn1d(sample: pf.SampleSpec) -> nn.Module:
+def fcn1d(sample: pf.datasets.SampleSpec) -> nn.Module:
     """Convolutions of lengths 8, 5 and 3, and a global average: B×c×L → B×64."""
     channels, _ = sample.shape
     layers: list[nn.Module] = []
@@ -78,7 +78,7 @@ class ResidualBlock(nn.Module):
         return sum_.relu()
 
 
-def resnet1d(sample: pf.SampleSpec) -> nn.Module:
+def resnet1d(sample: pf.datasets.SampleSpec) -> nn.Module:
     """Three residual blocks and a global average: B×c×L → B×64."""
     channels, _ = sample.shape
     blocks = [ResidualBlock(channels, 32), ResidualBlock(32, WIDTH), ResidualBlock(WIDTH, WIDTH)]
@@ -115,7 +115,7 @@ class LastStep(nn.Module):
         return x[:, :, -1]
 
 
-def tcn1d(sample: pf.SampleSpec) -> nn.Module:
+def tcn1d(sample: pf.datasets.SampleSpec) -> nn.Module:
     """Causal blocks of dilations 1, 2, 4, … that together see the series: B×c×L → B×64."""
     channels, length = sample.shape
     blocks: list[nn.Module] = []

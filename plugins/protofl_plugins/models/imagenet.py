@@ -4,7 +4,7 @@ The stems are left as they are (stride 2, then pooling) and images are not resiz
 last stage of a ResNet sees 1×1, as in the published code of FedTGP.
 
 torchvision is imported when the first net is made: it takes as long as torch itself, and a run
-has its worker processes do it while it prepares itself (`protofl.Host.warm_up`).
+has its worker processes do it while it prepares itself (`protofl.backends.Host.warm_up`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import protofl as pf
 from protofl_plugins.models.parts import Extractor, Head
 
 
-def torchvision_net(name: str, sample: pf.SampleSpec) -> nn.Module:
+def torchvision_net(name: str, sample: pf.datasets.SampleSpec) -> nn.Module:
     """The classification net ``name`` of torchvision, with one class as a stub.
 
     Raises:
@@ -52,7 +52,7 @@ def torchvision_net(name: str, sample: pf.SampleSpec) -> nn.Module:
         raise wrong_size(name, sample, error) from None
 
 
-def _need_three(sample: pf.SampleSpec, name: str) -> None:
+def _need_three(sample: pf.datasets.SampleSpec, name: str) -> None:
     if sample.shape[0] != 3:
         raise pf.UsageError(
             f"{name} takes images of 3 channels, not of {sample.shape[0]}",
@@ -60,7 +60,9 @@ def _need_three(sample: pf.SampleSpec, name: str) -> None:
         )
 
 
-def wrong_size(name: str, sample: pf.SampleSpec, error: Exception | None = None) -> pf.UsageError:
+def wrong_size(
+    name: str, sample: pf.datasets.SampleSpec, error: Exception | None = None
+) -> pf.UsageError:
     """The error for a net that refuses images of such a size, naming the sizes that it takes."""
     import torchvision.models as tv
 
@@ -98,12 +100,12 @@ def without_last_linear(net: nn.Module, name: str) -> nn.Module:
     return net
 
 
-def torchvision_features(name: str, sample: pf.SampleSpec) -> nn.Module:
+def torchvision_features(name: str, sample: pf.datasets.SampleSpec) -> nn.Module:
     """``name`` up to its last linear layer: B×3×height×width → B×its native width."""
     return without_last_linear(torchvision_net(name, sample), name)
 
 
-def mobilenet_v2_features(sample: pf.SampleSpec) -> nn.Module:
+def mobilenet_v2_features(sample: pf.datasets.SampleSpec) -> nn.Module:
     """MobileNetV2 without its classifier, whose dropout goes with it: → B×1280.
 
     That is what published code makes of it, where GoogLeNet's dropout stays.
@@ -113,7 +115,7 @@ def mobilenet_v2_features(sample: pf.SampleSpec) -> nn.Module:
     return net
 
 
-def small_resnet(stages: int, sample: pf.SampleSpec) -> nn.Module:
+def small_resnet(stages: int, sample: pf.datasets.SampleSpec) -> nn.Module:
     """ResNet of ``stages`` stages of one basic block behind torchvision's stem: → B×64·2^(s-1).
 
     One to four stages are ResNet4, 6, 8 and 10 (Zhong et al. 2017).
@@ -133,7 +135,7 @@ CONTIGUOUS = re.compile(r"resnet(10)|wide_resnet.*|vgg.*|vit_.*|swin_.*")
 
 
 def imagenet_extractor(
-    name: str, build: Callable[[pf.SampleSpec], nn.Module] | None = None
+    name: str, build: Callable[[pf.datasets.SampleSpec], nn.Module] | None = None
 ) -> Extractor:
     """The extractor ``name``, torchvision's net of that name unless ``build`` says otherwise."""
     return Extractor(

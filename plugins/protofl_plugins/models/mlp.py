@@ -16,7 +16,7 @@ from protofl_plugins.models.parts import Extractor
 from protofl_plugins.models.selectable import SelectableGroup
 
 
-def perceptron(widths: tuple[int, ...], sample: pf.SampleSpec) -> nn.Module:
+def perceptron(widths: tuple[int, ...], sample: pf.datasets.SampleSpec) -> nn.Module:
     """Fully connected layers of ``widths``, each with ReLU: B×features → B×``widths[-1]``."""
     sizes = (math.prod(sample.shape), *widths)
     layers = [(nn.Linear(before, after), nn.ReLU()) for before, after in pairwise(sizes)]

@@ -61,7 +61,7 @@ class Extractor:
     """
 
     name: str
-    build: Callable[[pf.SampleSpec], nn.Module]
+    build: Callable[[pf.datasets.SampleSpec], nn.Module]
     channels_last: bool = True
     eval_batch: int = 128
 
@@ -79,7 +79,7 @@ class Extractor:
 def _build(
     extractor: Extractor,
     head: Head,
-    sample: pf.SampleSpec,
+    sample: pf.datasets.SampleSpec,
     num_classes: int,
     feature_dim: int,
 ) -> pf.SplitModel:

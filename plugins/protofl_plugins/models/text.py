@@ -35,7 +35,7 @@ class TokenNet(nn.Module):
         width: Numbers of an embedding, E.
     """
 
-    def __init__(self, sample: pf.SampleSpec, width: int) -> None:
+    def __init__(self, sample: pf.datasets.SampleSpec, width: int) -> None:
         super().__init__()
         self.padding = sample.padding
         self.embedding = nn.Embedding(sample.vocabulary, width, padding_idx=sample.padding)
@@ -62,7 +62,7 @@ class Bag(TokenNet):
 class TextCNN(TokenNet):
     """Convolutions of two lengths with ReLU, their largest values over the tokens: B×L → B×96."""
 
-    def __init__(self, sample: pf.SampleSpec, width: int = 64, filters: int = 48) -> None:
+    def __init__(self, sample: pf.datasets.SampleSpec, width: int = 64, filters: int = 48) -> None:
         super().__init__(sample, width)
         self.three = nn.Conv1d(width, filters, 3, padding=1)
         self.five = nn.Conv1d(width, filters, 5, padding=2)
@@ -78,7 +78,9 @@ class TextCNN(TokenNet):
 class GRU(TokenNet):
     """The state of a gated recurrent unit after the last real token, B×L → B×H."""
 
-    def __init__(self, sample: pf.SampleSpec, width: int = 32, hidden: int = WIDTH) -> None:
+    def __init__(
+        self, sample: pf.datasets.SampleSpec, width: int = 32, hidden: int = WIDTH
+    ) -> None:
         super().__init__(sample, width)
         self.gru = nn.GRU(width, hidden, batch_first=True)
 
@@ -90,18 +92,18 @@ class GRU(TokenNet):
         return states.gather(1, last[:, None, None].expand(-1, 1, states.shape[2])).squeeze(1)
 
 
-def bag(sample: pf.SampleSpec) -> nn.Module:
+def bag(sample: pf.datasets.SampleSpec) -> nn.Module:
     """The mean embedding: B×L → B×64."""
     return Bag(sample, WIDTH)
 
 
-def bag_mlp(sample: pf.SampleSpec) -> nn.Module:
+def bag_mlp(sample: pf.datasets.SampleSpec) -> nn.Module:
     """Two fully connected layers on the mean of embeddings of 128 numbers: B×L → B×64."""
     layers = (nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, WIDTH), nn.ReLU())
     return nn.Sequential(Bag(sample, 128), *layers)
 
 
-def textcnn(sample: pf.SampleSpec) -> nn.Module:
+def textcnn(sample: pf.datasets.SampleSpec) -> nn.Module:
     """Convolutions over the tokens and one fully connected layer: B×L → B×64."""
     return nn.Sequential(TextCNN(sample), nn.Linear(96, WIDTH), nn.ReLU())
 

@@ -68,7 +68,7 @@ def _unknown(name: str, known: list[str]) -> pf.UsageError:
     )
 
 
-def _checked_features(name: str, sample: pf.SampleSpec) -> nn.Module:
+def _checked_features(name: str, sample: pf.datasets.SampleSpec) -> nn.Module:
     """The net's extractor, tried on an image of zeros.
 
     Raises:

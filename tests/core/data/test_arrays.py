@@ -16,7 +16,7 @@ IDS = rng.integers(0, 40, (6, 5))
 
 
 def dataset(x, **options):
-    return pf.dataset_from_arrays([(x, Y[: len(x)], "here")], **options)
+    return pf.datasets.dataset_from_arrays([(x, Y[: len(x)], "here")], **options)
 
 
 def failure(x, **options):
@@ -93,7 +93,7 @@ def test_a_sample_that_is_not_finite(kind):
 
 def test_parts_of_unlike_width():
     with pytest.raises(pf.UsageError, match="tables are 4 float64") as error:
-        pf.dataset_from_arrays([(NUMBERS, Y, "one"), (NUMBERS[:, :4], Y, "two")])
+        pf.datasets.dataset_from_arrays([(NUMBERS, Y, "one"), (NUMBERS[:, :4], Y, "two")])
     assert error.value.near == "one: 5 float64"
 
 
@@ -101,9 +101,9 @@ def test_a_table_is_standardised_over_its_training_part():
     x = np.column_stack([1000 + 50 * rng.normal(size=30), rng.normal(size=30), np.full(30, 7.0)])
     y = np.arange(30) % 3
     parts = [(x[:20], y[:20], "train"), (x[20:], y[20:], "test")]
-    plain = pf.dataset_from_arrays(parts, 20)
+    plain = pf.datasets.dataset_from_arrays(parts, 20)
     assert "numbers go from" in plain.note and "standardise=true" in plain.note
-    data = pf.dataset_from_arrays(parts, 20, standardise=True)
+    data = pf.datasets.dataset_from_arrays(parts, 20, standardise=True)
     train = data.x[:20].double()
     assert torch.allclose(train.mean(0), torch.zeros(3, dtype=torch.double), atol=1e-4)
     assert torch.allclose(train[:, :2].std(0, correction=0), torch.ones(2).double(), atol=1e-4)
@@ -138,5 +138,5 @@ def test_a_cached_data_set_keeps_its_vocabulary(tmp_path):
 
     made = cache.load("ids", tmp_path, lambda: dataset(IDS, vocabulary=64, padding=3), str)
     again = cache.load("ids", tmp_path, lambda: pytest.fail("it was cached"), str)
-    assert made.sample == again.sample == pf.SampleSpec((5,), "tokens", 64, 3)
+    assert made.sample == again.sample == pf.datasets.SampleSpec((5,), "tokens", 64, 3)
     assert again.digest == again.compute_digest()

@@ -9,10 +9,10 @@ import protofl as pf
 from protofl.data.preparation import AsStored, Pixels
 from protofl.data.spec import in_words
 
-IMAGE = pf.SampleSpec((3, 8, 12))
-SERIES = pf.SampleSpec((2, 50), "series")
-TOKENS = pf.SampleSpec((16,), "tokens", vocabulary=90, padding=0)
-TABLE = pf.SampleSpec((13,), "table")
+IMAGE = pf.datasets.SampleSpec((3, 8, 12))
+SERIES = pf.datasets.SampleSpec((2, 50), "series")
+TOKENS = pf.datasets.SampleSpec((16,), "tokens", vocabulary=90, padding=0)
+TABLE = pf.datasets.SampleSpec((13,), "table")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_batch_of_zeros_and_the_words(sample, words):
 )
 def test_what_is_no_sample(given, message):
     with pytest.raises(pf.UsageError, match=message):
-        pf.SampleSpec(**given)
+        pf.datasets.SampleSpec(**given)
 
 
 @pytest.mark.parametrize(
@@ -59,20 +59,20 @@ def test_what_is_no_sample(given, message):
     ],
 )
 def test_a_data_set_s_samples_follow_from_its_array(x, more, expected):
-    data = pf.Dataset(x, torch.tensor([0, 1]), 2, ["a", "b"], **more)
+    data = pf.datasets.Dataset(x, torch.tensor([0, 1]), 2, ["a", "b"], **more)
     assert data.sample == expected
 
 
 @pytest.mark.parametrize("x", [torch.zeros(4), torch.zeros(4, 2, dtype=torch.float16)])
 def test_an_array_of_no_samples(x):
     with pytest.raises(pf.UsageError, match="x is 4"):
-        _ = pf.Dataset(x, torch.zeros(4), 4, ["a", "b"]).sample
+        _ = pf.datasets.Dataset(x, torch.zeros(4), 4, ["a", "b"]).sample
 
 
 def test_the_digest_knows_the_vocabulary():
     x, y = torch.ones(4, 5, dtype=torch.int64), torch.tensor([0, 1, 0, 1])
     digests = {
-        pf.Dataset(x, y, 4, ["a", "b"], vocabulary=v, padding=p).compute_digest()
+        pf.datasets.Dataset(x, y, 4, ["a", "b"], vocabulary=v, padding=p).compute_digest()
         for v, p in ((5, None), (6, None), (5, 0))
     }
     assert len(digests) == 3
@@ -82,7 +82,7 @@ def test_the_digest_knows_the_vocabulary():
 def test_what_is_said_of_prepared_images_is_what_they_are(shape):
     prepare = Pixels(3, 28)
     x = prepare(torch.zeros(2, *shape, dtype=torch.uint8), channels_last=True)
-    seen = prepare.seen(pf.SampleSpec(shape))
+    seen = prepare.seen(pf.datasets.SampleSpec(shape))
     assert x.shape[1:] == seen.shape and min(seen.shape[1:]) >= 28
     height, width = shape[1:]
     assert abs(seen.shape[1] / seen.shape[2] - height / width) < 0.05  # the ratio stays

@@ -81,7 +81,7 @@ def images(num_train=None):
     y = torch.from_numpy(labels(*[100] * 5))
     names = [str(c) for c in range(5)]
     x = torch.zeros(500, 1, 2, 2, dtype=torch.uint8)
-    return pf.Dataset(x, y, 500 if num_train is None else num_train, names)
+    return pf.datasets.Dataset(x, y, 500 if num_train is None else num_train, names)
 
 
 def even(labels, num_classes, num_clients, min_samples, generator, notes):

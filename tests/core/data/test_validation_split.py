@@ -72,7 +72,9 @@ def test_where_nothing_can_be_held_out():
 
 def test_the_record_counts_them_apart():
     split, y = split_of(COUNTS)
-    data = pf.Dataset(torch.zeros(len(y), 1, 8, 8, dtype=torch.uint8), y, len(y), ["a", "b", "c"])
+    data = pf.datasets.Dataset(
+        torch.zeros(len(y), 1, 8, 8, dtype=torch.uint8), y, len(y), ["a", "b", "c"]
+    )
     before = partition_record([split], data)
     after = partition_record([with_validation(split, y, 0.2, 0)], data)
     assert before["train_counts"] == COUNTS and "validation_counts" not in before

@@ -48,7 +48,7 @@ def forms(x, y):
         "mapping": dict(zip(("x_train", "y_train", "x_test", "y_test"), tensors, strict=True)),
         "tensor sets": (TensorDataset(*tensors[:2]), TensorDataset(*tensors[2:])),
         "subsets": (Subset(Pairs(x, y), range(80)), Subset(Pairs(x, y), range(80, 100))),
-        "decoded": pf.dataset_from_arrays([(*first, "a"), (*last, "b")], 80),
+        "decoded": pf.datasets.dataset_from_arrays([(*first, "a"), (*last, "b")], 80),
     }
 
 
@@ -139,11 +139,11 @@ class Single(Pairs):
         (Single(X, Y), "row 0 of the training part is ndarray, not a pair (x, y)"),
         ((TensorDataset(torch.zeros(0, 2), torch.zeros(0)),), "the training part: no images"),
         (
-            pf.Dataset(torch.zeros(2, 3), torch.tensor([0, 5]), 2, ["a", "b"]),
-            "the protofl.Dataset does not fit together: labels leave 0…1",
+            pf.datasets.Dataset(torch.zeros(2, 3), torch.tensor([0, 5]), 2, ["a", "b"]),
+            "the Dataset does not fit together: labels leave 0…1",
         ),
         (
-            pf.Dataset(np.zeros((2, 3), np.float32), torch.tensor([0, 1]), 2, ["a", "b"]),
+            pf.datasets.Dataset(np.zeros((2, 3), np.float32), torch.tensor([0, 1]), 2, ["a", "b"]),
             "x is ndarray and no tensor: torch.as_tensor(x)",
         ),
     ],
@@ -155,7 +155,7 @@ def test_what_is_no_data_set(given, words):
 
 
 def test_a_decoded_data_set_takes_no_options(table):
-    data = pf.dataset_from_arrays([(*table, "mine")])
+    data = pf.datasets.dataset_from_arrays([(*table, "mine")])
     with pytest.raises(pf.UsageError, match=r"dataset\.kind is for arrays"):
         decoded(data, kind="series")
 

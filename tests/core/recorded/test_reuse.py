@@ -397,7 +397,7 @@ class FromFile:
 
     @pf.hookimpl
     def outline(self, config, data_dir):
-        return pf.Outline(side=8, channels=1)
+        return pf.datasets.Outline(side=8, channels=1)
 
     @pf.hookimpl
     def open_generator(self, config, device, data_dir):

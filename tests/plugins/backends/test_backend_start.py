@@ -67,7 +67,7 @@ def test_plain_nets_need_torch_alone_in_the_run_and_in_its_workers(tmp_path):
 
 @pytest.mark.parametrize("group", ["htcnn8", "fedpkd-het"])
 def test_the_cost_of_an_architecture_is_half_its_flops(group, tmp_path):
-    plan = pf.Plan.make(
+    plan = pf.backends.Plan.make(
         {"method": "local", "models": group, "backend": "local", "data_dir": str(tmp_path)}
     )
     info = plan.info
@@ -80,12 +80,12 @@ def test_the_cost_of_an_architecture_is_half_its_flops(group, tmp_path):
 
 
 def test_warming_up_changes_no_result(tmp_path):
-    plan = pf.Plan.make(
+    plan = pf.backends.Plan.make(
         {"method": "local", "models": "htcnn8", "backend": "local", "data_dir": str(tmp_path)}
     )
     before = plan.initial_model(0, 0).state_dict()
     state = torch.get_rng_state()
-    pf.Host(plan).warm_up()
+    pf.backends.Host(plan).warm_up()
     assert torch.equal(torch.get_rng_state(), state)
     after = plan.initial_model(0, 0).state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)

@@ -98,7 +98,7 @@ def test_backends_agree_to_the_last_bit(run, method, options, workers):
 )
 def test_pinned_workers_keep_to_a_core_each_where_they_take_them_all(run, workers, pin, pinned):
     before = os.sched_getaffinity(0)
-    cores = set(pf.Dispatcher.cores()[:2])
+    cores = set(pf.backends.Dispatcher.cores()[:2])
     seen = []
 
     def progress(event):
@@ -268,7 +268,7 @@ def test_a_job_that_ends_every_worker_ends_the_run(run, tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path / "site")
-        with pytest.raises(pf.HostFailure) as caught:
+        with pytest.raises(pf.backends.HostFailure) as caught:
             run("greedy", "cut", backend="process", workers=1, dry_step=False, progress=progress)
     sys.modules.pop("greedy_plugin", None)
     assert "killed by signal 9 during: train of client 3 in round 1" in caught.value.what
@@ -363,7 +363,7 @@ def test_workers_die_with_their_parent(tmp_path, data, by, count):
 @pytest.mark.slow
 def test_a_worker_whose_run_is_gone_ends_without_a_word():
     """It was killed while the worker did a job, whose answer reaches nobody."""
-    command, environment = pf.fresh_interpreter("protofl_plugins.backends.worker")
+    command, environment = pf.backends.fresh_interpreter("protofl_plugins.backends.worker")
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     worker = subprocess.Popen(command, env=environment, **pipes)
     worker.stdout.close()

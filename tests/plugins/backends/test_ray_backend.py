@@ -32,7 +32,9 @@ def data_dir(tmp_path_factory):
 @pytest.fixture
 def plan(data_dir):
     given = {"models": "cnn4", "dataset": "digits", "clients": 2, "data_dir": str(data_dir)}
-    return pf.Plan.make(given | {"method": "fedproto", "backend": "local", "device": "cpu"})
+    return pf.backends.Plan.make(
+        given | {"method": "fedproto", "backend": "local", "device": "cpu"}
+    )
 
 
 def without_times(rows):
@@ -218,7 +220,7 @@ def header(job):
 
 
 def test_an_actor_takes_and_gives_bytes(plan, tmp_path):
-    actor, host = HostActor(), pf.Host(plan)
+    actor, host = HostActor(), pf.backends.Host(plan)
     place = json.loads(actor.place())
     assert place == {"machine": socket.gethostname(), "process": os.getpid()}
     answer, blob = actor.do(header(Train(0, 0)), b"")

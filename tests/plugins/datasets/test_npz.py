@@ -23,7 +23,7 @@ def save(folder, **arrays):
 
 
 def read(folder, **arrays):
-    return pf.read_npz(save(folder, **arrays))
+    return pf.datasets.read_npz(save(folder, **arrays))
 
 
 def failure(folder, **arrays):
@@ -223,17 +223,17 @@ def test_damaged_files(tmp_path, damage):
         }
         path.write_bytes(broken[damage])
     with pytest.raises(pf.UsageError) as error:
-        pf.read_npz(path)
+        pf.datasets.read_npz(path)
     assert str(path) in error.value.what and error.value.do
 
 
 def test_no_file(tmp_path):
     with pytest.raises(pf.UsageError, match="no file"):
-        pf.read_npz(tmp_path / "none.npz")
+        pf.datasets.read_npz(tmp_path / "none.npz")
     with pytest.raises(pf.UsageError, match="no file"):
         Npz().cache_key(config=Npz.Config(path=str(tmp_path / "none.npz")), data_dir=tmp_path)
     with pytest.raises(pf.UsageError, match="no file"):
-        pf.read_npz(tmp_path)
+        pf.datasets.read_npz(tmp_path)
 
 
 def test_read_only_arrays_give_no_warning():
@@ -241,11 +241,11 @@ def test_read_only_arrays_give_no_warning():
     frozen.flags.writeable = False
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        pf.dataset_from_arrays([(frozen, Y, "here")])
+        pf.datasets.dataset_from_arrays([(frozen, Y, "here")])
 
 
 def test_a_number_of_classes():
-    images = pf.dataset_from_arrays([(X, Y, "here")], classes=5)
+    images = pf.datasets.dataset_from_arrays([(X, Y, "here")], classes=5)
     assert images.classes == ["0", "1", "2", "3", "4"]
 
 

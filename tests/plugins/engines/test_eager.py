@@ -59,7 +59,7 @@ def batches(dtype=torch.float32, count=6):
 
 
 def make_job(net, groups, loss, kind="sgd", dtype=torch.float32, **options):
-    """What the engine reads of a `pf.TrainJob`."""
+    """What the engine reads of a `pf.backends.TrainJob`."""
     enabled = options.pop("precision", "fp32") == "bf16"
     given = {
         "model": net,

@@ -224,7 +224,7 @@ def test_an_engine_that_forgets_a_client(tmp_path):
             return [[0]]
 
         @pf.hookimpl
-        def train_group(self, jobs: list[pf.TrainJob]) -> list[dict[str, float]]:
+        def train_group(self, jobs: list[pf.backends.TrainJob]) -> list[dict[str, float]]:
             return []
 
     check_class("engine", "forgets", Forgets)

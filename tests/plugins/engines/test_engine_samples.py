@@ -14,12 +14,16 @@ from protofl.testing import toy as toyfed
 from protofl.testing.equality import Run, assert_equal_runs, double_precision
 
 SAMPLES = {
-    "table": ("mlp", "mlp2", pf.SampleSpec((5,), "table")),
-    "series": ("cnn1d", "resnet1d", pf.SampleSpec((2, 24), "series")),
-    "bag": ("text", "bag-mlp", pf.SampleSpec((10,), "tokens", vocabulary=40, padding=0)),
-    "textcnn": ("text", "textcnn", pf.SampleSpec((10,), "tokens", vocabulary=40, padding=0)),
-    "gru": ("text", "gru", pf.SampleSpec((10,), "tokens", vocabulary=40)),
-    "oblong images": ("cnn4", None, pf.SampleSpec((1, 28, 40))),
+    "table": ("mlp", "mlp2", pf.datasets.SampleSpec((5,), "table")),
+    "series": ("cnn1d", "resnet1d", pf.datasets.SampleSpec((2, 24), "series")),
+    "bag": ("text", "bag-mlp", pf.datasets.SampleSpec((10,), "tokens", vocabulary=40, padding=0)),
+    "textcnn": (
+        "text",
+        "textcnn",
+        pf.datasets.SampleSpec((10,), "tokens", vocabulary=40, padding=0),
+    ),
+    "gru": ("text", "gru", pf.datasets.SampleSpec((10,), "tokens", vocabulary=40)),
+    "oblong images": ("cnn4", None, pf.datasets.SampleSpec((1, 28, 40))),
 }
 
 

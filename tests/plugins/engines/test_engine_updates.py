@@ -21,7 +21,7 @@ def parameters(generator):
 
 
 def rules(kind, clip=0.0, decay=None, scheduled=False):
-    """What an optimiser reads of a `pf.TrainJob`."""
+    """What an optimiser reads of a `pf.backends.TrainJob`."""
     optimizer, momentum = KINDS[kind]
     device = torch.device("cpu")
     return SimpleNamespace(

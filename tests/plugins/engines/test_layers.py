@@ -22,7 +22,7 @@ GEOMETRY = [
 
 
 def job_of(model, device="cpu", precision="fp32", **options):
-    """What the layers read of a `pf.TrainJob`."""
+    """What the layers read of a `pf.backends.TrainJob`."""
     given = {
         "device": torch.device(device),
         "precision": precision,

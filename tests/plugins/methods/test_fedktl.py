@@ -157,7 +157,7 @@ class _Server:
         self.config = config(**{"E_S": 60, "hidden": 16, **values})
         self.num_classes, self.device = C, torch.device("cpu")
         self.modules, self.state, self.round = {}, {}, 0
-        self.generator_outline = pf.Outline(latent_dim=6)
+        self.generator_outline = pf.datasets.Outline(latent_dim=6)
 
     def generator(self, purpose):
         return torch.Generator().manual_seed(3)
@@ -511,7 +511,7 @@ def test_conditional_needs_enough_classes(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(
         TinyStyle,
         "outline",
-        pf.hookimpl(lambda self, config, data_dir: pf.Outline(num_classes=2)),
+        pf.hookimpl(lambda self, config, data_dir: pf.datasets.Outline(num_classes=2)),
     )
     with pytest.raises(pf.UsageError, match="at least 4 classes"):
         run(toy, tmp_path, set={"conditional": True}, dry_step=True)

@@ -11,10 +11,10 @@ import protofl as pf
 from protofl.testing import toy as toyfed
 
 SAMPLES = {
-    "table": ("mlp", pf.SampleSpec((5,), "table")),
-    "series": ("cnn1d", pf.SampleSpec((2, 24), "series")),
-    "tokens": ("text", pf.SampleSpec((10,), "tokens", vocabulary=40, padding=0)),
-    "oblong images": ("cnn4", pf.SampleSpec((1, 28, 40))),
+    "table": ("mlp", pf.datasets.SampleSpec((5,), "table")),
+    "series": ("cnn1d", pf.datasets.SampleSpec((2, 24), "series")),
+    "tokens": ("text", pf.datasets.SampleSpec((10,), "tokens", vocabulary=40, padding=0)),
+    "oblong images": ("cnn4", pf.datasets.SampleSpec((1, 28, 40))),
 }
 PAIRS = [("fedproto", "series"), ("fedtgp", "table"), ("fedsa", "tokens"), ("fedgen", "series")]
 PAIRS += [("fml", "tokens"), ("fedproto", "oblong images")]

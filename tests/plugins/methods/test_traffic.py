@@ -126,7 +126,7 @@ def _narrow(sample, K):
 
 def test_fedktl(toy):
     """Table 5: 0.09M up and 7.17M down, with images of 32 px and latents of 512."""
-    sample = pf.SampleSpec((3, 32, 32))
+    sample = pf.datasets.SampleSpec((3, 32, 32))
     generator = torch.Generator().manual_seed(0)
     has = torch.rand(M, C, generator=generator) < 0.43
     has[torch.arange(C) % M, torch.arange(C)] = True

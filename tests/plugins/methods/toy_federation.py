@@ -20,7 +20,7 @@ def _noise(classes, side, channels, each):
     y = torch.arange(classes).repeat(each)
     shape = (len(y), channels, side, side)
     x = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-    return toyfed.dataset(pf.Dataset(x, y, len(y), [str(c) for c in range(classes)]))
+    return toyfed.dataset(pf.datasets.Dataset(x, y, len(y), [str(c) for c in range(classes)]))
 
 
 def _flat(sample, K):
@@ -87,7 +87,7 @@ class Toy(toyfed.Toy):
         given = {"models": "small", "dataset": "few", "clients": 4, "rounds": 3} | options
         chosen = {method: set or {}} | (parts or {})
         given |= {"method": method, "options": chosen, "data_dir": data_dir}
-        plan = pf.Plan.make(given, EXTRA)
+        plan = pf.backends.Plan.make(given, EXTRA)
         if dry:
             dry_step(plan)
         super().__init__(plan, backwards=backwards)

@@ -12,10 +12,10 @@ from protofl_plugins.models.cnn1d import SeriesNets
 from protofl_plugins.models.mlp import MLPs
 from protofl_plugins.models.text import TextNets
 
-TEXT = pf.SampleSpec((12,), "tokens", vocabulary=50, padding=0)
-SERIES = pf.SampleSpec((2, 30), "series")
+TEXT = pf.datasets.SampleSpec((12,), "tokens", vocabulary=50, padding=0)
+SERIES = pf.datasets.SampleSpec((2, 30), "series")
 GROUPS = {
-    "mlp": (MLPs, pf.SampleSpec((13,), "table")),
+    "mlp": (MLPs, pf.datasets.SampleSpec((13,), "table")),
     "cnn1d": (SeriesNets, SERIES),
     "text": (TextNets, TEXT),
 }
@@ -62,8 +62,8 @@ def test_one_net_for_everybody(name):
 def test_padding_changes_no_score(name, padding):
     torch.manual_seed(0)
     (architecture,) = members(TextNets, only=name)
-    long = pf.SampleSpec((12,), "tokens", vocabulary=50, padding=padding)
-    short = pf.SampleSpec((6,), "tokens", vocabulary=50, padding=padding)
+    long = pf.datasets.SampleSpec((12,), "tokens", vocabulary=50, padding=padding)
+    short = pf.datasets.SampleSpec((6,), "tokens", vocabulary=50, padding=padding)
     model = architecture.build(long, 3, 64).eval()
     x = toyfed.random_batch(short, 8)
     filled = torch.full((8, 12), padding)
@@ -75,7 +75,7 @@ def test_padding_changes_no_score(name, padding):
 @pytest.mark.parametrize("name", [a.name for a in members(TextNets)])
 def test_a_vocabulary_without_padding(name):
     (architecture,) = members(TextNets, only=name)
-    model = architecture.build(pf.SampleSpec((9,), "tokens", 20), 3, 64).eval()
+    model = architecture.build(pf.datasets.SampleSpec((9,), "tokens", 20), 3, 64).eval()
     x = torch.zeros(2, 9, dtype=torch.int64)
     x[1, 8] = 5  # id 0 is a token like any other: the last one counts
     assert not torch.allclose(*model(x))
@@ -84,7 +84,7 @@ def test_a_vocabulary_without_padding(name):
 def test_the_causal_net_reaches_back_to_the_start():
     torch.manual_seed(0)
     (architecture,) = members(SeriesNets, only="tcn1d")
-    model = architecture.build(pf.SampleSpec((1, 64), "series"), 3, 64).double().eval()
+    model = architecture.build(pf.datasets.SampleSpec((1, 64), "series"), 3, 64).double().eval()
     x = torch.randn(1, 1, 64, dtype=torch.double, requires_grad=True)
     (gradient,) = torch.autograd.grad(model(x).sum(), x)
     assert (gradient[0, 0] != 0).all()

@@ -66,7 +66,7 @@ def test_one_architecture(architectures, name):
 
 
 def check(architecture, name):
-    model = architecture.build(pf.SampleSpec((3, 32, 32)), C, K)
+    model = architecture.build(pf.datasets.SampleSpec((3, 32, 32)), C, K)
     assert isinstance(model, pf.SplitModel)
     assert architecture.eval_batch >= 32
 
@@ -101,12 +101,15 @@ def check(architecture, name):
 
 
 def test_cnn4_has_the_published_parameters(architectures):
-    assert parameters(architectures["cnn4"].build(pf.SampleSpec((3, 32, 32)), 100, 512)) == 924_708
+    assert (
+        parameters(architectures["cnn4"].build(pf.datasets.SampleSpec((3, 32, 32)), 100, 512))
+        == 924_708
+    )
 
 
 @pytest.mark.parametrize(("side", "flat"), [(28, 1024), (32, 1600), (64, 10816)])
 def test_cnn4_flat_width_follows_the_side(architectures, side, flat):
-    model = architectures["cnn4"].build(pf.SampleSpec((1, side, side)), 10, 512)
+    model = architectures["cnn4"].build(pf.datasets.SampleSpec((1, side, side)), 10, 512)
     assert next(m for m in model.extractor if isinstance(m, nn.Linear)).in_features == flat
 
 
@@ -114,7 +117,7 @@ def test_cnn4_flat_width_follows_the_side(architectures, side, flat):
 @pytest.mark.parametrize("side", [28, 32, 45, 64])
 def test_plain_cnns_take_the_images_as_they_are(architectures, side, channels):
     for name in ("cnn4", "htcnn8-1", "htcnn8-4"):
-        model = architectures[name].build(pf.SampleSpec((channels, side, side)), 10, 512)
+        model = architectures[name].build(pf.datasets.SampleSpec((channels, side, side)), 10, 512)
         assert model(images(2, channels, side)).shape == (2, 10)
 
 
@@ -123,14 +126,14 @@ def test_plain_cnns_take_the_images_as_they_are(architectures, side, channels):
 )
 def test_larger_images(architectures, name):
     with torch.device("meta"), torch.inference_mode():
-        model = architectures[name].build(pf.SampleSpec((3, 64, 64)), 10, 512).eval()
+        model = architectures[name].build(pf.datasets.SampleSpec((3, 64, 64)), 10, 512).eval()
         assert model.features(images(2, 3, 64)).shape == (2, 512)
 
 
 @pytest.mark.parametrize("name", SMALL_RESNETS)
 def test_small_resnets_are_torchvisions_first_stages(architectures, name):
     """Stem, one basic block a stage; fewer stages are a part of more."""
-    extractor = architectures[name].build(pf.SampleSpec((3, 32, 32)), 10, 512).extractor
+    extractor = architectures[name].build(pf.datasets.SampleSpec((3, 32, 32)), 10, 512).extractor
     stages = list(SMALL_RESNETS).index(name) + 1
     reference = tv.resnet18(num_classes=1)
     expected = parameters(reference.conv1) + parameters(reference.bn1)
@@ -147,13 +150,15 @@ def test_small_resnets_are_torchvisions_first_stages(architectures, name):
 
 def test_dropout_stays_before_fc_in_googlenet_and_leaves_with_mobilenets_classifier(architectures):
     for name, count in (("googlenet", 1), ("mobilenet_v2", 0)):
-        model = architectures[name].build(pf.SampleSpec((3, 32, 32)), 10, 512)
+        model = architectures[name].build(pf.datasets.SampleSpec((3, 32, 32)), 10, 512)
         found = [m for m in model.modules() if isinstance(m, nn.Dropout)]
         assert len(found) == count
 
 
 def test_vit_head_is_pretrainings(architectures):
-    layers = list(architectures["vit_b_32"].build(pf.SampleSpec((3, 32, 32)), 100, 512).head)
+    layers = list(
+        architectures["vit_b_32"].build(pf.datasets.SampleSpec((3, 32, 32)), 100, 512).head
+    )
     assert [type(x) for x in layers] == [nn.Linear, nn.Tanh, nn.Linear]
     assert [(x.in_features, x.out_features) for x in layers[::2]] == [(512, 768), (768, 100)]
 
@@ -161,12 +166,12 @@ def test_vit_head_is_pretrainings(architectures):
 @pytest.mark.parametrize("name", ["resnet4", "resnet18", "googlenet"])
 def test_grey_images_are_refused_where_three_channels_are_needed(architectures, name):
     with pytest.raises(pf.UsageError, match=f"{name} takes images of 3 channels, not of 1"):
-        architectures[name].build(pf.SampleSpec((1, 32, 32)), 10, 512)
+        architectures[name].build(pf.datasets.SampleSpec((1, 32, 32)), 10, 512)
 
 
 def test_vit_names_the_sides_that_its_patches_allow(architectures):
     with pytest.raises(pf.UsageError, match="48×48") as error:
-        architectures["vit_b_32"].build(pf.SampleSpec((3, 48, 48)), 10, 512)
+        architectures["vit_b_32"].build(pf.datasets.SampleSpec((3, 48, 48)), 10, 512)
     assert "multiple of 32" in error.value.near
 
 
@@ -174,5 +179,5 @@ def test_vit_names_the_sides_that_its_patches_allow(architectures):
 def test_architectures_travel_and_can_be_measured_without_memory(architectures, name):
     architecture = pickle.loads(pickle.dumps(architectures[name]))
     with torch.device("meta"):
-        model = architecture.build(pf.SampleSpec((3, 32, 32)), 100, 512).eval()
+        model = architecture.build(pf.datasets.SampleSpec((3, 32, 32)), 100, 512).eval()
         assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 100)

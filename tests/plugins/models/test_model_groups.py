@@ -71,7 +71,7 @@ def test_server_architecture(groups, name, channels):
     else:
         assert set(server) == {"resnet56"}
     if name in ("htcnn8", "fedpkd-het"):
-        sample = pf.SampleSpec((channels, group.min_side, group.min_side))
+        sample = pf.datasets.SampleSpec((channels, group.min_side, group.min_side))
         side = group.min_side
         with torch.device("meta"):
             model = server["resnet56"].build(sample, 10, group.feature_dim).eval()
@@ -120,7 +120,7 @@ def test_heads_of_htc4_follow_the_appendix(groups, name):
     assert [a.head for a in found] == [heads[i % 4] for i in range(len(found))]
     for i in range(4):
         a = architectures(groups["res34-htc4"])[i] if name == "res34-htc4" else found[i]
-        head = a.build(pf.SampleSpec((3, 32, 32)), 100, 512).head
+        head = a.build(pf.datasets.SampleSpec((3, 32, 32)), 100, 512).head
         layers = list(head) if isinstance(head, nn.Sequential) else [head]
         hidden = [512, 256, 128]
         if i == 0:
@@ -144,7 +144,7 @@ def test_htcnn8_is_table_9(groups):
     }
     flat = {1: 32 * 12 * 12, 2: 64 * 4 * 4}
     for number, architecture in enumerate(architectures(groups["htcnn8"]), start=1):
-        model = architecture.build(pf.SampleSpec((1, 28, 28)), 10, 512)
+        model = architecture.build(pf.datasets.SampleSpec((1, 28, 28)), 10, 512)
         convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
         linear = [m for m in model.extractor if isinstance(m, nn.Linear)]
         pools = [m for m in model.modules() if isinstance(m, nn.MaxPool2d)]
@@ -158,7 +158,7 @@ def test_htcnn8_is_table_9(groups):
 
 @pytest.mark.parametrize("name", ["cnn4", "fedpkd-hom", "htfe4"])
 def test_weights_are_those_of_the_seed(groups, name):
-    sample = pf.SampleSpec((3, 32, 32))
+    sample = pf.datasets.SampleSpec((3, 32, 32))
     for architecture in architectures(groups[name]):
         states = []
         for seed in (0, 0, 1):
@@ -174,7 +174,7 @@ def test_weights_are_those_of_the_seed(groups, name):
 
 @pytest.mark.parametrize("name", ["htfe4", "htfe8", "htm10", "htfe8-htc4"])
 def test_mobilenets_dropout_is_an_option(groups, name):
-    sample = pf.SampleSpec((3, 32, 32))
+    sample = pf.datasets.SampleSpec((3, 32, 32))
 
     def dropouts(**options):
         found = architectures(groups[name], **options)
@@ -201,14 +201,14 @@ def test_fedpkd_parameters(groups):
     found = architectures(group) + group.server_architectures(config=pf.Config())
     assert [a.name for a in found] == list(published)
     for architecture in found:
-        sample = pf.SampleSpec((3, 32, 32))
+        sample = pf.datasets.SampleSpec((3, 32, 32))
         counts = tuple(parameters(architecture.build(sample, c, 256)) for c in (10, 100))
         assert counts == published[architecture.name]
 
 
 def test_the_server_model_is_pooled_to_k(groups):
     (server,) = groups["htfe8"].server_architectures(config=pf.Config())
-    model = server.build(pf.SampleSpec((3, 32, 32)), 100, 512).eval()
+    model = server.build(pf.datasets.SampleSpec((3, 32, 32)), 100, 512).eval()
     assert model.extractor(torch.zeros(1, 3, 32, 32)).shape == (1, 256)
     assert model.features(torch.zeros(1, 3, 32, 32)).shape == (1, 512)
     assert parameters(model.head) == 51_300

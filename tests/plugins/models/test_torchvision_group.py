@@ -53,7 +53,7 @@ def test_every_classifier_of_torchvision_has_a_name(group):
 def test_extractors(group, name, native, dropouts):
     (architecture,) = named(group, name)
     with torch.device("meta"):  # what they compute is torchvision's
-        model = architecture.build(pf.SampleSpec((3, 32, 32)), 10, 512)
+        model = architecture.build(pf.datasets.SampleSpec((3, 32, 32)), 10, 512)
         assert model.training
         assert isinstance(model.head, nn.Linear)
         if dropouts is not None:
@@ -72,7 +72,9 @@ def test_a_net_that_is_in_a_group_runs_by_the_same_rules(group, groups):
     weights = []
     for architecture in (inline, listed):
         torch.manual_seed(0)
-        weights.append(architecture.build(pf.SampleSpec((3, 32, 32)), 10, 512).state_dict())
+        weights.append(
+            architecture.build(pf.datasets.SampleSpec((3, 32, 32)), 10, 512).state_dict()
+        )
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
@@ -112,28 +114,28 @@ def test_name_given_twice(group):
 def test_image_side_that_a_net_refuses(group, name, side, near):
     (architecture,) = named(group, name)
     with pytest.raises(pf.UsageError, match=f"{name} can't take images of {side}×{side}") as error:
-        architecture.build(pf.SampleSpec((3, side, side)), 10, 512)
+        architecture.build(pf.datasets.SampleSpec((3, side, side)), 10, 512)
     assert near in error.value.near
 
 
 def test_inception_at_its_smallest_side(group):
     (architecture,) = named(group, "inception_v3")
     with torch.device("meta"):
-        model = architecture.build(pf.SampleSpec((3, 75, 75)), 10, 512)
+        model = architecture.build(pf.datasets.SampleSpec((3, 75, 75)), 10, 512)
         assert model(torch.zeros(2, 3, 75, 75)).shape == (2, 10)
 
 
 def test_no_linear_last_layer(group):
     (architecture,) = named(group, "squeezenet1_1")
     with pytest.raises(pf.UsageError, match="no linear last layer"):
-        architecture.build(pf.SampleSpec((3, 32, 32)), 10, 512)
+        architecture.build(pf.datasets.SampleSpec((3, 32, 32)), 10, 512)
 
 
 def test_a_side_is_refused_without_memory_too(group):
     *good, bad = named(group, "convnext_tiny,regnet_y_400mf,inception_v3")
     with torch.device("meta"):
         for architecture in good:
-            model = architecture.build(pf.SampleSpec((3, 32, 32)), 10, 512)
+            model = architecture.build(pf.datasets.SampleSpec((3, 32, 32)), 10, 512)
             assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
         with pytest.raises(pf.UsageError, match="inception_v3"):
-            bad.build(pf.SampleSpec((3, 32, 32)), 10, 512)
+            bad.build(pf.datasets.SampleSpec((3, 32, 32)), 10, 512)

@@ -50,7 +50,7 @@ class Crew:
     """Hosts, their clients, and what to do when a host ends.
 
     Args:
-        start: Starts host number n; see `protofl.Dispatcher`.
+        start: Starts host number n; see `protofl.backends.Dispatcher`.
         count: Hosts to start.
         journal: Bytes of different downloads to remember, at most.
         job_limit: Seconds that a client's job may take; 0 for any.

@@ -15,7 +15,7 @@ JOURNAL = 256 << 20
 
 
 class Handle(Protocol):
-    """A host as a backend reaches it; see `protofl.Dispatcher`.
+    """A host as a backend reaches it; see `protofl.backends.Dispatcher`.
 
     It may have an attribute ``on_steps``, which the dispatcher sets: a function that takes what the
     host's own `Host.on_steps` is called with, in any thread.

@@ -34,7 +34,7 @@ _KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 _FORMS = (
     "(x_train, y_train), (x_train, y_train, x_test, y_test), a mapping with these names and "
-    "perhaps classes, a torch Dataset or two of them (train, test), or a protofl.Dataset"
+    "perhaps classes, a torch Dataset or two of them (train, test), or a protofl.datasets.Dataset"
 )
 
 _Part = tuple[np.ndarray, np.ndarray, str]
@@ -74,7 +74,7 @@ class Offer:
                 ``((x_train, y_train), (x_test, y_test))``, of NumPy arrays, tensors or what NumPy
                 makes arrays of; a mapping with these names, and perhaps ``classes``; a torch
                 Dataset of pairs ``(x, y)``, or a training and a test one; or a
-                `protofl.Dataset`.
+                `protofl.datasets.Dataset`.
 
         Raises:
             UsageError: It is none of these.
@@ -82,8 +82,8 @@ class Offer:
         if isinstance(given, Dataset):
             if faults := given.faults():
                 raise UsageError(
-                    f"dataset: the protofl.Dataset does not fit together: {'; '.join(faults)}",
-                    do="protofl.dataset_from_arrays makes one of arrays, and checks them",
+                    f"dataset: the Dataset does not fit together: {'; '.join(faults)}",
+                    do="protofl.datasets.dataset_from_arrays makes one of arrays, and checks them",
                 )
             about = repr((given.classes, given.note)).encode()
             return cls(_digest([given.compute_digest().encode(), about]), data=given)
@@ -102,8 +102,8 @@ class Offer:
         if self.data is not None:
             if options:
                 raise UsageError(
-                    f"dataset.{next(iter(options))} is for arrays, and a protofl.Dataset was given",
-                    do="leave it out, or give the option to protofl.dataset_from_arrays",
+                    f"dataset.{next(iter(options))} is for arrays, and a Dataset was given",
+                    do="leave it out, or give the option to protofl.datasets.dataset_from_arrays",
                 )
             return self.data
         assert self.parts is not None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from protofl.hooks.hookspecs.markers import hookspec
 
 if TYPE_CHECKING:
-    from protofl import Config, Idle, Plan, Pool, TrainJob
+    from protofl import Config, backends
 
 
 class EngineSpec:
@@ -19,7 +19,7 @@ class EngineSpec:
     """
 
     @hookspec(firstresult=True)
-    def train(self, job: TrainJob, config: Config) -> dict[str, float]:
+    def train(self, job: backends.TrainJob, config: Config) -> dict[str, float]:
         """Run the phase of local training of one client, inside ``job.stream()``.
 
         Returns:
@@ -28,7 +28,7 @@ class EngineSpec:
         """
 
     @hookspec(firstresult=True)
-    def train_group(self, jobs: list[TrainJob], config: Config) -> list[dict[str, float]]:
+    def train_group(self, jobs: list[backends.TrainJob], config: Config) -> list[dict[str, float]]:
         """Run the phases of several clients, chosen by `choose_groups` (optional).
 
         All clients of a group are in memory at once. What uses torch's global generators must run
@@ -55,7 +55,9 @@ class BackendSpec:
     """A backend places hosts and carries jobs to them."""
 
     @hookspec(firstresult=True)
-    def open_pool(self, plan: Plan, config: Config, workers: int, idle: Idle | None) -> Pool:
+    def open_pool(
+        self, plan: backends.Plan, config: Config, workers: int, idle: backends.Idle | None
+    ) -> backends.Pool:
         """Start the hosts and return the pool that carries jobs to them.
 
         Args:

@@ -17,7 +17,7 @@ WHAT_CHANGED = {
         "1. local_loss takes given, what before_training returns, in place of client.received, "
         "client.state and client.scratch",
         "2. draws are pf.per_step(tensor) in what before_training returns, not batch.draws; "
-        "Architecture.build takes a pf.SampleSpec",
+        "Architecture.build takes a pf.datasets.SampleSpec",
         '3. then write requires_hookspec = "2.0"',
     ),
 }

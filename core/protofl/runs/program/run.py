@@ -46,9 +46,9 @@ def run(
         models: A model group.
         dataset: A data set, or the data: ``(x_train, y_train)`` or ``(x_train, y_train, x_test,
             y_test)`` of arrays or tensors, a mapping with these names and perhaps ``classes``, a
-            torch Dataset of pairs or two of them (training, test), or a `protofl.Dataset`. What a
-            sample is follows from the arrays as from those of a file; ``set={"dataset.kind": …}``
-            says it where it doesn't.
+            torch Dataset of pairs or two of them (training, test), or a
+            `protofl.datasets.Dataset`. The kind of a sample follows from the arrays as from those
+            of a file; ``set={"dataset.kind": …}`` says it where it doesn't.
         partition: A partitioner.
         out: The run folder; by default ``runs/METHOD-MODELS-DATA-sSEED-TIME``.
         resume: Continue the run in ``out``.

@@ -48,14 +48,14 @@ class TinyStyle:
         seed: int = pf.Field(0, ge=0, description="seed of the training")
 
     @pf.hookimpl
-    def outline(self, config: Config, data_dir: Path) -> pf.Outline:
+    def outline(self, config: Config, data_dir: Path) -> pf.datasets.Outline:
         """The sizes that the file's header tells."""
         path = config.weights or SHIPPED
         try:
             shape: Any = read_about(path)["shape"]
         except ValueError as error:
             raise _unreadable(error) from None
-        return pf.Outline(LATENT, shape["side"], shape["channels"], shape["num_classes"])
+        return pf.datasets.Outline(LATENT, shape["side"], shape["channels"], shape["num_classes"])
 
     @pf.hookimpl
     def open_generator(
@@ -70,7 +70,7 @@ class TinyStyle:
 
     @pf.hookimpl
     def train_generator(
-        self, config: Config, images: pf.Dataset, report: Callable[[str], None], out: Path
+        self, config: Config, images: pf.datasets.Dataset, report: Callable[[str], None], out: Path
     ) -> dict[str, str]:
         """Train on the training part and write the network in half precision."""
         if config.side not in (32, 64):
@@ -108,7 +108,7 @@ class TinyStyleGenerator:
         self._network = network.to(device).requires_grad_(False).eval()
         self._device = device
         shape = network.shape
-        self.outline = pf.Outline(LATENT, shape.side, shape.channels, shape.num_classes)
+        self.outline = pf.datasets.Outline(LATENT, shape.side, shape.channels, shape.num_classes)
 
     def sample_latents(
         self, count: int, generator: torch.Generator, labels: Tensor | None = None

@@ -1,0 +1,23 @@
+"""Types and helpers for data sets, samples and generators of images.
+
+Public as ``protofl.datasets``.
+"""
+
+from protofl.data.arrays import dataset_from_arrays
+from protofl.data.cache import files_key
+from protofl.data.dataset import Dataset
+from protofl.data.download import download
+from protofl.data.generators import Generator, Outline
+from protofl.data.npz import read_npz
+from protofl.data.spec import SampleSpec
+
+__all__ = [
+    "Dataset",
+    "Generator",
+    "Outline",
+    "SampleSpec",
+    "dataset_from_arrays",
+    "download",
+    "files_key",
+    "read_npz",
+]

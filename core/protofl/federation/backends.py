@@ -1,0 +1,26 @@
+"""Types for backends and engines: hosts, jobs, pools of hosts, training jobs.
+
+Public as ``protofl.backends``.
+"""
+
+from protofl.errors import HostFailure
+from protofl.federation.dispatch.dispatcher import Dispatcher
+from protofl.federation.hosts.host import Host
+from protofl.federation.hosts.jobs import Job, Pool, Reply
+from protofl.federation.hosts.train_job import TrainJob
+from protofl.federation.plan.plan import Plan
+from protofl.system.machine.idle import Idle
+from protofl.system.machine.interpreter import fresh_interpreter
+
+__all__ = [
+    "Dispatcher",
+    "Host",
+    "HostFailure",
+    "Idle",
+    "Job",
+    "Plan",
+    "Pool",
+    "Reply",
+    "TrainJob",
+    "fresh_interpreter",
+]
