@@ -82,10 +82,10 @@ ALIASES = {
 """Descriptions of names that have no docstring of their own."""
 TYPES = (
     "protofl_workbench.comparing.comparison.Comparison",
-    "protofl_workbench.comparing.differences.Table",
-    "protofl_workbench.comparing.differences.Row",
-    "protofl_workbench.comparing.differences.Difference",
-    "protofl_workbench.comparing.groups.Group",
+    "protofl_workbench.comparing.figure_table.FigureTable",
+    "protofl_workbench.comparing.figure_table.GroupFigure",
+    "protofl_workbench.comparing.figure_table.Difference",
+    "protofl_workbench.comparing.run_groups.Group",
     "protofl_workbench.studies.study.Study",
     "protofl_workbench.studies.study.Line",
     "protofl_workbench.studies.study.Published",

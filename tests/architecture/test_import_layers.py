@@ -192,7 +192,6 @@ LONG_FUNCTIONS = {
     "protofl.data.splitting:make_split",
     "protofl.runs.program.run:run",
     "protofl_workbench.comparing.compare:compare",
-    "protofl_workbench.plots.differences:differences",
     "protofl_workbench.replaying.replay:replay",
     "protofl_workbench.studies.program:reproduce",
     "protofl_workbench.sweeps.program:sweep",

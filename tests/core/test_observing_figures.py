@@ -14,7 +14,7 @@ import protofl as pf
 from protofl.records.recorded.observed import Features, Observed, Prototypes
 from protofl.system.files.series import Series
 from protofl_workbench.plots import feature_space as figures
-from protofl_workbench.plots.squares import MEASURES
+from protofl_workbench.plots.matrices import SIMILARITIES as MEASURES
 
 ROUNDS = 3
 
@@ -162,7 +162,7 @@ def test_the_plane_keeps_groups_and_is_repeatable():
     apart = np.linalg.norm(plane[:, None] - plane[None], axis=2) + 1e9 * np.eye(45)
     assert (groups[apart.argmin(1)] == groups).all()
     assert np.array_equal(plane, figures.in_the_plane(rows, seed=3))
-    with pytest.raises(pf.UsageError, match="needs 4 points: there are 3"):
+    with pytest.raises(pf.UsageError, match="needs 4 points, got 3"):
         figures.in_the_plane(rows[:3])
 
 

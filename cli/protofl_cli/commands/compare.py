@@ -216,7 +216,7 @@ def _format(given: str | None, out: Path | None) -> str:
 
 
 def _show(found: Comparison) -> None:
-    from protofl_workbench.comparing.tables import sheets
+    from protofl_workbench.comparing.comparison import sheets
 
     for sheet in sheets(found):
         render.table(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from protofl.runs.reuse.run import Run
-    from protofl_workbench.comparing.groups import Group
+    from protofl_workbench.comparing.run_groups import Group
 
 KINDS = {
     "curve": "a figure over rounds, MB, seconds or FLOPs, with bands over trials",
@@ -177,11 +177,10 @@ def plot(
     target_file = _target(kind, out, force)
     with render.waiting("drawing"):
         from protofl_workbench import plots
-        from protofl_workbench.comparing.groups import runs_in
-        from protofl_workbench.comparing.standing import told_of
+        from protofl_workbench.comparing.run_groups import runs_in, state_notes
 
         own = [run for folder in runs for run in runs_in(folder)]
-        notes = told_of(own)
+        notes = state_notes(own)
         made = _draw(kind, own, options, group_by or (), label or (), _width(width), font, notes)
         plots.save(made, target_file)
     render.line(f"picture: {target_file}")
@@ -209,7 +208,7 @@ def _options(kind: str, given: dict[str, Any], groups: bool) -> dict[str, Any]:
 
 def _target(kind: str, out: Path | None, force: bool) -> Path:
     """The picture's file, checked before anything takes time."""
-    from protofl_workbench.plots.saving import format_of
+    from protofl_workbench.plots.figure_files import format_of
 
     path = out or Path(f"{kind}.png")
     format_of(path)
@@ -290,12 +289,11 @@ def _groups(
     from dataclasses import replace
 
     from protofl.errors import UsageError
-    from protofl_workbench.comparing.groups import grouped, without_copies
-    from protofl_workbench.comparing.standing import without_rounds
+    from protofl_workbench.comparing.run_groups import grouped, no_rounds_error, without_copies
 
     found = without_copies(grouped(runs, by), notes)
     if not any(group.trials for group in found):
-        raise without_rounds(runs)
+        raise no_rounds_error(runs)
     if labels and len(labels) != len(found):
         raise UsageError(
             f"{len(labels)} --label, and there are {len(found)} groups",

@@ -1,4 +1,4 @@
-"""Recorded runs side by side: their figures, groups, and statistics over pairs.
+"""Compare recorded runs: groups, figures, and statistics over pairs of trials.
 
 Imports: errors, records, runs, system.
 Start with ``compare.py`` (`protofl.compare`).

@@ -1,50 +1,64 @@
-"""What a comparison finds, and how it is written."""
+"""The result of a comparison, and its text: Markdown, LaTeX, CSV and JSON."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import unknown
 from protofl.records.recorded.columns import frame_of
-from protofl_workbench.comparing.differences import Found
-from protofl_workbench.comparing.tables import FORMATS, flat
+from protofl.system.files.tables import finite
+from protofl_workbench.comparing.figure_table import Difference, FigureTable, GroupFigure
+from protofl_workbench.comparing.text_formats import csv_text, json_text, tex, tex_table
+from protofl_workbench.comparing.trial_figures import ROUNDS
 
 if TYPE_CHECKING:
     import pandas as pd
 
+COLUMNS = 4
+"""Figures in one table."""
+
+NONE = "–"
+
 
 @dataclass(frozen=True)
-class Comparison(Found):
-    """What `compare` finds.
+class Comparison:
+    """The result of `protofl.compare`.
 
     Attributes:
-        tables: A table for each figure, on each data.
-        notes: What has to be known to read them.
-        paired: Whether differences are of pairs.
-        shown: Names of the figures whose differences are shown; the others are counted too.
+        tables: A table for each figure and each setting.
+        notes: Remarks about the tables.
+        paired: True if differences are taken over pairs of trials.
+        shown: Figures whose differences are part of the text; the others are only in `lines`.
     """
 
+    tables: tuple[FigureTable, ...]
+    notes: tuple[str, ...]
+    paired: bool
+    shown: tuple[str, ...]
+
     def text(self, format: str = "md") -> str:
-        """The comparison as text.
+        """Return the comparison as text.
 
         Args:
             format: ``md``, ``tex`` (booktabs), ``csv`` (a line for each group and figure) or
                 ``json``.
 
         Raises:
-            UsageError: There is no such format.
+            UsageError: The format is unknown.
         """
         if format not in FORMATS:
             raise unknown("format", format, FORMATS)
         return FORMATS[format](self)
 
     def lines(self) -> list[dict[str, Any]]:
-        """A flat mapping for each group and figure."""
-        return flat(self)
+        """Return a flat mapping for each group and figure; None stands for NaN."""
+        return [_line(table, row) for table in self.tables for row in table.rows]
 
     def frame(self) -> pd.DataFrame:
-        """`lines` as a pandas frame.
+        """Return `lines` as a pandas frame.
 
         Raises:
             UsageError: pandas is not installed.
@@ -53,3 +67,232 @@ class Comparison(Found):
 
     def __str__(self) -> str:
         return self.text("md")
+
+
+_NO_DIFFERENCE = dict.fromkeys(Difference.__dataclass_fields__)
+
+
+def _line(table: FigureTable, row: GroupFigure) -> dict[str, Any]:
+    d = asdict(row.difference) if row.difference else _NO_DIFFERENCE
+    line = {
+        "setting": table.setting,
+        "figure": table.name,
+        "method": row.label,
+        "trials": len(row.values),
+        "found": len(row.found),
+        "mean": row.mean,
+        "std": row.std,
+        "baseline": table.baseline,
+        "pairs": d["count"],
+        "difference": d["mean"],
+        "difference_std": d["std"],
+        **{key: d[key] for key in ("low", "high", "p")},
+        "p_holm": d["holm"],
+        **{key: d[key] for key in ("better", "worse")},
+        "machines_differ": table.machines,
+    }
+    return {k: finite(v) if isinstance(v, float) else v for k, v in line.items()}
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table for a reader.
+
+    Attributes:
+        title: Line above the table.
+        columns: Headings; the first column has the names of groups.
+        rows: Cells.
+        best: Positions (row, column) of the best value of each column.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    best: frozenset[tuple[int, int]] = frozenset()
+
+
+def sheets(comparison: Comparison) -> list[Sheet]:
+    """Return the tables for a reader: for each setting the figures, then the differences."""
+    found = []
+    settings = dict.fromkeys(table.setting for table in comparison.tables)
+    for setting in settings:
+        own = [table for table in comparison.tables if table.setting == setting]
+        found += [_figures(setting, part) for part in _parts(own)]
+        where = f"{setting}: " if len(settings) > 1 else ""
+        found += [
+            _differences(table, comparison.paired, where)
+            for table in own
+            if table.baseline and table.name in comparison.shown
+        ]
+    return found
+
+
+def _parts(tables: Sequence[FigureTable]) -> list[list[FigureTable]]:
+    """Group tables of one kind into parts of at most `COLUMNS`, equally wide if possible."""
+    kinds: dict[str, list[FigureTable]] = {}
+    for table in tables:
+        kinds.setdefault(_kind(table), []).append(table)
+    found = []
+    for own in kinds.values():
+        wide = -(-len(own) // -(-len(own) // COLUMNS))
+        found += [own[n : n + wide] for n in range(0, len(own), wide)]
+    return found
+
+
+def _kind(table: FigureTable) -> str:
+    if "-to-" in table.name:
+        return "target"
+    return "accuracy" if table.name in ROUNDS else "at" if "@" in table.name else "further"
+
+
+def _figures(setting: str, tables: Sequence[FigureTable]) -> Sheet:
+    best = set()
+    for column, table in enumerate(tables, 2):
+        means = [row.mean for row in table.rows]
+        known = [mean for mean in means if not math.isnan(mean)]
+        if len(known) > 1:
+            top = min(known) if table.lower else max(known)
+            best |= {(n, column) for n, mean in enumerate(means) if mean == top}
+    rows = [
+        (row.label, str(len(row.values)), *(_spread(table.rows[n], table) for table in tables))
+        for n, row in enumerate(tables[0].rows)
+    ]
+    about = {"accuracy": ": test accuracy (%)", "further": ": in the last round"}
+    title = setting + about.get(_kind(tables[0]), "")
+    return Sheet(title, ("method", "trials", *map(_head, tables)), tuple(rows), frozenset(best))
+
+
+def _head(table: FigureTable) -> str:
+    """Return a column's heading without the words of the title above the table."""
+    title = ROUNDS.get(table.name) or table.title.replace(f", {ROUNDS['final']}", "")
+    return title + " †" * table.machines
+
+
+def _differences(table: FigureTable, paired: bool, where: str) -> Sheet:
+    pairs = [(row.label, row.difference) for row in table.rows if row.difference is not None]
+    several = len(pairs) > 1
+    rows = [
+        (
+            label,
+            str(d.count),
+            _difference(d, table.share),
+            _interval(d, table.share),
+            _p(d.p),
+            *([_p(d.holm)] if several else []),
+            *([f"{d.better} / {d.worse}"] if paired else []),
+        )
+        for label, d in pairs
+    ]
+    heads = ["method", "pairs" if paired else "trials", "difference", "interval", "p"]
+    heads += ["Holm"] * several + ["better / worse"] * paired
+    title = f"{where}{table.title}: difference to {table.baseline}"
+    return Sheet(title, tuple(heads), tuple(rows))
+
+
+def number(value: float, share: bool, like: float | None = None) -> str:
+    """Format a figure: a share in % with two decimals, other numbers by their size.
+
+    Args:
+        value: The figure.
+        share: True if the figure is a share.
+        like: A number next to it that sets the decimals; by default the figure itself.
+    """
+    if math.isnan(value):
+        return NONE
+    if share:
+        return f"{value * 100:.2f}"
+    size = abs(value if like is None else like)
+    if not size and not value:
+        return "0"
+    if size >= 1e5:
+        return f"{value:.2e}"
+    return f"{value:.{1 if size >= 100 else 2 if size >= 1 else 4}f}"
+
+
+def _spread(row: GroupFigure, table: FigureTable) -> str:
+    """Return mean ± deviation, and the number of trials with the figure if some have none."""
+    missing = len(row.values) - len(row.found)
+    if not row.found:
+        return "never" if missing and "-to-" in table.name else NONE
+    text = number(row.mean, table.share)
+    if len(row.found) > 1:
+        text += f" ± {number(row.std, table.share, row.mean)}"
+    return text + (f" ({len(row.found)}/{len(row.values)})" if missing else "")
+
+
+def _difference(d: Difference, share: bool) -> str:
+    text = _signed(d.mean, share)
+    return text if math.isnan(d.std) or d.count < 2 else f"{text} ± {number(d.std, share, d.mean)}"
+
+
+def _interval(d: Difference, share: bool) -> str:
+    return NONE if math.isnan(d.low) else f"[{_signed(d.low, share)}, {_signed(d.high, share)}]"
+
+
+def _signed(value: float, share: bool) -> str:
+    text = number(abs(value), share)
+    return text if text == NONE else f"{'−' if value < 0 else '+'}{text}"
+
+
+def _p(value: float) -> str:
+    return NONE if math.isnan(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+# --- formats -----------------------------------------------------------------------------------
+
+
+def _markdown(comparison: Comparison) -> str:
+    """Return Markdown tables with a line above each, and the notes."""
+    parts = []
+    for sheet in sheets(comparison):
+        rows = [
+            [f"**{_md(c)}**" if (n, m) in sheet.best else _md(c) for m, c in enumerate(row)]
+            for n, row in enumerate(sheet.rows)
+        ]
+        marks = ["---", *["---:"] * (len(sheet.columns) - 1)]
+        lines = [[_md(c) for c in sheet.columns], marks, *rows]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        parts.append(f"{_md(sheet.title)}\n\n{table}")
+    parts.append("\n".join(f"- {_md(note)}" for note in comparison.notes))
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _md(text: str) -> str:
+    for sign in "\\|*_<`":
+        text = text.replace(sign, f"\\{sign}")
+    return text
+
+
+def _latex(comparison: Comparison) -> str:
+    """Return booktabs tables with the best of each column in bold; notes are comments."""
+    parts = [f"% {note}" for note in comparison.notes]
+    for sheet in sheets(comparison):
+        rows = []
+        for n, row in enumerate(sheet.rows):
+            cells = [tex(cell) for cell in row]
+            rows.append(
+                [rf"\textbf{{{c}}}" if (n, m) in sheet.best else c for m, c in enumerate(cells)]
+            )
+        heads = [" & ".join(map(tex, sheet.columns)) + r" \\"]
+        body = [" & ".join(cells) + r" \\" for cells in rows]
+        parts += tex_table(tex(sheet.title), f"l{'r' * (len(sheet.columns) - 1)}", heads, body)
+    return "\n".join(parts) + "\n"
+
+
+def _json(comparison: Comparison) -> str:
+    """Return the lines as objects with the figure of each seed, and the notes."""
+    rows = [row for table in comparison.tables for row in table.rows]
+    figures = [
+        {**line, "seeds": list(row.seeds), "values": [finite(value) for value in row.values]}
+        for line, row in zip(comparison.lines(), rows, strict=True)
+    ]
+    notes = list(comparison.notes)
+    return json_text({"paired": comparison.paired, "figures": figures, "notes": notes})
+
+
+FORMATS: dict[str, Callable[[Comparison], str]] = {
+    "md": _markdown,
+    "tex": _latex,
+    "csv": lambda comparison: csv_text(comparison.lines()),
+    "json": _json,
+}

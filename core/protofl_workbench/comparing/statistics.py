@@ -1,72 +1,39 @@
-"""Statistics: tests and intervals for a few pairs or two samples, and spreads over clients."""
+"""Statistical tests and bootstrap intervals for a few pairs or two samples."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-
-def worst(values: Iterable[float]) -> float:
-    """The smallest of some values; NaN of none."""
-    return float(min(values, default=math.nan))
-
-
-def lowest_decile(values: Iterable[float]) -> float:
-    """The mean of the lowest tenth of M values, ⌈M/10⌉ of them; NaN of none."""
-    ordered = np.sort(np.fromiter(values, dtype=np.float64))
-    return float(ordered[: math.ceil(len(ordered) / 10)].mean()) if len(ordered) else math.nan
-
-
-def deviation(values: Iterable[float]) -> float:
-    """The (population) standard deviation; NaN of none."""
-    own = np.fromiter(values, dtype=np.float64)
-    return float(own.std()) if len(own) else math.nan
-
-
-def gini(values: Iterable[float]) -> float:
-    """Gini coefficient Σᵢⱼ|xᵢ − xⱼ| / (2M²x̄) of M values ≥ 0: 0 where all are equal.
-
-    Computed from the sorted values x₍₁₎ ≤ … ≤ x₍M₎ as Σᵢ(2i − M − 1)x₍ᵢ₎ / (M²x̄); NaN of none, 0
-    where all are 0.
-    """
-    ordered = np.sort(np.fromiter(values, dtype=np.float64))
-    count, total = len(ordered), float(ordered.sum())
-    if not count:
-        return math.nan
-    if not total:
-        return 0.0
-    weights = 2 * np.arange(1, count + 1) - count - 1
-    return float((weights * ordered).sum() / (count * total))
-
-
 Floats = npt.NDArray[np.float64]
 
 RESAMPLES = 9_999
-"""Resamples of a bootstrap."""
+"""Number of bootstrap resamples."""
 
 
 def wilcoxon(differences: Sequence[float] | Floats) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test (1945), exact for any number of pairs.
+    """Return the exact two-sided p of Wilcoxon's signed-rank test (1945).
 
-    Differences of 0 are left out, and equal ones (to 12 decimals) have the mean of their ranks. The
-    distribution of the sum of the positive differences' ranks over all 2ⁿ ways to choose signs is
-    counted rank by rank, so ties don't make it an approximation.
+    Differences of 0 are left out. Equal differences (to 12 decimals) get the mean of their ranks.
+    The distribution of the rank sum over all 2ⁿ choices of signs is counted rank by rank, so p is
+    exact with ties too.
 
     Args:
-        differences: [n], of pairs.
+        differences: Differences of pairs, [n].
 
     Returns:
-        p, at least 2^(1−n) of n differences that are not 0; 1 where all are 0; NaN of none.
+        p, at least 2^(1−n) for n differences that are not 0; 1 if all are 0; NaN if there are none.
     """
     own = np.asarray(differences, dtype=np.float64).round(12)
     if not len(own):
         return math.nan
     own = own[own != 0]
-    twice = np.rint(2 * _ranks(np.abs(own))).astype(np.int64)  # whole, as ranks may be halves
+    _, place, count = np.unique(np.abs(own), return_inverse=True, return_counts=True)
+    twice = (2 * np.cumsum(count) - (count - 1))[place]  # twice the ranks, which may be halves
     chance = np.ones(1)
     for rank in twice:
         longer = np.zeros(len(chance) + rank)
@@ -78,28 +45,20 @@ def wilcoxon(differences: Sequence[float] | Floats) -> float:
     return min(1.0, 2 * float(chance[: smaller + 1].sum()))
 
 
-def _ranks(values: Floats) -> Floats:
-    """Ranks from 1; equal values have the mean of theirs."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    mean: Floats = (last - (count - 1) / 2)[place]
-    return mean
-
-
 def least_p(pairs: int) -> float:
-    """The smallest p that `wilcoxon` can have of a number of pairs; NaN of none."""
+    """Return the smallest possible p of `wilcoxon` for a number of pairs; NaN for 0 pairs."""
     return min(1.0, 2.0 ** (1 - pairs)) if pairs else math.nan
 
 
 def mann_whitney(ours: Sequence[float] | Floats, theirs: Sequence[float] | Floats) -> float:
-    """Two-sided p of the Mann-Whitney U test of two samples, by SciPy.
+    """Return the two-sided p of SciPy's Mann-Whitney U test.
 
     Args:
-        ours: [n].
-        theirs: [m].
+        ours: First sample, [n].
+        theirs: Second sample, [m].
 
     Returns:
-        p, exact for small samples without ties; NaN where one is empty.
+        p, exact for small samples without ties; NaN if a sample is empty.
     """
     from scipy.stats import mannwhitneyu
 
@@ -114,46 +73,46 @@ def interval(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """A bootstrap interval (BCa; Efron 1987) of a mean, or of the difference of two means.
+    """Return a bootstrap interval (BCa; Efron 1987) of a mean or of a difference of two means.
 
     Args:
-        ours: [n], differences of pairs, or a sample.
-        theirs: [m], the other sample of which the mean is taken off; none for pairs.
-        confidence: How often such intervals hold the mean.
-        seed: Of the resamples.
+        ours: Differences of pairs, or the first sample, [n].
+        theirs: The second sample, [m], whose mean is subtracted; empty for pairs.
+        confidence: Confidence of the interval.
+        seed: Seed of the resamples.
 
     Returns:
-        Its ends. (NaN, NaN) of a sample with fewer than two values. Of three to five values it is
-        narrower than it should be: no resample knows more than they do.
+        Both ends; NaN if a sample has fewer than two values. For three to five values the interval
+        is too narrow, because resamples have no other values.
     """
     samples = [np.asarray(own, dtype=np.float64) for own in (ours, theirs) if len(own)]
     if not samples or min(map(len, samples)) < 2:
         return math.nan, math.nan
     draws = np.random.default_rng(seed)
     means = [own[draws.integers(len(own), size=(RESAMPLES, len(own)))].mean(1) for own in samples]
-    resampled = _taken_off(means)
-    found = float(_taken_off([own.mean(keepdims=True) for own in samples])[0])
+    resampled = _difference(means)
+    found = float(_difference([own.mean(keepdims=True) for own in samples])[0])
     shares = _corrected(samples, resampled, found, (1 - confidence) / 2)
     low, high = np.quantile(resampled, shares)
     return float(low), float(high)
 
 
-def _taken_off(means: Sequence[Floats]) -> Floats:
+def _difference(means: Sequence[Floats]) -> Floats:
     return means[0] - means[1] if len(means) > 1 else means[0]
 
 
 def _corrected(
     samples: Sequence[Floats], resampled: Floats, found: float, tail: float
 ) -> tuple[float, float]:
-    """The shares of resamples at an interval's ends: BCa, or the plain tails where it has none."""
+    """Return the shares of resamples at the ends: BCa, or plain percentiles if BCa has none."""
     normal, plain = NormalDist(), (tail, 1 - tail)
-    # Half of the ties count as less, as of few values many resamples have the very mean.
+    # Few values give many resamples with exactly this mean: half of these count as less.
     spread = 1e-12 * max(1.0, abs(found))
     below = float((resampled < found - spread).mean() + (resampled <= found + spread).mean()) / 2
     if not 0 < below < 1:
         return plain
     bias = normal.inv_cdf(below)
-    # What a value's weight does to the mean of each sample (Davison and Hinkley 1997, 5.3.2).
+    # Influence of each value on the mean (Davison and Hinkley 1997, 5.3.2).
     influence = [(own - own.mean()) / len(own) for own in samples]
     if len(influence) > 1:
         influence[1] = -influence[1]
@@ -168,13 +127,13 @@ def _corrected(
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """The p of several comparisons, corrected after Holm (1979).
+    """Return the p of several comparisons, corrected by the method of Holm (1979).
 
     Args:
-        values: [k]; NaN for a comparison that could not be made, which doesn't count.
+        values: p of each comparison, [k]; NaN for one that could not be made, which is not counted.
 
     Returns:
-        [k]: the i-th smallest of k times k − i + 1, not less than any before it, 1 at most.
+        [k]: the i-th smallest p times k − i + 1, at least the previous one and at most 1.
     """
     made = [n for n, p in enumerate(values) if not math.isnan(p)]
     found, least = [math.nan] * len(values), 0.0

@@ -1,12 +1,12 @@
-"""Pictures of runs as matplotlib figures, for a paper or a page.
+"""Figures of runs with matplotlib, for papers and pages.
 
     import protofl as pf
 
     figure = pf.plots.curve(["runs/fedproto", "runs/fedtgp"], x="mb")
     pf.plots.save(figure, "accuracy.pdf")
 
-Each function makes a `matplotlib.figure.Figure` by itself and leaves pyplot and its global state
-alone, so notebooks, threads and servers may draw.
+Each function returns a new `matplotlib.figure.Figure` without the global state of pyplot, so that
+notebooks, threads and servers can draw.
 
 Imports: comparing, data, errors, functional, records, runs, system.
 Start with ``curves.py``.
@@ -18,26 +18,26 @@ from protofl_workbench.plots.bar_charts import bar_chart as bar_chart
 from protofl_workbench.plots.bar_charts import bars as bars
 from protofl_workbench.plots.bar_charts import stages as stages
 from protofl_workbench.plots.bar_charts import traffic as traffic
+from protofl_workbench.plots.client_charts import clients as clients
 from protofl_workbench.plots.curves import Curve as Curve
 from protofl_workbench.plots.curves import curve as curve
 from protofl_workbench.plots.curves import curve_chart as curve_chart
-from protofl_workbench.plots.differences import differences as differences
-from protofl_workbench.plots.observations import alignment as alignment
-from protofl_workbench.plots.observations import distances as distances
-from protofl_workbench.plots.observations import drift as drift
-from protofl_workbench.plots.observations import margin_curves as margin_curves
-from protofl_workbench.plots.observations import margins as margins
-from protofl_workbench.plots.observed_images import images as images
-from protofl_workbench.plots.observed_images import images_of_runs as images_of_runs
-from protofl_workbench.plots.per_client import clients as clients
-from protofl_workbench.plots.planes import features as features
-from protofl_workbench.plots.planes import prototypes as prototypes
-from protofl_workbench.plots.saving import save as save
-from protofl_workbench.plots.saving import svg as svg
-from protofl_workbench.plots.squares import confusion as confusion
-from protofl_workbench.plots.squares import matrix as matrix
-from protofl_workbench.plots.squares import similarity as similarity
-from protofl_workbench.plots.squares import split as split
+from protofl_workbench.plots.figure_files import save as save
+from protofl_workbench.plots.figure_files import svg as svg
+from protofl_workbench.plots.image_grids import images as images
+from protofl_workbench.plots.image_grids import images_of_runs as images_of_runs
+from protofl_workbench.plots.interval_chart import differences as differences
+from protofl_workbench.plots.matrices import confusion as confusion
+from protofl_workbench.plots.matrices import matrix as matrix
+from protofl_workbench.plots.matrices import similarity as similarity
+from protofl_workbench.plots.matrices import split as split
+from protofl_workbench.plots.prototype_charts import alignment as alignment
+from protofl_workbench.plots.prototype_charts import distances as distances
+from protofl_workbench.plots.prototype_charts import drift as drift
+from protofl_workbench.plots.prototype_charts import margin_curves as margin_curves
+from protofl_workbench.plots.prototype_charts import margins as margins
+from protofl_workbench.plots.tsne_charts import features as features
+from protofl_workbench.plots.tsne_charts import prototypes as prototypes
 
 __all__ = [
     "Curve",

@@ -1,6 +1,6 @@
-"""What observations come to: figures by round and class, similarities, and points in the plane.
+"""Figures of observed prototypes and features: by round and class, similarities, t-SNE.
 
-Each reads what a run has observed (`protofl.records.recorded.observed`) and returns arrays.
+All functions take observations of a run (`protofl.records.recorded.observed`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protofl.functional.similarity import Similarity
 from protofl.records.recorded.observed import Features, Observed, Prototypes
 
 FEWEST = 4
-"""Points that a t-SNE needs."""
+"""Smallest number of points for a t-SNE."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class ByClass:
     """A figure of each class over rounds.
 
     Attributes:
-        rounds: The rounds [R].
-        server: Of the server's prototypes [R, C]; NaN where there is none.
-        clients: Of the clients' [R, C]; what it is of several clients says who made it.
+        rounds: The rounds, [R].
+        server: The figure of the server's prototypes, [R, C]; NaN for none.
+        clients: The figure of the clients' prototypes, [R, C].
     """
 
     rounds: list[int]
@@ -36,22 +36,22 @@ class ByClass:
 
 
 def margins(observed: Observed, trial: int = 0, round: int | None = None) -> ByClass:
-    """FedTGP, Fig. 1: margins of the server's prototypes, and the largest of the clients'.
+    """Return margins of the server's prototypes and the largest of the clients' (FedTGP, Fig. 1).
 
     Args:
-        observed: What a run has observed.
+        observed: Observations of a run.
         trial: The trial.
-        round: The only round that is wanted, -1 for the last observed one; None for all.
+        round: One round, or -1 for the last observed round; None for all.
     """
     own, largest = functional.class_margins, functional.largest_margins
     return _by_class(_each(observed, trial, round), own, largest)
 
 
 def inter_class(observed: Observed, trial: int = 0) -> ByClass:
-    """Mean distance of each class to the others: the server's prototypes, the clients' on average.
+    """Return the mean distance of each class to the others, on the server and on clients.
 
     Args:
-        observed: What a run has observed.
+        observed: Observations of a run.
         trial: The trial.
     """
 
@@ -63,14 +63,14 @@ def inter_class(observed: Observed, trial: int = 0) -> ByClass:
 
 
 def intra_class(observed: Observed, trial: int = 0) -> tuple[list[int], np.ndarray]:
-    """Mean distance of the clients' prototypes of a class to their mean.
+    """Return the mean distance of the clients' prototypes of a class to their mean.
 
     Args:
-        observed: What a run has observed.
+        observed: Observations of a run.
         trial: The trial.
 
     Returns:
-        The rounds [R], and the distances [R, C]; NaN for a class that nobody sent.
+        The rounds, [R], and the distances, [R, C]; NaN for a class that no client sent.
     """
     rounds, found = [], []
     for seen in _each(observed, trial):
@@ -83,16 +83,16 @@ def intra_class(observed: Observed, trial: int = 0) -> tuple[list[int], np.ndarr
 def drift(
     observed: Observed, trial: int = 0, name: str = "prototypes"
 ) -> tuple[list[int], np.ndarray]:
-    """How far the server's prototypes or anchors have moved since the observed round before.
+    """Return the distance of the server's prototypes or anchors to the previous observed round.
 
     Args:
-        observed: What a run has observed.
+        observed: Observations of a run.
         trial: The trial.
         name: ``prototypes``, or ``global_prototypes``.
 
     Returns:
-        The rounds from the second on [R−1], and the Euclidean distances [R−1, C]; NaN for a class
-        that was not known in both.
+        The rounds after the first, [R−1], and the Euclidean distances, [R−1, C]; NaN for a class
+        that is missing in one of both rounds.
     """
     known = {seen.round: seen.server_table(name) for seen in _each(observed, trial)}
     rounds, tables = [*known], [*known.values()]
@@ -106,15 +106,15 @@ def drift(
 
 
 def alignment(observed: Observed, trial: int = 0) -> tuple[list[int], dict[str, np.ndarray]]:
-    """Mean distance of the clients' prototypes to the server's, by architecture.
+    """Return the mean distance of the clients' prototypes to the server's, by architecture.
 
     Args:
-        observed: What a run has observed.
+        observed: Observations of a run.
         trial: The trial.
 
     Returns:
-        The rounds [R], and {architecture: mean over its clients [R]}; NaN where none took part or
-        the server knows no prototypes.
+        The rounds, [R], and {architecture: mean over its clients, [R]}; NaN if no client took part
+        or the server has no prototypes.
     """
     rounds: list[int] = []
     names: list[str] = []
@@ -132,7 +132,7 @@ def alignment(observed: Observed, trial: int = 0) -> tuple[list[int], dict[str, 
 
 
 def distances_to_server(seen: Prototypes) -> np.ndarray:
-    """Mean distance of each client's prototypes to the server's [M], in the order of `who`."""
+    """Return the mean distance of each client's prototypes to the server's, [M], as in `who`."""
     P, known = map(torch.from_numpy, seen.table())
     centres, there = map(torch.from_numpy, seen.server_table())
     if centres.shape[1:] != P.shape[2:]:
@@ -141,14 +141,14 @@ def distances_to_server(seen: Prototypes) -> np.ndarray:
 
 
 def similarity(seen: Prototypes, kind: Similarity = "pearson") -> tuple[list[int], np.ndarray]:
-    """How alike the clients' prototypes are.
+    """Return the similarity of the clients' prototypes.
 
     Args:
         seen: Prototypes of a round.
         kind: ``pearson``, ``spearman`` or ``cka``, see `functional.client_similarity`.
 
     Returns:
-        The clients, those of one architecture behind each other, and the matrix [M, M].
+        The clients, sorted by architecture, and the matrix, [M, M].
     """
     P, known = map(torch.from_numpy, seen.table())
     found = functional.client_similarity(P, known, kind).numpy()
@@ -158,15 +158,15 @@ def similarity(seen: Prototypes, kind: Similarity = "pearson") -> tuple[list[int
 
 
 def spread_of_features(seen: Features) -> tuple[np.ndarray, np.ndarray]:
-    """How far test features of each class lie from their mean, and these means from each other.
+    """Return distances of test features to their class means, and between these means.
 
-    Over all clients' features together, as FedTGP's Fig. 6 shows them.
+    The features of all clients are pooled, as in FedTGP's Fig. 6.
 
     Args:
         seen: Features of a round.
 
     Returns:
-        Intra- and inter-class distances, [C] each; NaN for a class without samples.
+        Intra- and inter-class distances, both [C]; NaN for a class without samples.
     """
     rows, labels = torch.from_numpy(seen.rows), torch.from_numpy(seen.labels)
     intra = functional.intra_class_distances(rows, labels, seen.num_classes)
@@ -175,15 +175,14 @@ def spread_of_features(seen: Features) -> tuple[np.ndarray, np.ndarray]:
 
 
 def in_the_plane(rows: np.ndarray, seed: int = 0, perplexity: float = 30.0) -> np.ndarray:
-    """Points of a t-SNE (van der Maaten and Hinton, JMLR 2008), begun with the principal axes.
+    """Return the points of a t-SNE (van der Maaten and Hinton, JMLR 2008), initialized with PCA.
 
-    The same rows, seed and version of scikit-learn give the same points on one machine. Distances
-    between far groups, and the sizes of groups, mean nothing.
+    The same rows, seed and version of scikit-learn give the same points on one machine.
 
     Args:
-        rows: Prototypes or features [n, K].
-        seed: Of what is drawn.
-        perplexity: About how many neighbours a point has; of few points a third of them.
+        rows: Prototypes or features, [n, K].
+        seed: Random seed.
+        perplexity: Approximate number of neighbours of a point, at most a third of the points.
 
     Returns:
         [n, 2].
@@ -192,7 +191,7 @@ def in_the_plane(rows: np.ndarray, seed: int = 0, perplexity: float = 30.0) -> n
         TooLittle: There are fewer than four points.
     """
     if len(rows) < FEWEST:
-        raise TooLittle(f"a t-SNE needs {FEWEST} points: there are {len(rows)}")
+        raise TooLittle(f"a t-SNE needs {FEWEST} points, got {len(rows)}")
     from sklearn.manifold import TSNE  # takes a second to import
     from threadpoolctl import threadpool_limits
 
@@ -201,16 +200,13 @@ def in_the_plane(rows: np.ndarray, seed: int = 0, perplexity: float = 30.0) -> n
     plane = TSNE(
         perplexity=near, init="pca", learning_rate="auto", random_state=seed, method=method
     )
-    # Threads that wait for each other take ten times as long where cores are shared.
+    # On shared cores several threads take ten times as long.
     with threadpool_limits(1):
         return np.asarray(plane.fit_transform(np.asarray(rows, np.float64)))
 
 
 def _each(observed: Observed, trial: int, round: int | None = None) -> Iterator[Prototypes]:
-    """The prototypes of each round that has some, or of one round; an error where none has any.
-
-    As long as nobody has answered there are none, though features may have been observed.
-    """
+    """Yield the prototypes of one round, or of each round that has any; fail if none has any."""
     found = False
     for number in observed.rounds(trial) if round is None else ():
         if "prototypes" in observed.kinds(number, trial):

@@ -9,7 +9,7 @@ from datetime import datetime
 from protofl.records.folder.row import Row
 from protofl.system import formatting
 from protofl.system.formatting import size_text
-from protofl_workbench.comparing.trials import Figure, at
+from protofl_workbench.comparing.run_figures import Figure
 from protofl_workbench.reporting.parts import Table
 from protofl_workbench.reporting.told import Moments, Told
 
@@ -114,8 +114,7 @@ FEW = 12
 
 def reader(figure: Figure) -> Callable[[Row], float | None]:
     """Reads a figure in a line."""
-    source = figure.source
-    return source if callable(source) else lambda row: at(row, source)
+    return figure.read
 
 
 def rounds_table(

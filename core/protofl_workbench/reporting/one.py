@@ -8,8 +8,8 @@ from typing import Any
 
 from protofl.records.folder.row import Row
 from protofl.runs.reuse.run import Run
-from protofl_workbench.comparing.groups import Group
-from protofl_workbench.comparing.naming import data_name
+from protofl_workbench.comparing.run_groups import Group
+from protofl_workbench.comparing.run_labels import data_name
 from protofl_workbench.comparing.trials import trials_of
 from protofl_workbench.reporting.about import facts, notes, sentence, state, versions_table
 from protofl_workbench.reporting.choices import departures, options_section

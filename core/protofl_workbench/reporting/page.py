@@ -16,7 +16,7 @@ from protofl.records.folder.result import Result
 from protofl.runs.reuse.run import Run
 from protofl.system.files.replacing import replacing
 from protofl.system.version import __version__
-from protofl_workbench.comparing.groups import Given, runs_in
+from protofl_workbench.comparing.run_groups import RunLike, runs_in
 from protofl_workbench.reporting.drawing import Drawings
 from protofl_workbench.reporting.one import page_of
 from protofl_workbench.reporting.parts import Command, Fact, Page, Part, Picture, Section, Table
@@ -87,7 +87,7 @@ def _groups(parts: Iterable[Part]) -> list[tuple[str, list[Part]]]:
 
 
 def report(
-    runs: Given | Iterable[Given] | StudyResult,
+    runs: RunLike | Iterable[RunLike] | StudyResult,
     out: str | Path | None = None,
     *,
     title: str = "",
@@ -121,7 +121,7 @@ def report(
     return text
 
 
-def _page(about: Given | Iterable[Given] | StudyResult, drawings: Drawings, foot: str) -> Page:
+def _page(about: RunLike | Iterable[RunLike] | StudyResult, drawings: Drawings, foot: str) -> Page:
     """The page of a study, of one run, or of several."""
     if not isinstance(about, (Run, Result, str, Path, Iterable)):
         from protofl_workbench.reporting.of_study import page_of_study

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protofl_workbench.comparing.groups import Group
-from protofl_workbench.comparing.trials import COSTS, Trial, figure_named
+from protofl_workbench.comparing.run_figures import COSTS, figure_named
+from protofl_workbench.comparing.run_groups import Group
+from protofl_workbench.comparing.trials import Trial
 from protofl_workbench.reporting import alternatives
 from protofl_workbench.reporting.drawing import Drawings
 from protofl_workbench.reporting.numbers import (
@@ -193,7 +194,7 @@ class Pictures:
 
     def confusion(self, own: Told) -> Picture | None:
         """Which class is taken for which, in the first trial; None where it isn't recorded."""
-        from protofl_workbench.plots.squares import METRIC, confusion
+        from protofl_workbench.plots.matrices import METRIC, confusion
 
         trial = own.group.trials[0]
         recorded = [row for row in trial.rows if METRIC in row.metrics]
@@ -250,10 +251,10 @@ class Pictures:
 
     def bars(self, figure: str, title: str, caption: str = "") -> Picture | None:
         """A figure of each group as a bar; None where one hasn't it."""
-        from protofl_workbench.comparing.selection import reading
+        from protofl_workbench.comparing.trial_figures import trial_figure
         from protofl_workbench.plots import bars
 
-        wanted = reading(figure)
+        wanted = trial_figure(figure)
         groups = self._having(lambda trial: trial.has(wanted.figure))
         if not groups:
             return None

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from protofl.errors import UsageError
-from protofl_workbench.comparing import statistics as over_clients
+from protofl_workbench.comparing import run_figures as over_clients
 from protofl_workbench.comparing.compare import compare
-from protofl_workbench.comparing.standing import divergence
-from protofl_workbench.comparing.tables import sheets
+from protofl_workbench.comparing.comparison import sheets
+from protofl_workbench.comparing.run_groups import divergence
 from protofl_workbench.reporting.alternatives import as_bars
 from protofl_workbench.reporting.drawing import Drawings
 from protofl_workbench.reporting.numbers import (
@@ -144,8 +144,8 @@ def results_table(told: Sequence[Told]) -> Table:
         cells += [_cell(own, "validation_selected_test_accuracy")] * validated
         values = [moments.mean for moments in own.clients.values()]
         if each:
-            cells.append(percent(over_clients.worst(values)) if values else NONE)
-            cells.append(percent(over_clients.lowest_decile(values)) if values else NONE)
+            cells.append(percent(min(values)) if values else NONE)
+            cells.append(percent(over_clients.lowest_decile(iter(values))) if values else NONE)
         traffic = own.total(lambda row: float(row.traffic))
         time = own.total(lambda row: float(row.seconds["total"]))
         cells.append(_cell(own, "majority_accuracy"))

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from protofl.runs.reuse.run import Run
-from protofl_workbench.comparing.groups import Group, grouped, without_copies
-from protofl_workbench.comparing.naming import data_name, titles_of
-from protofl_workbench.comparing.options import place
-from protofl_workbench.comparing.standing import divergence, progress
+from protofl_workbench.comparing.run_groups import (
+    Group,
+    divergence,
+    grouped,
+    progress,
+    without_copies,
+)
+from protofl_workbench.comparing.run_labels import data_key, data_name, titles_of
 from protofl_workbench.comparing.trials import trials_of
 from protofl_workbench.reporting.about import facts, notes, sentence, state
 from protofl_workbench.reporting.choices import departures, differences_table, options_section
@@ -61,7 +65,7 @@ def _by_setting(told: Sequence[Told]) -> dict[str, list[Told]]:
     """
     found: dict[str, list[Told]] = {}
     for own in told:
-        found.setdefault(place(own.run), []).append(own)
+        found.setdefault(data_key(own.run), []).append(own)
     names = titles_of([own[0].run for own in found.values()])
     if len(found) == 1:
         return dict(zip(names, found.values(), strict=True))

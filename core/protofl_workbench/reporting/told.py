@@ -13,7 +13,7 @@ from protofl.records.folder.result import summarise
 from protofl.records.folder.row import Row
 from protofl.records.recorded.split import RecordedSplit
 from protofl.runs.reuse.run import Run
-from protofl_workbench.comparing.groups import Group
+from protofl_workbench.comparing.run_groups import Group
 from protofl_workbench.comparing.trials import Trial
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from protofl.errors import UsageError, unknown
 from protofl.records.folder.row import Row
-from protofl_workbench.comparing.trials import at
+from protofl_workbench.comparing.run_figures import number_at
 from protofl_workbench.studies.study import Figure
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -115,7 +115,7 @@ def series(rows: Rows, figure: Figure) -> list[tuple[int, float]]:
     """(round, figure) of the rounds that have it."""
     of = figure.of or READERS[figure.read].of
     of = f"measures.architectures.{of}" if figure.read == "forward-flops" else of
-    found = [(int(row.round), at(row, of)) for row in rows]
+    found = [(int(row.round), number_at(row, of)) for row in rows]
     if figure.error:
         return [(number, 1 - value) for number, value in found if value is not None]
     return [(number, value) for number, value in found if value is not None]

@@ -14,8 +14,8 @@ from protofl.runs.reuse.run import load_run
 from protofl_workbench import plots
 from protofl_workbench.plots.bar_charts import bar_chart
 from protofl_workbench.plots.curves import Curve, curve_chart
-from protofl_workbench.plots.observed_images import own_images, rounds_with_images
-from protofl_workbench.plots.saving import save
+from protofl_workbench.plots.figure_files import save
+from protofl_workbench.plots.image_grids import own_images, rounds_with_images
 from protofl_workbench.studies.figures import unit_of, words_of
 from protofl_workbench.studies.result import Entry, StudyResult
 from protofl_workbench.studies.study import Figure as Read

@@ -12,7 +12,7 @@ from protofl.runs.reuse.run import Run
 from protofl_workbench.batch import events
 from protofl_workbench.comparing.compare import compare
 from protofl_workbench.comparing.comparison import Comparison
-from protofl_workbench.comparing.differences import Table
+from protofl_workbench.comparing.figure_table import FigureTable
 from protofl_workbench.studies.cells import Change
 from protofl_workbench.studies.execution import do_study
 from protofl_workbench.studies.finding import find_study
@@ -42,7 +42,7 @@ def compare_study(
     """
     there, lacking = runs_there(study, change or Change(), Path(runs), note)
     columns = list(dict.fromkeys(column for _, column in there))
-    tables: list[Table] = []
+    tables: list[FigureTable] = []
     notes = [f"{len(lacking)} runs are not there: {_few(lacking)}"] if lacking else []
     paired, shown = True, tuple[str, ...]()
     base = _row_named(study, given.pop("baseline", ""))

@@ -64,7 +64,7 @@ def test_pictures_of_one_run(cli, runs, tmp_path, kind):
         ("plot differences runs --baseline fedtpg", "did you mean 'fedtgp'"),
         ("plot split runs --label a", "--group-by and --label are none of split"),
         ("plot curve runs --label a", "1 --label, and there are 2 groups"),
-        ("plot curve runs --out x.gif", "can't be written as .gif"),
+        ("plot curve runs --out x.gif", "cannot be written as .gif"),
         ("plot curve runs --out no/x.png", "its folder does not exist"),
         ("plot curve runs --width 100", "1 to 40 inches"),
         ("plot curve runs --y-range 0.9", "--y-range 0.9\n       it is LOW,HIGH"),
@@ -76,7 +76,7 @@ def test_pictures_of_one_run(cli, runs, tmp_path, kind):
         ("compare runs --format html", "unknown format 'html'"),
         ("compare runs --out x.txt", "there is no format 'txt'"),
         ("compare runs --out x.md --format table", "is for the screen"),
-        ("compare runs --target 80", "an accuracy is more than 0 and 1 at most"),
+        ("compare runs --target 80", "expected an accuracy, more than 0 to 1"),
         ("compare nowhere", "nowhere is no run folder"),
     ],
 )
@@ -105,7 +105,7 @@ def test_what_runs_lack_is_told(cli, runs, tmp_path, write):
     asked = 9 * len(ROUNDS)
     done = sum(map(len, ROUNDS))
     assert f"runs/failed: unfinished: {done} of {asked} rounds" in result.output
-    assert "runs/fedtgp, trial 0 is left out: it has the seed of runs/copy" in result.output
+    assert "skipping runs/fedtgp, trial 0: same seed as runs/copy" in result.output
     (tmp_path / "runs/failed/metrics.jsonl").write_text("")
     result = cli("plot", "bars", "runs/failed")
     assert result.exit_code == 2 and f"runs/failed: unfinished: 0 of {asked}" in result.stderr

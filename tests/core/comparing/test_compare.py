@@ -51,7 +51,7 @@ def test_pairs_are_compared(two):
     )
     assert d.low < d.mean < d.high
     assert row(found, "fedtgp", "best").mean == pytest.approx(np.mean(B) + 0.05)
-    assert any("can't be below 0.0625" in note for note in found.notes)
+    assert any("cannot be below 0.0625" in note for note in found.notes)
 
 
 def test_pairs_are_of_one_seed_wherever_they_lie(write):
@@ -144,7 +144,7 @@ def test_groups_by_what_differs(write):
         keep="last",
     )
     assert len(pf.compare([*runs, same]).tables[0].rows) == 3
-    with pytest.raises(pf.UsageError, match="are several groups"):
+    with pytest.raises(pf.UsageError, match="stands for several groups"):
         pf.compare(runs, baseline="fedtgp")
     by = pf.compare([runs[0], runs[2]], by="method")
     assert [row.label for row in by.tables[0].rows] == ["fedtgp", "fedproto"]
@@ -153,6 +153,23 @@ def test_groups_by_what_differs(write):
     assert "options.fedtgp.tau" in error.value.near
     with pytest.raises(pf.UsageError, match="no run has an option taus"):
         pf.compare(runs, by="taus")
+
+
+@pytest.mark.parametrize(
+    ("methods", "baseline"),
+    [
+        (["fedtgp", "fedavg", "local"], "local"),
+        (["fedtgp", "fedavg"], "fedavg"),
+        (["fedtgp", "fedproto"], "fedtgp"),
+    ],
+)
+def test_local_training_is_the_baseline_by_default(write, methods, baseline):
+    runs = [write(method, ends(0.5, 0.6), method=method) for method in methods]
+    found = pf.compare(runs, "final")
+    assert found.tables[0].baseline == baseline
+    assert row(found, baseline).difference is None
+    named = pf.compare(runs, "final", baseline=methods[1])
+    assert named.tables[0].baseline == methods[1]
 
 
 def test_labels_of_one_s_own(two):
@@ -227,7 +244,7 @@ def test_a_loss_that_was_lost_is_no_figure(two):
     assert len(row(found, "fedtgp", "loss@best").found) == 5
     assert row(found, "fedtgp").difference.count == 5
     text = found.text("md")
-    assert "(4/5)" in text and "in so many of the trials it was finite" in text
+    assert "(4/5)" in text and "the figure was finite in 3 of 4 trials" in text
     assert f"{two[1]}, trial 3 diverged in round 2" in found.notes
     for trial in range(5):
         lose(two[1], trial, 0)
@@ -243,11 +260,11 @@ def test_a_run_without_rounds_is_left_out_and_told(two, write):
     elsewhere = write("other", [[[0.5, 0.5]]], method="fedsa", dataset="wine", rounds=9)
     found = pf.compare([*two, failed, elsewhere], "final")
     assert [r.label for r in found.tables[0].rows] == ["fedproto", "fedtgp"]
-    assert "fedsa is left out: it has no finished round" in found.notes
+    assert "skipping fedsa: it has no finished round" in found.notes
     assert any(
         note.startswith("wine, dirichlet β=0.1, 2 clients: fedsa has") for note in found.notes
     )
-    with pytest.raises(pf.UsageError, match="fedsa has no trial with all the rounds"):
+    with pytest.raises(pf.UsageError, match="fedsa has no trial with all rounds"):
         pf.compare([two[0], failed])
 
 
@@ -278,7 +295,7 @@ def test_a_data_set_is_its_data_wherever_the_file_lies(write):
         write("a", ends(0.5), dataset="npz:here/x.npz"),
         write("b", ends(0.5), method="local", dataset="npz:there/x.npz"),
     ]
-    assert row(pf.compare(runs), "local").difference.count == 1
+    assert row(pf.compare(runs), "fedproto").difference.count == 1
 
 
 def test_other_splits_of_a_seed(write):
@@ -310,8 +327,8 @@ def test_trials_that_are_not_finished_are_left_out(write):
     other = write("b", ends(0.5, 0.6, 0.7), method="local")
     found = pf.compare([short, other], "final")
     assert row(found, "fedproto").mean == pytest.approx(0.55)
-    assert row(found, "local").difference.count == 2
-    assert any("trial 2 is left out: it has 1 of 2 rounds" in note for note in found.notes)
+    assert row(found, "fedproto").difference.count == 2
+    assert any("trial 2: it has 1 of 2 rounds" in note for note in found.notes)
     first = pf.compare([short, other], "final", rounds=1)
     assert row(first, "fedproto").mean == pytest.approx((0.55 + 0.65 + 0.95) / 3)
     never = write("c", ends(0.5), method="fedsa", rounds=100)
@@ -329,7 +346,7 @@ def test_a_run_that_is_there_twice(two, tmp_path):
     shutil.copytree(two[0], tmp_path / "copy")
     found = pf.compare([*two, tmp_path / "copy"])
     assert len(row(found, "fedproto").values) == 5
-    assert sum("is left out" in note for note in found.notes) == 5
+    assert sum("skipping" in note for note in found.notes) == 5
 
 
 @pytest.mark.parametrize(
@@ -415,8 +432,8 @@ def test_tables_for_readers(two):
 def test_runs_that_were_trained(real):
     """What the tests above write by hand is what runs write."""
     found = pf.compare(real, target=0.01)
-    d = row(found, "local").difference
-    runs = [pf.load_run(real / m).summary["trials"] for m in ("fedproto", "local")]
+    d = row(found, "fedproto").difference
+    runs = [pf.load_run(real / m).summary["trials"] for m in ("local", "fedproto")]
     means = [np.mean([t["final_test_accuracy"] for t in trials]) for trials in runs]
     assert d.count == 2 and d.mean == pytest.approx(means[1] - means[0])
     assert {t.name for t in found.tables} >= {"final", "best", "worst", "mb-to-0.01"}

@@ -202,7 +202,7 @@ def test_bars_of_numbers_that_are_known():
 
 
 def test_differences_are_those_of_the_comparison(write):
-    two = [write("a", FLAT), write("b", [FLAT[1], FLAT[1]], method="local")]
+    two = [write("a", FLAT), write("b", [FLAT[1], FLAT[1]], method="fedtgp")]
     for given in (two, pf.compare(two)):
         drawn = axes(pf.plots.differences(given))
         points, bar, mean, zero = drawn.get_lines()
@@ -211,7 +211,7 @@ def test_differences_are_those_of_the_comparison(write):
         assert bar.get_xdata() == pytest.approx([own.low * 100, own.high * 100])
         assert mean.get_xdata() == pytest.approx([5]) and list(zero.get_xdata()) == [0, 0]
         assert [t.get_text() for t in drawn.texts] == ["p = 1.000"]
-        assert [t.get_text() for t in drawn.get_yticklabels()] == ["local"]
+        assert [t.get_text() for t in drawn.get_yticklabels()] == ["fedtgp"]
     unpaired = axes(pf.plots.differences(pf.compare(two, unpaired=True)))
     assert not len(unpaired.get_lines()[0].get_xdata())
     with pytest.raises(pf.UsageError, match="no difference in final to draw"):
@@ -334,5 +334,5 @@ def test_errors(write, tmp_path):
     (folder / "metrics.jsonl").write_text("")
     with pytest.raises(pf.UsageError, match="no finished round"):
         pf.plots.curve(folder)
-    with pytest.raises(pf.UsageError, match=r"can't be written as \.gif"):
+    with pytest.raises(pf.UsageError, match=r"cannot be written as \.gif"):
         pf.plots.save(pf.plots.bar_chart({"": {"a": (1, 0)}}, "x"), tmp_path / "x.gif")

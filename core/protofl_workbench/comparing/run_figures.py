@@ -1,0 +1,177 @@
+"""Figures and costs of a round, as they are read from a line of the record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from protofl.records.folder.row import Row
+
+
+def lowest_decile(values: Iterator[float]) -> float:
+    """Return the mean of the lowest tenth of M values, ⌈M/10⌉ of them."""
+    ordered = np.sort(np.fromiter(values, dtype=np.float64))
+    return float(ordered[: math.ceil(len(ordered) / 10)].mean())
+
+
+def gini(values: Iterator[float]) -> float:
+    """Return the Gini coefficient Σᵢⱼ|xᵢ − xⱼ| / (2M²x̄) of M values ≥ 0; 0 if all are equal.
+
+    Computed from the sorted values x₍₁₎ ≤ … ≤ x₍M₎ as Σᵢ(2i − M − 1)x₍ᵢ₎ / (M²x̄).
+    """
+    ordered = np.sort(np.fromiter(values, dtype=np.float64))
+    count, total = len(ordered), float(ordered.sum())
+    weights = 2 * np.arange(1, count + 1) - count - 1
+    return float((weights * ordered).sum() / (count * total)) if total else 0.0
+
+
+def over_clients(of: Callable[[Iterator[float]], float]) -> Callable[[Row], float | None]:
+    """Return a function that reads a figure of the clients' accuracies in one round.
+
+    All figures over clients are read in this way: within one trial. Means over trials come after,
+    because each trial may have another split.
+
+    Args:
+        of: From the accuracies of the clients to the figure.
+    """
+
+    def read(row: Row) -> float | None:
+        found = row.client_accuracies
+        return float(of(map(_number, found.values()))) if found else None
+
+    return read
+
+
+def _number(value: object) -> float:
+    if isinstance(value, (int, float)):
+        return float(value)
+    raise TypeError(value)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a round.
+
+    Attributes:
+        title: Title, for an axis.
+        source: Name in the record, with dots between names (``metrics.ece.all``), or a function of
+            the line.
+        share: True if the figure is a share, which is shown in %.
+        lower: True if lower values are better.
+    """
+
+    title: str
+    source: str | Callable[[Row], float | None]
+    share: bool = False
+    lower: bool = False
+
+    @property
+    def scale(self) -> float:
+        """Factor with which the figure is shown."""
+        return 100.0 if self.share else 1.0
+
+    @property
+    def label(self) -> str:
+        """Title and unit."""
+        return f"{self.title} (%)" if self.share else self.title
+
+    def read(self, row: Row) -> float | None:
+        """Return the figure of a line of the record; None if the line has none."""
+        return self.source(row) if callable(self.source) else number_at(row, self.source)
+
+    def is_lost(self, row: Row) -> bool:
+        """Return True if the figure is a loss that was not finite, which is recorded as null."""
+        if self.source == "train_loss":
+            return row.get("train_loss", 0) is None
+        name = self.source if isinstance(self.source, str) else ""
+        group, _, term = name.partition(".")
+        return group == "loss_terms" and row.get(group, {}).get(term, 0) is None
+
+
+FIGURES = {
+    "accuracy": Figure("test accuracy", "test_accuracy", share=True),
+    "client-accuracy": Figure("mean client accuracy", "client_test_accuracy", share=True),
+    "validation-accuracy": Figure("validation accuracy", "validation_accuracy", share=True),
+    "train-accuracy": Figure("training accuracy", "measures.train_accuracy", share=True),
+    "server-accuracy": Figure("server accuracy", "extra.server_test_accuracy", share=True),
+    "honest-accuracy": Figure("accuracy of honest clients", "honest_accuracy", share=True),
+    "unseen-accuracy": Figure("unseen clients", "unseen_accuracy", share=True),
+    "fine-tuned-accuracy": Figure("unseen clients, fine-tuned", "fine_tuned_accuracy", share=True),
+    "loss": Figure("training loss", "train_loss", lower=True),
+    "worst": Figure("worst client's accuracy", over_clients(min), share=True),
+    "decile": Figure("lowest decile of clients", over_clients(lowest_decile), share=True),
+    "std": Figure("std over clients", "test_accuracy_std", share=True, lower=True),
+    "gini": Figure("Gini over clients", over_clients(gini), lower=True),
+    "ece": Figure("calibration error", "metrics.ece.all", lower=True),
+    "macro-f1": Figure("macro F1", "metrics.macro-f1.all"),
+    "balanced-accuracy": Figure("balanced accuracy", "metrics.balanced-accuracy.all"),
+    "margin": Figure("prototype margin", "extra.prototype_margin"),
+    "lr": Figure("learning rate", "lr"),
+}
+"""Figures with a short name; all others have the name that they have in the record."""
+
+
+def figure_named(name: str) -> Figure:
+    """Return a figure by its short name or its name in the record: ``loss_terms.align``."""
+    return FIGURES.get(name) or Figure(name, name)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A cost of rounds.
+
+    Attributes:
+        title: Title with the unit, for an axis.
+        unit: Short title, for a column.
+        of: Reads the cost of a round; None if the line has none.
+        option: Option of a run that records the cost; empty if all runs record it.
+    """
+
+    title: str
+    unit: str
+    of: Callable[[Row], float | None]
+    option: str = ""
+
+
+COSTS = {
+    "rounds": Cost("rounds", "rounds", lambda row: 1),
+    "mb": Cost("MB sent and received by all clients", "MB", lambda row: row.traffic / 1e6),
+    "upload-mb": Cost("MB sent by all clients", "MB sent", lambda row: row.upload_bytes / 1e6),
+    "seconds": Cost("seconds", "seconds", lambda row: float(row.seconds["total"])),
+    "flops": Cost(
+        "FLOPs of all clients",
+        "FLOPs",
+        lambda row: number_at(row, "measures.flops.counted"),
+        "--measure flops",
+    ),
+    "virtual": Cost(
+        "virtual seconds", "virtual s", lambda row: number_at(row, "virtual.seconds"), "--world"
+    ),
+}
+"""Costs over which curves can be drawn and that can be counted until a target is reached."""
+
+
+def number_at(values: Any, name: str) -> float | None:  # noqa: ANN401 - a line, or a part of it
+    """Return the finite number under names with dots between them; None if there is none.
+
+    Names may have dots themselves (``metrics.fedsa.margin.all``); entries of lists are numbered.
+    """
+    if not name:
+        is_number = isinstance(values, (int, float)) and math.isfinite(values)
+        return float(values) if is_number else None
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        key, rest = ".".join(parts[:end]), ".".join(parts[end:])
+        if isinstance(values, Mapping) and key in values:
+            inside = values[key]
+        elif isinstance(values, list) and key.isdecimal() and int(key) < len(values):
+            inside = values[int(key)]
+        else:
+            continue
+        if (found := number_at(inside, rest)) is not None:
+            return found
+    return None

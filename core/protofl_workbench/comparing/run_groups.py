@@ -1,0 +1,227 @@
+"""Runs opened, and grouped by the options that differ between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from protofl.errors import UsageError
+from protofl.records.folder.reading import FINISHED, runs_below
+from protofl.records.folder.result import Result
+from protofl.runs.reuse.run import Run, load_run
+from protofl.system.files.checked import read_json
+from protofl.system.files.tables import flat
+from protofl.system.formatting import count
+from protofl.system.options.table import EXTENT
+from protofl_workbench.comparing.run_labels import (
+    data_key,
+    labels_of,
+    method_options,
+    recorded_options,
+)
+from protofl_workbench.comparing.trials import Trial, trials_of
+
+RunLike: TypeAlias = "Run | Result | str | Path"
+Runs: TypeAlias = "RunLike | Iterable[RunLike] | Mapping[str, RunLike | Iterable[RunLike]]"
+"""A run, the result of `protofl.run`, a folder of runs; several of them; or a mapping of labels."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Trials that differ only in their seeds.
+
+    Attributes:
+        label: Name of the group.
+        trials: The trials.
+    """
+
+    label: str
+    trials: tuple[Trial, ...]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of the trials, each once."""
+        return list({id(trial.run): trial.run for trial in self.trials}.values())
+
+
+def runs_by_label(runs: Runs) -> dict[str, list[Run]]:
+    """Open runs by their labels; runs without labels are under an empty label.
+
+    Each run is opened once. A folder that is not a run stands for all runs below it.
+
+    Raises:
+        UsageError: A folder has no run, or there is no run at all.
+    """
+    labelled = runs if isinstance(runs, Mapping) else {"": runs}
+    found: dict[str, list[Run]] = {}
+    for label, own in labelled.items():
+        each = [own] if isinstance(own, (Run, Result, str, Path)) else own
+        every = [run for one in each for run in runs_in(one)]
+        # Parts of one folder with fewer trials or rounds are different runs.
+        once = {(r.folder.absolute(), *(r.config.get(key) for key in EXTENT)): r for r in every}
+        found[str(label)] = list(once.values())
+    empty = [label for label, own in found.items() if not own]
+    if empty or not found:
+        of = f" of {empty[0]}" if empty and empty[0] else ""
+        raise UsageError(f"no runs{of} were given", do="give the folder of at least one run")
+    return found
+
+
+def runs_in(given: RunLike) -> list[Run]:
+    """Open a run, or all runs below a folder, or the runs of a sweep.
+
+    Raises:
+        UsageError: There is no run.
+    """
+    if isinstance(given, Run):
+        return [given]
+    folder = given.folder if isinstance(given, Result) else given
+    path = Path(folder).expanduser()
+    below = list(runs_below(path)) or _runs_of_sweep(path)
+    return [load_run(path) for path in below] or [load_run(folder)]
+
+
+def run_in(given: RunLike) -> Run:
+    """Open one run.
+
+    Raises:
+        UsageError: There is no run, or there are several.
+    """
+    runs = runs_in(given)
+    if len(runs) > 1:
+        raise UsageError(
+            f"{given} holds {len(runs)} runs; expected one", do="give the folder of one run"
+        )
+    return runs[0]
+
+
+def _runs_of_sweep(folder: Path) -> list[Path]:
+    """Return the run folders that the results of a sweep name; none for another folder."""
+    file = folder / "results.json"
+    if not ((folder / "sweep.toml").is_file() and file.is_file()):
+        return []
+    points = read_json(file).get("points", ())
+    found = [run.get("folder") for point in points for run in point.get("runs", ())]
+    return [folder / place for place in dict.fromkeys(found) if place]
+
+
+def grouped(runs: Runs, by: str | Sequence[str] = (), *, settings: bool = True) -> list[Group]:
+    """Group the trials of runs, in the order in which the runs are given.
+
+    Args:
+        runs: Runs or their folders, or a mapping of labels to them.
+        by: Options to group by (``method``, ``lr``, ``options.fedtgp.tau``), or ``run`` for one
+            group per run; by default all options that differ.
+        settings: True to put runs on other data into other groups and to name the data in labels.
+
+    Returns:
+        The groups with unique labels: the method, and other options that differ.
+
+    Raises:
+        UsageError: There is no run, or no run has an option of `by`.
+    """
+    labelled = runs_by_label(runs)
+    if "" not in labelled:
+        return [
+            Group(label, tuple(trial for run in own for trial in trials_of(run)))
+            for label, own in labelled.items()
+        ]
+    by = (by,) if isinstance(by, str) else tuple(by)
+    keys = {id(run): _group_key(run, by) for run in labelled[""]}
+    if by and all(value is None for key in keys.values() for value in key.values()):
+        raise UsageError(
+            f"no run has an option {' or '.join(by)} to group by",
+            f"the first run has: {', '.join(recorded_options(labelled[''][0]))}"[:400],
+        )
+    together: dict[str, list[Run]] = {}
+    for run in labelled[""]:
+        key = json.dumps(keys[id(run)], sort_keys=True, default=str)
+        together.setdefault(key + data_key(run) * settings, []).append(run)
+    firsts = [own[0] for own in together.values()]
+    names = labels_of(firsts, [keys[id(run)] for run in firsts], by, settings=settings)
+    return [
+        Group(name, tuple(trial for run in own for trial in trials_of(run)))
+        for name, own in zip(names, together.values(), strict=True)
+    ]
+
+
+def _group_key(run: Run, by: Sequence[str]) -> dict[str, Any]:
+    if not by:
+        return method_options(run)
+    known, config = recorded_options(run), flat(run.config)
+    found: dict[str, Any] = {}
+    for name in by:
+        of_plugins = [key for key in known if key.endswith(f".{name}")]
+        if name == "run":
+            found[name] = str(run.folder)
+        elif name in config or not of_plugins:
+            found[name] = config.get(name)
+        else:
+            found |= {key: known[key] for key in of_plugins}
+    return found
+
+
+def without_copies(groups: Iterable[Group], notes: list[str]) -> list[Group]:
+    """Leave out trials with the options, data and seed of another trial.
+
+    Args:
+        groups: The groups.
+        notes: Takes a line for each trial that is left out: the one with fewer evaluated rounds.
+    """
+    found = []
+    for group in groups:
+        alike = {
+            id(r): (data_key(r), json.dumps(method_options(r), default=str)) for r in group.runs
+        }
+        kept: dict[tuple[str, str, int], Trial] = {}
+        for trial in sorted(group.trials, key=lambda trial: -trial.evaluated):
+            same = kept.setdefault((*alike[id(trial.run)], trial.seed), trial)
+            if same is not trial:
+                notes.append(f"skipping {trial.name}: same seed as {same.name}")
+        left = {id(trial) for trial in kept.values()}
+        found.append(Group(group.label, tuple(t for t in group.trials if id(t) in left)))
+    return found
+
+
+# --- the state of runs ----------------------------------------------------------------------------
+
+
+def progress(run: Run) -> str:
+    """Return how far an unfinished run is: ``unfinished: 3 of 6 rounds``; empty if finished."""
+    if (state := run.state) == FINISHED:
+        return ""
+    asked = run.config["rounds"] * run.config["trials"]
+    return f"{state}: {run.rounds_done:,} of {count(asked, 'round')}"
+
+
+def divergence(run: Run) -> str:
+    """Return when a run diverged: ``diverged in round 3``; empty if it did not."""
+    lost = [n for trial in trials_of(run) if (n := trial.diverged) is not None]
+    if not lost:
+        return ""
+    rounds = sorted({*lost})
+    text = f"diverged in round {' and '.join(str(n + 1) for n in rounds[:3])}"
+    text += " and later" if len(rounds) > 3 else ""
+    several = run.config["trials"] > 1
+    return text + (f" ({len(lost)} of {len(run.trials)} trials)" if several else "")
+
+
+def state_notes(runs: Iterable[Run]) -> list[str]:
+    """Return a line for each run that lacks rounds or has diverged."""
+    found = []
+    for run in runs:
+        short = run.rounds_done < run.config["rounds"] * run.config["trials"]
+        state = ", ".join(filter(None, (progress(run) * short, divergence(run))))
+        found += [f"{run.folder}: {state}"] if state else []
+    return found
+
+
+def no_rounds_error(runs: Iterable[Run]) -> UsageError:
+    """Return the error for runs without any finished round."""
+    notes = state_notes(runs)
+    near = "; ".join(notes[:4]) + ("; …" if len(notes) > 4 else "")
+    do = "wait for the first round, or resume a run: protofl run --resume --out FOLDER"
+    return UsageError("there is no finished round in any of the runs", near, do)

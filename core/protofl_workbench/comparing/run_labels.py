@@ -1,0 +1,151 @@
+"""Labels of groups and titles of data, from the recorded options that differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from protofl.runs.reuse.run import Run
+from protofl.system.files.tables import flat
+from protofl.system.options.option import Affects
+from protofl.system.options.table import CHOOSING, OPTIONS, default_values
+
+FIRST = ("method", "dataset", "models", "partition", "options.partition.beta", "clients")
+"""Options that are named first; other differing options often follow from one of these."""
+
+Keys = Sequence[Mapping[str, Any]]
+"""The options of each of several runs."""
+
+
+# --- the options of a run -------------------------------------------------------------------------
+
+
+def recorded_options(run: Run) -> dict[str, Any]:
+    """Return the options of a run and of its plugins as a flat mapping, without defaults.
+
+    Older versions do not record options that they did not know, so defaults do not count.
+    """
+    usual = default_values()
+    given = {k: v for k, v in run.config.items() if k in OPTIONS and v != usual.get(k)}
+    return flat(given)
+
+
+def method_options(run: Run) -> dict[str, Any]:
+    """Return the options that change the method; data, number of trials and place do not count."""
+    return {k: v for k, v in recorded_options(run).items() if _affects(k, run) == "method"}
+
+
+def data_options(run: Run) -> dict[str, Any]:
+    """Return the options that change the data or the evaluation.
+
+    A data set has its name and the digest of its data, wherever its file is.
+    """
+    found = {k: v for k, v in recorded_options(run).items() if _affects(k, run) == "data"}
+    found["dataset"] = str(run.config.get("dataset", "")).partition(":")[0]
+    config = flat(run.config)
+    return found | {key: config[key] for key in ("data.digest", "data.public") if key in config}
+
+
+def data_key(run: Run) -> str:
+    """Return `data_options` as text: runs with the same text can be compared."""
+    return json.dumps(data_options(run), sort_keys=True, default=str)
+
+
+def _affects(key: str, run: Run) -> Affects:
+    """Return what an option changes; options of a plugin change what the choice of it changes."""
+    option, _, rest = key.partition(".")
+    owner = rest.partition(".")[0] if option == "options" else ""
+    if owner in (run.config.get("metrics") or ()):
+        return OPTIONS["metrics"].affects
+    return OPTIONS[owner if owner in CHOOSING else option].affects
+
+
+# --- labels ---------------------------------------------------------------------------------------
+
+
+def data_name(config: Mapping[str, Any]) -> str:
+    """Return the name of the data set, or of its file."""
+    name, _, file = str(config["dataset"]).partition(":")
+    return Path(file).stem or name
+
+
+def option_text(run: Run, key: str) -> str:
+    """Return the value of an option in a word or two."""
+    value = {**flat(default_values()), **flat(run.config)}.get(key)
+    if key == "dataset":
+        return data_name(run.config)
+    if key.startswith("data."):
+        return f"{key.replace('.', ' ')} {str(value)[:8]}"
+    if key in ("models", "partition", "world", "generator") and value is not None:
+        return str(value)
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{key.rpartition('.')[2]}={'none' if value is None else text}"
+
+
+def titles_of(runs: Sequence[Run]) -> list[str]:
+    """Return a unique title of the data of each run.
+
+    Args:
+        runs: A run of each setting (`data_options`).
+    """
+    words = []
+    for run in runs:
+        beta = data_options(run).get("options.partition.beta")
+        partition = option_text(run, "partition") + (f" β={beta:g}" if type(beta) is float else "")
+        words.append([f"{data_name(run.config)}, {partition}, {run.config['clients']} clients"])
+    alike = _classes(range(len(runs)), lambda n: words[n][0])
+    _distinguish(words, runs, [data_options(run) for run in runs], alike)
+    return [", ".join(own) for own in words]
+
+
+def labels_of(runs: Sequence[Run], keys: Keys, by: Sequence[str], *, settings: bool) -> list[str]:
+    """Return a unique label for each group: the method, and other options that differ.
+
+    If the runs are on several data sets or splits, each label names the data.
+
+    Args:
+        runs: A run of each group.
+        keys: The options of each group by which it is a group.
+        by: The options that were requested for grouping; ``run`` for one group per run.
+        settings: True if the runs may be on different data.
+    """
+    if list(by) == ["run"]:
+        same = len({run.folder.name for run in runs}) < len(runs)
+        words = [[str(run.folder) if same else run.folder.name] for run in runs]
+    else:
+        words = [[run.name] if not by or "method" in by else [] for run in runs]
+    data: Keys = [data_options(run) if settings else {} for run in runs]
+    firsts = [(*own, repr(options)) for own, options in zip(words, data, strict=True)]
+    _distinguish(words, runs, data, [list(range(len(runs)))])
+    _distinguish(words, runs, keys, _classes(range(len(runs)), lambda n: repr(firsts[n])))
+    labels = [", ".join(own) or run.name for own, run in zip(words, runs, strict=True)]
+    if len({*labels}) == len(labels):
+        return labels
+    return [f"{own} ({run.folder})" for own, run in zip(labels, runs, strict=True)]
+
+
+def _distinguish(
+    words: list[list[str]], runs: Sequence[Run], keys: Keys, alike: list[list[int]]
+) -> None:
+    """Add options to the words of runs that are alike so far, until all of them differ."""
+    first = {key: n for n, key in enumerate(FIRST)}
+    for key in sorted({key for own in keys for key in own}, key=lambda k: (first.get(k, 99), k)):
+        for same in [same for same in alike if len(same) > 1]:
+            parts = _classes(same, lambda n: repr(keys[n].get(key)))  # noqa: B023 - used at once
+            if len(parts) > 1:
+                alike = [*(other for other in alike if other is not same), *parts]
+                names = {data_name(runs[number].config) for number in same}
+                # The name of a file says more than its digest.
+                word = "dataset" if key == "data.digest" and len(names) > 1 else key
+                for number in same:
+                    words[number].append(option_text(runs[number], word))
+
+
+def _classes(numbers: Iterable[int], of: Callable[[int], str]) -> list[list[int]]:
+    """Return the numbers in classes with the same text."""
+    found: dict[str, list[int]] = {}
+    for number in numbers:
+        found.setdefault(of(number), []).append(number)
+    return list(found.values())

@@ -1,0 +1,199 @@
+"""One number of a trial: a figure in a chosen round, a cost, or the accuracies of its clients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from protofl.errors import UsageError, unknown
+from protofl_workbench.comparing.run_figures import COSTS, Figure, figure_named
+from protofl_workbench.comparing.trials import Floats, Trial
+
+ROUNDS = {
+    "final": "last round",
+    "best": "best on test",
+    "validation": "chosen on validation",
+}
+"""Rounds in which a figure can be read, with their titles."""
+
+
+@dataclass(frozen=True)
+class TrialFigure:
+    """A figure, and the round of a trial in which it is read.
+
+    Attributes:
+        name: Name as it was requested.
+        figure: Name of the figure.
+        when: ``final``, ``best`` or ``validation``.
+    """
+
+    name: str
+    figure: str
+    when: str
+
+    @property
+    def about(self) -> Figure:
+        """The figure."""
+        return figure_named(self.figure)
+
+    @property
+    def title(self) -> str:
+        """Title of the figure, and the round."""
+        about = self.about
+        return f"{about.title}, {ROUNDS[self.when]}{' (%)' if about.share else ''}"
+
+    def of(self, trial: Trial) -> float:
+        """Return the figure of a trial.
+
+        ``final`` is the last round that has the figure; ``best`` the first round with the best test
+        accuracy; ``validation`` the first round with the best validation accuracy. A loss that was
+        not finite in this round is NaN.
+
+        Raises:
+            UsageError: The trial does not have the figure in this round.
+        """
+        rows = trial.rows
+        place = len(rows) - 1 if self.when == "final" else chosen_place(trial, self.when)
+        if rows and self.about.is_lost(rows[place]):
+            return math.nan
+        places, values = trial.series(self.figure)
+        if self.when == "final":
+            return float(values[-1])
+        found = values[places == place]
+        if not len(found):
+            raise UsageError(
+                f"{trial.name} has no {self.figure} in round {rows[place].round}, the "
+                f"{ROUNDS[self.when]}",
+                do="read it in the last round",
+            )
+        return float(found[0])
+
+
+@dataclass(frozen=True)
+class CostToTarget:
+    """The cost until the test accuracy is at least a target for the first time.
+
+    Attributes:
+        cost: A name of `COSTS`.
+        target: The accuracy, 0 to 1.
+    """
+
+    cost: str
+    target: float
+    share = False
+    lower = True
+
+    @property
+    def about(self) -> CostToTarget:
+        """The cost itself."""
+        return self
+
+    @property
+    def name(self) -> str:
+        """``rounds-to-0.8``."""
+        return f"{self.cost}-to-{self.target:g}"
+
+    @property
+    def title(self) -> str:
+        """``rounds to 80 %``."""
+        return f"{COSTS[self.cost].unit} to {self.target * 100:.4g} %"
+
+    def of(self, trial: Trial) -> float:
+        """Return the cost of a trial; NaN if the target was never reached.
+
+        Raises:
+            UsageError: The cost is not recorded.
+        """
+        spent = trial.spent(self.cost)
+        places, values = trial.series("accuracy")
+        reached = places[values >= self.target]
+        return float(spent[reached[0]]) if len(reached) else math.nan
+
+
+def chosen_place(trial: Trial, when: str) -> int:
+    """Return the position in a trial's rows of the first round with the best accuracy.
+
+    Args:
+        trial: The trial.
+        when: ``best``, by test accuracy, or ``validation``.
+
+    Raises:
+        UsageError: The trial has no such accuracy.
+    """
+    chosen_by = "accuracy" if when == "best" else "validation-accuracy"
+    if when == "validation" and trial.rows and not trial.has(chosen_by):
+        raise UsageError(
+            f"{trial.name} has no validation accuracy",
+            do="run it with --validation 0.05, or read --figure final",
+        )
+    places, values = trial.series(chosen_by)
+    return int(places[values.argmax()])
+
+
+def trial_figure(name: str) -> TrialFigure:
+    """Return the figure that a name stands for.
+
+    ``final``, ``best`` and ``validation`` are the test accuracy in this round. Any other figure is
+    read in the last round that has it, or as ``FIGURE@best`` in another one.
+
+    Raises:
+        UsageError: The round is unknown.
+    """
+    if name in ROUNDS:
+        return TrialFigure(name, "accuracy", name)
+    figure, _, when = name.partition("@")
+    if when and when not in ROUNDS:
+        raise unknown("round", when, ROUNDS, "write FIGURE@final, FIGURE@best or FIGURE@validation")
+    return TrialFigure(name, figure, when or "final")
+
+
+def client_accuracies(trial: Trial, when: str = "final") -> Floats:
+    """Return the accuracies of the clients of a trial in ascending order.
+
+    Args:
+        trial: The trial.
+        when: ``final``, ``best`` or ``validation``.
+
+    Raises:
+        UsageError: The accuracies are not recorded.
+    """
+    each = trial.each(
+        lambda row: np.sort(np.array([*row.client_accuracies.values()], dtype=np.float64))
+    )
+    known = [values for values in each if len(values)]
+    found = known[-1] if known and when == "final" else np.empty(0)
+    if when != "final":
+        found = each[chosen_place(trial, when)]
+    if not len(found):
+        raise UsageError(
+            f"{trial.name} has no accuracy of each client",
+            do="runs record them if they have at most 1,000 clients",
+        )
+    return found
+
+
+def accuracies_by_rank(trials: Iterable[Trial], when: str = "final") -> Floats:
+    """Return the accuracies of clients by their rank within each trial, [trials, clients].
+
+    Column 0 has the worst client of each trial. If trials have different numbers of clients, longer
+    ones are read at the shares of the shortest.
+
+    Args:
+        trials: The trials.
+        when: ``final``, ``best`` or ``validation``.
+
+    Raises:
+        UsageError: The accuracies are not recorded.
+    """
+    each = [client_accuracies(trial, when) for trial in trials]
+    share = shares_of(min(map(len, each)))
+    return np.stack([np.interp(share, shares_of(len(values)), values) for values in each])
+
+
+def shares_of(count: int) -> Floats:
+    """Return the centres of equal parts of 0 to 1, [count]."""
+    centres: Floats = (np.arange(count) + 0.5) / count
+    return centres

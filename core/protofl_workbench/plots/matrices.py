@@ -1,0 +1,173 @@
+"""Matrices: confusion of classes, samples at clients, similarity between clients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from protofl.errors import TooLittle, UsageError, unknown
+from protofl.system.formatting import shortened
+from protofl_workbench.comparing.run_groups import RunLike, run_in
+from protofl_workbench.plots.style import (
+    COLOURS,
+    GROUND,
+    INK,
+    SMALL,
+    TEXT,
+    Style,
+    StyleOptions,
+    shades,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from typing_extensions import Unpack
+
+METRIC = "confusion"
+"""The metric that records confusion matrices (``--metrics confusion``)."""
+
+SIMILARITIES = {"pearson": "Pearson's r", "spearman": "Spearman's ρ", "cka": "linear CKA"}
+"""Measures of similarity with their titles."""
+
+
+def confusion(run: RunLike, trial: int = 0, **style: Unpack[StyleOptions]) -> Figure:
+    """Draw the confusion matrix over the test samples of all clients in the last evaluation.
+
+    Args:
+        run: A run with ``--metrics confusion``, or its folder.
+        trial: The trial.
+        **style: ``width``: ``column``, ``page`` or inches; ``font``: ``serif`` or ``sans``.
+
+    Returns:
+        Rows are true classes, columns are predictions; numbers are shares of a row in %.
+
+    Raises:
+        UsageError: The run has not recorded a confusion matrix.
+    """
+    own = run_in(run)
+    rows = [row for row in own.rows_of(trial) if METRIC in row.metrics]
+    if not rows:
+        raise UsageError(
+            f"{own.folder} has no confusion matrix of trial {trial}",
+            do="record it with --metrics confusion",
+        )
+    counts = np.array(rows[-1].metrics[METRIC]["all"], dtype=np.float64)
+    return matrix(counts, list(own.split(trial).classes), "predicted class", "class", **style)
+
+
+def matrix(
+    counts: npt.NDArray[np.float64],
+    names: list[str],
+    across: str,
+    down: str,
+    **style: Unpack[StyleOptions],
+) -> Figure:
+    """Draw a square table of counts as shares of its rows, in %.
+
+    Args:
+        counts: Counts ≥ 0, [C, C].
+        names: Names of the C rows and columns.
+        across: Title of the columns.
+        down: Title of the rows.
+        **style: ``width`` and ``font``, see `confusion`.
+    """
+    look, count = Style(**style), len(counts)
+    shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    made, axes = look.canvas(0.95 * look.inches)
+    axes.grid(visible=False)
+    axes.imshow(shares, cmap=shades(GROUND, COLOURS[0]), vmin=0, vmax=100, interpolation="nearest")
+    cell = 72 * look.inches * 0.72 / count
+    for row, column in np.argwhere(shares >= 0.5) if cell >= 11 else ():
+        share = shares[row, column]
+        words = look.text(min(SMALL, cell * 0.42)) | {"color": GROUND if share > 55 else INK}
+        axes.text(column, row, f"{share:.0f}", ha="center", va="center_baseline", **words)
+    every = max(1, int(np.ceil(SMALL * 1.25 / cell)))
+    places = range(0, count, every)
+    shown = [shortened(names[place], 14) for place in places]
+    turned: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    straight = max(map(len, shown)) * SMALL * 0.5 <= cell * every
+    axes.set_xticks(places, shown, parse_math=False, **({} if straight else turned))
+    axes.set_yticks(places, shown, parse_math=False)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set(visible=True, color=INK, linewidth=0.6)
+    axes.set_xlabel(across, fontsize=TEXT)
+    axes.set_ylabel(down, fontsize=TEXT)
+    return made
+
+
+def split(run: RunLike, trial: int = 0) -> Figure:
+    """Draw the number of samples of each class at each client as the area of a bubble.
+
+    Args:
+        run: A run, or its folder.
+        trial: The trial.
+
+    Raises:
+        UsageError: The run has no such trial.
+    """
+    from protofl.data.picture import split_figure
+
+    own = run_in(run)
+    held = own.split(trial)
+    counts = held.train_counts + held.test_counts
+    about = [str(own.config.get(key)).partition(":")[0] for key in ("dataset", "partition")]
+    title = " · ".join([*about, f"{len(counts)} clients", f"seed {own.config['seed'] + trial}"])
+    return split_figure(counts, list(held.classes), title)
+
+
+def similarity(
+    run: RunLike,
+    kind: str = "pearson",
+    round: int = -1,
+    trial: int = 0,
+    **style: Unpack[StyleOptions],
+) -> Figure:
+    """Draw the similarity of the prototypes of each pair of clients.
+
+    Clients of one architecture are next to each other, with a line between architectures.
+
+    Args:
+        run: A run with ``--observe prototypes``, or its folder.
+        kind: ``pearson``, ``spearman`` or ``cka``, see `functional.client_similarity`.
+        round: The round, from 0; -1 for the last observed round.
+        trial: The trial.
+        **style: ``width`` and ``font``, see `confusion`.
+
+    Raises:
+        UsageError: No prototypes were observed, or the measure is unknown.
+    """
+    from protofl_workbench.plots import feature_space
+
+    if kind not in SIMILARITIES:
+        raise unknown("measure of similarity", kind, SIMILARITIES)
+    seen = run_in(run).observed.prototypes(round, trial)
+    if not seen.who:
+        raise TooLittle(f"no client sent prototypes in round {seen.round}")
+    who, found = feature_space.similarity(seen, kind)  # type: ignore[arg-type] # a key, as checked
+    look = Style(**style)
+    made, axes = look.canvas(0.86 * look.inches)
+    axes.grid(visible=False)
+    low = 0.0 if kind == "cka" else -1.0  # grey: unknown, because too few classes are shared
+    colours = shades(*((COLOURS[1],) if low < 0 else ()), GROUND, COLOURS[0])
+    picture = axes.imshow(found, cmap=colours, vmin=low, vmax=1, interpolation="nearest")
+    groups = [seen.architecture_of(client) for client in who]
+    for place in range(1, len(who)):
+        if groups[place] != groups[place - 1] and len(set(groups)) < len(who):
+            axes.axhline(place - 0.5, color=INK, linewidth=0.5)
+            axes.axvline(place - 0.5, color=INK, linewidth=0.5)
+    places = range(0, len(who), max(1, len(who) // 20))
+    axes.set_xticks(places, [str(who[place]) for place in places])
+    axes.set_yticks(places, [str(who[place]) for place in places])
+    axes.tick_params(length=0)
+    axes.set_xlabel("client", fontsize=TEXT)
+    axes.set_ylabel("client", fontsize=TEXT)
+    bar = made.colorbar(picture, ax=axes, shrink=0.85, pad=0.02)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(
+        width=0.6, length=2, labelsize=SMALL, labelfontfamily=look.text()["fontfamily"]
+    )
+    bar.set_label(SIMILARITIES[kind], **look.text(TEXT))
+    return made
