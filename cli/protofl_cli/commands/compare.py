@@ -58,7 +58,7 @@ def compare(
     baseline: Annotated[
         str,
         typer.Option(
-            "--baseline", metavar="METHOD", help="What others are held against (default: the first)"
+            "--baseline", metavar="METHOD", help="Default: local, then fedavg, otherwise the first"
         ),
     ] = "",
     group_by: Annotated[
