@@ -29,8 +29,8 @@ import bench_loops
 from bench_cases import CASES, Case, choose, load, write_subset
 
 from protofl.errors import ProtoflError
-from protofl.system.files.replacing import default_data_dir
-from protofl.system.options.written import assignments, merge_options, parse_options
+from protofl.system.files.atomic import default_data_dir
+from protofl.system.options.parsing import assignments, merge_options, parse_options
 
 STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "total")
 FIRST = {"round": ("round",), "evaluate": ("round", "evaluate"), "server": ("collect", "serve")}

@@ -15,7 +15,7 @@ import protofl as pf
 from protofl.errors import UsageError, unknown
 from protofl.federation.plan.inputs import load_data
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.plugin.choice import choose as choose_plugin
+from protofl.hooks.plugin.members import choose as choose_plugin
 
 Part = Literal["round", "evaluate", "server"]
 

@@ -21,8 +21,8 @@ from protofl.federation.plan.plan import Plan
 from protofl.federation.rounds.federation import Federation
 from protofl.federation.rounds.tally import Tally
 from protofl.hooks.wire.payload import Payload
+from protofl.system.device import compute_threads
 from protofl.system.files.tensors import apart, read_tensors
-from protofl.system.machine.cores import compute_threads
 
 TOLERANCE = 1e-9
 """Largest relative difference of two equal loops after two rounds in float64."""

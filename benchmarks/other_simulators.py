@@ -31,7 +31,7 @@ from bench import machine, measure
 from bench_cases import choose, load, write_subset
 
 from protofl.federation.plan.plan import Plan
-from protofl.system.files.replacing import default_data_dir
+from protofl.system.files.atomic import default_data_dir
 
 HERE = Path(__file__).parent
 NEEDS = {"pfl": "pfl==0.6.0", "flower": "flwr[simulation]>=1.41,<1.42"}

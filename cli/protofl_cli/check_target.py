@@ -11,7 +11,7 @@ from protofl.hooks.discovery.kinds import KINDS
 from protofl.hooks.discovery.registry import Registry
 from protofl.runs.program.naming import kind_of
 from protofl.runs.request.recipes import Recipe, recipe_of
-from protofl.system.sources.loading import load
+from protofl.system.sources import load
 from protofl.testing import CONTRACTS as OF_ONE_RUN
 from protofl.testing.contract import Contract
 from protofl_workbench.studies.contract import StudyContract

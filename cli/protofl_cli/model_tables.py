@@ -32,7 +32,7 @@ def model_group(registry: Registry, text: str, found: Any, classes: int) -> None
     from protofl.data.spec import SampleSpec, in_words
     from protofl.federation.plan.inputs import kinds_of
     from protofl.hooks.models.cost import profile
-    from protofl.hooks.plugin.choice import choose
+    from protofl.hooks.plugin.members import choose
 
     width, kinds = getattr(found, "feature_dim", 512), kinds_of(found)
     rows = [

@@ -60,7 +60,7 @@ def plugin_options(
         bare: The one to which a key without a word belongs.
     """
     from protofl.errors import unknown
-    from protofl.system.options.written import assignments, expand_set
+    from protofl.system.options.parsing import assignments, expand_set
 
     found = expand_set(assignments("--set", words or (), form), bare)
     for owner, values in found.items():

@@ -76,7 +76,7 @@ def change_of(
     Raises:
         UsageError: One is not written as it should be.
     """
-    from protofl.system.options.written import assignments
+    from protofl.system.options.parsing import assignments
     from protofl_workbench.studies.cells import Change
 
     given = assignments("--set", set_ or (), "[NAME.]KEY=VALUE")

@@ -41,21 +41,20 @@ if TYPE_CHECKING:
     from protofl.errors import ProtoflError, RunFailure, UsageError
     from protofl.federation import backends
     from protofl.federation.rounds import events
-    from protofl.hooks.hookspecs.markers import hookimpl
-    from protofl.hooks.hookspecs.version import HOOKSPEC_VERSION
+    from protofl.hooks.hookspecs.markers import HOOKSPEC_VERSION, hookimpl
     from protofl.hooks.models.architecture import Architecture, SplitModel
-    from protofl.hooks.trackers.tracked import TrackedRun
     from protofl.hooks.views.batch import Batch, Given, Output, Terms, per_step
     from protofl.hooks.views.client import Client, Learner
-    from protofl.hooks.views.run import Phase, RunInfo
+    from protofl.hooks.views.run_info import Phase, RunInfo
     from protofl.hooks.views.server import Server
+    from protofl.hooks.views.tracked_run import TrackedRun
     from protofl.hooks.wire.payload import Payload, Uploads, class_rows, stack_rows
     from protofl.hooks.wire.weights import average_weights, load_weights, pack_weights
     from protofl.records.folder.result import Result, Weights, read_weights
     from protofl.runs.program.run import run
     from protofl.runs.program.session import Session
     from protofl.runs.reuse.run import Run, load_run
-    from protofl.system.options.declared import Config, Deviation, Field, VariantConfig
+    from protofl.system.options.plugin_options import Config, Deviation, Field, VariantConfig
     from protofl.system.randomness import numpy_stream, random_stream
     from protofl_workbench import plots
     from protofl_workbench.comparing.compare import compare
@@ -68,11 +67,11 @@ if TYPE_CHECKING:
 _HOME = {
     # plugins
     "hookimpl": "protofl.hooks.hookspecs.markers",
-    "HOOKSPEC_VERSION": "protofl.hooks.hookspecs.version",
-    "Config": "protofl.system.options.declared",
-    "VariantConfig": "protofl.system.options.declared",
-    "Deviation": "protofl.system.options.declared",
-    "Field": "protofl.system.options.declared",
+    "HOOKSPEC_VERSION": "protofl.hooks.hookspecs.markers",
+    "Config": "protofl.system.options.plugin_options",
+    "VariantConfig": "protofl.system.options.plugin_options",
+    "Deviation": "protofl.system.options.plugin_options",
+    "Field": "protofl.system.options.plugin_options",
     # what hooks see and return
     "Payload": "protofl.hooks.wire.payload",
     "Uploads": "protofl.hooks.wire.payload",
@@ -84,8 +83,8 @@ _HOME = {
     "Given": "protofl.hooks.views.batch",
     "Terms": "protofl.hooks.views.batch",
     "per_step": "protofl.hooks.views.batch",
-    "Phase": "protofl.hooks.views.run",
-    "RunInfo": "protofl.hooks.views.run",
+    "Phase": "protofl.hooks.views.run_info",
+    "RunInfo": "protofl.hooks.views.run_info",
     # what payloads are made of and read with
     "class_rows": "protofl.hooks.wire.payload",
     "stack_rows": "protofl.hooks.wire.payload",
@@ -95,7 +94,7 @@ _HOME = {
     # what the other kinds of plugin build
     "Architecture": "protofl.hooks.models.architecture",
     "SplitModel": "protofl.hooks.models.architecture",
-    "TrackedRun": "protofl.hooks.trackers.tracked",
+    "TrackedRun": "protofl.hooks.views.tracked_run",
     "backends": "protofl.federation.backends",
     "datasets": "protofl.data.datasets",
     # running

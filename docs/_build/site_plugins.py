@@ -6,11 +6,11 @@ from typing import Any
 
 from protofl.data.spec import in_words
 from protofl.hooks.discovery.registry import Registry
-from protofl.system.options.declared import Config, VariantConfig, option_names
+from protofl.system.options.plugin_options import Config, VariantConfig, option_names
 from protofl.federation.plan.inputs import kinds_of
 from protofl.system.options.table import CHOOSING
-from protofl.hooks.plugin.baseline import Baseline
-from protofl.hooks.plugin.choice import choose
+from protofl.hooks.plugin.providers import Baseline
+from protofl.hooks.plugin.members import choose
 from protofl.hooks.wire.vocabulary import VOCABULARY, find_key
 from protofl_cli.options import value_range, value_text
 from site_text import code, first_line, table

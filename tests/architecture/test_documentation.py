@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.plugin.baseline import Baseline
-from protofl.system.options.declared import Config, option_names
+from protofl.hooks.plugin.providers import Baseline
+from protofl.system.options.plugin_options import Config, option_names
 from protofl.testing.donors import methods_to_run
 
 DOCS = Path(__file__).parents[2] / "docs"

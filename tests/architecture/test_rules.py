@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import protofl
-from protofl.system.toml import parse_toml
+from protofl.system.files.tables import parse_toml
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from protofl.hooks.hookspecs.version import HOOKSPEC_VERSION, WHAT_CHANGED
+from protofl.hooks.hookspecs.markers import HOOKSPEC_VERSION, WHAT_CHANGED
 
 GOOD = """
 import protofl as pf

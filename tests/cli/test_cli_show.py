@@ -6,7 +6,7 @@ import pytest
 
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
-from protofl.system.options.declared import Config, option_names
+from protofl.system.options.plugin_options import Config, option_names
 
 PLUGINS = Registry().plugins()
 LARGE = {"htfe3", "htfe4", "htfe5", "htfe8", "htfe9", "htm10", "htfe8-htc4", "res34-htc4"}

@@ -25,7 +25,7 @@ PACKAGE = Path(protofl_cli.__file__).parent
 def test_does_not_import_torch(words):
     heavy = {"torch", "numpy", "sklearn", "matplotlib", "protofl_plugins"}
     if words[0] not in ("run", "sweep"):
-        heavy |= {"protofl.system.options.settings", "protofl.system.options.declared"}
+        heavy |= {"protofl.system.options.settings", "protofl.system.options.plugin_options"}
     heavy |= {"pydantic"} if words == ["--help"] else set()  # new versions of Typer parse with it
     heavy |= {"rich"} if words == ["list-plugins", "--names"] else set()
     code = f"""

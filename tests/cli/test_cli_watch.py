@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from protofl.records.recorded.following import Following
+from protofl.system.files.atomic import replacing, write_json
 from protofl.system.files.lock import LOCK, alone, is_held
-from protofl.system.files.replacing import replacing, write_json
 from protofl_cli.commands import watch
 from protofl_cli.run_lines import BLOCKS, curve
 

@@ -17,7 +17,7 @@ from protofl.hooks.views.packing import pack_server
 from protofl.records.folder.row import Row
 from protofl.records.folder.run_folder import RunFolder
 from protofl.runs.running.config import config_of
-from protofl.system.options.declared import VariantConfig
+from protofl.system.options.plugin_options import VariantConfig
 from protofl.testing import MethodContract
 from protofl.testing import toy as toyfed
 from protofl.testing.donors import methods_to_run

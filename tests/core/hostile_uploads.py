@@ -13,7 +13,7 @@ from protofl.federation.hosts.jobs import Train
 from protofl.federation.participation.taking_part import Participation
 from protofl.federation.rounds import events
 from protofl.federation.rounds.federation import Federation
-from protofl.hooks.transit.encoding import KEY
+from protofl.hooks.transport.encoding import KEY
 from protofl.hooks.wire.payload import Payload
 from protofl.runs.dry_step.step import dry_step
 from protofl.system.files.tensors import words_beside

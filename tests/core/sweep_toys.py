@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 import protofl as pf
 from protofl.runs.program.naming import requested
 from protofl.runs.request.request import Request
-from protofl.system.options.written import parse_options
+from protofl.system.options.parsing import parse_options
 from protofl_workbench.batch import events
 from protofl_workbench.batch.wanted import Wanted
 

@@ -16,7 +16,7 @@ from torch import nn
 import protofl as pf
 from protofl.federation.hosts import host, store
 from protofl.federation.hosts.jobs import Drop, Evaluate, Load, Save, StartTrial, Train
-from protofl.system.files.replacing import link_or_copy
+from protofl.system.files.atomic import link_or_copy
 from protofl.system.files.tensors import read_tensors, write_tensors
 
 KINDS = ("live", "packed", "disk")

@@ -14,7 +14,7 @@ from torch import nn
 import protofl as pf
 from protofl.federation.hosts import store
 from protofl.records.folder.run_folder import RunFolder
-from protofl.system.files.lines import Journal
+from protofl.system.files.commit import Journal
 
 
 class Counting:

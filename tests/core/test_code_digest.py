@@ -10,8 +10,7 @@ import pytest
 
 import protofl
 import protofl_plugins
-from protofl.system.sources.code import code, digest_of_code
-from protofl.system.sources.loading import fingerprint, load
+from protofl.system.sources import code, digest_of_code, fingerprint, load
 
 METHOD = '''\
 """A method."""

@@ -12,7 +12,7 @@ import protofl as pf
 from protofl.errors import RunFailure
 from protofl.federation.hosts.jobs import Train
 from protofl.federation.rounds.federation import Federation
-from protofl.hooks.transit.encoding import Entry, read_forms, write_forms
+from protofl.hooks.transport.encoding import Entry, read_forms, write_forms
 from protofl.hooks.wire.payload import Payload
 from protofl.runs.dry_step.step import dry_step
 from protofl.testing.toy import WatchedPool, header

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl.errors import Late, Overtime, own_place
-from protofl.system.machine.overtime import at_most
+from protofl.system.machine import at_most
 
 QUICK = {"models": "cnn4", "clients": 3, "rounds": 3, "batch_size": 64, "feature_dim": 16}
 LIMIT = 100

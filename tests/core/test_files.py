@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from protofl.system.files.atomic import ScratchFolder, replacing, write_json
 from protofl.system.files.lock import alone, in_turn, is_held
-from protofl.system.files.replacing import ScratchFolder, replacing, write_json
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):

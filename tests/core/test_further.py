@@ -11,7 +11,7 @@ from test_resume import Killed, Remembering, interrupted
 
 import protofl as pf
 from protofl.records.folder.run_folder import RunFolder
-from protofl.system.files import manifest
+from protofl.system.files import checksums, commit
 
 
 @pytest.fixture(autouse=True)
@@ -131,14 +131,14 @@ def test_what_goes_on_may_be_interrupted(tmp_path, at):
 def test_it_may_be_killed_while_it_begins_to_go_on(tmp_path, monkeypatch):
     at_once = train(Remembering, tmp_path / "once", rounds=4)
     train(Remembering, tmp_path / "run", rounds=2)
-    write, restate = manifest.Generation.write, RunFolder.extend
+    write, restate = commit.Generation.write, RunFolder.extend
 
     def killed_behind(self, config):
         def stop(*args):
             write(*args)
             raise Killed
 
-        monkeypatch.setattr(manifest.Generation, "write", stop)
+        monkeypatch.setattr(commit.Generation, "write", stop)
         restate(self, config)
 
     monkeypatch.setattr(RunFolder, "extend", killed_behind)
@@ -296,9 +296,9 @@ def test_kept_weights_are_read(tmp_path):
 
 def test_a_manifest_is_the_same_bytes_whatever_the_order_of_its_files(tmp_path):
     """Folders of two runs are compared; sets have another order in every process."""
-    checks = {name: manifest.Check(number) for number, name in enumerate("abc")}
+    checks = {name: checksums.Check(number) for number, name in enumerate("abc")}
     values = {"server": "a", "config": "b", "journal": "c"}
     backwards = dict(reversed(checks.items()))
     for name, files in (("one", checks), ("two", backwards)):
-        manifest.Generation(values, files).write(tmp_path / name)
+        commit.Generation(values, files).write(tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()

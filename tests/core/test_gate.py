@@ -30,8 +30,8 @@ from runtime_toys import make_plan, without_times
 import protofl as pf
 from protofl.federation.hosts.host import Host
 from protofl.federation.hosts.jobs import Evaluate, StartTrial, Train
-from protofl.hooks.gate.faults import RULES, Fault
-from protofl.hooks.gate.specs import check_ranks
+from protofl.hooks.transport.rules import RULES, Fault
+from protofl.hooks.transport.tensor_specs import check_ranks
 from protofl.hooks.views.packing import pack_server, unpack_server
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.tensors import Entry, read_tensors, tensor_header, write_tensors

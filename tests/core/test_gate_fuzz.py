@@ -13,8 +13,8 @@ import torch
 from hostile_uploads import entry, raw
 
 import protofl as pf
-from protofl.hooks.gate.faults import RULES
-from protofl.hooks.transit.encoding import KEY
+from protofl.hooks.transport.encoding import KEY
+from protofl.hooks.transport.rules import RULES
 from protofl.hooks.wire.payload import Payload
 from protofl.runs.dry_step.step import dry_step
 from protofl.system.files.tensors import words_beside

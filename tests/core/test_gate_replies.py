@@ -15,8 +15,7 @@ from protofl.federation.hosts.jobs import Absent, Evaluate, Save, Train
 from protofl.federation.participation.taking_part import Participation
 from protofl.federation.rounds import events
 from protofl.federation.rounds.federation import Federation
-from protofl.hooks.gate.faults import RULES
-from protofl.hooks.gate.replies import printable
+from protofl.hooks.transport.rules import RULES, printable
 
 
 class LyingHost(Host):

@@ -9,7 +9,7 @@ from protofl.errors import UsageError
 from protofl.federation.plan.inputs import image_source
 from protofl.federation.plan.plan import Plan
 from protofl.hooks.hookspecs.markers import hookimpl
-from protofl.hooks.plugin.choice import Choice
+from protofl.hooks.plugin.members import Choice
 from protofl.runs.running.config import config_of
 
 CPU = torch.device("cpu")

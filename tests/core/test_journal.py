@@ -12,7 +12,7 @@ import protofl as pf
 from protofl.hooks.views.packing import pack_server
 from protofl.records.folder.row import Row
 from protofl.records.folder.run_folder import RunFolder
-from protofl.system.files.lines import Journal
+from protofl.system.files.commit import Journal
 
 
 def commits(path, rounds, clients):

@@ -6,7 +6,7 @@ import torch
 from runtime_toys import make_plan
 
 from protofl.runs.running import config
-from protofl.system.machine.facts import machine_facts, recorded_facts
+from protofl.system.machine import machine_facts, recorded_facts
 
 
 def test_instruction_sets_and_their_limits(monkeypatch):

@@ -15,13 +15,9 @@ from slowness import quick
 import protofl as pf
 from protofl.federation.hosts.host import Host
 from protofl.federation.hosts.jobs import StartTrial, Train
-from protofl.system.profile import host as of_host
-from protofl.system.profile import operators
-from protofl.system.profile import run as of_run
-from protofl.system.profile.clock import OFF
-from protofl.system.profile.host import HostProfile
-from protofl.system.profile.operators import Operators
-from protofl.system.profile.run import RunProfile
+from protofl.system.profile import host_profile, run_profile
+from protofl.system.profile.host_profile import HostProfile, Operators
+from protofl.system.profile.run_profile import OFF, RunProfile
 
 CPU = torch.device("cpu")
 PHASES = ["data", "forward", "loss", "backward", "update"]
@@ -87,7 +83,7 @@ def test_the_trace_is_torch_s_own_of_each_process(runs, backend):
     assert len(found) in {"local": {1}, "process": {1, 2}}[backend]
     names = [name for each in found.values() for name in each]
     # Two architectures, two steps of each, and its upload and evaluation.
-    assert names.count("aten::mm") >= 2 * of_host.SAMPLED and "aten::addmm" in names
+    assert names.count("aten::mm") >= 2 * host_profile.SAMPLED and "aten::addmm" in names
 
 
 def test_the_summary_holds_what_the_run_did(profiled):
@@ -176,7 +172,7 @@ def test_operators_are_counted_with_their_own_time():
 
 
 def test_sums_are_bounded(monkeypatch):
-    monkeypatch.setattr(operators, "TOP", 1)
+    monkeypatch.setattr(host_profile, "TOP", 1)
     x = torch.randn(3)
     found = record(lambda: [(x + x) * x for _ in range(50)])
     assert [*found["cpu"]][-1] == "others" and len(found["cpu"]) == 2
@@ -205,7 +201,7 @@ class FakeClock:
 @pytest.fixture
 def clock(monkeypatch):
     found = FakeClock()
-    for module in (of_host, of_run):
+    for module in (host_profile, run_profile):
         monkeypatch.setattr(module, "time", found)
     return found
 

@@ -10,7 +10,7 @@ import torch
 
 from protofl.data import batches
 from protofl.data.batches import LEAST, Samples, batch_bounds, training_batches
-from protofl.data.preparation import Pixels
+from protofl.data.spec import Pixels
 from protofl.system.randomness import global_stream, numpy_stream, random_stream
 
 

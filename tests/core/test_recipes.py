@@ -14,8 +14,7 @@ import protofl as pf
 from protofl.hooks.discovery.registry import Registry
 from protofl.runs.request.recipes import with_recipe, write_recipe
 from protofl.runs.request.request import read_request
-from protofl.system.files.tables import read_table
-from protofl.system.toml import parse_toml, to_toml
+from protofl.system.files.tables import parse_toml, read_table, to_toml
 
 MIX = """
 description = "FedProto with a term of FedSA"
@@ -366,7 +365,7 @@ def test_a_recipe_of_others_plugins_says_whose_they_are(publish):
 def test_the_environment_says_where_data_are(monkeypatch, tmp_path):
     from runtime_toys import make_plan
 
-    from protofl.system.files.replacing import default_data_dir
+    from protofl.system.files.atomic import default_data_dir
 
     monkeypatch.delenv("PROTOFL_DATA_DIR", raising=False)
     assert default_data_dir() == Path("~/.cache/protofl")

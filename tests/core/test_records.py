@@ -12,10 +12,10 @@ from runtime_toys import DATA, install, train, without_times
 
 import protofl as pf
 from protofl.federation.plan.plan import Plan
-from protofl.system.files.checked import Check
-from protofl.system.files.lines import Journal
-from protofl.system.machine.facts import machine_facts
-from protofl.system.options.written import options_in
+from protofl.system.files.checksums import Check
+from protofl.system.files.commit import Journal
+from protofl.system.machine import machine_facts
+from protofl.system.options.parsing import options_in
 
 LINE = {
     "trial",

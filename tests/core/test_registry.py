@@ -9,7 +9,7 @@ import pytest
 import protofl as pf
 from protofl.hooks.discovery.kinds import KINDS, check_class, hooks_of, spec_hooks
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.plugin.choice import choose
+from protofl.hooks.plugin.members import choose
 
 GOOD = '''
 import protofl as pf

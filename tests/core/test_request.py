@@ -10,7 +10,7 @@ import protofl as pf
 from protofl.errors import unknown
 from protofl.runs.program.naming import requested
 from protofl.runs.request.request import read_request
-from protofl.system.options.written import as_typed
+from protofl.system.options.parsing import as_typed
 
 
 @pytest.fixture

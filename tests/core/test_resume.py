@@ -21,7 +21,7 @@ from torch import nn
 
 import protofl as pf
 from protofl.records.folder import run_folder
-from protofl.system.files import generation
+from protofl.system.files import commit
 from protofl_workbench.replaying.replay import replay
 
 
@@ -153,7 +153,7 @@ def killing(monkeypatch, place, number, late):
 
 PLACES = {
     "os.replace": (os, "replace"),
-    "manifest": (generation, "write_json"),
+    "manifest": (commit, "write_json"),
     "save_server": (run_folder, "write_tensors"),
     "add": (run_folder.RunFolder, "add"),
     "unlink": (Path, "unlink"),

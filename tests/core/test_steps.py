@@ -15,9 +15,8 @@ from protofl.data.batches import batch_bounds
 from protofl.federation.rounds import events
 from protofl.federation.rounds.federation import Federation
 from protofl.federation.rounds.workload import Workload
-from protofl.system.progress import counting
-from protofl.system.progress.counting import Counter
-from protofl.system.progress.stage import Stage
+from protofl.system import progress
+from protofl.system.progress import Counter, Stage
 from protofl.testing.toy import WatchedPool
 
 
@@ -38,7 +37,7 @@ class TwoTimes:
 @pytest.fixture
 def every(monkeypatch):
     """Every step is reported."""
-    monkeypatch.setattr(counting, "EVERY", 0.0)
+    monkeypatch.setattr(progress, "EVERY", 0.0)
 
 
 def followed(plan, pool=None, rounds=1):

@@ -14,7 +14,7 @@ from runtime_toys import GIVEN, install, train, without_times
 import protofl as pf
 from protofl.federation.plan.plan import Plan
 from protofl.federation.rounds import events
-from protofl.hooks.trackers.tracked import TrackedRun
+from protofl.hooks.views.tracked_run import TrackedRun
 from protofl.runs.program.naming import requested
 from protofl.testing.trackers import line
 from protofl_workbench.batch.batch import Batch

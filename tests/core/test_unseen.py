@@ -13,7 +13,7 @@ from protofl.data.batches import training_batches
 from protofl.federation.arrivals import NEVER, first_rounds, unseen_clients
 from protofl.federation.hosts.jobs import Evaluate
 from protofl.federation.participation.taking_part import Participation, check_participation
-from protofl.system.options.written import read_joins
+from protofl.system.options.parsing import read_joins
 from protofl.testing import toy as toyfed
 
 OPTIONS = {"clients": 8, "rounds": 4, "unseen": 0.25, "fine_tune": 2, "dry_step": False}

@@ -16,7 +16,7 @@ from protofl import functional
 from protofl.hooks.discovery.kinds import KINDS, spec_hooks
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.wire.vocabulary import VOCABULARY, find_key
-from protofl.system.options.declared import Config, option_names
+from protofl.system.options.plugin_options import Config, option_names
 from protofl.system.options.table import CHOOSING, OPTIONS, flag_of
 from protofl_cli.app import app
 from protofl_workbench import plots

@@ -57,7 +57,7 @@ def check(
     when something did, 2 when the plugin can't be loaded. The same checks for your own tests are
     in protofl.testing.
     """
-    from protofl.system.options.written import assignments
+    from protofl.system.options.parsing import assignments
 
     given = assignments("--set", set_ or (), "KEY=VALUE")
     # What the plugin prints must not get among the output.
@@ -84,7 +84,7 @@ def _load(
     name: str, given: dict[str, Any], data_dir: Path | None
 ) -> tuple[type[Contract], dict[str, str]]:
     """The contract, and whose plugin it holds."""
-    from protofl.system.files.replacing import default_data_dir
+    from protofl.system.files.atomic import default_data_dir
     from protofl_cli.check_target import contract_for
 
     folder = (data_dir or default_data_dir()).expanduser().absolute()

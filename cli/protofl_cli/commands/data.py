@@ -96,7 +96,7 @@ def import_data(
 
 
 def _folder(given: Path | None) -> Path:
-    from protofl.system.files.replacing import default_data_dir
+    from protofl.system.files.atomic import default_data_dir
 
     return (given or default_data_dir()).expanduser().absolute()
 
@@ -114,8 +114,8 @@ def _known(registry: Registry) -> list[tuple[str, type | None, str]]:
 
 def _key(name: str, plugin: type, folder: Path) -> str:
     """The cache key of a data set with its default options."""
-    from protofl.hooks.plugin.choice import Choice
-    from protofl.system.options.declared import Config, parse_config
+    from protofl.hooks.plugin.members import Choice
+    from protofl.system.options.plugin_options import Config, parse_config
 
     config = parse_config(getattr(plugin, "Config", Config), {}, name)
     return str(Choice("dataset", name, plugin, config).call("cache_key", data_dir=folder))

@@ -44,8 +44,8 @@ def train(
     from protofl.errors import UsageError
     from protofl.federation.plan.inputs import load_data
     from protofl.hooks.discovery.registry import Registry
-    from protofl.hooks.plugin.choice import choose
-    from protofl.system.files.replacing import default_data_dir
+    from protofl.hooks.plugin.members import choose
+    from protofl.system.files.atomic import default_data_dir
 
     registry = Registry(block or ())
     options = plugin_options(set_, "KEY=VALUE", ("generator", "dataset"), bare="generator")

@@ -174,8 +174,8 @@ def _make(
     from protofl.data.splitting import kept_split, make_split, number_of_clients
     from protofl.federation.plan.inputs import load_data
     from protofl.hooks.discovery.registry import Registry
-    from protofl.hooks.plugin.choice import choose
-    from protofl.system.files.replacing import default_data_dir
+    from protofl.hooks.plugin.members import choose
+    from protofl.system.files.atomic import default_data_dir
     from protofl.system.options.table import default_values
 
     registry = Registry(block)

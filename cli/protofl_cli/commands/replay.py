@@ -68,8 +68,8 @@ def replay(
     the run's own knowledge.
     """
     from protofl.errors import UsageError
-    from protofl.system.files.replacing import write_json
-    from protofl.system.options.written import assignments
+    from protofl.system.files.atomic import write_json
+    from protofl.system.options.parsing import assignments
 
     target = checked("--out", out, force=force) if out else None
     values = {

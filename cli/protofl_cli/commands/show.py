@@ -17,7 +17,7 @@ from protofl_cli.options import Block, Debug, value_range, value_text
 if TYPE_CHECKING:
     from protofl.hooks.discovery.kinds import Plugin
     from protofl.hooks.discovery.registry import Registry
-    from protofl.system.options.declared import Config
+    from protofl.system.options.plugin_options import Config
 
 
 def show(
@@ -132,14 +132,14 @@ def _about(registry: Registry, plugin: Plugin, found: type) -> list[str]:
 
 
 def _config(found: type) -> type[Config]:
-    from protofl.system.options.declared import Config
+    from protofl.system.options.plugin_options import Config
 
     config: type[Config] = getattr(found, "Config", Config)
     return config
 
 
 def _options(kind: str, plugin: str, found: type) -> None:
-    from protofl.system.options.declared import VariantConfig, option_names
+    from protofl.system.options.plugin_options import VariantConfig, option_names
     from protofl.system.options.table import CHOOSING
 
     config = _config(found)
@@ -188,8 +188,8 @@ def _studies(found: Any) -> None:  # noqa: ANN401 - a plugin
 
 def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: ANN401 - a plugin
     from protofl.hooks.discovery.kinds import hooks_of
-    from protofl.hooks.plugin.baseline import Baseline
-    from protofl.system.options.declared import VariantConfig
+    from protofl.hooks.plugin.providers import Baseline
+    from protofl.system.options.plugin_options import VariantConfig
 
     for hook in getattr(found, "donates", ()):
         render.text(f"Give it to a method: protofl run METHOD --use {hook}={plugin.name}\n")
@@ -230,8 +230,8 @@ def _method(registry: Registry, plugin: Plugin, found: Any) -> None:  # noqa: AN
 
 def run_defaults(plugin: Plugin, found: type) -> list[tuple[str, str]]:
     """What a method's ``run_defaults`` says, by default and where an option changes it."""
-    from protofl.hooks.plugin.choice import Choice
-    from protofl.system.options.declared import option_names, parse_config
+    from protofl.hooks.plugin.members import Choice
+    from protofl.system.options.plugin_options import option_names, parse_config
 
     config = _config(found)
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from protofl.data.dataset import Dataset
-from protofl.data.labels import checked_labels, numbered, odd_classes
+from protofl.data.dataset import Dataset, checked_labels, numbered, odd_classes
 from protofl.data.spec import KINDS, PLURAL, Kind
 from protofl.errors import UsageError
 from protofl.system.formatting import shape_text

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from protofl.data.preparation import Preparation
+from protofl.data.spec import Preparation
 from protofl.system.randomness import random_stream
 
 BLOCK = 512

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from protofl.errors import UsageError
-from protofl.system.options.written import JOINS
+from protofl.system.options.parsing import JOINS
 from protofl.system.randomness import numpy_stream
 
 NEVER = int(np.iinfo(np.int64).max)
@@ -19,7 +19,7 @@ TUNING = 10
 
 
 def joins_of(text: str | None) -> list[tuple[int, float]]:
-    """Rounds and shares of what `protofl.system.options.written.read_joins` returned."""
+    """Rounds and shares of what `protofl.system.options.parsing.read_joins` returned."""
     pairs = [item.split(":") for item in (text or "").split(",") if item]
     return [(int(round), _number(share)) for round, share in pairs]
 
@@ -132,7 +132,7 @@ def first_rounds(seed: int, clients: int, unseen: float, join_round: str | None)
         seed: The trial's seed, which alone draws who comes when.
         clients: Clients M.
         unseen: As `count_unseen` takes it.
-        join_round: As `protofl.system.options.written.read_joins` returned it.
+        join_round: As `protofl.system.options.parsing.read_joins` returned it.
     """
     found = np.zeros(clients, dtype=np.int64)
     never = unseen_clients(seed, clients, unseen)

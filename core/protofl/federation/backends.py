@@ -9,8 +9,7 @@ from protofl.federation.hosts.host import Host
 from protofl.federation.hosts.jobs import Job, Pool, Reply
 from protofl.federation.hosts.train_job import TrainJob
 from protofl.federation.plan.plan import Plan
-from protofl.system.machine.idle import Idle
-from protofl.system.machine.interpreter import fresh_interpreter
+from protofl.system.machine import Idle, fresh_interpreter
 
 __all__ = [
     "Dispatcher",

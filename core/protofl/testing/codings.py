@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from protofl.federation.hosts.jobs import Load, Save
-from protofl.hooks.gate.contents import Decoder
-from protofl.hooks.gate.faults import Fault
 from protofl.hooks.plugin.composition import Composition
-from protofl.hooks.transit.encoding import Codec, form_of
+from protofl.hooks.transport.encoding import Codec, Decoder, form_of
+from protofl.hooks.transport.rules import Fault
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import Payload

@@ -19,7 +19,7 @@ import protofl as pf
 from protofl.federation.plan.plan import Plan
 from protofl.federation.rounds.events import Event, Note
 from protofl.federation.rounds.federation import Federation
-from protofl.hooks.plugin.choice import choose
+from protofl.hooks.plugin.members import choose
 from protofl.testing import toy
 
 RAGGED = [[6, 5, 4, 0], [0, 7, 0, 6], [9, 0, 3, 2], [4, 4, 4, 4], [1, 0, 2, 0], [5, 6, 0, 6]]

@@ -9,7 +9,7 @@ import numpy as np
 
 from protofl.data.splitting import make_split
 from protofl.errors import UsageError
-from protofl.hooks.plugin.choice import Choice
+from protofl.hooks.plugin.members import Choice
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
 

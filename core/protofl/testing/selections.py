@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from protofl.errors import UsageError
-from protofl.hooks.plugin.choice import Choice
+from protofl.hooks.plugin.members import Choice
 from protofl.testing.contract import Contract, expect, refusal, skip
 
 

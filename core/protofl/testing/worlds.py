@@ -10,7 +10,7 @@ import numpy as np
 
 from protofl.errors import ProtoflError, UsageError
 from protofl.federation.participation.world import device_of, presence_of
-from protofl.hooks.plugin.choice import Choice
+from protofl.hooks.plugin.members import Choice
 from protofl.system.randomness import numpy_stream
 from protofl.testing.contract import Contract, expect, refusal, skip
 

@@ -22,7 +22,7 @@ from protofl.runs.request.request import Request
 from protofl.runs.reuse.requested import RequestedRun
 from protofl.runs.reuse.reuse import run_or_reuse
 from protofl.runs.tracking.following import check_trackers
-from protofl.system.machine.idle import Idle
+from protofl.system.machine import Idle
 from protofl.system.options.table import EXTENT, OPTIONS
 from protofl_workbench.batch import events
 from protofl_workbench.batch.estimate import pace, seconds_of, steps_in, workload

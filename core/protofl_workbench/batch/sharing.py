@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from protofl.runs.request.request import Request
-from protofl.system.machine.cores import usable_cores
+from protofl.system.machine import usable_cores
 
 
 def shared(

@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from protofl.errors import RunFailure
-from protofl.system.machine.interpreter import fresh_interpreter
+from protofl.system.machine import fresh_interpreter
 from protofl_workbench.batch import events
 from protofl_workbench.batch.jobs import Job, JobRunner, Result
 

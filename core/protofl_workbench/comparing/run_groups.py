@@ -12,7 +12,7 @@ from protofl.errors import UsageError
 from protofl.records.folder.reading import FINISHED, runs_below
 from protofl.records.folder.result import Result
 from protofl.runs.reuse.run import Run, load_run
-from protofl.system.files.checked import read_json
+from protofl.system.files.checksums import read_json
 from protofl.system.files.tables import flat
 from protofl.system.formatting import count
 from protofl.system.options.table import EXTENT

@@ -15,9 +15,9 @@ from protofl.errors import UsageError, unknown
 from protofl.records.folder.reading import METRICS
 from protofl.records.folder.row import Row
 from protofl.runs.reuse.run import Run
-from protofl.system.files.checked import Damaged
+from protofl.system.files.checksums import Damaged
 from protofl.system.files.tables import flat
-from protofl.system.machine.facts import recorded_facts
+from protofl.system.machine import recorded_facts
 from protofl_workbench.comparing.run_figures import COSTS, FIGURES, figure_named
 
 Floats = npt.NDArray[np.float64]

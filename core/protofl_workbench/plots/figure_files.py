@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError
-from protofl.system.files.replacing import replacing
+from protofl.system.files.atomic import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,9 +9,9 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.federation.plan.plan import Plan
-from protofl.system.machine.device import device_of
+from protofl.system.device import device_of
+from protofl.system.options.parsing import merge_options, options_in, parse_options
 from protofl.system.options.table import portable
-from protofl.system.options.written import merge_options, options_in, parse_options
 
 MOST = 200
 """Settings that are replayed at once, at most."""

@@ -18,7 +18,7 @@ from protofl.records.folder.result import read_weights
 from protofl.records.recorded.observed import UPLOADS, Features, Observed
 from protofl.runs.running.config import check_same_data
 from protofl.system.files.series import Series
-from protofl.system.machine.facts import machine_facts, recorded_facts
+from protofl.system.machine import machine_facts, recorded_facts
 from protofl.system.version import versions
 from protofl_workbench.replaying.changes import changes_of, own_plan
 from protofl_workbench.replaying.server import ReplayedRound, ReplayedServer, is_same

@@ -14,9 +14,9 @@ from protofl.federation.rounds.server_side import ServerSide
 from protofl.federation.rounds.tally import Tally
 from protofl.hooks.wire.payload import Payload, stack_rows
 from protofl.records.recorded.observed import Features
+from protofl.system.device import compute_threads, deterministic_kernels
 from protofl.system.files.tables import finite
-from protofl.system.machine.cores import compute_threads, deterministic_kernels
-from protofl.system.profile.clock import OFF
+from protofl.system.profile.run_profile import OFF
 
 
 @dataclass

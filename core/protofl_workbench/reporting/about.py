@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from protofl.runs.reuse.run import Run
 from protofl.system.formatting import shape_text
-from protofl.system.machine.facts import recorded_facts
+from protofl.system.machine import recorded_facts
 from protofl_workbench.comparing.run_groups import divergence, progress
 from protofl_workbench.comparing.run_labels import data_name
 from protofl_workbench.reporting.numbers import (

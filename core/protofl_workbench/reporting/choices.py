@@ -8,9 +8,9 @@ from typing import Any
 
 from protofl.errors import ProtoflError
 from protofl.hooks.discovery.registry import Registry
-from protofl.system.options.declared import Config, VariantConfig, option_names
+from protofl.system.options.parsing import options_in
+from protofl.system.options.plugin_options import Config, VariantConfig, option_names
 from protofl.system.options.table import CHOOSING, OPTIONS, default_values
-from protofl.system.options.written import options_in
 from protofl_workbench.reporting.numbers import NONE, count, listed
 from protofl_workbench.reporting.parts import Section, Table
 from protofl_workbench.reporting.told import own

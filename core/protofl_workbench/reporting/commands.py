@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from protofl.runs.reuse.run import Run
+from protofl.system.options.parsing import as_typed, options_in
 from protofl.system.options.table import OPTIONS, flag_of, is_repeatable
-from protofl.system.options.written import as_typed, options_in
 from protofl_workbench.reporting.parts import Command
 from protofl_workbench.reporting.told import own
 

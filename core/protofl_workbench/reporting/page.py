@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from protofl.errors import UsageError
 from protofl.records.folder.result import Result
 from protofl.runs.reuse.run import Run
-from protofl.system.files.replacing import replacing
+from protofl.system.files.atomic import replacing
 from protofl.system.version import __version__
 from protofl_workbench.comparing.run_groups import RunLike, runs_in
 from protofl_workbench.reporting.drawing import Drawings

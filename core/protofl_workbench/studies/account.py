@@ -31,11 +31,11 @@ from protofl.federation.rounds.federation import Federation
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs.markers import hookimpl
 from protofl.hooks.models.cost import training_flops
-from protofl.hooks.plugin.choice import Choice, choose
+from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.views.batch import Output
 from protofl.records.folder.row import Row
 from protofl.runs.request.request import Request
-from protofl.system.options.declared import Config
+from protofl.system.options.plugin_options import Config
 from protofl.system.options.table import build
 from protofl_workbench.studies.study import Values
 

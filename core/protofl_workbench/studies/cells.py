@@ -91,7 +91,7 @@ class Cell:
             UsageError: An option is not written as it should be.
         """
         from protofl.runs.program.naming import requested
-        from protofl.system.options.written import parse_options
+        from protofl.system.options.parsing import parse_options
 
         request, _ = requested(self.options)
         # What the study's file says is nobody's consent.

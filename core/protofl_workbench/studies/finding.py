@@ -19,7 +19,7 @@ from typing import ClassVar
 from protofl.errors import ProtoflError, UsageError, unknown
 from protofl.hooks.discovery.kinds import Plugin
 from protofl.hooks.discovery.registry import Registry
-from protofl.system.toml import parse_toml
+from protofl.system.files.tables import parse_toml
 from protofl_workbench.studies.reading import read_study
 from protofl_workbench.studies.study import Study
 from protofl_workbench.studies.study_files import Found

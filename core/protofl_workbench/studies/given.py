@@ -13,7 +13,7 @@ from typing import Any
 from protofl.errors import ProtoflError
 from protofl.runs.request.needs import named_in
 from protofl.runs.request.request import Request
-from protofl.system.options.declared import Config, option_names
+from protofl.system.options.plugin_options import Config, option_names
 from protofl.system.options.table import OWNERS, SEVERAL
 
 Values = Mapping[str, Any]

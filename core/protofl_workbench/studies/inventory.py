@@ -12,14 +12,14 @@ import numpy as np
 from protofl.errors import ProtoflError, UsageError
 from protofl.federation.plan.inputs import load_data
 from protofl.federation.rounds.events import Event, Note, ignore
-from protofl.hooks.plugin.choice import choose
+from protofl.hooks.plugin.members import choose
 from protofl.records.folder.row import Row
 from protofl.runs.request.request import Request
 from protofl.runs.reuse.requested import RequestedRun
 from protofl.runs.reuse.reuse import find
 from protofl.runs.reuse.run import Run
-from protofl.system.files.replacing import default_data_dir
-from protofl.system.options.declared import Config, consents
+from protofl.system.files.atomic import default_data_dir
+from protofl.system.options.plugin_options import Config, consents
 from protofl.system.options.table import build
 from protofl_workbench.studies.account import data_choice, outline_of
 from protofl_workbench.studies.cells import Cell, Change, cells_of

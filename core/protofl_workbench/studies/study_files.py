@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 from pydantic import TypeAdapter, ValidationError
 
 from protofl.errors import UsageError, unknown
-from protofl.system.toml import parse_toml
+from protofl.system.files.tables import parse_toml
 
 _HEADER = re.compile(r"\s*\[+\s*(?P<path>[^\[\]]+?)\s*\]+\s*(#.*)?$")
 _KEY = re.compile(r"\s*(?P<key>(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[^\s=]+)*)\s*=")

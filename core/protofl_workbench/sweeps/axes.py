@@ -14,7 +14,8 @@ from protofl.errors import UsageError, unknown
 from protofl.runs.program.naming import named
 from protofl.runs.request.recipes import with_recipe
 from protofl.runs.request.request import Request
-from protofl.system.options.declared import Config, option_names
+from protofl.system.options.parsing import merge_options, names_in
+from protofl.system.options.plugin_options import Config, option_names
 from protofl.system.options.table import (
     CHOOSING,
     FLAGS,
@@ -24,7 +25,6 @@ from protofl.system.options.table import (
     is_repeatable,
     validated,
 )
-from protofl.system.options.written import merge_options, names_in
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")

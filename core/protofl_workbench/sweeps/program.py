@@ -9,8 +9,8 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.runs.program.naming import Named, requested
+from protofl.system.options.parsing import as_typed
 from protofl.system.options.table import validated
-from protofl.system.options.written import as_typed
 from protofl_workbench.batch import events
 from protofl_workbench.sweeps import start
 from protofl_workbench.sweeps.axes import located, read_axes

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.records.folder.row import Row
 from protofl.records.recorded.columns import frame_of
-from protofl.system.files.replacing import replacing, write_json
+from protofl.system.files.atomic import replacing, write_json
 from protofl_workbench.sweeps.axes import Point
 
 if TYPE_CHECKING:

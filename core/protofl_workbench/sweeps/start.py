@@ -8,9 +8,9 @@ from pathlib import Path
 
 from protofl.errors import UsageError
 from protofl.records.folder.places import fresh_folder
+from protofl.system.files.atomic import told_of_disk
 from protofl.system.files.lock import alone
-from protofl.system.files.replacing import told_of_disk
-from protofl.system.options.written import check_again, parse_options
+from protofl.system.options.parsing import check_again, parse_options
 from protofl_workbench.batch import events
 from protofl_workbench.batch.batch import Batch
 from protofl_workbench.batch.tasks import mistakes

@@ -11,11 +11,10 @@ from typing import Any, Literal, get_args
 from protofl.errors import UsageError, unknown
 from protofl.runs.program.naming import named
 from protofl.runs.request.request import Request, read_request
+from protofl.system.files.atomic import replacing
 from protofl.system.files.lock import LOCK
-from protofl.system.files.replacing import replacing
-from protofl.system.files.tables import read_table
-from protofl.system.options.written import as_typed
-from protofl.system.toml import to_toml
+from protofl.system.files.tables import read_table, to_toml
+from protofl.system.options.parsing import as_typed
 from protofl_workbench.batch.wanted import Wanted
 from protofl_workbench.sweeps.axes import (
     Axis,

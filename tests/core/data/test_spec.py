@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl.data.preparation import AsStored, Pixels
-from protofl.data.spec import in_words
+from protofl.data.spec import AsStored, Pixels, in_words
 
 IMAGE = pf.datasets.SampleSpec((3, 8, 12))
 SERIES = pf.datasets.SampleSpec((2, 50), "series")

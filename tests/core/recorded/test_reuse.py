@@ -21,7 +21,7 @@ from protofl.runs.reuse.requested import RequestedRun
 from protofl.runs.reuse.reuse import find, run_or_reuse
 from protofl.runs.running.run import start
 from protofl.system.files.lock import alone
-from protofl.system.options.written import as_typed, parse_options
+from protofl.system.options.parsing import as_typed, parse_options
 
 
 def ask(method="fedproto", **options):

@@ -7,7 +7,7 @@ import torch
 from engine_toys import make_plan, with_engines
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from protofl.hooks.plugin.choice import Choice
+from protofl.hooks.plugin.members import Choice
 from protofl.testing import toy as toyfed
 from protofl.testing.equality import RESIDUAL, Run
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from protofl.errors import UsageError
-from protofl.hooks.plugin.choice import Choice
+from protofl.hooks.plugin.members import Choice
 from protofl_plugins.generators.stable_diffusion import StableDiffusion
 
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from protofl.errors import UsageError
-from protofl.hooks.plugin.choice import Choice
+from protofl.hooks.plugin.members import Choice
 from protofl_plugins.generators.stylegan import StyleGAN3, StyleGANXL
 
 CPU = torch.device("cpu")

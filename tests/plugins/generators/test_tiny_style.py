@@ -6,7 +6,7 @@ import torch
 from protofl.data.dataset import Dataset
 from protofl.errors import UsageError
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.plugin.choice import Choice
+from protofl.hooks.plugin.members import Choice
 from protofl_plugins.generators.tiny_style import network as N
 from protofl_plugins.generators.tiny_style.plugin import SHIPPED, TinyStyle, TinyStyleGenerator
 from protofl_plugins.generators.tiny_style.train import (

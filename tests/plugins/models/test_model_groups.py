@@ -8,7 +8,7 @@ from torch import nn
 
 import protofl as pf
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.plugin.choice import choose
+from protofl.hooks.plugin.members import choose
 
 HTFE8 = "cnn4 googlenet mobilenet_v2 resnet18 resnet34 resnet50 resnet101 resnet152"
 ORDERS = {

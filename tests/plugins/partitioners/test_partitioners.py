@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import protofl as pf
-from protofl.system.options.declared import parse_config
+from protofl.system.options.plugin_options import parse_config
 from protofl_plugins.partitioners.dirichlet import Dirichlet, _draw_classes, _move_to_small
 from protofl_plugins.partitioners.iid import IID
 from protofl_plugins.partitioners.pathological import Pathological

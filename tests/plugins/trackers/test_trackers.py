@@ -11,8 +11,8 @@ import pytest
 
 import protofl as pf
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.plugin.choice import choose
-from protofl.hooks.trackers.tracked import TrackedRun
+from protofl.hooks.plugin.members import choose
+from protofl.hooks.views.tracked_run import TrackedRun
 from protofl.testing import TrackerContract, run_checks
 from protofl.testing.trackers import SUMMARY, line
 

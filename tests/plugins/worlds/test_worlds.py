@@ -11,7 +11,7 @@ import pytest
 
 import protofl as pf
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.plugin.choice import choose
+from protofl.hooks.plugin.members import choose
 from protofl.testing import WorldContract
 from protofl_plugins.worlds.tiers import TIERS
 

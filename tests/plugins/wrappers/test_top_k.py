@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl.hooks.gate.contents import Decoder
-from protofl.hooks.transit.encoding import form_of
+from protofl.hooks.transport.encoding import Decoder, form_of
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import Payload

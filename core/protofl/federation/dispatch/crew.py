@@ -31,8 +31,8 @@ from protofl.federation.hosts.jobs import (
     Train,
     Undo,
 )
-from protofl.system.files.replacing import ScratchFolder
-from protofl.system.progress.counting import OnSteps
+from protofl.system.files.atomic import ScratchFolder
+from protofl.system.progress import OnSteps
 
 TRIES = 3
 """Hosts that may end in the same job before the run does."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from protofl.federation.dispatch.crew import Crew, NoHost
 from protofl.federation.hosts.jobs import ClientJob, Reply, Train
-from protofl.system.progress.counting import OnSteps
+from protofl.system.progress import OnSteps
 
 
 class _Steps(NamedTuple):

@@ -14,8 +14,8 @@ from protofl.federation.dispatch.dealing import Deal, at_once
 from protofl.federation.dispatch.placement import Seconds, place
 from protofl.federation.dispatch.recovery import JOURNAL, Handle
 from protofl.federation.hosts.jobs import Absent, ClientJob, Job, Reply, StartTrial, Train
-from protofl.system.machine.cores import usable_cores
-from protofl.system.progress.counting import OnSteps
+from protofl.system.machine import usable_cores
+from protofl.system.progress import OnSteps
 
 
 class Dispatcher:

@@ -12,9 +12,9 @@ from protofl.federation.plan.plan import Plan
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.records import ClientRecord
 from protofl.hooks.wire.payload import Payload
-from protofl.system.machine.cores import autocast
-from protofl.system.profile.host import HostProfile
-from protofl.system.progress.counting import Counter
+from protofl.system.device import autocast
+from protofl.system.profile.host_profile import HostProfile
+from protofl.system.progress import Counter
 
 
 def score(

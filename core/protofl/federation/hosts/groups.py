@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protofl.errors import RunFailure
-from protofl.hooks.plugin.choice import Choice
+from protofl.hooks.plugin.members import Choice
 
 
 def trains_groups(engine: Choice) -> bool:

@@ -16,18 +16,18 @@ from protofl.federation.hosts.groups import chunks, trains_groups
 from protofl.federation.hosts.store import ClientStore, store_kind
 from protofl.federation.hosts.training import Trainer, Training, carry_out
 from protofl.federation.plan.plan import Plan
-from protofl.hooks.gate.declared import Declared
-from protofl.hooks.gate.downloads import DownloadGate, Read
 from protofl.hooks.models.architecture import unset_model
+from protofl.hooks.transport.gates import DownloadGate, Read
+from protofl.hooks.transport.rules import Declared
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.records import ClientRecord
 from protofl.hooks.wire.payload import Payload
-from protofl.system.files.replacing import told_of_disk
-from protofl.system.machine.cores import compute_threads, deterministic_kernels
-from protofl.system.machine.overtime import at_most
-from protofl.system.profile.clock import Clock
-from protofl.system.profile.host import HostProfile
-from protofl.system.progress.counting import Counter, OnSteps
+from protofl.system.device import compute_threads, deterministic_kernels
+from protofl.system.files.atomic import told_of_disk
+from protofl.system.machine import at_most
+from protofl.system.profile.host_profile import HostProfile
+from protofl.system.profile.run_profile import Clock
+from protofl.system.progress import Counter, OnSteps
 
 
 def go_on(job: work.Job) -> str:

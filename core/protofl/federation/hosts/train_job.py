@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from protofl.hooks.models.modules import Whole
-from protofl.hooks.optim.optimisers import PLAIN, make_optimizer
+from protofl.hooks.models.optimisers import PLAIN, make_optimizer
 from protofl.hooks.plugin.loss import Loss
 from protofl.hooks.views.batch import Batch
 from protofl.hooks.views.records import ClientRecord
-from protofl.hooks.views.run import Phase
-from protofl.system.machine.cores import autocast
+from protofl.hooks.views.run_info import Phase
+from protofl.system.device import autocast
 from protofl.system.randomness import global_stream
 
 

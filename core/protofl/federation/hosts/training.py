@@ -19,17 +19,17 @@ from protofl.errors import ENDS, RunFailure, naming
 from protofl.federation.hosts.jobs import Evaluate, Reply, Train, TrainReply
 from protofl.federation.hosts.train_job import TrainJob
 from protofl.federation.plan.plan import Plan
-from protofl.hooks.gate.downloads import DownloadGate
 from protofl.hooks.models.modules import parameter_groups
-from protofl.hooks.plugin.choice import Choice
+from protofl.hooks.plugin.members import Choice
+from protofl.hooks.transport.gates import DownloadGate
 from protofl.hooks.views.batch import Batch, Output
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.records import ClientRecord
-from protofl.hooks.views.run import Phase
+from protofl.hooks.views.run_info import Phase
 from protofl.hooks.wire.payload import Payload
-from protofl.system.profile.clock import Clock
-from protofl.system.profile.host import HostProfile
-from protofl.system.progress.counting import Counter
+from protofl.system.profile.host_profile import HostProfile
+from protofl.system.profile.run_profile import Clock
+from protofl.system.progress import Counter
 from protofl.system.randomness import global_stream
 
 Trained = tuple[dict[str, float], float]

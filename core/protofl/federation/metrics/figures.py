@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from protofl.errors import RunFailure, naming
-from protofl.hooks.plugin.choice import Choice
 from protofl.hooks.plugin.composition import Composition
+from protofl.hooks.plugin.members import Choice
 from protofl.hooks.views.client import Client
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.tables import finite, short

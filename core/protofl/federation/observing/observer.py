@@ -15,8 +15,8 @@ from protofl.hooks.views.records import ClientRecord
 from protofl.hooks.wire.payload import Payload
 from protofl.records.folder.row import Row
 from protofl.records.recorded.observed import OBSERVED, UPLOADS
+from protofl.system.device import autocast
 from protofl.system.files.series import Round, Series
-from protofl.system.machine.cores import autocast
 from protofl.system.randomness import random_stream
 
 FEATURES, LABELS = "(features)", "(labels)"

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from protofl.errors import UsageError
 from protofl.federation.plan.plan import Plan
-from protofl.hooks.gate.declared import Declared
-from protofl.hooks.gate.specs import Known, Spec, known_key
+from protofl.hooks.transport.rules import Declared
+from protofl.hooks.transport.tensor_specs import Known, Spec, known_key
 from protofl.system.files.tensors import SIZES
 from protofl.system.formatting import size_text
 

@@ -12,7 +12,7 @@ from protofl.errors import RunFailure, naming
 from protofl.federation.plan.plan import Plan
 from protofl.records.folder.row import Row
 from protofl.system.files.tables import finite
-from protofl.system.machine.overtime import at_most
+from protofl.system.machine import at_most
 from protofl.system.randomness import numpy_stream
 
 

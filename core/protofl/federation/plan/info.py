@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from functools import partial
 
 from protofl.data.dataset import Dataset
-from protofl.data.preparation import Preparation
+from protofl.data.spec import Preparation
 from protofl.errors import Refused
 from protofl.federation.arrivals import check_arrivals, count_unseen, participants
 from protofl.federation.plan.inputs import architectures_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.malicious import check_attacks
 from protofl.hooks.models.architecture import Architecture
-from protofl.hooks.plugin.choice import Choice
 from protofl.hooks.plugin.composition import Composition
-from protofl.hooks.views.run import RunInfo
+from protofl.hooks.plugin.members import Choice
+from protofl.hooks.views.run_info import RunInfo
 from protofl.system.options.settings import Settings
 
 

@@ -12,16 +12,15 @@ from protofl.data import cache
 from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.npz import options_like
-from protofl.data.preparation import AsStored, Preparation, pixels_for
-from protofl.data.spec import PLURAL, Kind, SampleSpec, in_words
+from protofl.data.spec import PLURAL, AsStored, Kind, Preparation, SampleSpec, in_words, pixels_for
 from protofl.data.split import Split
 from protofl.data.splitting import kept_split, make_split
 from protofl.data.subset import with_validation
 from protofl.errors import ProtoflError, UsageError
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture
-from protofl.hooks.plugin.choice import Choice, choose
 from protofl.hooks.plugin.composition import Composition
+from protofl.hooks.plugin.members import Choice, choose
 from protofl.system.options.settings import Settings
 
 Report = Callable[[str], None]

@@ -17,7 +17,7 @@ from protofl.data.batches import Samples
 from protofl.data.cache import to_stderr
 from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
-from protofl.data.preparation import Preparation
+from protofl.data.spec import Preparation
 from protofl.data.split import Split, majority_correct
 from protofl.data.splitting import number_of_clients
 from protofl.federation.plan import inputs
@@ -26,10 +26,10 @@ from protofl.federation.plan.resolution import Extra, resolve, resolved
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.cost import cost
-from protofl.hooks.optim.schedules import Schedule, schedule_of
-from protofl.hooks.plugin.choice import Choice, several_in
+from protofl.hooks.models.schedules import Schedule, schedule_of
 from protofl.hooks.plugin.composition import Composition
-from protofl.hooks.views.run import RunInfo
+from protofl.hooks.plugin.members import Choice, several_in
+from protofl.hooks.views.run_info import RunInfo
 from protofl.system.options.settings import Settings
 from protofl.system.options.table import untracked
 from protofl.system.randomness import global_stream

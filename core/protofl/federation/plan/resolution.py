@@ -11,12 +11,12 @@ import torch
 from protofl.errors import UsageError
 from protofl.federation.arrivals import tuning_epochs
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.optim.given import training_options
-from protofl.hooks.plugin.choice import Choice, choose, choose_several, several_in
+from protofl.hooks.models.optimisers import training_options
 from protofl.hooks.plugin.composition import Composition
-from protofl.system.machine.cores import usable_cores
-from protofl.system.machine.device import device_of
-from protofl.system.options.declared import check_consent
+from protofl.hooks.plugin.members import Choice, choose, choose_several, several_in
+from protofl.system.device import device_of
+from protofl.system.machine import usable_cores
+from protofl.system.options.plugin_options import check_consent
 from protofl.system.options.settings import Settings
 from protofl.system.options.table import CHOOSING, OWNERS, SEVERAL, UPDATES, build, check_names
 

@@ -24,8 +24,8 @@ from protofl.hooks.views.records import ServerRecord
 from protofl.hooks.wire.payload import Payload
 from protofl.records.folder.row import Row
 from protofl.records.folder.run_folder import RunFolder
-from protofl.system.machine.cores import compute_threads
-from protofl.system.profile.run import NOT_PROFILED, RunProfile
+from protofl.system.device import compute_threads
+from protofl.system.profile.run_profile import NOT_PROFILED, RunProfile
 
 R = TypeVar("R", bound=jobs.Reply)
 

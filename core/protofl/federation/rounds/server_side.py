@@ -16,17 +16,16 @@ from protofl.federation.metrics.figures import figures_of_server
 from protofl.federation.plan.plan import Plan
 from protofl.federation.rounds.measures import measured
 from protofl.federation.rounds.tally import Tally
-from protofl.hooks.gate.declared import Declared
-from protofl.hooks.gate.faults import expect_finite
-from protofl.hooks.gate.uploads import UploadGate
 from protofl.hooks.models.scoring import mean_accuracy, scores_of
+from protofl.hooks.transport.gates import UploadGate
+from protofl.hooks.transport.rules import Declared, expect_finite
 from protofl.hooks.views.records import ServerRecord
 from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import Payload
+from protofl.system.device import compute_threads
 from protofl.system.files.tables import finite
-from protofl.system.machine.cores import compute_threads
-from protofl.system.machine.overtime import at_most
-from protofl.system.profile.clock import Sums
+from protofl.system.machine import at_most
+from protofl.system.profile.run_profile import Sums
 from protofl.system.randomness import global_stream
 
 

@@ -11,10 +11,9 @@ from protofl.federation.plan.plan import Plan
 from protofl.federation.rounds import events
 from protofl.federation.rounds.tally import STAGES, Tally
 from protofl.federation.rounds.workload import Workload
-from protofl.hooks.gate.faults import Fault, left_out
-from protofl.hooks.gate.replies import check_reply, printable, refused_reply
-from protofl.system.profile.run import RunProfile
-from protofl.system.progress.stage import Stage
+from protofl.hooks.transport.rules import Fault, check_reply, left_out, printable, refused_reply
+from protofl.system.profile.run_profile import RunProfile
+from protofl.system.progress import Stage
 
 R = TypeVar("R", bound=Reply)
 

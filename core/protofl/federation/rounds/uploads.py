@@ -9,9 +9,8 @@ from protofl.federation.hosts.jobs import TrainReply
 from protofl.federation.plan.plan import Plan
 from protofl.federation.rounds.stages import Stages
 from protofl.federation.rounds.tally import Tally
-from protofl.hooks.gate.faults import left_out, refused_upload
-from protofl.hooks.gate.replies import diverged
-from protofl.hooks.gate.uploads import UploadGate
+from protofl.hooks.transport.gates import UploadGate
+from protofl.hooks.transport.rules import diverged, left_out, refused_upload
 from protofl.hooks.wire.payload import Payload
 
 

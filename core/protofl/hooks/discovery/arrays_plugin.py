@@ -25,7 +25,7 @@ from protofl.data.dataset import Dataset
 from protofl.errors import UsageError
 from protofl.hooks.hookspecs.markers import hookimpl
 from protofl.system.formatting import count, shape_text
-from protofl.system.options.declared import Config, Field
+from protofl.system.options.plugin_options import Config, Field
 
 ARRAYS = "arrays"
 """The name of the data set that arrays are."""

@@ -12,8 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 from protofl.errors import UsageError, place_of, unknown
-from protofl.hooks.hookspecs import execution, method, resources, rounds
-from protofl.hooks.hookspecs.version import HOOKSPEC_VERSION, WHAT_CHANGED, parse_version, serves
+from protofl.hooks.hookspecs import method, resources, rounds
+from protofl.hooks.hookspecs import resources as execution
+from protofl.hooks.hookspecs.markers import HOOKSPEC_VERSION, WHAT_CHANGED, parse_version, serves
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,7 @@ def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it
         UsageError: It is no class, a hook lacks ``@hookimpl`` or takes an unknown argument, a
             method marked as hook is none, or its name or ``Config`` breaks the rules.
     """
-    from protofl.system.options.declared import (
-        Config,  # pydantic is slow to import, and names need none
-    )
+    from protofl.system.options.plugin_options import Config
 
     label = f"{kind}/{name}"
     if not NAME.fullmatch(name):

@@ -18,7 +18,7 @@ from protofl.hooks.discovery.kinds import (
     check_version,
     hooks_of,
 )
-from protofl.system.sources.loading import fingerprint, load
+from protofl.system.sources import fingerprint, load
 
 ARRAYS_PLACE = "protofl.hooks.discovery.arrays_plugin:Arrays"
 """The class of data that a program gives as arrays."""

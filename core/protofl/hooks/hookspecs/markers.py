@@ -1,9 +1,48 @@
-"""The pluggy markers of protofl."""
+"""The pluggy markers of protofl, and the version of the hook specifications."""
 
 from __future__ import annotations
+
+import re
 
 import pluggy
 
 hookspec = pluggy.HookspecMarker("protofl")
+
+
 hookimpl = pluggy.HookimplMarker("protofl")
 """Marks a plugin's method as the implementation of the hook of the same name."""
+
+
+HOOKSPEC_VERSION = "2.2"
+"""The version MAJOR.MINOR of the hooks that this protofl calls.
+
+MINOR grows when a hook, an argument, a kind or a public name is added; older plugins still run.
+MAJOR grows when something is removed or changes its meaning (docs/reference/compatibility.md). A
+plugin states the version that it needs: ``requires_hookspec = "2.1"`` for ``global_models``.
+"""
+
+
+WHAT_CHANGED = {
+    2: (
+        "1. local_loss takes given, what before_training returns, in place of client.received, "
+        "client.state and client.scratch",
+        "2. draws are pf.per_step(tensor) in what before_training returns, not batch.draws; "
+        "Architecture.build takes a pf.datasets.SampleSpec",
+        '3. then write requires_hookspec = "2.0"',
+    ),
+}
+"""For each MAJOR what a plugin of the MAJOR before has to change, in lines."""
+
+
+_FORM = re.compile(r"(\d+)\.(\d+)")
+
+
+def parse_version(text: object) -> tuple[int, int] | None:
+    """``MAJOR.MINOR`` as two numbers; None where it is not of that form."""
+    found = _FORM.fullmatch(text) if isinstance(text, str) else None
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def serves(required: tuple[int, int], have: tuple[int, int]) -> bool:
+    """Whether hooks of version ``have`` do for a plugin that requires ``required``."""
+    return required[0] == have[0] and required[1] <= have[1]

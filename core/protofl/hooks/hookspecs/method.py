@@ -3,7 +3,7 @@
 A method is a class with a docstring, an optional nested ``Config``, the declarations ``terms``
 (its loss terms), ``downloads`` and ``uploads`` (what travels, and what it reveals; a run refuses
 other keys, and ``upload_rules`` says where the gate's rules don't hold), and the hooks that its
-paper adds; `protofl.hooks.plugin.baseline` provides the rest. It keeps nothing on ``self``: what it
+paper adds; `protofl.hooks.plugin.providers` has the defaults. It keeps nothing on ``self``: what it
 remembers lives in ``client.state``, ``client.modules``, ``server.state`` and ``server.modules``.
 One that is there for other methods alone, as a defence is, names the hooks that they may take of
 it, ``donates = ("server_aggregate",)``, and is not run by itself.
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from protofl.hooks.views.batch import Batch, Given, Output
     from protofl.hooks.views.client import Client, Learner
-    from protofl.hooks.views.run import Phase, RunInfo
+    from protofl.hooks.views.run_info import Phase, RunInfo
     from protofl.hooks.views.server import Server
     from protofl.hooks.wire.payload import Payload, Uploads
-    from protofl.system.options.declared import Config
+    from protofl.system.options.plugin_options import Config
 
 ROUND_HOOKS = {
     "download_payload": "server",

@@ -1,7 +1,6 @@
-"""Hooks of the kinds beside methods: what they are given and what they return.
+"""Hooks of model groups, partitioners, data sets, generators, engines and backends.
 
-Those of engines and backends are in `protofl.hooks.hookspecs.execution`, those of selections,
-worlds, metrics and trackers in `protofl.hooks.hookspecs.rounds`.
+Those of selections, worlds, metrics and trackers are in `protofl.hooks.hookspecs.rounds`.
 
 Every plugin is a class with a docstring (its first line is shown in ``list-plugins``), an
 optional nested ``Config`` and no state on ``self``. A plugin that takes an argument behind its
@@ -25,10 +24,11 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from protofl import backends
     from protofl.data.dataset import Dataset
     from protofl.data.generators import Generator, Outline
     from protofl.hooks.models.architecture import Architecture
-    from protofl.system.options.declared import Config
+    from protofl.system.options.plugin_options import Config
 
 
 class RecipeSpec:
@@ -153,4 +153,63 @@ class GeneratorSpec:
 
         Raises:
             UsageError: These data can't be learned from.
+        """
+
+
+class EngineSpec:
+    """An engine runs local training inside a host.
+
+    ``eager`` is the reference: another engine gives what it can't do to it, and says why in
+    ``job.notes``. An engine may keep on ``self`` what changes no result: compiled or captured
+    steps, buffers.
+    """
+
+    @hookspec(firstresult=True)
+    def train(self, job: backends.TrainJob, config: Config) -> dict[str, float]:
+        """Run the phase of local training of one client, inside ``job.stream()``.
+
+        Returns:
+            For every loss term the sum over samples of its value (the mean of a batch times its
+            samples), under the term's label.
+        """
+
+    @hookspec(firstresult=True)
+    def train_group(self, jobs: list[backends.TrainJob], config: Config) -> list[dict[str, float]]:
+        """Run the phases of several clients, chosen by `choose_groups` (optional).
+
+        All clients of a group are in memory at once. What uses torch's global generators must run
+        inside the ``stream()`` of its job.
+
+        Returns:
+            What `train` returns, for each job in order.
+        """
+
+    @hookspec(firstresult=True)
+    def choose_groups(self, architectures: list[str], config: Config) -> list[list[int]]:
+        """Return which clients to train together; needed beside `train_group`.
+
+        Args:
+            architectures: The name of each client's architecture, costly clients first.
+            config: The engine's options.
+
+        Returns:
+            Lists of positions, every position once.
+        """
+
+
+class BackendSpec:
+    """A backend places hosts and carries jobs to them."""
+
+    @hookspec(firstresult=True)
+    def open_pool(
+        self, plan: backends.Plan, config: Config, workers: int, idle: backends.Idle | None
+    ) -> backends.Pool:
+        """Start the hosts and return the pool that carries jobs to them.
+
+        Args:
+            plan: The run; ``plan.to_json()`` is enough to build it elsewhere.
+            config: The backend's options.
+            workers: Hosts to start; 0 for the backend's own choice.
+            idle: In a `protofl.Session` hosts that earlier runs have left, to begin this run with
+                in place of new ones, and where the pool leaves its own when it is closed.
         """

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from protofl.data.spec import SampleSpec
 from protofl.hooks.models.architecture import Architecture, unset_model
-from protofl.system.machine.cores import compute_threads
+from protofl.system.device import compute_threads
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode

@@ -16,18 +16,16 @@ import pluggy
 
 from protofl.errors import RunFailure, UsageError, unknown
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.gate.returned import expect_returned
 from protofl.hooks.hookspecs.method import LIFECYCLE_HOOKS, MERGED_HOOKS, ROUND_HOOKS, MethodSpec
-from protofl.hooks.plugin.baseline import Baseline
-from protofl.hooks.plugin.loss import Loss
+from protofl.hooks.plugin.loss import Loss, Watch
 from protofl.hooks.plugin.members import Member, Term, bound_to, chosen_terms
-from protofl.hooks.plugin.watch import Watch
-from protofl.hooks.transit.encoding import Codec, coding_of
-from protofl.hooks.transit.merging import Around, Together
+from protofl.hooks.plugin.providers import Around, Baseline, Together
+from protofl.hooks.transport.encoding import Codec, coding_of
+from protofl.hooks.transport.return_values import expect_returned
 from protofl.hooks.views.batch import Given
 from protofl.hooks.views.client import Client
-from protofl.hooks.views.run import Phase, RunInfo
-from protofl.system.options.declared import Config
+from protofl.hooks.views.run_info import Phase, RunInfo
+from protofl.system.options.plugin_options import Config
 
 BASELINE = "baseline"
 

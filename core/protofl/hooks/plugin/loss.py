@@ -1,4 +1,4 @@
-"""The loss of local training: `local_loss` of all methods of a run, frozen to plain callables."""
+"""The loss of local training: `local_loss` of all methods of a run, as plain callables."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from protofl.errors import RunFailure
-from protofl.hooks.gate.returned import expect_terms
 from protofl.hooks.models.architecture import SplitModel
+from protofl.hooks.transport.return_values import expect_terms
 from protofl.hooks.views.batch import Batch, Given, Output, PerStep
 from protofl.hooks.views.client import Learner
 
@@ -143,3 +143,17 @@ def checked(given: object, method: str, steps: int) -> Given:
                     "modules go to client.add_module",
                 )
     return given
+
+
+class Watch:
+    """Carries out the calls of hooks; the dry step's looks at what they do."""
+
+    def call(
+        self, method: str, hook: str, arguments: Mapping[str, Any], do: Callable[[], Any]
+    ) -> Any:  # noqa: ANN401 - as the hook says
+        """Carry out the call of a method's hook, whose views are bound to the method."""
+        return do()
+
+    def loss(self, source: LossSource) -> LossSource:
+        """The loss of a method on a client, as it is to be called."""
+        return source

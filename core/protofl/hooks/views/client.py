@@ -14,9 +14,8 @@ from protofl.errors import MissingModule, RunFailure
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.modules import ModuleSlot
 from protofl.hooks.views.batch import Batch, Output
-from protofl.hooks.views.records import ClientRecord, Features
-from protofl.hooks.views.run import RunInfo
-from protofl.hooks.views.seen import ConfigT, Recorded, Sizes
+from protofl.hooks.views.records import ClientRecord, ConfigT, Features, Recorded, Sizes
+from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.payload import Payload, class_rows
 from protofl.system.randomness import random_stream
 

@@ -12,9 +12,8 @@ from protofl.data.batches import Samples, batch_bounds
 from protofl.data.generators import ImageSource, Outline
 from protofl.errors import UsageError
 from protofl.hooks.models.architecture import Architecture, SplitModel
-from protofl.hooks.views.records import ServerRecord
-from protofl.hooks.views.run import Cards, ClientCard
-from protofl.hooks.views.seen import ConfigT, Recorded, Sizes
+from protofl.hooks.views.records import ConfigT, Recorded, ServerRecord, Sizes
+from protofl.hooks.views.run_info import Cards, ClientCard
 from protofl.hooks.wire.payload import Knowledge
 from protofl.system.randomness import random_stream
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from protofl.errors import Diverged
 from protofl.records.folder.reading import FAILURE, Reading, is_run
-from protofl.system.files.replacing import write_json
-from protofl.system.machine.facts import machine_facts
+from protofl.system.files.atomic import write_json
+from protofl.system.machine import machine_facts
 from protofl.system.version import versions
 
 

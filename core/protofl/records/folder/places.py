@@ -9,8 +9,8 @@ from pathlib import Path
 
 from protofl.errors import UsageError
 from protofl.records.folder.reading import CONFIG
+from protofl.system.files.atomic import unused
 from protofl.system.files.lock import LOCK
-from protofl.system.files.replacing import unused
 
 
 def fresh_folder(*words: str, below: Path = Path("runs")) -> Path:

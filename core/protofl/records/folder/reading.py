@@ -1,6 +1,6 @@
 """A run's folder as others read it: at any moment, also while the run goes on, and without torch.
 
-What a run writes appears whole (`protofl.system.files.replacing`) but for the last line of its
+What a run writes appears whole (`protofl.system.files.atomic`) but for the last line of its
 record: a half-written one is left out. Everything else that can't be read is damage.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.records.folder.row import Row
-from protofl.system.files.checked import Damaged, read_json
+from protofl.system.files.checksums import Damaged, read_json
 from protofl.system.files.lock import LOCK, is_held
 
 CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"

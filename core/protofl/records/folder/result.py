@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError
 from protofl.records.folder.row import Row
-from protofl.system.files.generation import KEPT, Generation
+from protofl.system.files.commit import KEPT, Generation
 
 if TYPE_CHECKING:
     from torch import Tensor

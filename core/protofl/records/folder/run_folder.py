@@ -22,10 +22,9 @@ from protofl.errors import UsageError
 from protofl.records.folder.places import check_free
 from protofl.records.folder.reading import CONFIG, METRICS, OWN, SUMMARY
 from protofl.records.folder.row import Row
-from protofl.system.files.checked import Damaged, check_plain
-from protofl.system.files.lines import Record
+from protofl.system.files.atomic import write_json
+from protofl.system.files.checksums import Damaged, Record, check_plain
 from protofl.system.files.manifest import Manifest
-from protofl.system.files.replacing import write_json
 from protofl.system.files.tables import unchanged_table
 from protofl.system.files.tensors import Packed, read_tensors, write_tensors
 from protofl.system.options.table import EXTENDED

@@ -9,7 +9,7 @@ from pathlib import Path
 from protofl.errors import UsageError, unknown
 from protofl.records.folder.reading import CONFIG, GOING_ON, OWN, SUMMARY, Reading, is_run
 from protofl.records.recorded.index import Told, runs_in
-from protofl.system.files.checked import check_plain
+from protofl.system.files.checksums import check_plain
 from protofl.system.files.lock import LOCK, alone
 
 _IDENTITY = re.compile(r"([0-9a-f]{4,})(?:-s(\d+))?")

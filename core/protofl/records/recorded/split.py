@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protofl.errors import UsageError
-from protofl.system.files.checked import Damaged
+from protofl.system.files.checksums import Damaged
 
 if TYPE_CHECKING:
     from protofl.data.split import Split

@@ -9,7 +9,7 @@ from protofl.federation.hosts.jobs import Job, Reply, Train, TrainReply
 from protofl.federation.participation.flops import forward_of
 from protofl.federation.plan.plan import Plan
 from protofl.hooks.models.cost import ClientFlops, flop_counter
-from protofl.hooks.plugin.choice import choose
+from protofl.hooks.plugin.members import choose
 from protofl.runs.dry_step.step import for_dry_rounds, two_dry_rounds
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from difflib import get_close_matches
 
 from protofl.hooks.views.client import Client, Learner
-from protofl.hooks.views.seen import Recorded
+from protofl.hooks.views.records import Recorded
 from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import Payload
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from protofl.errors import RunFailure, UsageError
-from protofl.hooks.gate.returned import described
 from protofl.hooks.plugin.members import Member
+from protofl.hooks.transport.return_values import described
 from protofl.system.files.tensors import TYPES, pack_state
 
 _PLAIN = (str, bytes, bool, int, float, complex, type(None))

@@ -11,8 +11,8 @@ from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs.method import MERGED_HOOKS
 from protofl.hooks.plugin.members import Term
-from protofl.hooks.transit.encoding import Form, claimed
-from protofl.hooks.transit.merging import SHARED
+from protofl.hooks.plugin.providers import SHARED
+from protofl.hooks.transport.encoding import Form, claimed
 from protofl.hooks.wire.payload import Payload
 from protofl.runs.dry_step.hints import hint
 from protofl.runs.dry_step.sending import FoundLater, is_by_class

@@ -9,12 +9,11 @@ from torch import Tensor
 
 from protofl.errors import RunFailure, part_of
 from protofl.federation.plan.plan import Plan
-from protofl.hooks.gate.contents import Contents, Decoder
-from protofl.hooks.gate.declared import Declared
-from protofl.hooks.gate.faults import RULES, Fault
-from protofl.hooks.gate.returned import described
-from protofl.hooks.gate.specs import known_key
-from protofl.hooks.transit.encoding import Codec
+from protofl.hooks.transport.contents import Contents
+from protofl.hooks.transport.encoding import Codec, Decoder
+from protofl.hooks.transport.return_values import described
+from protofl.hooks.transport.rules import RULES, Declared, Fault
+from protofl.hooks.transport.tensor_specs import known_key
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import Payload

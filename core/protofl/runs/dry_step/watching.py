@@ -15,9 +15,8 @@ from torch import Tensor
 from protofl.errors import RunFailure, UsageError
 from protofl.federation.plan.plan import Plan
 from protofl.hooks.discovery.kinds import spec_hooks
-from protofl.hooks.gate.returned import UPDATES
-from protofl.hooks.plugin.loss import LossSource
-from protofl.hooks.plugin.watch import Watch
+from protofl.hooks.plugin.loss import LossSource, Watch
+from protofl.hooks.transport.return_values import UPDATES
 from protofl.runs.dry_step.chance import Chance, Inside
 from protofl.runs.dry_step.keeping import (
     OnPlugins,

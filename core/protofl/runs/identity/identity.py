@@ -22,12 +22,12 @@ from pydantic import ValidationError
 
 from protofl.federation.plan.plan import Plan
 from protofl.federation.plan.resolution import parts_of
-from protofl.hooks.optim.given import training_options
-from protofl.system.machine.facts import recorded_facts
-from protofl.system.options.declared import Config
+from protofl.hooks.models.optimisers import training_options
+from protofl.system.machine import recorded_facts
+from protofl.system.options.parsing import without_gone
+from protofl.system.options.plugin_options import Config
 from protofl.system.options.table import CHOOSING, OPTIONS, default_values, flag_of
-from protofl.system.options.written import without_gone
-from protofl.system.sources.loading import UNKNOWN
+from protofl.system.sources import UNKNOWN
 
 DIGITS = 16
 """Hexadecimal digits of an identity; names of folders have the first eight."""

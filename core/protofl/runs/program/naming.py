@@ -13,9 +13,9 @@ from protofl.errors import Clash, UsageError
 from protofl.hooks.discovery.kinds import KINDS, Plugin, spec_hooks
 from protofl.hooks.discovery.registry import ARRAYS_PLACE, Registry
 from protofl.runs.request.request import Request, read_request
+from protofl.system.options.parsing import assignments
 from protofl.system.options.table import CHOOSING, SEVERAL
-from protofl.system.options.written import assignments
-from protofl.system.sources.loading import load, place_of_class
+from protofl.system.sources import load, place_of_class
 
 if TYPE_CHECKING:
     from protofl.hooks.discovery.arrays_plugin import Offer

@@ -14,8 +14,8 @@ from protofl.runs.program.naming import requested
 from protofl.runs.program.showing import shown
 from protofl.runs.reuse.reuse import run_or_reuse
 from protofl.runs.running.run import start
-from protofl.system.machine.idle import Idle
-from protofl.system.options.written import as_typed
+from protofl.system.machine import Idle
+from protofl.system.options.parsing import as_typed
 
 
 def run(

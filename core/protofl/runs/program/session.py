@@ -8,7 +8,7 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.records.folder.result import Result
 from protofl.runs.program.run import carry_out
-from protofl.system.machine.idle import Idle
+from protofl.system.machine import Idle
 
 _PLACES = ("out", "resume", "config", "save_recipe", "reuse")
 

@@ -6,6 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
+from protofl.system.options.parsing import (
+    check_again,
+    merge_nested,
+    merge_options,
+    names_in,
+    options_in,
+)
 from protofl.system.options.table import (
     EXTENDED,
     OPTIONS,
@@ -14,13 +21,6 @@ from protofl.system.options.table import (
     default_values,
     flag_of,
     validated,
-)
-from protofl.system.options.written import (
-    check_again,
-    merge_nested,
-    merge_options,
-    names_in,
-    options_in,
 )
 
 

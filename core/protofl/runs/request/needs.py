@@ -11,8 +11,8 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.hooks.discovery.kinds import Plugin
 from protofl.hooks.discovery.registry import Registry
+from protofl.system.options.parsing import names_in
 from protofl.system.options.table import CHOOSING, SEVERAL
-from protofl.system.options.written import names_in
 
 Named = set[tuple[str, str]]
 """Plugins by kind and name."""

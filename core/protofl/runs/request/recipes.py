@@ -21,21 +21,20 @@ from protofl.errors import UsageError
 from protofl.hooks.discovery.kinds import Plugin
 from protofl.hooks.discovery.registry import Registry
 from protofl.runs.request.needs import check_needs, named_in, read_needs
-from protofl.system.files.tables import write_table
-from protofl.system.options.declared import without_consents
-from protofl.system.options.settings import Settings
-from protofl.system.options.table import CHOOSING, OPTIONS, SEVERAL, check_names
-from protofl.system.options.written import (
+from protofl.system.files.tables import parse_toml, write_table
+from protofl.system.options.parsing import (
     as_typed,
     merge_nested,
     merge_options,
     options_in,
     parse_options,
 )
-from protofl.system.toml import parse_toml
+from protofl.system.options.plugin_options import without_consents
+from protofl.system.options.settings import Settings
+from protofl.system.options.table import CHOOSING, OPTIONS, SEVERAL, check_names
 
 if TYPE_CHECKING:
-    from protofl.hooks.plugin.choice import Choice
+    from protofl.hooks.plugin.members import Choice
 
 
 class Recipe:

@@ -12,14 +12,14 @@ from protofl.hooks.discovery.registry import Registry
 from protofl.runs.request.needs import check_needs_of_file, named_in, read_needs
 from protofl.runs.request.recipes import of_method, with_recipe
 from protofl.system.files.tables import check_new_table, read_table
-from protofl.system.options.table import check_names
-from protofl.system.options.written import (
+from protofl.system.options.parsing import (
     as_typed,
     check_texts,
     merge_options,
     options_in,
     parse_options,
 )
+from protofl.system.options.table import check_names
 
 
 @dataclass

@@ -13,8 +13,8 @@ from protofl.hooks.wire.weights import load_weights
 from protofl.records.folder.reading import Reading
 from protofl.records.folder.result import Weights, read_weights
 from protofl.records.recorded.part import Part
+from protofl.system.options.parsing import options_in
 from protofl.system.options.table import portable
-from protofl.system.options.written import options_in
 
 
 def plan_of(config: Mapping[str, Any], folder: Path) -> Plan:

@@ -30,9 +30,9 @@ from protofl.runs.request.request import Request
 from protofl.runs.reuse.run import Run, load_run
 from protofl.runs.running.config import config_of
 from protofl.runs.running.run import start, words_of
-from protofl.system.files.replacing import unused
-from protofl.system.machine.idle import Idle
-from protofl.system.options.declared import consents
+from protofl.system.files.atomic import unused
+from protofl.system.machine import Idle
+from protofl.system.options.plugin_options import consents
 from protofl.system.options.table import RESUMABLE
 
 LOCKS = ".once"

@@ -21,9 +21,9 @@ from protofl.records.folder.reading import GOING_ON
 from protofl.runs.request.request import Request
 from protofl.runs.reuse.requested import RequestedRun
 from protofl.runs.reuse.run import Run
+from protofl.system.files.atomic import told_of_disk
 from protofl.system.files.lock import in_turn
-from protofl.system.files.replacing import told_of_disk
-from protofl.system.machine.idle import Idle
+from protofl.system.machine import Idle
 
 SECONDS = 0.5
 """Between two looks at whether another process is at work on a run."""

@@ -91,8 +91,8 @@ class Run:
         Raises:
             UsageError: Another version of protofl recorded options that this one doesn't know.
         """
+        from protofl.system.options.parsing import options_in
         from protofl.system.options.table import build
-        from protofl.system.options.written import options_in
 
         return build(options_in(self.config))
 

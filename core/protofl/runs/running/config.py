@@ -10,13 +10,13 @@ from protofl.errors import UsageError
 from protofl.federation.hosts.groups import trains_groups
 from protofl.federation.plan.plan import Plan
 from protofl.hooks.discovery.kinds import Plugin
-from protofl.hooks.plugin.choice import Choice
+from protofl.hooks.plugin.members import Choice
 from protofl.runs.identity.files import file_digests
 from protofl.runs.identity.identity import defaults_of, identity_of
 from protofl.system.files.tables import differences
-from protofl.system.machine.facts import machine_facts, recorded_facts
+from protofl.system.machine import machine_facts, recorded_facts
 from protofl.system.options.table import OPTIONS, UNRECORDED, untracked
-from protofl.system.sources.loading import UNKNOWN, fingerprint
+from protofl.system.sources import UNKNOWN, fingerprint
 from protofl.system.version import versions
 
 

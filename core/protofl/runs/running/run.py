@@ -36,13 +36,13 @@ from protofl.runs.request.recipes import typed_in, write_recipe
 from protofl.runs.request.request import Request
 from protofl.runs.running.config import check_same_data, check_same_files, config_of, told_changes
 from protofl.runs.tracking.following import Followed, check_trackers
+from protofl.system.device import deterministic_kernels
+from protofl.system.files.atomic import gone_afterwards, told_of_disk, write_json
 from protofl.system.files.lock import alone
-from protofl.system.files.replacing import gone_afterwards, told_of_disk, write_json
 from protofl.system.files.tables import short
-from protofl.system.machine.cores import deterministic_kernels
-from protofl.system.machine.idle import Idle
+from protofl.system.machine import Idle
 from protofl.system.options.table import EXTENDED
-from protofl.system.profile.run import RunProfile
+from protofl.system.profile.run_profile import RunProfile
 
 
 def start(

@@ -12,12 +12,12 @@ from protofl.errors import ProtoflError, in_words
 from protofl.federation.plan.plan import Plan
 from protofl.federation.rounds import events
 from protofl.federation.rounds.events import Event, Progress
-from protofl.hooks.trackers.tracked import TrackedRun
+from protofl.hooks.views.tracked_run import TrackedRun
 from protofl.records.folder.reading import TRACKING
 from protofl.records.folder.run_folder import RunFolder
 from protofl.runs.tracking.told import AGAIN, Ending, Told
-from protofl.system.files.checked import read_json
-from protofl.system.files.replacing import write_json
+from protofl.system.files.atomic import write_json
+from protofl.system.files.checksums import read_json
 
 
 def check_trackers(plan: Plan) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from protofl.errors import in_words
-from protofl.hooks.plugin.choice import Choice
-from protofl.hooks.trackers.tracked import TrackedRun
+from protofl.hooks.plugin.members import Choice
+from protofl.hooks.views.tracked_run import TrackedRun
 
 AGAIN = "--resume --track on the finished run writes them down"
 

@@ -1,4 +1,4 @@
-"""A folder of files, of which a manifest names those that count."""
+"""A folder of files with a manifest that names those that count."""
 
 from __future__ import annotations
 
@@ -6,34 +6,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from protofl.system.files.checked import Check, Damaged, check_plain_file, checks_of
-from protofl.system.files.generation import KEPT, Generation, words_of
-from protofl.system.files.lines import Entry, Journal
-from protofl.system.files.replacing import link_or_copy, sync_folder
+from protofl.system.files.atomic import link_or_copy, sync_folder
+from protofl.system.files.checksums import Check, Damaged, check_plain_file, checks_of
+from protofl.system.files.commit import KEPT, Generation, Journal, file_names
 
 
 class Manifest:
-    """What counts in a folder of files.
+    """The files that count in a folder.
 
-    It is replaced last: what it does not name does not count, so a process that is killed at any
-    moment leaves the folder as the commit before made it. Of numbered files, which may be many,
-    a commit changes a few: their names are in a `Journal`, and the manifest says how far it counts.
+    The manifest is replaced last. Files that it does not name do not count, so a process that is
+    killed at any moment leaves the folder as the previous commit made it. A commit changes a few of
+    the numbered files, which may be many: a `Journal` has their names, and the manifest says how
+    much of the journal counts.
 
-    Every file is on the disk and has a checksum before the manifest names it. The commit before
-    the last keeps its files, and its manifest as ``before.json``: where one of the last's is
-    damaged it counts again.
-
-    Earlier commits may be kept under names: each has a manifest of its own, a file of the commit
-    that keeps it, and the files that it names stay.
+    Every file is on the disk and has a checksum before the manifest names it. The previous commit
+    keeps its files, and its manifest as ``before.json``, and counts if the last commit is damaged.
+    Earlier commits may be kept under names. Each has a manifest of its own.
 
     Args:
-        folder: The folder; nothing else lies in it.
+        folder: The folder, which holds nothing else.
 
     Attributes:
-        values: What the last commit said of itself, ``journal`` the journal's name; empty before
-            the first.
-        damage: What is wrong with the last commit, where the one before counts; else empty.
-        lost: What is wrong with commits that were kept, a line each.
+        damage: What is wrong with the last commit, if the previous one counts instead.
+        lost: What is wrong with kept commits, one line each.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,7 +43,7 @@ class Manifest:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What the last commit said of itself; empty before the first."""
+        """What the last commit says about itself; empty before the first commit."""
         return self._now.values
 
     @property
@@ -57,15 +52,15 @@ class Manifest:
         return {number: name for number, (name, _) in self._now.numbered.items()}
 
     def read(self, also: Callable[[Mapping[str, Any]], bool], *, back: bool = False) -> None:
-        """Find the last commit of which nothing is damaged; changes nothing on the disk.
+        """Find the last undamaged commit, without changing the disk.
 
         Args:
-            back: Whether the commit before the last shall count again.
-            also: Called with a commit's values: checks what lies in other folders and belongs to
-                it, and says whether the files in this one are needed.
+            also: Called with a commit's values. Checks files of other folders that belong to it,
+                and returns True if the files in this folder are needed.
+            back: True to use the previous commit instead of the last.
 
         Raises:
-            Damaged: Something of the last commit and of the one before is.
+            Damaged: The last commit and the previous one are damaged.
         """
         for entry in self._folder.iterdir() if self._folder.is_dir() else ():
             check_plain_file(entry)
@@ -86,7 +81,7 @@ class Manifest:
             raise found[not self._file.exists()]
 
     def settle(self) -> None:
-        """Have the folder hold what `read` found, and remove files that don't count."""
+        """Write what `read` found, and remove files that do not count."""
         self._folder.mkdir(exist_ok=True)
         counted = self._now.names | {self._file.name}
         if self.lost:
@@ -96,14 +91,14 @@ class Manifest:
         elif self._before.exists():
             try:
                 before = Generation.read(self._before)
-                before.read_kept(self._folder, whole=False)
+                before.read_kept(self._folder, verify=False)
                 self._stale = before.names - self._now.names
                 counted |= self._stale | {self._before.name}
             except Damaged:
                 self._stale = set()
         self._remove({file.name for file in self._folder.iterdir()} - counted)
         if journal := self.values.get("journal"):
-            self._journal = Journal.again(self._folder / journal, self._now.files[journal])
+            self._journal = Journal.reopened(self._folder / journal, self._now.files[journal])
 
     def commit(
         self,
@@ -116,32 +111,33 @@ class Manifest:
         keep: Mapping[str, str] | None = None,
         keep_before: Mapping[str, str] | None = None,
     ) -> None:
-        """Have files count from now on, and remove those that don't since the last commit.
+        """Commit files, and remove those that no longer count.
 
         Args:
-            values: What the commit says of itself; words among them are files.
-            changed: {number: file} of the numbered files that are new.
-            journal: The name of the journal, where one is begun.
-            anew: Whether no numbered file of before counts any more.
-            behind: The name of a commit that is kept, whose numbered files count in place of those
-                of before.
-            keep: {name: a new file} under which this commit is kept from now on.
-            keep_before: The same of the commit before.
+            values: What the commit says about itself; strings among the values are files.
+            changed: {number: file} of the new numbered files.
+            journal: The name of the journal, if a new one is begun.
+            anew: True if no earlier numbered file counts any more.
+            behind: The name of a kept commit whose numbered files replace those of the last one.
+            keep: {name: new file}: names under which this commit is kept.
+            keep_before: {name: new file}: names under which the previous commit is kept.
         """
         before = self._now
-        checks = self._checks([*words_of(values) - before.files.keys(), *changed.values()])
+        checks = self._checks([*file_names(values) - before.files.keys(), *changed.values()])
         entries = {number: (name, checks[name]) for number, name in changed.items()}
         numbered, other = before.numbered, self.kept(behind)
-        replaced = {*changed} if not (anew or other) else {*numbered}
-        stale = {numbered[number][0] for number in replaced & numbered.keys()}
-        if anew or other:
+        anew = anew or other is not None
+        stale = {numbered[n][0] for n in (numbered if anew else changed.keys() & numbered.keys())}
+        if anew:
             numbered = dict(other.numbered) if other else {}
         numbered |= entries
-        self._note(journal, numbered, entries, anew=bool(anew or other))
-        assert self._journal is not None
+        if anew or self._journal is None or self._journal.outgrown or len(numbered) == len(entries):
+            self._journal = Journal.begin(self._folder / journal, numbered)
+        else:
+            self._journal.add(entries)
         values = {**values, "journal": self._journal.path.name}
         files = before.files | checks | {self._journal.path.name: self._journal.check}
-        now = Generation(values, {word: files[word] for word in words_of(values)}, numbered)
+        now = Generation(values, {name: files[name] for name in file_names(values)}, numbered)
         self._keep(now, keep or {}, keep_before or {})
         self._now = now
         sync_folder(self._folder)
@@ -150,26 +146,16 @@ class Manifest:
         now.write(self._file)
         sync_folder(self._folder)
         stale |= before.files.keys() - now.files.keys()
-        for file in before.kept.keys() - now.kept.keys():  # files of now may be among its
-            stale |= before.kept[file].all_names - now.names
+        for file in before.kept.keys() - now.kept.keys():  # it may share files with this commit
+            stale |= before.kept[file].fixed_names - now.names
         gone = {name for name in self._stale - stale if not before.needs(name)}
-        stale = {name for name in stale if not now.needs(name)}
+        self._stale = {name for name in stale if not now.needs(name)}
         self._remove(name for name in gone if not now.needs(name))
-        self._stale = stale
-
-    def _note(
-        self, name: str, numbered: Mapping[int, Entry], entries: Mapping[int, Entry], *, anew: bool
-    ) -> None:
-        """Have the journal, or a new one, name the numbered files."""
-        if anew or self._journal is None or self._journal.outgrown or len(numbered) == len(entries):
-            self._journal = Journal.begin(self._folder / name, numbered)
-        else:
-            self._journal.add(entries)
 
     def _keep(
         self, now: Generation, keep: Mapping[str, str], keep_before: Mapping[str, str]
     ) -> None:
-        """Have a commit keep earlier ones, and perhaps itself."""
+        """Add kept commits to a new commit."""
         before = self._now
         titles = {key: file for key, file in before.values.items() if key.startswith(KEPT)}
         commits = dict(before.kept)
@@ -188,17 +174,17 @@ class Manifest:
         now.values |= titles
 
     def _checks(self, names: Sequence[str]) -> dict[str, Check]:
-        """Bring files to the disk; their checks."""
+        """Sync files to the disk and return their checks."""
         checks = checks_of([self._folder / name for name in names])
         return dict(zip(names, checks, strict=True))
 
     def kept(self, name: str) -> Generation | None:
-        """A commit that is kept under a name."""
+        """Return the commit that is kept under a name."""
         return self._now.kept.get(self._now.values.get(KEPT + name, ""))
 
     def restate(self, values: Mapping[str, Any]) -> None:
-        """Add to what the last commit says of itself; the one before stays the same."""
-        self._now.files |= self._checks([*words_of(values) - self._now.files.keys()])
+        """Add to the values of the last commit; the previous one stays the same."""
+        self._now.files |= self._checks([*file_names(values) - self._now.files.keys()])
         self._now.values |= values
         self._now.write(self._file)
 

@@ -18,8 +18,8 @@ from typing import Any
 from torch import Tensor
 
 from protofl.errors import UsageError
-from protofl.system.files.checked import Check, Damaged, check_plain_file, check_plain_name
-from protofl.system.files.replacing import naming_file, replacing
+from protofl.system.files.atomic import naming_file, replacing
+from protofl.system.files.checksums import Check, Damaged, check_plain_file, check_plain_name
 from protofl.system.files.tensors import Packed, read_tensors, write_tensors
 
 Round = tuple[int, int]

@@ -4,13 +4,48 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.system.files.checked import Damaged, read_json
-from protofl.system.toml import parse_toml, to_toml
+from protofl.system.files.checksums import Damaged, read_json
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """TOML as a mapping; ValueError where it is none."""
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib
+    values: dict[str, Any] = tomllib.loads(text)
+    return values
+
+
+def to_toml(values: Mapping[str, Any]) -> str:
+    """Texts, numbers, truth values, lists of them and tables of them as TOML."""
+    plain = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
+    lines = [f"{_key(key)} = {_toml(value)}" for key, value in plain.items()]
+    for key, table in values.items():
+        if isinstance(table, Mapping):
+            own = [f"{_key(inner)} = {_toml(value)}" for inner, value in table.items()]
+            lines += ["", f"[{_key(key)}]", *own]
+    return "\n".join(lines) + "\n"
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+
+
+def _toml(value: Any) -> str:  # noqa: ANN401 - options are of many types
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, (bool, int, float)):
+        return json.dumps(value)
+    if value is None:
+        return '"none"'  # as --set writes it
+    return json.dumps(str(value), ensure_ascii=False)
 
 
 def finite(value: float) -> float | None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from protofl.errors import RunFailure
-from protofl.system.files.replacing import replacing
+from protofl.system.files.atomic import replacing
 
 SIZES = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),

@@ -1,13 +1,63 @@
-"""Declaration of one run option; all other parts of the program derive their lists from it."""
+"""Declaration of one run option, and types of options with a form of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import pydantic
+from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
+
+from protofl.errors import unknown
+from protofl.system.options.parsing import every, names_in, read_joins, read_share
+
+MEASURES = ("train-accuracy", "margins", "public-logits", "flops")
+"""Figures that a run records on request, see docs/reference/record.md."""
+
+
+SIGHTS = ("prototypes", "features", "images")
+"""What a run keeps of its rounds on request, see docs/how-to/observe-prototypes.md."""
+
+
+def _known(value: Any, known: Sequence[str], noun: str) -> Any:  # noqa: ANN401 - as pydantic has it
+    """Return names in the order in which they are listed.
+
+    Raises:
+        UsageError: A name is unknown.
+    """
+    names = names_in(value)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return names
+    for name in names:
+        if name not in known:
+            raise unknown(noun, name, known)
+    return [name for name in known if name in names]
+
+
+Share = Annotated[float, BeforeValidator(read_share)]
+
+
+Rounds = Annotated[int, BeforeValidator(every)]
+
+
+Joins = Annotated[str | None, BeforeValidator(read_joins)]
+
+
+Names = Annotated[list[str], BeforeValidator(names_in)]
+
+
+Measures = Annotated[
+    list[str], BeforeValidator(partial(_known, known=MEASURES, noun="figure of --measure"))
+]
+
+
+Sights = Annotated[
+    list[str], BeforeValidator(partial(_known, known=SIGHTS, noun="word of --observe"))
+]
+
 
 Affects = Literal["method", "data", "digits", "extent", "record", "nothing"]
 """What another value of an option changes.
@@ -19,6 +69,7 @@ Affects = Literal["method", "data", "digits", "extent", "record", "nothing"]
 - ``record``: what is recorded beside the usual figures.
 - ``nothing``: no result: only the machine, the screen and the places of files.
 """
+
 
 RESULTS = ("method", "data", "digits")
 """Values of `Affects` with which two runs that differ in the option are different runs."""
@@ -106,8 +157,19 @@ def declared(field: FieldInfo) -> Option:
 # --- one for each panel of the help ---------------------------------------------------------------
 
 federation = partial(option, panel="Federation")
+
+
 training = partial(option, panel="Local training")
+
+
 composition = partial(option, panel="Composition")
+
+
 repetition = partial(option, panel="Repetition")
+
+
 machine = partial(option, panel="Machine", affects="nothing")
+
+
 record = partial(option, panel="Record and screen", affects="record")
+names = partial(record, metavar="NAME[,NAME…]", usual="none")

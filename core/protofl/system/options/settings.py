@@ -7,28 +7,32 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict
 
-from protofl.system.files.replacing import default_data_dir
-from protofl.system.options.declared import Strict
+from protofl.system.files.atomic import default_data_dir
 from protofl.system.options.option import (
+    MEASURES,
+    Joins,
+    Measures,
+    Names,
+    Rounds,
+    Share,
+    Sights,
     composition,
     federation,
     machine,
+    names,
     option,
     record,
     repetition,
     training,
 )
-from protofl.system.options.values import MEASURES, Joins, Measures, Names, Rounds, Share, Sights
-
-COMMAS = "NAME[,NAME…]"
+from protofl.system.options.plugin_options import Strict
 
 
 # fmt: off
 class Settings(Strict):
     """All options of a run; None where a method's, a data set's or another default applies.
 
-    The order is that of ``protofl run --help``. `protofl.system.options.option.Option` describes
-    what is declared of each.
+    The order is that of ``protofl run --help``. `Option` describes each declaration.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -256,16 +260,12 @@ class Settings(Strict):
     dry_step: bool = record(
         True, "Try two short rounds before the first", affects="nothing", resume=False
     )
-    measure: Measures = record(
-        [], f"Further figures to record: {', '.join(MEASURES)}", metavar=COMMAS, usual="none"
+    measure: Measures = names([], f"Further figures to record: {', '.join(MEASURES)}")
+    metrics: Names = names(
+        [], "Metrics of the test samples' scores to record", chooses="metric", common=True
     )
-    metrics: Names = record(
-        [], "Metrics of the test samples' scores to record", metavar=COMMAS, chooses="metric",
-        usual="none", common=True
-    )
-    observe: Sights = record(
-        [], "What to keep of rounds: prototypes, features of test samples, images", metavar=COMMAS,
-        usual="none"
+    observe: Sights = names(
+        [], "What to keep of rounds: prototypes, features of test samples, images"
     )
     observe_every: int = record(
         1, "Record observations every N rounds, and in the last round", ge=1
@@ -277,9 +277,9 @@ class Settings(Strict):
         1000, "MB that observations may use", affects="nothing", metavar="MB", gt=0
     )
     record_uploads: bool = record(False, "Keep every round's uploads, for protofl replay")
-    track: Names = record(
-        [], "Trackers that follow the run", affects="nothing", metavar=COMMAS, chooses="tracker",
-        usual="none", recorded=False, common=True
+    track: Names = names(
+        [], "Trackers that follow the run", affects="nothing", chooses="tracker", recorded=False,
+        common=True
     )
     track_group: str = record(
         "", "A name under which trackers put several runs together", affects="nothing",

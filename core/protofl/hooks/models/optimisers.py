@@ -1,0 +1,152 @@
+"""Torch's optimisers by name: ``--optimizer``, with options ``--set optimizer.KEY=VALUE``.
+
+Names are those of `torch.optim`, in letters of any case. Momentum of ``--momentum`` is SGD's alone,
+as data sets have defaults for it; other optimisers take theirs as an option.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from protofl.errors import UsageError, unknown
+from protofl.hooks.models.schedules import Schedule, schedule_of
+from protofl.system.options.table import UPDATES
+
+PLAIN = ("sgd", "adam")
+"""Optimisers that engines compute themselves, where they have no further options."""
+
+
+OURS = {"lr": "--lr", "weight_decay": "--weight-decay", "params": "", "momentum": "--momentum"}
+"""Arguments of an optimiser that are options of a run."""
+
+
+Groups = Sequence[tuple[Sequence[nn.Parameter], float]]
+
+
+def optimizer_kind(name: str) -> type[Optimizer]:
+    """The optimiser of a name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    kinds = {
+        key.lower(): kind
+        for key, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, Optimizer) and kind is not Optimizer
+    }
+    if name.lower() not in kinds:
+        raise unknown("optimizer", name, kinds, "--optimizer takes the optimisers of torch.optim")
+    return kinds[name.lower()]
+
+
+def make_optimizer(
+    name: str,
+    groups: Groups,
+    momentum: float,
+    weight_decay: float | None,
+    options: Mapping[str, Any],
+) -> Optimizer:
+    """A fresh optimiser.
+
+    Args:
+        name: Its name.
+        groups: Parameters with a learning rate for each group.
+        momentum: Momentum of SGD; nothing to others.
+        weight_decay: Its weight decay; None for its own default.
+        options: Its further arguments.
+    """
+    kind: Any = optimizer_kind(name)
+    given = {"momentum": momentum} if kind is torch.optim.SGD else {}
+    given |= {} if weight_decay is None else {"weight_decay": weight_decay}
+    parts = [{"params": list(parameters), "lr": lr} for parameters, lr in groups]
+    found: Optimizer = kind(parts, **(given | dict(options)))
+    return found
+
+
+def optimizer_options(
+    name: str, options: Mapping[str, Any], momentum: float, weight_decay: float | None
+) -> dict[str, Any]:
+    """Options of an optimiser, as numbers where the command line has words.
+
+    Args:
+        name: Its name.
+        options: As they were written.
+        momentum: Momentum of SGD.
+        weight_decay: Its weight decay; None for its own default.
+
+    Raises:
+        UsageError: The optimiser or an option is unknown or out of its range, or it can't train
+            nets a step at a time (L-BFGS, sparse Adam).
+    """
+    if name in PLAIN and not options:
+        return {}
+    kind = optimizer_kind(name)
+    known = {*inspect.signature(kind).parameters}
+    values = {}
+    for key, value in options.items():
+        if key in OURS and (key != "momentum" or kind is torch.optim.SGD):
+            do = f"write {OURS[key]}" if OURS[key] else "leave it out"
+            raise UsageError(f"--set optimizer.{key}={value} is an option of the run", do=do)
+        if key not in known:
+            raise unknown(f"option of optimizer {name}", key, known - OURS.keys())
+        values[key] = _value(value)
+    if weight_decay is not None and "weight_decay" not in known:
+        raise UsageError(f"--weight-decay: {name} has none", do="leave it out, or take sgd")
+    _try(name, momentum, weight_decay, values)
+    return values
+
+
+def _value(text: Any) -> Any:  # noqa: ANN401 - an option of any type
+    """A word of a command line as the number, truth or tuple that it means."""
+    if not isinstance(text, str):
+        return text
+    words = {"none": None, "true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _try(
+    name: str, momentum: float, weight_decay: float | None, options: Mapping[str, Any]
+) -> None:
+    """Make a step on a weight and a bias: what an optimiser refuses it refuses now."""
+    trial = [nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))]
+    for parameter in trial:
+        parameter.grad = torch.ones_like(parameter)
+    try:
+        make_optimizer(name, [(trial, 0.01)], momentum, weight_decay, options).step()
+    except Exception as error:
+        what = " ".join(f"{key}={value!r}" for key, value in options.items())
+        raise UsageError(
+            f"--optimizer {name} can't train a client's net{f' with {what}' if what else ''}",
+            str(error).partition("\n")[0],
+            "take another, or other options",
+        ) from None
+
+
+def training_options(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The further options of the optimiser and of the schedule, with their defaults.
+
+    Args:
+        settings: The options of a run.
+
+    Raises:
+        UsageError: One is unknown or out of its range, or there is no such optimiser.
+    """
+    optimizer, schedule = (settings["options"].get(owner, {}) for owner in UPDATES)
+    found = schedule_of(settings["lr_schedule"], schedule)
+    rules = settings["momentum"], settings["weight_decay"]
+    return {
+        "optimizer": optimizer_options(settings["optimizer"], optimizer, *rules),
+        "schedule": {} if found == Schedule() else found.model_dump(mode="json", by_alias=True),
+    }

@@ -1,1 +1,0 @@
-"""How weights are updated: learning rates by round, and torch's optimisers by name."""

@@ -1,0 +1,152 @@
+"""Providers of a hook: the defaults, several methods together, and wrappers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from protofl.errors import SentTwice, naming
+from protofl.hooks.hookspecs.markers import hookimpl
+from protofl.hooks.views.batch import Batch, Output
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.server import Server
+from protofl.hooks.wire.payload import Payload, Uploads, class_indexed
+
+
+class Baseline:
+    """Cross-entropy training of the client's own model; nothing is sent."""
+
+    terms = {"ce": "cross-entropy of the client's classifier on its own samples"}
+
+    @hookimpl
+    def download_payload(self) -> Payload:
+        """Nothing."""
+        return Payload()
+
+    @hookimpl
+    def local_loss(self, batch: Batch, output: Output) -> Mapping[str, Tensor]:
+        """Cross-entropy."""
+        return {"ce": cross_entropy(output.logits, batch.y)}
+
+    @hookimpl
+    def upload_payload(self) -> Payload:
+        """Nothing."""
+        return Payload()
+
+    @hookimpl
+    def server_aggregate(self) -> Mapping[str, Tensor]:
+        """Nothing changes."""
+        return {}
+
+    @hookimpl
+    def server_train(self) -> Mapping[str, Tensor]:
+        """Nothing changes."""
+        return {}
+
+    @hookimpl
+    def inference(self, client: Client, x: Tensor) -> Tensor:
+        """Scores of the classifier h(f(x))."""
+        scores: Tensor = client.head(client.features(x))
+        return scores
+
+
+SHARED = ("classes", "samples", "counts")
+"""Names that tell of the sender, which several methods may send as long as they say the same."""
+
+
+def merged(parts: Mapping[str, Mapping[str, Tensor]]) -> Payload:
+    """What several methods send, or give to the server's knowledge, key by key.
+
+    Rows of other ``classes`` than those of the methods before go by ``NAME.classes``.
+
+    Args:
+        parts: {method: what its hook returned}, in the order in which they were asked for.
+
+    Raises:
+        SentTwice: Two of them have a key of one name.
+    """
+    found, owners = Payload(), dict[str, str]()
+    for owner, tensors in parts.items():
+        for name, tensor in _beside(found, tensors).items():
+            same = name in SHARED and name in found and _equal(found[name], tensor)
+            if name in found and not same:
+                raise SentTwice(name, owners[name], owner)
+            found[name], owners[name] = tensor, owner
+    return found
+
+
+def _beside(found: Payload, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Tensors with the classes of their rows under names of their own, where those are others."""
+    classes = tensors.get("classes")
+    if classes is None or "classes" not in found or _equal(found["classes"], classes):
+        return tensors
+    own = {name: tensor for name, tensor in tensors.items() if name != "classes"}
+    rows = [name for name, tensor in own.items() if class_indexed(name, tensor, classes)]
+    return {f"{name}.classes": classes for name in rows} | own
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+Call = Callable[..., Any]
+"""Calls a plugin's hook by its name, with the hook's arguments."""
+
+
+class Around:
+    """A wrapper: its hooks see the client or the server bound to it."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    @hookimpl(wrapper=True)
+    def upload_payload(self, client: Client) -> Generator[None, Any, Any]:
+        """The wrapper's."""
+        return (yield from self._call("upload_payload", client=client))
+
+    @hookimpl(wrapper=True)
+    def download_payload(self, server: Server, client_id: int) -> Generator[None, Any, Any]:
+        """The wrapper's."""
+        return (yield from self._call("download_payload", server=server, client_id=client_id))
+
+
+class Together:
+    """Methods that provide a hook together: what they return is merged.
+
+    Args:
+        calls: {method: what calls its hooks}, in the order in which they are asked.
+    """
+
+    def __init__(self, calls: Mapping[str, Call]) -> None:
+        self._calls = calls
+
+    def _merged(self, hook: str, **arguments: Any) -> Payload:  # noqa: ANN401 - as the hook says
+        parts = {}
+        for method, call in self._calls.items():
+            with naming(f"{hook} of {method}"):
+                parts[method] = call(hook, **arguments)
+        return merged(parts)
+
+    @hookimpl
+    def upload_payload(self, client: Client) -> Payload:
+        """What each sends."""
+        return self._merged("upload_payload", client=client)
+
+    @hookimpl
+    def download_payload(self, server: Server, client_id: int) -> Payload:
+        """What each sends."""
+        return self._merged("download_payload", server=server, client_id=client_id)
+
+    @hookimpl
+    def server_aggregate(self, server: Server, uploads: Uploads) -> Payload:
+        """What each changes."""
+        return self._merged("server_aggregate", server=server, uploads=uploads)
+
+    @hookimpl
+    def server_train(self, server: Server, uploads: Uploads) -> Payload:
+        """What each changes."""
+        return self._merged("server_train", server=server, uploads=uploads)

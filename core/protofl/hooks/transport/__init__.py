@@ -1,0 +1,1 @@
+"""Transport of payloads: encodings, and the gate's checks before a hook sees a payload."""

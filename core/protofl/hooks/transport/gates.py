@@ -1,0 +1,226 @@
+"""The gates: uploads before hooks of the server see them, downloads before hooks of a client do.
+
+The dry step shows what clients send, by architecture. A key that no dry step has shown
+(``--no-dry-step``, a key that a method sends from a later round on, or an architecture that took no
+part) is what most clients send in the round in which it comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from protofl.errors import Diverged, RunFailure, part_of
+from protofl.hooks.transport.contents import Contents, PassedOn
+from protofl.hooks.transport.encoding import Codec, Decoder
+from protofl.hooks.transport.rules import RULES, Declared, Fault
+from protofl.hooks.transport.tensor_specs import Header, Known, Spec, most_common
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.run_info import RunInfo
+from protofl.hooks.views.server import Server
+from protofl.hooks.wire.payload import Payload
+from protofl.system.files.tensors import quoted
+
+Read = Callable[[Payload], Payload]
+"""Makes a download of its tensors, as hooks see it."""
+
+
+class DownloadGate:
+    """Reads downloads, and refuses those that are not as the run's methods declare them.
+
+    Args:
+        info: The run.
+        declared: What the run's methods declare of downloads.
+        codec: What wrappers do to downloads on their way.
+        read: Makes a download of its tensors, as hooks see it.
+        dry: Whether this is the dry step, which has fewer public samples.
+    """
+
+    def __init__(
+        self,
+        info: RunInfo,
+        declared: Declared,
+        codec: Codec,
+        read: Read = Payload,
+        *,
+        dry: bool,
+    ) -> None:
+        self._declared, self._read = declared, read
+        public = None if dry else info.public
+        self._contents = Contents(info.num_classes, public, declared, Decoder(codec))
+
+    def __call__(self, blob: bytes, client: Client) -> Payload:
+        """A client's download from its bytes.
+
+        Raises:
+            RunFailure: It breaks a rule.
+        """
+        try:
+            return self._opened(blob, client)
+        except Fault as fault:
+            near = "" if fault.rule == "finite" else f"{fault.rule}: {RULES[fault.rule]}"
+            who = f"it was made by {self._declared.sender}"
+            kind = Diverged if fault.rule == "finite" else RunFailure
+            raise kind(f"it holds {fault.words}", near, who) from None
+
+    def _opened(self, blob: bytes, client: Client) -> Payload:
+        forms = self._contents.forms(blob)
+        for name in forms[0]:
+            if self._declared.names is not None and not self._declared.covers(name):
+                raise Fault(name, "names", "which no downloads of its sender declare")
+        payload = self._read(self._contents.payload(blob, forms, client.device, client=client))
+        self._contents.check_values(payload, upload=False)
+        return payload
+
+
+class UploadGate:
+    """Lets uploads in, or says what is wrong with them.
+
+    Args:
+        info: The run.
+        declared: What the run's methods declare of uploads.
+        state: What has been learned, as `Known` keeps it; changed in place.
+        limits: MiB of an upload, at most, and the largest |x|; 0 for any.
+        codec: What wrappers do to uploads on their way.
+        server: The server as hooks see it.
+        dry: Whether this is the dry step, of which it learns.
+
+    Attributes:
+        passed_on: Holds what ``receive_uploads`` makes of uploads against the rules.
+    """
+
+    def __init__(
+        self,
+        info: RunInfo,
+        declared: Declared,
+        state: dict[str, Any],
+        limits: tuple[float, float],
+        codec: Codec,
+        server: Server,
+        *,
+        dry: bool = False,
+    ) -> None:
+        self._info, self._declared, self._dry = info, declared, dry
+        self._known, self._limit = Known(info, state), limits[0] * 2**20
+        bound = math.inf if dry else limits[1] or math.inf  # no matter of how plugins go together
+        self._contents = Contents(
+            info.num_classes,
+            None if dry else info.public,
+            declared,
+            Decoder(codec, self._limit),
+            bound,
+        )
+        self._server = server
+        self.passed_on = PassedOn(info, declared, None if dry else info.public)
+
+    def admit(
+        self, blobs: Mapping[int, bytes], device: torch.device
+    ) -> tuple[dict[int, Payload], dict[int, Fault]]:
+        """The uploads of a round, by client: those that are as they should be, and the others.
+
+        Args:
+            blobs: The bytes that each client sent.
+            device: Where the tensors go.
+        """
+        headers: dict[int, Header] = {}
+        forms: dict[int, list[Header]] = {}
+        uploads: dict[int, Payload] = {}
+        faults: dict[int, Fault] = {}
+        for client, blob in blobs.items():
+            try:
+                if len(blob) > self._limit:
+                    raise Fault("", "size", f"{len(blob):,} bytes")
+                forms[client] = self._contents.forms(blob)
+                headers[client] = forms[client][0]
+            except Fault as fault:
+                faults[client] = fault
+        self._learn(headers)
+        sent = Counter(part for header in headers.values() for part in _parts(header))
+        for client, header in headers.items():
+            try:
+                if not self._dry:
+                    self._check(self._architecture(client), header, sent, len(headers))
+                uploads[client] = self._open(client, blobs[client], forms[client], device)
+            except Fault as fault:
+                faults[client] = fault
+        return uploads, dict(sorted(faults.items()))
+
+    def _architecture(self, client: int) -> str:
+        return self._info.architecture_of(client).name
+
+    def _open(
+        self, client: int, blob: bytes, forms: Sequence[Header], device: torch.device
+    ) -> Payload:
+        """The tensors, when the header is known to be good."""
+        receiver = {"server": self._server, "client_id": client}
+        payload = self._contents.payload(blob, forms, device, **receiver)
+        payload.holder = f"the upload of client {client}"
+        self._contents.check_values(payload, upload=True)
+        return payload
+
+    # --- learning -------------------------------------------------------------------------------
+
+    def _learn(self, headers: Mapping[int, Header]) -> None:
+        if self._dry:
+            for client, header in headers.items():
+                self._known.see(self._architecture(client), header)
+            return
+        asked: dict[str, dict[int, Spec]] = {}
+        for client, header in headers.items():
+            architecture = self._architecture(client)
+            for name, entry in header.items():
+                if self._is_new(architecture, name):
+                    asked.setdefault(name, {})[client] = Spec.of(name, entry)
+        seen = {a: bool(self._known.of(a)) for a in map(self._architecture, headers)}
+        for name, sent in asked.items():
+            if not self._declared.covers(name) and 2 * len(sent) <= len(headers):
+                continue  # most would send what is no more than forgotten in the declaration
+            spec, count = most_common(sent.values())
+            agreed = "/" not in name and 2 * count > len(sent)  # weights are by architecture
+            for architecture in dict.fromkeys(map(self._architecture, sent)):
+                if not agreed:
+                    own = [s for c, s in sent.items() if self._architecture(c) == architecture]
+                    built = self._known.built(architecture, name)
+                    spec = built if built in own else most_common(own)[0]
+                late = self._known.tried or seen[architecture]
+                self._known.put(architecture, name, replace(spec, optional=late))
+
+    def _is_new(self, architecture: str, name: str) -> bool:
+        """Whether a key may be what it is sent as, as nothing is known of it."""
+        if self._declared.is_exempt(name, "any") or self._known.find(architecture, name):
+            return False
+        if self._known.tried and self._known.holds_part(architecture, name):
+            return False
+        return not self._known.tried or self._declared.covers(name)
+
+    # --- rules ----------------------------------------------------------------------------------
+
+    def _check(
+        self, architecture: str, header: Header, sent: Mapping[str, int], count: int
+    ) -> None:
+        """Hold a header against what is known of its client's architecture."""
+        for name, entry in header.items():
+            if self._declared.is_exempt(name, "any"):
+                continue
+            spec = self._known.find(architecture, name)
+            if spec is None:
+                raise Fault(name, "names", "which nobody asked for")
+            spec.check(name, entry)
+        # What a method leaves out in some rounds, all leave out.
+        for name, spec in self._known.expected(architecture).items():
+            part = part_of(name)
+            if name in header or spec.optional or self._declared.is_exempt(name, "optional"):
+                continue
+            if 2 * sent[part] >= count:
+                key = name if part in _parts(header) else part
+                raise Fault("", "missing", f"nothing under {quoted(key)}")
+
+
+def _parts(header: Header) -> set[str]:
+    """The keys as one names them: ``PART/…`` of many."""
+    return {part_of(name) for name in header}

@@ -1,0 +1,279 @@
+"""Rules of the gate: names and words, declared exemptions, faults, and replies of hosts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from protofl.errors import Diverged, RunFailure, UsageError, unknown
+from protofl.hooks.wire.payload import Payload
+from protofl.system.files.tensors import quoted
+
+SAMPLES = 1 << 40
+"""Samples of a client, at most."""
+
+RULES = {
+    "format": "a payload is safetensors bytes without gaps, each name once",
+    "size": "a payload has at most as many bytes as --upload-limit allows, sent and decoded",
+    "encoding": "what wrappers encode can be decoded to what its form says",
+    "names": "its keys are those of the dry step, or declared in the method's uploads or downloads",
+    "missing": "it has the keys that the dry step's had and the others of the round have",
+    "dtype": "each key has one type",
+    "shape": "each key has one shape; rows may differ in number where they are of classes",
+    "classes": "classes are int64, each once, from 0 to C-1",
+    "rows": "a tensor by class has a row for each of its classes, one of public samples for each",
+    "counts": "numbers of samples are from 1 to 2^40",
+    "finite": "its training diverged",
+    "figures": "samples and floats are from 0 to 2^40, those predicted rightly no more than "
+    "there are, seconds from 0 to 10^9, and sums are numbers by the run's loss terms",
+    "bound": "no number is larger than --upload-bound allows",
+}
+"""{rule: what it asks for}, in words for the line below an error."""
+
+
+class Fault(Exception):
+    """A payload breaks a rule; it becomes an error only where it stops the run.
+
+    Attributes:
+        key: The name of the tensor; empty where it is the whole.
+        rule: The rule's name in `RULES`.
+        words: What is there, to be read behind "client 3 sent" or "it has".
+    """
+
+    def __init__(self, key: str, rule: str, words: str) -> None:
+        self.key, self.rule = key, rule
+        self.words = f"{quoted(key)} {words}" if key else words
+        super().__init__(self.words)
+
+
+def refused_upload(client: int, round: int, fault: Fault) -> RunFailure:
+    """The error for an upload that stops the run."""
+    near = RULES[fault.rule] if fault.rule == "finite" else f"{fault.rule}: {RULES[fault.rule]}"
+    skip = "leave such uploads out with --on-bad-upload skip"
+    do = {
+        "finite": f"lower --lr, or {skip}",
+        "names": f"declare it in the method's uploads, or {skip}",
+        "size": f"raise --upload-limit, or {skip}",
+        "missing": f"declare it optional in the method's upload_rules, or {skip}",
+        "shape": f"declare shapes that may vary in the method's upload_rules, or {skip}",
+    }
+    kind = Diverged if fault.rule == "finite" else RunFailure
+    return kind(
+        f"client {client} sent {fault.words} in round {round}", near, do.get(fault.rule, skip)
+    )
+
+
+def left_out(client: int, round: int, fault: Fault) -> str:
+    """The line for an upload that is left out."""
+    return f"client {client} sent {fault.words} in round {round} ({fault.rule}): it is left out"
+
+
+def expect_finite(
+    update: Mapping[str, Tensor],
+    maker: str,
+    near: str = "all uploads of the round were finite",
+    do: str = "lower the learning rate of the server's training, or --lr",
+) -> None:
+    """NaN of the server is found where it comes up, and not in the clients that it is sent to.
+
+    Args:
+        update: What a hook of the server gave.
+        maker: The hook and whose it is.
+        near: What it had to work with.
+        do: What to do about it.
+
+    Raises:
+        Diverged: What a hook of the server returned is not finite; it names the hook.
+    """
+    bad = Payload(update).nonfinite()
+    if bad is not None:
+        raise Diverged(f"{maker} made {bad!r} with NaN or infinity", near, do)
+
+
+WORDS = {
+    "several": "of `classes`: a class may have several rows",
+    "any": "it may have any type and shape, and under PART/… any name",
+    "optional": "not every client, nor every round, has it",
+}
+"""What ``upload_rules`` may say of a key."""
+
+
+Makers = Callable[[str], tuple[Sequence[tuple[str, Any]], Sequence[tuple[str, Any]]]]
+"""Gives the names and classes of a hook's providers, and of others who make its payload."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The names of one direction, and what they are exempt from.
+
+    Attributes:
+        names: Names as declarations write them, ``PART/…`` among them; None where a provider
+            declares none, not even an empty mapping.
+        exempt: {name: words of `WORDS`}.
+        sender: The hook and the plugins that provide it.
+    """
+
+    names: Collection[str] | None = None
+    exempt: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    sender: str = ""
+
+    @classmethod
+    def of(cls, hook: str, attribute: str, makers: Makers) -> Declared:
+        """What a hook's providers and the wrappers around them declare.
+
+        Args:
+            hook: The hook.
+            attribute: ``uploads`` or ``downloads``.
+            makers: Gives who makes a hook's payload.
+
+        Raises:
+            UsageError: An exemption is none.
+        """
+        providers, others = makers(hook)
+        exempt: dict[str, frozenset[str]] = {}
+        for name, plugin in (*providers, *others):
+            if attribute == "uploads":
+                exempt |= _exemptions(name, getattr(plugin, "upload_rules", {}))
+        names = {*exempt}.union(*(getattr(plugin, attribute, ()) for _, plugin in others))
+        found = [getattr(plugin, attribute, None) for _, plugin in providers]
+        known = None if None in found else names.union(*filter(None, found))
+        return cls(known, exempt, f"{hook} of {' and '.join(name for name, _ in providers)}")
+
+    def covers(self, name: str) -> bool:
+        """Whether a name is declared; whose the rows of ``classes`` are needs no word."""
+        names = self.names or ()
+        whose = name.removesuffix("classes").removesuffix(".")
+        if name in names or (whose != name and (not whose or whose in names)):
+            return True
+        return any(_in_part(name, declared) for declared in names)
+
+    def is_exempt(self, name: str, word: str) -> bool:
+        """Whether a name is exempt from what a word of `WORDS` says."""
+        return any(
+            word in words and (name == declared or _in_part(name, declared))
+            for declared, words in self.exempt.items()
+        )
+
+
+def _in_part(name: str, declared: str) -> bool:
+    return declared.endswith("/…") and name.startswith(declared[:-1])
+
+
+def _exemptions(owner: str, rules: Any) -> dict[str, frozenset[str]]:  # noqa: ANN401 - a plugin's
+    if not isinstance(rules, Mapping):
+        raise UsageError(f"upload_rules of {owner} is no mapping of names to words")
+    found = {name: frozenset(str(words).split()) for name, words in rules.items()}
+    for word in frozenset().union(*found.values()):
+        if word not in WORDS:
+            raise unknown(f"word in upload_rules of {owner}:", word, WORDS)
+    return found
+
+
+LONGEST = 1e9
+"""Seconds of a stage, at most."""
+
+
+WHY = ("deadline", "failed", "left")
+"""Why a client may be absent, as a host or a pool says it."""
+
+
+def check_reply(
+    found: Mapping[str, Any], wanted: str, stages: Collection[str], terms: Collection[str]
+) -> None:
+    """Hold the values of a reply against what they may be.
+
+    Args:
+        found: The reply's values by their names, and its ``kind``.
+        wanted: The kind that the job asks for; ``Absent`` may stand in its place where that is
+            allowed, which is the caller's to say.
+        stages: The stages whose seconds are booked.
+        terms: The labels of the run's loss terms.
+
+    Raises:
+        Fault: One can't be.
+    """
+    if found["kind"] != wanted:
+        raise Fault("", "figures", f"a reply {found['kind']}, which is no {wanted}")
+    for stage, seconds in _mapping(found, "seconds").items():
+        if stage not in stages:
+            raise Fault("seconds", "figures", f"of a stage {_short(stage)}")
+        if not (_is_number(seconds) and 0 <= seconds <= LONGEST):
+            raise Fault("seconds", "figures", f"as {_short(seconds)} of {stage}")
+    for label, total in _mapping(found, "sums").items():
+        if label not in terms:
+            raise Fault("sums", "figures", f"of a loss term {_short(label)}")
+        if not _is_number(total):  # NaN is what training that diverges comes to
+            raise Fault("sums", "figures", f"as {_short(total)} of {label}")
+    _check_counts(found)
+    notes = found.get("notes", [])
+    if not (isinstance(notes, list) and all(isinstance(note, str) for note in notes)):
+        raise Fault("notes", "figures", "that are no lines")
+    if not isinstance(found.get("profile", ""), str):
+        raise Fault("profile", "figures", "that is no text")
+    if found.get("reason", "failed") not in WHY:
+        raise Fault("reason", "figures", f"as {_short(found['reason'])}")
+
+
+def _check_counts(found: Mapping[str, Any]) -> None:
+    """Samples that were seen, and scored."""
+    further = ("train", "validation")
+    scores = {name: found[name] for name in further if found.get(name) is not None}
+    if "correct" in found:
+        scores["test"] = found["correct"], found["count"]
+    for whose, pair in scores.items():
+        if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(_is_count, pair))):
+            raise Fault("correct", "figures", f"of {whose} samples as {_short(pair)}")
+        if pair[0] > pair[1]:
+            raise Fault("correct", "figures", f"as {pair[0]} of {pair[1]} {whose} samples")
+    for name in ("samples", "floats"):
+        if name in found and not _is_count(found[name]):
+            raise Fault(name, "figures", f"as {_short(found[name])}")
+
+
+def refused_reply(doing: str, fault: Fault) -> RunFailure:
+    """The error for a reply that stops the run.
+
+    Args:
+        doing: The job in words; it names the client.
+        fault: What is wrong with the reply.
+    """
+    return RunFailure(
+        f"{doing}: its host answered with {fault.words}",
+        f"{fault.rule}: {RULES[fault.rule]}",
+        "look at the backend, and at the machine on which this client lives",
+    )
+
+
+def diverged(sums: Mapping[str, float]) -> list[str]:
+    """The loss terms that are NaN or infinite."""
+    return [label for label, total in sums.items() if not math.isfinite(total)]
+
+
+def printable(note: str) -> str:
+    """A host's line as a terminal may show it."""
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in note[:1000])
+    return text if len(note) <= 1000 else f"{text}…"
+
+
+def _mapping(found: Mapping[str, Any], name: str) -> Mapping[Any, Any]:
+    value = found.get(name, {})
+    if not isinstance(value, Mapping):
+        raise Fault(name, "figures", f"as {_short(value)}")
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= SAMPLES
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

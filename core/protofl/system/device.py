@@ -1,0 +1,67 @@
+"""The device of a run, and settings of torch for a block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from protofl.errors import UsageError
+
+
+def device_of(text: str) -> torch.device:
+    """The device of a name, on which this torch can compute.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if text == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    use = "use auto, cpu, cuda or cuda:N"
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        raise UsageError(f"--device {text} is no device", do=use) from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"--device {text}: no CUDA device is at hand", do="use --device cpu")
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, NotImplementedError, AssertionError, ImportError):
+        raise UsageError(f"--device {text}: this torch can't compute there", do=use) from None
+    return device
+
+
+@contextmanager
+def compute_threads(count: int) -> Iterator[None]:
+    """Have torch compute with so many threads inside, as rounding depends on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def deterministic_kernels(wanted: bool) -> Iterator[None]:
+    """Where it is wanted, have torch compute with deterministic CUDA kernels alone inside."""
+    if not wanted or torch.are_deterministic_algorithms_enabled():
+        # Setting it as it is would import torch's compiler, which takes more than a second.
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """The context of a forward pass: bf16 autocast for ``bf16``, nothing for ``fp32``."""
+    if precision == "bf16":
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return nullcontext()

@@ -1,0 +1,258 @@
+"""Files with a length and a checksum beside them, so that damage is found before use."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from protofl.errors import UsageError
+from protofl.system.files.atomic import naming_file, replacing
+
+CHUNK = 1 << 20
+
+
+THREADS = 8
+"""Files that are brought to the disk at a time: file systems write what waits together at once."""
+
+
+class Damaged(UsageError):
+    """A file is not what was written, or none at all; nothing has been changed."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """How long a file is, and the CRC-32 of its bytes."""
+
+    size: int = 0
+    crc: int = 0
+
+    @classmethod
+    def of_values(cls, values: Any) -> Check:  # noqa: ANN401 - whatever a file holds
+        """A check as JSON holds it; a `TypeError` where these are no two numbers."""
+        size, crc = values
+        if type(size) is not int or type(crc) is not int or size < 0:
+            raise TypeError(values)
+        return cls(size, crc)
+
+    @property
+    def values(self) -> list[int]:
+        """This, as JSON can hold it."""
+        return [self.size, self.crc]
+
+    def plus(self, data: bytes) -> Check:
+        """The check of a file to which bytes are appended."""
+        return Check(self.size + len(data), zlib.crc32(data, self.crc))
+
+    @classmethod
+    def of(cls, path: Path, length: int | None = None, *, sync: bool = False) -> Check:
+        """The check of a file, or of its first bytes; ``sync`` first brings it to the disk."""
+        found, left = cls(), length
+        with open(path, "rb") as file:
+            if sync:
+                os.fsync(file.fileno())
+            while data := file.read(CHUNK if left is None else min(CHUNK, left)):
+                found = found.plus(data)
+                left = None if left is None else left - len(data)
+        return found
+
+    def require(self, path: Path, *, grows: bool = False) -> None:
+        """Hold a file against this.
+
+        Args:
+            path: The file.
+            grows: Whether it may be longer: only its first bytes count.
+
+        Raises:
+            Damaged: It is another, or no plain file.
+        """
+        check_plain_file(path)
+        try:
+            found = Check.of(path, self.size if grows else None)
+        except OSError as error:
+            raise Damaged(f"{path} can't be read: {error.strerror or error}") from None
+        if found.size < self.size:
+            raise Damaged(f"{path} is cut: {found.size} of {self.size} bytes are left")
+        if found != self:
+            raise Damaged(f"{path} is damaged: it is not what was written")
+
+
+def checks_of(paths: Sequence[Path]) -> list[Check]:
+    """Bring files to the disk; their checks."""
+    with ThreadPoolExecutor(THREADS) as threads:
+        return list(threads.map(lambda path: Check.of(path, sync=True), paths))
+
+
+def check_plain_file(path: Path) -> None:
+    """Whether there is a file, and no link to one.
+
+    Raises:
+        Damaged: It is missing, a link, a folder or what not.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        raise Damaged(f"{path} is missing") from None
+    except OSError as error:
+        raise Damaged(f"{path} can't be read: {error.strerror or error}") from None
+    if stat.S_ISLNK(mode):
+        raise Damaged(f"{path} is a link, which may lead anywhere")
+    if not stat.S_ISREG(mode):
+        raise Damaged(f"{path} is no file")
+
+
+def check_plain(folder: Path, names: Iterable[str]) -> None:
+    """Whether what lies in a folder under some names is files, and folders of files, and no links.
+
+    Args:
+        folder: The folder.
+        names: The names; those of folders end in ``/``. What is not there is no matter.
+
+    Raises:
+        Damaged: Something is neither.
+    """
+    for name in names:
+        place = folder / name
+        if not os.path.lexists(place):
+            continue
+        if name.endswith("/") and place.is_dir() and not place.is_symlink():
+            linked = [entry for entry in place.iterdir() if entry.is_symlink()]
+            if not linked:
+                continue
+            place = linked[0]
+        check_plain_file(place)
+
+
+def check_plain_name(name: str) -> str:
+    """A file's name that leads to no other folder.
+
+    Raises:
+        Damaged: It is a path, or no name at all.
+    """
+    if name in ("", ".", "..") or any(sign in name for sign in "/\\:\0"):
+        raise Damaged(f"the name {name!r} leads out of the folder")
+    return name
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A table that `protofl.system.files.atomic.write_json` wrote.
+
+    Raises:
+        Damaged: There is no file, or it holds none.
+    """
+    check_plain_file(path)
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Damaged(f"{path} can't be read: {error.strerror or error}") from None
+    except json.JSONDecodeError as error:
+        raise Damaged(f"{path} is damaged: it is no JSON (line {error.lineno})") from None
+    except (ValueError, RecursionError):
+        raise Damaged(f"{path} is damaged: it is no JSON") from None
+    if not isinstance(values, dict):
+        raise Damaged(f"{path} is damaged: it holds no table")
+    return values
+
+
+R = TypeVar("R")
+
+
+def append_line(path: Path, values: Any, so_far: Check) -> Check:  # noqa: ANN401 - any JSON
+    """Append a line, durably.
+
+    Args:
+        path: The file; it is made where there is none.
+        values: Anything JSON can hold.
+        so_far: The file's check.
+
+    Returns:
+        Its check with the line.
+    """
+    line = (json.dumps(values) + "\n").encode()
+    with naming_file(path), open(path, "ab") as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+    return so_far.plus(line)
+
+
+def read_lines(path: Path, check: Check) -> list[Any]:
+    """The lines of a file as far as they count.
+
+    Raises:
+        Damaged: They are not what was written.
+    """
+    check.require(path, grows=True)
+    with open(path, "rb") as file:
+        text = file.read(check.size).decode("utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def cut(path: Path, check: Check) -> None:
+    """Leave of a file what counts.
+
+    It is made anew, so that a line that is appended later is not seen under another name of it.
+    """
+    kept = b""
+    if check.size:
+        with open(path, "rb") as file:
+            kept = file.read(check.size)
+    with replacing(path) as part:
+        part.write_bytes(kept)
+
+
+class Record(Generic[R]):
+    """A file of rows; whoever keeps one remembers how far it counts.
+
+    Args:
+        path: The file.
+        made: Makes a row of the JSON in a line.
+
+    Attributes:
+        rows: Its rows.
+    """
+
+    def __init__(self, path: Path, made: Callable[[dict[str, Any]], R]) -> None:
+        self._path, self._made, self._check = path, made, Check()
+        self.rows: list[R] = []
+
+    @property
+    def length(self) -> list[int]:
+        """How far it counts, as JSON can hold it: rows, bytes, checksum."""
+        return [len(self.rows), *self._check.values]
+
+    def add(self, values: dict[str, Any]) -> None:
+        """Append a row, durably."""
+        self._check = append_line(self._path, values, self._check)
+        self.rows.append(self._made(values))
+
+    def read(self, length: Any) -> None:  # noqa: ANN401 - whatever a file holds
+        """Take up the rows as far as they counted.
+
+        Raises:
+            Damaged: They are not what was written.
+        """
+        try:
+            count, *check = length
+            found = Check.of_values(check)
+        except (ValueError, TypeError):
+            raise Damaged(f"nothing says how many rows of {self._path} count") from None
+        rows = read_lines(self._path, found)
+        if len(rows) != count:
+            raise Damaged(f"{self._path} has {len(rows)} rows of {count}")
+        self.rows, self._check = [self._made(values) for values in rows], found
+
+    def cut(self) -> None:
+        """Remove what does not count."""
+        cut(self._path, self._check)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the file has no rows, or isn't there."""
+        return not self._path.exists() or not self._path.stat().st_size

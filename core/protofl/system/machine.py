@@ -1,0 +1,200 @@
+"""This machine: its cores, its facts, fresh interpreters, time limits and idle hosts."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from protofl.errors import Late, Overtime
+
+
+def usable_cores() -> list[int]:
+    """The numbers of the processor cores on which this process may run, ascending.
+
+    A container or ``taskset`` can leave it fewer than the machine has. Where the system doesn't say
+    (macOS, Windows), all cores, counted from 0.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+_LIMITS = (
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_CBWR",
+    "OPENBLAS_CORETYPE",
+)
+"""Environment variables that keep a library from using all instructions of the processor."""
+
+
+def machine_facts() -> dict[str, str]:
+    """Return the facts about this machine that the record of a run holds: {name: value}.
+
+    - ``processor``: its type.
+    - ``instruction_set``: the largest one that torch's own kernels use here (``AVX512``).
+    - ``instruction_limits``: the environment variables that are set to limit the instructions of
+      oneDNN, MKL or OpenBLAS; ``none`` if no one is.
+
+    Two machines with equal facts and the same torch compute the same to the last bit.
+    """
+    import torch  # takes a second, and some callers have no other use for it
+
+    limits = [f"{name}={os.environ[name]}" for name in _LIMITS if os.environ.get(name)]
+    return {
+        "processor": processor(),
+        "instruction_set": torch.backends.cpu.get_cpu_capability(),
+        "instruction_limits": " ".join(limits) or "none",
+    }
+
+
+@cache
+def processor() -> str:
+    """Return the name of the processor, with its family and model number where Linux gives them.
+
+    Virtual machines often hide the name, so the numbers are needed to tell two types apart.
+    """
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
+    except OSError:
+        lines = []
+    found = {name.strip(): value.strip() for name, _, value in (li.partition(":") for li in lines)}
+    name = found.get("model name") or platform.processor() or platform.machine()
+    numbers = [f"{key} {found[of]}" for key, of in _NUMBERS.items() if found.get(of)]
+    return f"{name} ({', '.join(numbers)})" if numbers else name
+
+
+_NUMBERS = {"family": "cpu family", "model": "model"}
+
+
+def recorded_facts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run's results may depend on beside its options, {name in words: value}.
+
+    Args:
+        config: The content of its ``config.json``.
+
+    Returns:
+        Versions and facts about the machine. protofl 0.1 has recorded no other fact than the
+        instruction set, as ``cpu`` among the versions.
+    """
+    versions = dict(config.get("versions", {}))
+    old = {"instruction_set": versions.pop("cpu")} if "cpu" in versions else {}
+    found = {**versions, **old, **config.get("machine", {})}
+    return {name.replace("_", " "): value for name, value in found.items()}
+
+
+# ``python -m`` and ``python -c`` put the current folder first on the path, from where a file that
+# is called ``queue.py`` by chance would be imported in place of Python's own. -P needs Python 3.11.
+_START = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; "
+    "import runpy; runpy.run_module(sys.argv[1], run_name='__main__')"
+)
+
+
+def fresh_interpreter(module: str) -> tuple[list[str], dict[str, str]]:
+    """What starts a module in an interpreter of its own, which finds what this one finds.
+
+    It imports nothing from the current folder, unless this process has it on its path by name.
+
+    Args:
+        module: The module's name; it runs as ``__main__``.
+
+    Returns:
+        The command, and the environment to start it with.
+    """
+    path = os.pathsep.join(p for p in sys.path if p)
+    return [sys.executable, "-c", _START, module], {**os.environ, "PYTHONPATH": path}
+
+
+@contextmanager
+def at_most(seconds: float, what: str, do: str = "") -> Iterator[None]:
+    """Interrupt what takes longer, and again after as long where it goes on all the same.
+
+    It works where a signal can interrupt: in the main thread of a process, not on Windows, and not
+    inside of compiled code that never comes back. Elsewhere, and where the program has set the
+    alarm clock already, nothing is limited.
+
+    Args:
+        seconds: How long it may take; 0 for any time.
+        what: What it is, for the error; a `naming` inside says more.
+        do: What to do about it, for the error.
+
+    Raises:
+        Late: It took longer.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    able = main and hasattr(signal, "setitimer") and signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    if not seconds or not able:
+        yield
+        return
+
+    def late(number: int, frame: Any) -> None:  # noqa: ANN401 - as Python calls it
+        where = f"process {os.getpid()} on {socket.gethostname()}"
+        raise Overtime(f"no end after {seconds:g} s (--job-limit) in {where}")
+
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+        yield
+    except Overtime as error:
+        raise Late(f"{what}: {error}", do=do) from error
+    except Late as error:
+        error.do = do or error.do
+        raise
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class Closable(Protocol):
+    """What can be ended."""
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+class Idle:
+    """Hosts that a run has left and another one may begin with.
+
+    A backend looks for one that is as it would start it (`take`), and leaves those that are whole
+    when a run has ended (`put`).
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Hashable, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, key: Hashable, host: Closable) -> None:
+        """Leave a host.
+
+        Args:
+            key: All that it was started with; one that asks for the same may have it.
+            host: The host.
+        """
+        self._waiting.append((key, host))
+
+    def take(self, key: Hashable, fits: Callable[[Any], bool] = lambda host: True) -> Any:  # noqa: ANN401
+        """A host that was left under the key and fits, from now on the caller's; None if none."""
+        for place, (own, host) in enumerate(self._waiting):
+            if own == key and fits(host):
+                del self._waiting[place]
+                return host
+        return None
+
+    def close(self) -> None:
+        """End all that wait."""
+        while self._waiting:
+            self._waiting.pop()[1].close()

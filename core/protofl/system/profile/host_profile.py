@@ -1,0 +1,218 @@
+"""The profile of a host: seconds by training phase, and samples of operators."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.autograd.profiler import profile
+
+TOP = 40
+"""Operators that a sample's sums name; the others are one sum."""
+
+
+class Operators:
+    """Records operators from now on.
+
+    The profiler under `torch.profiler.profile` is used: starting that one imports torch's compiler,
+    which takes a second.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        # torch's profiler writes lines of its own to standard error at every level below.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        self._profiler: Any = None
+        if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+            # Otherwise the program around us is profiling, and there is only one profiler.
+            cuda = "cuda" if device.type == "cuda" else None
+            self._profiler = profile(use_kineto=True, use_device=cuda)
+            self._profiler.__enter__()
+
+    def stop(self) -> dict[str, Any]:
+        """Stop recording.
+
+        Returns:
+            ``cpu`` and ``gpu``: {operator: [seconds without those of operators inside, calls]};
+            ``trace``: the events of torch's own trace in Chrome's format.
+        """
+        if self._profiler is None:
+            return {"cpu": {}, "gpu": {}, "trace": []}
+        self._profiler.__exit__(None, None, None)
+        sums: dict[str, dict[str, list[float]]] = {"cpu": {}, "gpu": {}}
+        for op in self._profiler.key_averages():
+            side = "cpu" if op.device_type.name == "CPU" else "gpu"
+            own = op.self_cpu_time_total if side == "cpu" else op.self_device_time_total
+            sums[side][op.key] = [max(0.0, own) / 1e6, op.count]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "trace.json")
+            self._profiler.export_chrome_trace(str(path))
+            trace = json.loads(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
+        self._profiler = None
+        return {side: _top(found) for side, found in sums.items()} | {"trace": trace}
+
+
+def _top(sums: dict[str, list[float]]) -> dict[str, list[float]]:
+    ranked = sorted(sums.items(), key=lambda item: -item[1][0])
+    kept, rest = dict(ranked[:TOP]), [values for _, values in ranked[TOP:]]
+    if rest:
+        kept["others"] = [sum(column) for column in zip(*rest, strict=True)]
+    return kept
+
+
+WARM_UP = 3
+"""Steps of a client before those whose operators are recorded."""
+
+
+SAMPLED = 2
+"""Steps of a client whose operators are recorded."""
+
+
+class HostProfile:
+    """What a host records of its jobs; each reply carries what was recorded of its job.
+
+    Args:
+        on: True if the run is profiled.
+        device: The clients' device.
+    """
+
+    def __init__(self, on: bool, device: torch.device) -> None:
+        self.on, self.device = on, device
+        self.sample = False
+        """True if operators of this job are recorded."""
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._phases: dict[str, float] = defaultdict(float)
+        self._steps = 0
+        self._operators: dict[str, object] = {}
+        self._own: dict[str, float] = defaultdict(float)
+        self.sample = False
+
+    @contextmanager
+    def operators(self, part: str) -> Iterator[None]:
+        """Record the operators of a block, if this job is a sample."""
+        if self.sample:
+            recorder = self.begin(part)
+            yield
+            self.end(recorder, part)
+        else:
+            yield
+
+    @contextmanager
+    def steps(self, count: int) -> Iterator[Callable[[str], None]]:
+        """Give what an engine calls in its steps, of which there are ``count``; see `Phases`."""
+        if not self.on:
+            yield lambda phase: None
+            return
+        laps = Phases(self, count)
+        yield laps
+        laps.finish()
+
+    def job_done(self, start: float) -> str:
+        """Return what was recorded of a job since a time of `time.perf_counter`, as JSON."""
+        found = {
+            "process": [socket.gethostname(), os.getpid()],
+            "seconds": time.perf_counter() - start,
+            "phases": self._phases,
+            "steps": self._steps,
+            "operators": self._operators,
+            "profiler": self._own,
+        }
+        self._start_anew()
+        return json.dumps(found)
+
+    # --- from the blocks below ------------------------------------------------------------------
+
+    def has(self, part: str) -> bool:
+        """Return True if this job's operators of that part were recorded already."""
+        return part in self._operators
+
+    def begin(self, part: str) -> Operators:
+        """Start recording operators of a part of the job."""
+        start = time.perf_counter()
+        recorder = Operators(self.device)
+        self._own[part] += time.perf_counter() - start
+        return recorder
+
+    def end(self, recorder: Operators, part: str) -> None:
+        """Stop recording."""
+        start = time.perf_counter()
+        self._operators[part] = recorder.stop()
+        self._own[part] += time.perf_counter() - start
+
+    def trained(self, seconds: dict[str, float], steps: int) -> None:
+        """Add an engine's phases."""
+        for phase, value in seconds.items():
+            self._phases[phase] += value
+        self._steps += steps
+
+
+class Phases:
+    """Counts the seconds of training steps by phase: an engine calls it at the end of each phase.
+
+    A phase ``data`` opens a step. On a GPU phases are timed there, between events in the stream, so
+    that nothing waits for the device.
+    """
+
+    def __init__(self, profile: HostProfile, steps: int) -> None:
+        self._profile = profile
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._steps = 0
+        wanted = profile.sample and not profile.has("train")
+        self._first = max(1, min(1 + WARM_UP, steps - SAMPLED + 1)) if wanted else 0
+        self._recorder: Operators | None = None
+        self._cuda = profile.device.type == "cuda"
+        self._marks: list[tuple[str, torch.cuda.Event]] = []
+        self._last = self._resume()
+
+    def __call__(self, phase: str) -> None:
+        """Add the time since the last call."""
+        now = time.perf_counter()
+        self._seconds[phase] += now - self._last
+        if self._cuda:
+            self._mark(phase)
+        self._last = now
+        if phase == "data":
+            self._steps += 1
+            if self._first and self._steps == self._first:
+                self._recorder = self._profile.begin("train")
+                self._last = self._resume()
+            elif self._recorder is not None and self._steps == self._first + SAMPLED:
+                self._stop()
+                self._last = self._resume()
+
+    def finish(self) -> None:
+        """Hand over the seconds."""
+        self._stop()
+        if self._cuda:
+            torch.cuda.synchronize(self._profile.device)
+            self._seconds = defaultdict(float)
+            for (_, before), (phase, after) in zip(self._marks, self._marks[1:], strict=False):
+                if phase:
+                    self._seconds[phase] += before.elapsed_time(after) / 1e3
+        self._profile.trained(self._seconds, self._steps)
+
+    def _stop(self) -> None:
+        if self._recorder is not None:
+            self._profile.end(self._recorder, "train")
+            self._recorder = None
+
+    def _resume(self) -> float:
+        """Return the time after the profiler's own work."""
+        if self._cuda:
+            self._mark("")
+        return time.perf_counter()
+
+    def _mark(self, phase: str) -> None:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._profile.device))
+        self._marks.append((phase, event))

@@ -1,0 +1,240 @@
+"""The profile of a run: seconds by name, sums over all processes, and torch's trace of samples."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class Clock:
+    """Seconds of a job by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str, *, less: float = 0.0, took: float | None = None) -> None:
+        """Add the time since the last lap to a stage.
+
+        Args:
+            stage: The stage.
+            less: Seconds that count elsewhere.
+            took: Seconds to count instead.
+        """
+        now = time.perf_counter()
+        spent = now - self._last - less if took is None else took
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
+        self._last = now
+
+
+class Sums:
+    """Seconds of a profiled run's own work by category and name.
+
+    Args:
+        on: False to count nothing.
+    """
+
+    def __init__(self, on: bool = True) -> None:
+        self.on = on
+        self.seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+
+    def span(self, name: str, category: str) -> AbstractContextManager[None]:
+        """Count the seconds of a block."""
+        return self._count(name, category) if self.on else nullcontext()
+
+    @contextmanager
+    def _count(self, name: str, category: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[category][name] += time.perf_counter() - start
+
+
+OFF = Sums(on=False)
+"""The sums of a run that is not profiled."""
+
+
+TRAINING = ("data", "forward", "loss", "backward", "update")
+
+
+PARTS = {"train": ("train",), "upload": ("prototypes", "payload"), "evaluate": ("evaluate",)}
+"""The stages for which each sample of operators stands."""
+
+
+OWN = {"train": "train", "upload": "payload", "evaluate": "evaluate"}
+"""The stage in which the profiler worked for a sample."""
+
+
+@dataclass
+class _Worker:
+    """A process with clients, in a stage: seconds of its jobs, and when its last reply came."""
+
+    busy: float = 0.0
+    last: float = 0.0
+
+
+class RunProfile:
+    """Sums what the run and its hosts record.
+
+    Args:
+        architecture_of: Returns the name of a client's architecture.
+        on: False to record nothing.
+    """
+
+    def __init__(self, architecture_of: Callable[[int], str], *, on: bool = True) -> None:
+        self.on = on
+        self.sums = Sums() if on else OFF
+        self._architecture_of = architecture_of
+        self._workers: dict[tuple[str, int], _Worker] = {}
+        self._rounds = 0
+        self._sampled: set[str] = set()
+        self._asked: dict[int, set[str]] = {}
+        self._stages: dict[str, float] = defaultdict(float)
+        self._by_stage: dict[tuple[str, str], float] = defaultdict(float)
+        self._phases: dict[str, float] = defaultdict(float)
+        self._wall = self._slowest = self._between = self._window = self._own = 0.0
+        self._clients: dict[str, set[int]] = defaultdict(set)
+        self._steps: dict[str, int] = defaultdict(int)
+        self._trained: dict[str, float] = defaultdict(float)
+        self._operators: dict[tuple[str, str], dict[str, Any]] = {}
+
+    # --- while the run goes on ------------------------------------------------------------------
+
+    @contextmanager
+    def round(self, number: int, *, last: bool) -> Iterator[None]:
+        """A round: operators are sampled once per architecture, after the first round."""
+        if not self.on:
+            yield
+            return
+        self._asked, self._may_sample = {}, number > 0 or last
+        start = time.perf_counter()
+        yield
+        self._rounds += 1
+        self._wall += time.perf_counter() - start
+
+    @contextmanager
+    def stage(self, name: str, clients: Sequence[int]) -> Iterator[set[int]]:
+        """A stage in which workers have jobs; yields the clients whose operators are wanted."""
+        if not self.on:
+            yield set()
+            return
+        start = time.perf_counter()
+        for worker in self._workers.values():
+            worker.busy, worker.last = 0.0, start
+        yield {client for client in clients if self._wants(name, client)}
+        end = time.perf_counter()
+        for worker in self._workers.values():
+            idle = end - worker.last
+            self._slowest += idle
+            self._between += max(0.0, end - start - worker.busy - idle)
+        self._window += end - start
+
+    def take(self, client: int, recorded: str, seconds: Mapping[str, float]) -> None:
+        """Add what a host recorded of a client's job, and its seconds by stage."""
+        found = json.loads(recorded)
+        worker = self._workers.setdefault(tuple(found["process"]), _Worker())
+        worker.busy += found["seconds"]
+        worker.last = time.perf_counter()
+        name = self._architecture_of(client)
+        own = {OWN[part]: value for part, value in found["profiler"].items()}
+        self._own += sum(own.values())
+        for stage, value in seconds.items():
+            # The profiler may work in what a stage leaves to another one (features in an upload).
+            spent = max(0.0, value - own.get(stage, 0.0))
+            self._stages[stage] += spent
+            self._by_stage[name, stage] += spent
+        for phase, value in found["phases"].items():
+            self._phases[phase] += value
+        if found["steps"]:
+            self._clients[name].add(client)
+            self._steps[name] += found["steps"]
+            self._trained[name] += sum(found["phases"].values())
+        for part, operators in found["operators"].items():
+            self._operators[name, part] = operators
+
+    def _wants(self, stage: str, client: int) -> bool:
+        """The first client of each architecture that trains; then its evaluation."""
+        name = self._architecture_of(client)
+        if stage == "train" and self._may_sample and name not in self._sampled:
+            self._sampled.add(name)
+            self._asked[client] = {"train", "evaluate"}
+        if stage in self._asked.get(client, ()):
+            self._asked[client].remove(stage)
+            return True
+        return False
+
+    # --- at the end -----------------------------------------------------------------------------
+
+    def summary(self) -> dict[str, Any]:
+        """Return where the time went, in seconds; see docs/profiling.md."""
+        phases = self._phases
+        order = [*(p for p in TRAINING if p in phases), *sorted(phases.keys() - {*TRAINING})]
+        training = {phase: phases[phase] for phase in order}
+        if training:
+            training["other"] = max(0.0, self._stages["train"] - sum(training.values()))
+        waiting = {
+            "for the slowest": self._slowest,
+            "between jobs": self._between,
+            "for the server": max(0.0, self._wall - self._window) * max(1, len(self._workers)),
+        }
+        server = {**self.sums.seconds["server"], "waiting for workers": self._window}
+        server["other"] = max(0.0, self._wall - sum(server.values()))
+        return {
+            "rounds": self._rounds,
+            "seconds": self._wall,
+            "workers": len(self._workers),
+            "start": dict(self.sums.seconds["start"]),
+            "stages": dict(self._stages),
+            "training": training,
+            "profiler": self._own,
+            "waiting": waiting,
+            "server": server,
+            "architectures": [
+                {
+                    "name": name,
+                    "clients": len(self._clients[name]),
+                    "steps": steps,
+                    "seconds": self._trained[name],
+                }
+                for name, steps in sorted(self._steps.items(), key=lambda i: -self._trained[i[0]])
+            ],
+            "operators": self._ranked("cpu"),
+            "kernels": self._ranked("gpu"),
+        }
+
+    def _ranked(self, side: str) -> list[dict[str, Any]]:
+        """Operators by their own time: each sample stands for all of its architecture's time."""
+        seconds: dict[str, float] = defaultdict(float)
+        calls: dict[str, int] = defaultdict(int)
+        for (name, part), sample in self._operators.items():
+            whole = sum(own for own, _ in sample[side].values())
+            stands_for = sum(self._by_stage[name, stage] for stage in PARTS[part])
+            for operator, (own, count) in sample[side].items():
+                seconds[operator] += own / (whole or 1.0) * stands_for
+                calls[operator] += count
+        total = sum(seconds.values()) or 1.0
+        ranked = sorted(seconds.items(), key=lambda item: (item[0] == "others", -item[1]))
+        return [
+            {"name": name, "share": value / total, "seconds": value, "sampled_calls": calls[name]}
+            for name, value in ranked
+        ]
+
+    def write(self, folder: Path) -> None:
+        """Write ``summary.json``, and torch's trace of all samples as ``trace.json``."""
+        if not self.on:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "summary.json").write_text(json.dumps(self.summary(), indent=1) + "\n")
+        events = [event for sample in self._operators.values() for event in sample["trace"]]
+        (folder / "trace.json").write_text(json.dumps({"traceEvents": events}))
+
+
+NOT_PROFILED = RunProfile(str, on=False)
+"""The profile of a run that is not profiled."""

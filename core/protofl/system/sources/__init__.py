@@ -1,1 +1,0 @@
-"""Plugins by the place of their class: ``MODULE:CLASS`` or ``FILE.py:CLASS``."""
