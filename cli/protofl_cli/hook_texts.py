@@ -42,7 +42,10 @@ WHEN = {
         "architectures": "before the run; and where another run takes nets of the group",
         "server_architectures": "before the run, behind architectures",
     },
-    "partitioner": {"partition": "before a trial, once for its seed"},
+    "partitioner": {
+        "partition": "before a trial, once for its seed",
+        "count_clients": "before the run, if the data determine the number of clients",
+    },
     "dataset": {
         "cache_key": "before the run, to look whether the data are cached",
         "decode": "before the run, where they are not",

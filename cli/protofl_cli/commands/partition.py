@@ -185,8 +185,10 @@ def _make(
     partitioner = choose(registry, "partitioner", name, options["partition"])
     folder = (data_dir or default_data_dir()).expanduser().absolute()
     data = load_data(chosen, folder, lambda line: render.line(line, "dim"))
-    count = number_of_clients(data, clients, usual["clients"])
-    bound = functools.partial(partitioner.call, "partition")
+    bound, counting = (
+        functools.partial(partitioner.call, hook) for hook in ("partition", "count_clients")
+    )
+    count = number_of_clients(data, clients, usual["clients"], counting)
     split = make_split(
         data,
         bound,

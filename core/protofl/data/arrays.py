@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
+from protofl.data.columns import column_faults
 from protofl.data.dataset import Dataset, checked_labels, numbered, odd_classes
 from protofl.data.spec import KINDS, PLURAL, Kind
 from protofl.errors import UsageError
@@ -32,6 +34,7 @@ def dataset_from_arrays(
     vocabulary: int | None = None,
     padding: int | None = None,
     standardise: bool = False,
+    columns: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Check arrays and join them to one data set, in the order given.
 
@@ -53,6 +56,8 @@ def dataset_from_arrays(
         padding: The id that fills short token sequences up at their end, if one does.
         standardise: Bring every column of a table, every channel of a series to mean 0 and
             standard deviation 1 over the training part.
+        columns: {name: values [N]} that are known of each sample beside its label, numbers or
+            strings, in the order of the parts (``--partition column:NAME``).
 
     Raises:
         UsageError: Shapes or values don't fit; names the part.
@@ -78,7 +83,7 @@ def dataset_from_arrays(
     if standardise:
         samples = _standardised(samples, num_train)
     notes = [*_odd_values(samples, kind), *odd_classes(y, num_train, names)]
-    return Dataset(
+    data = Dataset(
         x=torch.from_numpy(samples),
         y=torch.from_numpy(y),
         num_train=num_train,
@@ -86,7 +91,11 @@ def dataset_from_arrays(
         note="; ".join(notes),
         vocabulary=vocabulary or 0,
         padding=padding,
+        columns=dict(columns or {}),
     )
+    if faults := column_faults(data.columns, len(y)):
+        raise UsageError("; ".join(faults))
+    return data
 
 
 # --- what the arrays hold -----------------------------------------------------------------------

@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from protofl.data import columns
 from protofl.data.dataset import Dataset
 from protofl.data.npz import read_npz
 from protofl.data.spec import SampleSpec
@@ -219,6 +220,7 @@ def _read(path: Path, *, verify: bool = False) -> Dataset:
             digest=about["digest"],
             vocabulary=about.get("vocabulary", 0),
             padding=about.get("padding"),
+            columns=columns.unpacked(tensors, about.get("columns", {})),
         )
         if "checksum" in about:
             whole = not verify or _checksum(tensors, about) == about["checksum"]
@@ -248,6 +250,9 @@ def _store(path: Path, data: Dataset) -> Dataset:
     if data.vocabulary:
         about |= {"vocabulary": data.vocabulary, "padding": data.padding}
     tensors = {"x": data.x.contiguous(), "y": data.y.contiguous(), **_packed_split(data)}
+    if data.columns:
+        values, about["columns"] = columns.packed(data.columns)
+        tensors |= values
     about["checksum"] = _checksum(tensors, about)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:

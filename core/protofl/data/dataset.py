@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from protofl.data.columns import Columns, as_column, column_faults
 from protofl.data.spec import Kind, SampleSpec
 from protofl.errors import UsageError
 
@@ -37,10 +39,12 @@ class Dataset:
             its own test part (``num_train == N`` where it has none).
         classes: Names of the C classes.
         split: For data that come already split: per client its rows of training and of test
-            samples, [n] int64 each; None for data that a partitioner splits.
+            samples, [n] int64 each (or boolean masks [N]); None for data that a partitioner splits.
         note: A deviation to print beside figures; empty where there is none.
         vocabulary: Number of token ids V; 0 where samples are no tokens.
         padding: The id that fills short token sequences up at their end; None where none does.
+        columns: {name: values [N]} that are known of each sample beside its label, numbers or
+            strings: ``--partition column:NAME`` makes a client of each value.
     """
 
     x: Tensor
@@ -52,6 +56,13 @@ class Dataset:
     digest: str = field(default="", compare=False)
     vocabulary: int = 0
     padding: int | None = None
+    columns: Columns = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Take rows of the split and columns as tensors, arrays or lists."""
+        if self.split is not None:
+            self.split = [(_rows(train), _rows(test)) for train, test in self.split]
+        self.columns = {name: as_column(values) for name, values in self.columns.items()}
 
     @property
     def num_classes(self) -> int:
@@ -90,9 +101,10 @@ class Dataset:
             (count and not self.x.numel(), "its samples are empty"),
             (not 0 < self.num_train <= count, f"num_train is {self.num_train} of {count}"),
             (_leave(y, self.num_classes), f"labels leave 0…{self.num_classes - 1}"),
+            (any(part.is_floating_point() for part in rows), "rows of the split are no integers"),
             (any(_leave(part, count) for part in rows), f"rows of the split leave 0…{count - 1}"),
         ]
-        found = [text for fault, text in faults if fault]
+        found = [text for fault, text in faults if fault] + column_faults(self.columns, count)
         try:
             sample = self.sample
         except UsageError as error:
@@ -111,7 +123,17 @@ class Dataset:
         digest.update(str(self.num_train).encode())
         if self.vocabulary:
             digest.update(str((self.vocabulary, self.padding)).encode())
+        for name, values in sorted(self.columns.items()):
+            digest.update(repr((name, values.tolist())).encode())
         return digest.hexdigest()
+
+
+def _rows(rows: Any) -> Tensor:  # noqa: ANN401 - whatever NumPy makes an array of
+    """Row numbers [n] int64 of row numbers or of a boolean mask."""
+    found = rows if isinstance(rows, Tensor) else torch.as_tensor(np.asarray(rows))
+    if found.dtype == torch.bool:
+        return found.nonzero().flatten()
+    return found if found.is_floating_point() and found.numel() else found.long()
 
 
 def _leave(numbers: Tensor, limit: int) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from protofl.data.arrays import dataset_from_arrays
+from protofl.data.columns import from_arrays
 from protofl.data.dataset import Dataset
 from protofl.data.spec import Kind, SampleSpec
 from protofl.errors import UsageError
@@ -29,7 +30,8 @@ def read_npz(
 
     Keys: ``x_train`` and ``y_train``; ``x_test`` and ``y_test``, if there is a test part;
     ``classes`` (names), if the classes have some. Labels are integers; without ``classes`` those
-    that occur are numbered 0…C-1 and keep their value as name.
+    that occur are numbered 0…C-1 and keep their value as name. A further array with one number or
+    string per sample is a column of the data set (see `protofl.data.columns.from_arrays`).
 
     Args:
         path: The file.
@@ -39,7 +41,8 @@ def read_npz(
         standardise: Whether series and tables are standardised.
 
     Raises:
-        UsageError: The file is missing or damaged, or its keys, shapes or values don't fit.
+        UsageError: The file is missing or damaged, an array is unknown, or shapes or values don't
+            fit.
     """
     path = Path(path).expanduser()
     arrays, held = _read_arrays(path)
@@ -58,6 +61,9 @@ def read_npz(
     if "x_test" in arrays:
         parts.append((arrays["x_test"], arrays["y_test"], f"{path} (x_test, y_test)"))
     names = _class_names(arrays["classes"], path) if "classes" in arrays else None
+    further = {key: array for key, array in arrays.items() if key not in (*_KEYS, "classes")}
+    sizes = [len(x) for x, *_ in parts]
+    columns = from_arrays(further, sizes[0], sum(sizes[1:]), str(path))
     return dataset_from_arrays(
         parts,
         num_train=len(arrays["x_train"]),
@@ -66,6 +72,7 @@ def read_npz(
         vocabulary=vocabulary,
         padding=padding,
         standardise=standardise,
+        columns=columns,
     )
 
 
@@ -79,7 +86,7 @@ def options_like(sample: SampleSpec) -> dict[str, Any]:
 
 
 def _read_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The arrays of a data set, and the names of all that the file holds."""
+    """All arrays of a file, and their names."""
     if not path.is_file():
         raise UsageError(f"no file {path}", do="give the path of an .npz file")
     try:
@@ -91,7 +98,7 @@ def _read_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
                     do="save x_train and y_train together with numpy.savez_compressed",
                 )
             held = sorted(content.files)
-            return {key: content[key] for key in (*_KEYS, "classes") if key in held}, held
+            return {key: content[key] for key in held}, held
     except UsageError:
         raise
     except Exception as error:  # zip, zlib, numpy and the OS each have their own

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,15 +23,35 @@ from protofl.data.subset import class_balanced, in_words
 from protofl.errors import UsageError
 from protofl.system.randomness import numpy_stream
 
-Partition = Callable[..., list[np.ndarray]]
+Partition = Callable[..., list[Any]]
 """A partitioner with its options bound: by name all but ``config`` of its hook's arguments."""
 
 
-def number_of_clients(data: Dataset, given: int | None, usual: int) -> int:
-    """M: as given, else as the data come split, else as usual."""
-    if given is None and data.split is not None:
-        return len(data.split)
-    return usual if given is None else given
+def number_of_clients(
+    data: Dataset, given: int | None, usual: int, count_clients: Callable[..., int | None]
+) -> int:
+    """Return M: of the data's own split, else what the partitioner counts, else given or usual.
+
+    Args:
+        data: The data.
+        given: M as the user gave it.
+        usual: The default.
+        count_clients: The partitioner's hook with its options bound; None: it divides by any M.
+
+    Raises:
+        UsageError: The partitioner counts another number than the given one.
+    """
+    if data.split is not None:
+        return len(data.split) if given is None else given
+    counted = count_clients(labels=data.y.numpy(), columns=data.columns)
+    if counted is None:
+        return usual if given is None else given
+    if given not in (None, counted):
+        raise UsageError(
+            f"the data divide into {counted} clients, not {given}",
+            do=f"use --clients {counted}, or leave it out",
+        )
+    return counted
 
 
 def kept_split(data: Dataset) -> list[str]:
@@ -101,14 +122,23 @@ def make_split(
         min_samples=least,
         generator=numpy_stream(seed, "split", "partition"),
         notes=notes,
+        num_train=int(np.searchsorted(base, data.num_train)),
+        columns={name: values[base] for name, values in data.columns.items()},
     )
-    rows, sizes = _checked(shares, len(base), num_clients, partitioner or "the partitioner")
+    name = partitioner or "the partitioner"
+    shares, own_train = _joined(shares, name)
+    rows, sizes = _checked(shares, len(base), num_clients, name)
 
     # Shuffle within every client at once: sort by client, then by a random key.
     client = np.repeat(np.arange(num_clients), sizes)
     keys = numpy_stream(seed, "split", "shuffle").random(len(rows))
+    if own_train is None:
+        train_sizes = np.clip(np.floor(sizes * train_share + 1e-9).astype(np.int64), 1, sizes - 1)
+    else:  # training rows stay before test rows
+        train_sizes = own_train
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        keys += place >= np.repeat(train_sizes, sizes)
     rows = base[rows[np.lexsort((keys, client))]]
-    train_sizes = np.clip(np.floor(sizes * train_share + 1e-9).astype(np.int64), 1, sizes - 1)
     pieces = np.stack([train_sizes, sizes - train_sizes], axis=1).reshape(-1)
     return Split(
         rows=torch.from_numpy(rows),
@@ -149,6 +179,20 @@ def _hold_out(
     held = np.sort(order[tenth : tenth + public])
     base = np.sort(order[tenth + public :])
     return torch.from_numpy(held), torch.from_numpy(test), base
+
+
+def _joined(shares: list[Any], name: str) -> tuple[list[np.ndarray], np.ndarray | None]:
+    """Return one array per client, and the training sizes if shares are pairs (train, test)."""
+    if not any(isinstance(share, tuple) for share in shares):
+        return shares, None
+    for client, share in enumerate(shares):
+        if not (isinstance(share, tuple) and len(share) == 2 and all(map(len, share))):
+            raise UsageError(
+                f"{name}: client {client} has no training or no test rows",
+                "expected a pair (training rows, test rows) for every client",
+                "this is an error in the partitioner, not in your options",
+            )
+    return [np.concatenate(share) for share in shares], np.array([len(s[0]) for s in shares])
 
 
 def _checked(

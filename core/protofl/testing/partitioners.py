@@ -26,6 +26,8 @@ def labels_of(sizes: list[int]) -> np.ndarray:
 class PartitionerContract(Contract):
     """The checks of a partitioner, on labels alone.
 
+    Samples have a column ``client``, which deals them out one by one.
+
     A case that the partitioner refuses with a `protofl.UsageError` is left out, and said so; not
     all may be refused.
 
@@ -64,6 +66,8 @@ class PartitionerContract(Contract):
             min_samples=LEAST,
             generator=np.random.default_rng(seed),
             notes=[] if notes is None else notes,
+            num_train=len(labels),
+            columns={"client": np.arange(len(labels)) % clients},
         )
         expect(isinstance(found, list), f"partition returns a {type(found).__name__}, not a list")
         return found
@@ -163,6 +167,7 @@ class PartitionerContract(Contract):
     def test_it_runs(self) -> None:
         """A data set is split with it, and every client has training and test samples."""
         images = toy.make_images([[30] * 6], given_split=False)
+        images.columns = {"client": np.arange(len(images.y)) % 3}
         partition = partial(self.choice().call, "partition")
         splits = [
             make_split(images, partition, 3, 5, seed, partitioner=self.label) for seed in (0, 0)

@@ -3,6 +3,10 @@
 ``PATH/CLASS/…/IMAGE`` as in torchvision's ``ImageFolder``: classes in the order of their names,
 files with the same endings. Where PATH holds nothing but ``train`` and ``test`` (or ``val``)
 folders, these hold the class folders and are the data set's own parts.
+
+With ``--set dataset.layout=clients``, every client has a folder: ``PATH/CLIENT/CLASS/…/IMAGE``, or
+``PATH/train/CLIENT/CLASS/…/IMAGE``. The folders' names are the column ``client``, for
+``--partition column:client``.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -38,21 +42,31 @@ class Folder:
             description="images become side×side pixels: the shorter side is brought to it "
             "(bilinear), the middle is cut out",
         )
+        layout: Literal["classes", "clients"] = pf.Field(
+            "classes",
+            description="classes: the folder holds class folders; clients: it holds a folder per "
+            "client with class folders (use --partition column:client)",
+        )
 
     @pf.hookimpl
     def cache_key(self, config: Config, data_dir: Path) -> str:
         """The paths, sizes and times of all files."""
         root = Path(config.path).expanduser()
         files = [file for part in _parts(root) for file in _all_files(part)]
-        return pf.datasets.files_key("folder", root, files, config.side)
+        layout = [config.layout] if config.layout != "classes" else []
+        return pf.datasets.files_key("folder", root, files, config.side, *layout)
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:
         """Decode all images to RGB of one size."""
         root = Path(config.path).expanduser()
         parts = _parts(root)
-        classes = _classes(parts[0])
-        found = [_samples(part, classes, needed=part == parts[0]) for part in parts]
+        if config.layout == "classes":
+            classes = _folders(parts[0])
+            found = [_samples(part, classes, needed=part == parts[0]) for part in parts]
+            columns = {}
+        else:
+            classes, found, columns = _by_client(parts)
         samples = [sample for part in found for sample in part]
         x = np.empty((len(samples), 3, config.side, config.side), np.uint8)
 
@@ -63,21 +77,43 @@ class Folder:
             for _ in pool.map(put, range(len(samples))):
                 pass
         y = np.array([label for _, label in samples], np.int64)
-        return pf.datasets.dataset_from_arrays([(x, y, str(root))], len(found[0]), classes)
+        return pf.datasets.dataset_from_arrays(
+            [(x, y, str(root))], len(found[0]), classes, columns=columns
+        )
+
+
+def _by_client(
+    parts: list[Path],
+) -> tuple[list[str], list[list[tuple[Path, int]]], dict[str, list[str]]]:
+    """The classes, each part's files with labels, and the column ``client``."""
+    folders = [[part / name for name in _folders(part)] for part in parts]
+    classes = sorted({name for folder in folders[0] for name in _folders(folder)})
+    found = [
+        [(folder.name, _samples(folder, classes, needed=False)) for folder in of_part]
+        for of_part in folders
+    ]
+    if not classes or not any(samples for _, samples in found[0]):
+        raise pf.UsageError(
+            f"{parts[0]}: no images in folders CLIENT/CLASS",
+            do="put images in PATH/CLIENT/CLASS/, or leave dataset.layout out for PATH/CLASS/",
+        )
+    names = [name for part in found for name, samples in part for _ in samples]
+    files = [[sample for _, samples in part for sample in samples] for part in found]
+    return classes, files, {"client": names}
 
 
 def _parts(root: Path) -> list[Path]:
     """The folders that hold class folders: the training part and, if there is one, the test."""
     if not root.is_dir():
         raise pf.UsageError(f"no folder {root}", do="give it as --dataset folder:PATH")
-    names = _classes(root)
-    if "train" not in names or not set(names) <= set(PARTS) or not _classes(root / "train"):
+    names = _folders(root)
+    if "train" not in names or not set(names) <= set(PARTS) or not _folders(root / "train"):
         return [root]
     test = [root / name for name in ("test", "val") if name in names]
     return [root / "train", *test[:1]]
 
 
-def _classes(folder: Path) -> list[str]:
+def _folders(folder: Path) -> list[str]:
     names = sorted(e.name for e in os.scandir(folder) if e.is_dir() and e.name[0] != ".")
     for name in names:
         try:
@@ -119,7 +155,7 @@ def _holds(folder: str, path: str) -> bool:
 
 def _samples(part: Path, classes: list[str], needed: bool) -> list[tuple[Path, int]]:
     """The files of one part with their labels; ``needed``: every class must have some."""
-    own = _classes(part)
+    own = _folders(part)
     if not own:
         raise pf.UsageError(
             f"{part} holds no class folders", do="put each class's images in a folder of its name"

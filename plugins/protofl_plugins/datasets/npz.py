@@ -1,7 +1,9 @@
 """A data set from one ``.npz`` file: ``--dataset npz:PATH``.
 
 Keys: ``x_train``, ``y_train``, and ``x_test``, ``y_test`` where there is a test part; ``classes``
-(names) where the classes have some. Pickled content is never read. What a sample is follows from
+(names) where the classes have some. A further array with one number or string per sample is a
+column, such as ``subject`` for ``--partition column:subject``; of test samples, too, either in the
+same array or in ``subject_test``. Pickled content is never read. What a sample is follows from
 ``x_train``, and ``kind`` says it where that is not what it is:
 
     images           N×H×W, N×H×W×C (C 1 or 3) or N×C×H×W; uint8, or floats, used as they are
@@ -50,7 +52,7 @@ class Npz:
         if not path.is_file():
             raise pf.UsageError(f"no file {path}", do="give it as --dataset npz:PATH")
         chosen = config.model_dump(exclude_defaults=True, exclude={"path"})
-        return pf.datasets.files_key("npz", path, [path], *chosen.items())
+        return pf.datasets.files_key("npz", path, [path], "columns", *chosen.items())
 
     @pf.hookimpl
     def decode(self, config: Config, data_dir: Path) -> pf.datasets.Dataset:

@@ -1,10 +1,11 @@
 """A data set already split over clients, as PFLlib and HtFLlib store it: ``--dataset pfllib:DIR``.
 
-``DIR/train/ID.npz`` and ``DIR/test/ID.npz`` for the clients 0…M-1, each with one object array
-``data`` that holds a dict of ``x`` (N×C×H×W, floats already normalised, used as they are, or
-uint8) and ``y``. Such an array is a pickle, which can run any code when it is read; so it is read
-only with ``--set dataset.trust_pickle=true``. The number of classes is that of ``DIR/config.json``
-where there is one that fits.
+``DIR/train/ID.npz`` and ``DIR/test/ID.npz`` for the clients 0…M-1, each with the arrays ``x``
+(images N×C×H×W, floats already normalised, used as they are, or uint8; other samples as in
+``npz:``, of the kind ``dataset.kind``) and ``y``. PFLlib itself stores one object array ``data``
+that holds a dict of both. Such an array is a pickle, which can run any code when it is read, so it
+is read only with ``--set dataset.trust_pickle=true``. ``DIR/config.json`` gives the number of
+classes, if it has one that fits.
 
 Formats: https://github.com/TsingZ0/PFLlib and https://github.com/TsingZ0/HtFLlib.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -32,6 +33,9 @@ class PFLlib:
         """Options of pfllib."""
 
         path: str = pf.Field(description="the folder with train/ID.npz and test/ID.npz")
+        kind: Literal["image", "series", "tokens", "table"] | None = pf.Field(
+            None, description="what a sample is. None: what the arrays' shape and type suggest"
+        )
         trust_pickle: bool = pf.Field(
             False,
             consent=True,
@@ -45,8 +49,9 @@ class PFLlib:
         root = Path(config.path).expanduser()
         files = [root / part / f"{i}.npz" for i in range(_clients(root)) for part in _PARTS]
         about = root / "config.json"
+        kind = [config.kind] if config.kind else []
         return pf.datasets.files_key(
-            "pfllib", root, [*files, *([about] if about.is_file() else [])]
+            "pfllib", root, [*files, *([about] if about.is_file() else [])], *kind
         )
 
     @pf.hookimpl
@@ -54,13 +59,8 @@ class PFLlib:
         """Pool all clients' samples and note which rows are whose."""
         root = Path(config.path).expanduser()
         clients = _clients(root)
-        if not config.trust_pickle:
-            raise pf.UsageError(
-                f"{root}: files of this format are pickles and were not read",
-                "a pickle can run any code on your machine when it is read",
-                "if you trust where they come from: --set dataset.trust_pickle=true",
-            )
-        parts = [_read(root / part / f"{i}.npz") for i in range(clients) for part in _PARTS]
+        files = [root / part / f"{i}.npz" for i in range(clients) for part in _PARTS]
+        parts = [_read(file, config.trust_pickle) for file in files]
         for _, y, source in parts[::2]:
             if not y.size:
                 raise pf.UsageError(
@@ -70,7 +70,7 @@ class PFLlib:
         whole = (y for _, y, _ in parts if y.size and y.dtype.kind in "iu")
         highest = max((int(y.max()) for y in whole), default=-1)
         classes, notes = _about(root, clients, highest)
-        images = pf.datasets.dataset_from_arrays(parts, classes=classes)
+        images = pf.datasets.dataset_from_arrays(parts, classes=classes, kind=config.kind)
         ends = np.cumsum([len(y) for _, y, _ in parts]).tolist()
         rows = [torch.arange(a, b) for a, b in zip([0, *ends], ends, strict=False)]
         images.split = list(zip(rows[::2], rows[1::2], strict=True))
@@ -107,16 +107,18 @@ def _clients(root: Path) -> int:
     return clients
 
 
-def _read(path: Path) -> tuple[np.ndarray, np.ndarray, str]:
-    do = "it must hold one object array 'data' with a dict of x and y"
+def _read(path: Path, trust: bool) -> tuple[np.ndarray, np.ndarray, str]:
+    do = "it must hold the arrays x and y, or one object array 'data' with a dict of x and y"
     try:
         # opened here, as NumPy would leave a damaged file open
         with path.open("rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy's about the age of files
-            arrays = np.load(file, allow_pickle=True)
+            arrays = np.load(file, allow_pickle=trust)
             held = getattr(arrays, "files", [])
+            if {"x", "y"} <= set(held):
+                return arrays["x"], arrays["y"], str(path)
             if "data" not in held:
-                raise pf.UsageError(f"{path} has no 'data'", f"it holds: {', '.join(held)}", do)
+                raise pf.UsageError(f"{path} has no x and y", f"it holds: {', '.join(held)}", do)
             content = arrays["data"].tolist()
             if not (isinstance(content, dict) and {"x", "y"} <= set(content)):
                 keys = ", ".join(map(str, content)) if isinstance(content, dict) else ""
@@ -129,6 +131,13 @@ def _read(path: Path) -> tuple[np.ndarray, np.ndarray, str]:
     except pf.UsageError:
         raise
     except Exception as error:  # a pickle can raise anything
+        if not trust and "allow_pickle" in str(error):
+            raise pf.UsageError(
+                f"{path} is a pickle and was not read",
+                "a pickle can run any code on your machine when it is read",
+                "if you trust where it comes from: --set dataset.trust_pickle=true; or save plain "
+                "arrays x and y",
+            ) from None
         raise pf.UsageError(
             f"{path} can't be read: {type(error).__name__}: {error}",
             do="the file is damaged or of another kind; copy it again",

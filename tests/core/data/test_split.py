@@ -29,7 +29,7 @@ def images(num_samples=1000, num_train=800, num_classes=10, split=None):
     )
 
 
-def even(labels, num_classes, num_clients, min_samples, generator, notes):
+def even(labels, num_classes, num_clients, min_samples, generator, notes, **_):
     """A stand-in for a partitioner."""
     return np.array_split(generator.permutation(len(labels)), num_clients)
 
@@ -37,7 +37,7 @@ def even(labels, num_classes, num_clients, min_samples, generator, notes):
 def sized(*sizes):
     """A partitioner that returns parts of these sizes."""
 
-    def partition(labels, num_classes, num_clients, min_samples, generator, notes):
+    def partition(labels, num_classes, num_clients, min_samples, generator, notes, **_):
         return np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
 
     return partition
@@ -137,7 +137,7 @@ def test_clients_out_of_range():
 def test_least_samples_asked_for(num_clients, batch_size, asked):
     seen = []
 
-    def spy(labels, num_classes, num_clients, min_samples, generator, notes):
+    def spy(labels, num_classes, num_clients, min_samples, generator, notes, **_):
         seen.append(min_samples)
         return even(labels, num_classes, num_clients, min_samples, generator, notes)
 
@@ -150,7 +150,7 @@ def test_least_samples_asked_for(num_clients, batch_size, asked):
 
 
 def test_partitioners_notes_are_kept():
-    def noting(labels, num_classes, num_clients, min_samples, generator, notes):
+    def noting(labels, num_classes, num_clients, min_samples, generator, notes, **_):
         notes.append("moved 3 samples")
         return even(labels, num_classes, num_clients, min_samples, generator, notes)
 

@@ -84,7 +84,7 @@ def images(num_train=None):
     return pf.datasets.Dataset(x, y, 500 if num_train is None else num_train, names)
 
 
-def even(labels, num_classes, num_clients, min_samples, generator, notes):
+def even(labels, num_classes, num_clients, min_samples, generator, notes, **_):
     return np.array_split(np.arange(len(labels)), num_clients)
 
 

@@ -178,3 +178,22 @@ def test_a_class_whose_name_is_no_utf_8(tmp_path):
     fill(tmp_path)
     os.mkdir(os.path.join(os.fsencode(tmp_path), b"p\xe4ch"))
     assert "no UTF-8" in failure(tmp_path).what
+
+
+@pytest.mark.parametrize("parts", [(), ("train", "test")])
+def test_a_folder_per_client(tmp_path, parts):
+    for root in [tmp_path / part for part in parts] or [tmp_path]:
+        fill(root / "anna", ("apple", "kiwi"))
+        fill(root / "bo", ("Plum", "apple"))
+    _, data = decode(tmp_path, side=4, layout="clients")
+    assert data.classes == ["Plum", "apple", "kiwi"]
+    each = ["anna"] * 4 + ["bo"] * 4
+    assert data.columns["client"].tolist() == each * max(1, len(parts))
+    assert data.y.tolist() == [1, 1, 2, 2, 0, 0, 1, 1] * max(1, len(parts))
+    assert data.num_train == 8
+
+
+def test_no_folders_of_clients(tmp_path):
+    fill(tmp_path)
+    with pytest.raises(pf.UsageError, match="holds no class folders"):
+        decode(tmp_path, layout="clients")

@@ -83,7 +83,7 @@ def test_nothing_is_read_without_trust(tmp_path, parts):
     fill(tmp_path / "d", *parts)
     save(tmp_path / "d" / "train" / "0.npz", Trap())
     error = failure(tmp_path / "d", trust=False)
-    assert "pickles" in error.what and "any code" in error.near
+    assert "is a pickle" in error.what and "any code" in error.near
     assert "--set dataset.trust_pickle=true" in error.do
     assert not (tmp_path / "ran").exists()
     failure(tmp_path / "d")
@@ -179,8 +179,23 @@ def test_damaged_files(tmp_path, parts):
     path = tmp_path / "test" / "2.npz"
     whole = path.read_bytes()
     np.savez(path, x=np.zeros(3))
-    assert "has no 'data'" in failure(tmp_path).what
+    assert "has no x and y" in failure(tmp_path).what
     for broken in (b"", whole[: len(whole) // 2], b"text"):
         path.write_bytes(broken)
         error = failure(tmp_path)
         assert f"{path} can't be read" in error.what and error.do
+
+
+def test_plain_arrays_need_no_trust(tmp_path):
+    for part, sizes in (("train", (5, 4)), ("test", (2, 2))):
+        (tmp_path / part).mkdir()
+        for i, n in enumerate(sizes):
+            x = rng.normal(size=(n, 3, 16)).astype(np.float32)
+            np.savez(tmp_path / part / f"{i}.npz", x=x, y=np.arange(n) % 2)
+    config = PFLlib.Config(path=str(tmp_path), kind="series")
+    data = PFLlib().decode(config=config, data_dir=tmp_path)
+    assert data.sample.kind == "series" and data.x.shape == (13, 3, 16)
+    assert [(len(train), len(test)) for train, test in data.split] == [(5, 2), (4, 2)]
+    other = PFLlib.Config(path=str(tmp_path))
+    keys = {PFLlib().cache_key(config=c, data_dir=tmp_path) for c in (config, other)}
+    assert len(keys) == 2

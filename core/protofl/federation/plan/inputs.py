@@ -36,7 +36,13 @@ def load_data(choice: Choice, data_dir: Path, report: Report) -> Dataset:
 def about(data: Dataset, given: Container[str]) -> list[str]:
     """Lines about the data: where they deviate, and what of the options they leave unused."""
     lines = [data.note] if data.note else []
-    return lines + (kept_split(data) if "partition" in given else [])
+    if "partition" in given:
+        return lines + kept_split(data)
+    if data.columns:
+        names = ", ".join(data.columns)
+        use = f"--partition column:{next(iter(data.columns))} makes each value a client"
+        lines.append(f"each sample also has: {names}; {use}")
+    return lines
 
 
 def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable[[int], Split]:

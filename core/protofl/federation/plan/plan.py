@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -105,7 +105,12 @@ class Plan:
         public, own_public = inputs.public_data(
             settings, composition, data, registry, report, given="public" in given
         )
-        clients = number_of_clients(data, given.get("clients"), settings.clients)
+        clients = number_of_clients(
+            data,
+            given.get("clients"),
+            settings.clients,
+            partial(choices["partitioner"].call, "count_clients"),
+        )
         settings = settings.model_copy(update={"clients": clients, "public": public})
         preparation, notes = inputs.preparation_for(
             data.sample, choices["model-group"], registry, augment=settings.augment

@@ -21,6 +21,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
 from protofl.data.arrays import dataset_from_arrays
+from protofl.data.columns import Columns, from_arrays
 from protofl.data.dataset import Dataset
 from protofl.errors import UsageError
 from protofl.hooks.hookspecs.markers import hookimpl
@@ -53,12 +54,14 @@ class Offer:
             part; None where the data are decoded already.
         classes: Names of the classes, if they have some.
         data: The data, where they are decoded already.
+        columns: Columns of a mapping's further arrays, named as in an npz file.
     """
 
     digest: str
     parts: list[_Part] | None = None
     classes: list[str] | None = None
     data: Dataset | None = None
+    columns: Columns | None = None
 
     @property
     def name(self) -> str:
@@ -87,10 +90,14 @@ class Offer:
                 )
             about = repr((given.classes, given.note)).encode()
             return cls(_digest([given.compute_digest().encode(), about]), data=given)
+        given, further = _without_columns(given)
         parts, classes = _parts_of(given)
         names = None if classes is None else [str(name) for name in classes]
         content = [piece for part in parts for piece in _pieces(part)]
-        return cls(_digest([*content, repr(names).encode()]), parts, names)
+        sizes = [len(x) if x.ndim else 0 for x, *_ in parts]
+        columns = from_arrays(further, sizes[0], sum(sizes[1:]), "dataset") if further else {}
+        content += [repr((name, column.tolist())).encode() for name, column in columns.items()]
+        return cls(_digest([*content, repr(names).encode()]), parts, names, columns=columns)
 
     def decoded(self, config: Arrays.Config) -> Dataset:
         """The data set, checked.
@@ -108,7 +115,7 @@ class Offer:
             return self.data
         assert self.parts is not None
         first = len(self.parts[0][0]) if self.parts[0][0].ndim else None
-        return dataset_from_arrays(self.parts, first, self.classes, **options)
+        return dataset_from_arrays(self.parts, first, self.classes, columns=self.columns, **options)
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -164,12 +171,19 @@ class Arrays:
         return found.decoded(config)
 
 
+def _without_columns(given: Any) -> tuple[Any, dict[str, np.ndarray]]:  # noqa: ANN401 - anything
+    """A mapping's samples, labels and classes, and its further arrays."""
+    if not isinstance(given, Mapping) or not {*_KEYS[:2]} <= {*given}:
+        return given, {}
+    known = {key: given[key] for key in (*_KEYS, "classes") if key in given}
+    return known, {str(k): _array(v, str(k)) for k, v in given.items() if k not in known}
+
+
 def _parts_of(given: Any) -> tuple[list[_Part], Sequence[Any] | None]:  # noqa: ANN401 - anything
     """The parts of a data set, and its classes' names."""
     classes: Any = None
     if isinstance(given, Mapping):
-        unknown = [str(key) for key in given if key not in (*_KEYS, "classes")]
-        if unknown or not {*_KEYS[:2]} <= {*given}:
+        if not {*_KEYS[:2]} <= {*given}:
             raise UsageError(
                 f"dataset: a mapping of {', '.join(map(str, given)) or 'nothing'}",
                 f"it has {', '.join(_KEYS[:2])} and may have {', '.join(_KEYS[2:])}, classes",

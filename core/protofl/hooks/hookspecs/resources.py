@@ -14,7 +14,7 @@ these hooks that it runs with, see `protofl.HOOKSPEC_VERSION`), and ``check_opti
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,20 +74,46 @@ class PartitionerSpec:
         num_classes: int,
         num_clients: int,
         min_samples: int,
+        num_train: int,
+        columns: Mapping[str, np.ndarray],
         generator: np.random.Generator,
         config: Config,
         notes: list[str],
-    ) -> list[np.ndarray]:
+    ) -> list[np.ndarray] | list[tuple[np.ndarray, np.ndarray]]:
         """Return one int64 array of row numbers per client, no row twice.
+
+        A client's rows are then shuffled and split 75/25. Return pairs (training rows, test rows)
+        to divide them otherwise.
 
         Args:
             labels: Labels [N] in 0…C-1.
             num_classes: C.
             num_clients: M.
             min_samples: Samples that every client should get at least.
+            num_train: The first ``num_train`` samples are the data set's own training part, the
+                rest its own test part.
+            columns: {name: values [N]} of what else is known of each sample (see
+                `protofl.datasets.Dataset`).
             generator: The only source of randomness.
             config: The partitioner's options.
             notes: Append a line here to tell the user of something unusual that was done.
+
+        Raises:
+            UsageError: The options can't be met by these data.
+        """
+
+    @hookspec(firstresult=True)
+    def count_clients(
+        self, labels: np.ndarray, columns: Mapping[str, np.ndarray], config: Config
+    ) -> int:
+        """Return the number of clients if the data determine it (optional).
+
+        Without this hook, ``--clients`` or its default is the number.
+
+        Args:
+            labels: Labels [N] in 0…C-1.
+            columns: {name: values [N]} of what else is known of each sample.
+            config: The partitioner's options.
 
         Raises:
             UsageError: The options can't be met by these data.

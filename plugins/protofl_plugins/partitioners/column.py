@@ -1,0 +1,100 @@
+"""Data that come divided: every value of a column is a client (``--partition column:subject``).
+
+A column holds one value for every sample beside its label: its user, hospital or device. An
+``npz:`` file has columns as further arrays of length N, ``folder:`` with ``dataset.layout=clients``
+has the column ``client``, and `protofl.datasets.Dataset` has them in ``columns``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+import protofl as pf
+
+
+class Column:
+    """One client per value of a column, such as each sample's user (column:NAME)."""
+
+    argument = "name"
+    check_argument = "client"
+    deterministic = True
+
+    class Config(pf.Config):
+        """Options of column."""
+
+        name: str = pf.Field(description="the column that names each sample's client")
+        test: Literal["own", "pooled"] = pf.Field(
+            "own",
+            description="own: a client is tested on its samples in the data set's test part, if "
+            "there is one; pooled: both parts together are split 75/25, as without a test part",
+        )
+
+    @pf.hookimpl
+    def count_clients(self, columns: Mapping[str, np.ndarray], config: Config) -> int:
+        """One client per value."""
+        return len(np.unique(_column(columns, config.name)))
+
+    @pf.hookimpl
+    def partition(
+        self,
+        labels: np.ndarray,
+        num_clients: int,
+        min_samples: int,
+        num_train: int,
+        columns: Mapping[str, np.ndarray],
+        config: Config,
+        notes: list[str],
+    ) -> list[np.ndarray] | list[tuple[np.ndarray, np.ndarray]]:
+        """Group the samples by value, in ascending order of the values."""
+        values, owner = np.unique(_column(columns, config.name), return_inverse=True)
+        if len(values) != num_clients:
+            raise pf.UsageError(
+                f"column {config.name!r} has {len(values)} values among the samples to divide, for "
+                f"{num_clients} clients",
+                do="leave --clients out, and hold out fewer public samples",
+            )
+        own = config.test == "own" and num_train < len(labels)
+        rows = np.argsort(owner, kind="stable").astype(np.int64)
+        parts = np.split(rows, np.cumsum(np.bincount(owner, minlength=num_clients))[:-1])
+        small = [str(v) for v, part in zip(values, parts, strict=True) if len(part) < 2]
+        if small:
+            raise pf.UsageError(
+                f"column {config.name!r}: one sample only of {_listed(small)}",
+                "a client needs at least 1 training and 1 test sample",
+                "leave these samples out, or join small clients",
+            )
+        few = sum(len(part) < min_samples for part in parts)
+        names = f"column {config.name}: clients 0…{num_clients - 1} are {_listed(values)}"
+        notes.append(f"{names}; {few} have fewer than {min_samples} samples" if few else names)
+        if not own:
+            return parts
+        pairs = [(part[part < num_train], part[part >= num_train]) for part in parts]
+        for which, word in enumerate(("training", "test")):
+            lack = [str(v) for v, p in zip(values, pairs, strict=True) if not len(p[which])]
+            if lack:
+                raise pf.UsageError(
+                    f"column {config.name!r}: no {word} sample of {_listed(lack)}",
+                    do="give each client samples in both parts, or split both parts together "
+                    "75/25: --set partition.test=pooled",
+                )
+        return pairs
+
+
+def _column(columns: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """Return the column of a name."""
+    if name not in columns:
+        raise pf.UsageError(
+            f"the data set has no column {name!r}",
+            f"columns: {', '.join(columns) or 'none'}",
+            "add an array with one value per sample to the npz file, or choose another partitioner",
+        )
+    return columns[name]
+
+
+def _listed(values: np.ndarray | list[str]) -> str:
+    """The first values of a list."""
+    more = [f"and {len(values) - 8} more"] if len(values) > 8 else []
+    return ", ".join([*map(str, values[:8]), *more])
