@@ -64,7 +64,7 @@ class Folder:
         if config.layout == "classes":
             classes = _folders(parts[0])
             found = [_samples(part, classes, needed=part == parts[0]) for part in parts]
-            columns = {}
+            columns: dict[str, list[str]] = {}
         else:
             classes, found, columns = _by_client(parts)
         samples = [sample for part in found for sample in part]
