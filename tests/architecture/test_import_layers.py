@@ -184,7 +184,7 @@ def test_a_run_loads_little():
 
 
 LONG_FILES = {"protofl.data.cache", "protofl.errors", "protofl.testing.contract"}
-LONG_FILES |= {"protofl.testing.methods", "protofl_workbench.reporting.pictures"}
+LONG_FILES |= {"protofl.testing.methods"}
 LONG_FILES |= {"protofl_workbench.sweeps.axes"}
 LONG_FUNCTIONS = {
     "protofl.data.arrays:dataset_from_arrays",

@@ -104,7 +104,7 @@ def plot(
         typer.Option(
             "--baseline",
             metavar="METHOD",
-            help="differences: what others are held against (default: the first)",
+            help="differences: the baseline (default: local, then fedavg, otherwise the first)",
         ),
     ] = None,
     as_: Annotated[

@@ -34,6 +34,14 @@ def report(
     title: Annotated[
         str, typer.Option("--title", metavar="TEXT", help="Its heading.", show_default=False)
     ] = "",
+    baseline: Annotated[
+        str,
+        typer.Option(
+            "--baseline",
+            metavar="METHOD",
+            help="Baseline of differences (default: local, then fedavg, otherwise the first)",
+        ),
+    ] = "",
     scale: Annotated[
         str | None,
         typer.Option("--scale", metavar="NAME", help="Of a study: paper (the default), fast, …"),
@@ -66,7 +74,7 @@ def report(
         from protofl_workbench.reporting.page import report as write_report
 
         about = runs if study is None else _result_of(study, scale or "paper", found_in)
-        text = write_report(about, target, title=title)
+        text = write_report(about, target, title=title, baseline=baseline)
     size = len(text.encode()) / 1e3
     render.line(f"report: {target} ({size:,.0f} kB; open it in a browser)")
 

@@ -1,4 +1,4 @@
-"""A page about runs: HTML in one file, which needs no network and no script.
+"""HTML pages about runs and studies: one file, without network access or required scripts.
 
 Imports: comparing, errors, hooks, plots, records, runs, studies, system.
 Start with ``page.py`` (`protofl.report`).

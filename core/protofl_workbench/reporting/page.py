@@ -1,4 +1,4 @@
-"""A page about runs: built, and rendered as one HTML file."""
+"""`protofl.report`: a page about runs or a study as one HTML file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,18 @@ from protofl.runs.reuse.run import Run
 from protofl.system.files.atomic import replacing
 from protofl.system.version import __version__
 from protofl_workbench.comparing.run_groups import RunLike, runs_in
-from protofl_workbench.reporting.drawing import Drawings
-from protofl_workbench.reporting.one import page_of
-from protofl_workbench.reporting.parts import Command, Fact, Page, Part, Picture, Section, Table
+from protofl_workbench.reporting.comparison_page import comparison_page
+from protofl_workbench.reporting.inline_svg import Drawings
+from protofl_workbench.reporting.page_parts import (
+    Command,
+    Fact,
+    Page,
+    Part,
+    Picture,
+    Section,
+    Table,
+)
+from protofl_workbench.reporting.run_page import run_page
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -30,31 +39,79 @@ if TYPE_CHECKING:
 KINDS = {Fact: "fact", Table: "table", Picture: "picture", Command: "command", str: "text"}
 
 
-def html(page: Page, drawings: Drawings) -> str:
-    """The page.
+def report(
+    runs: RunLike | Iterable[RunLike] | StudyResult,
+    out: str | Path | None = None,
+    *,
+    title: str = "",
+    baseline: str = "",
+) -> str:
+    """Write a page about runs as one HTML file, which needs no network.
 
     Args:
-        page: What stands in it; all its texts are escaped, drawings alone are taken as they are.
-        drawings: The figures in it, for their colours.
+        runs: Runs, their folders, folders of runs, a sweep's folder, or results of `pf.run`. One
+            run has a page of its own; several runs are compared. Runs may be unfinished. Or the
+            result of `pf.reproduce`: our figures next to the published ones, and the runs.
+        out: The file, which is replaced if it exists; by default no file is written.
+        title: Heading of the page; by default it is made from the runs.
+        baseline: The baseline of differences; default: as in `pf.compare`.
+
+    Returns:
+        The page.
+
+    Raises:
+        UsageError: A folder has no run, a file is damaged, the baseline is unknown, or the page
+            cannot be written.
+
+    Examples:
+        >>> pf.report("runs/first", "first.html")  # doctest: +SKIP
     """
+    drawings = Drawings()
+    foot = f"Made by protofl {__version__} on {datetime.now():%Y-%m-%d at %H:%M}."
+    page = _page(runs, drawings, foot, baseline)
+    page.title = title or page.title
+    text = _html(page, drawings)
+    if out is not None:
+        path = Path(out).expanduser()
+        try:
+            with replacing(path) as part:
+                part.write_text(text, encoding="utf-8")
+        except OSError as error:
+            what = f"{path} cannot be written: {error.strerror or error}"
+            raise UsageError(what, do="choose another file") from None
+    return text
+
+
+def _page(
+    about: RunLike | Iterable[RunLike] | StudyResult, drawings: Drawings, foot: str, baseline: str
+) -> Page:
+    """Return the page of a study, of one run, or of several runs."""
+    if not isinstance(about, (Run, Result, str, Path, Iterable)):
+        from protofl_workbench.reporting.study_page import study_page
+
+        return study_page(about, drawings, foot, baseline)
+    each = [about] if isinstance(about, (Run, Result, str, Path)) else about
+    found = {run.folder.resolve(): run for one in each for run in runs_in(one)}
+    if not found:
+        raise UsageError("no run is given", do="give the folder of a run, or a folder of runs")
+    if len(found) == 1:
+        return run_page(next(iter(found.values())), drawings, foot)
+    return comparison_page([*found.values()], drawings, foot, baseline)
+
+
+def _html(page: Page, drawings: Drawings) -> str:
+    """Render a page. All texts are escaped; only drawings are inserted as they are."""
     taken: set[str] = set()
     for section in page.sections:
-        _anchor(section, taken)
+        _set_anchor(section, taken)
     look = files("protofl_workbench.reporting") / "look"
-    return (
-        _template()
-        .render(
-            page=page,
-            drawings=drawings,
-            style=(look / "page.css").read_text(encoding="utf-8"),
-            script=(look / "page.js").read_text(encoding="utf-8"),
-        )
-        .lstrip()
-    )
+    style, script = ((look / n).read_text(encoding="utf-8") for n in ("page.css", "page.js"))
+    text = _template().render(page=page, drawings=drawings, style=style, script=script)
+    return text.lstrip()
 
 
-def _anchor(section: Section, taken: set[str]) -> None:
-    """Give a section and those within it addresses, of which no two are the same."""
+def _set_anchor(section: Section, taken: set[str]) -> None:
+    """Give a section and its subsections unique anchors."""
     stem = re.sub(r"[^a-z0-9]+", "-", section.title.lower()).strip("-") or "section"
     number, anchor = 2, stem
     while anchor in taken:
@@ -62,7 +119,7 @@ def _anchor(section: Section, taken: set[str]) -> None:
     taken.add(anchor)
     section.anchor = anchor
     for one in section.inner:
-        _anchor(one, taken)
+        _set_anchor(one, taken)
 
 
 @cache
@@ -81,73 +138,6 @@ def _template() -> Template:
 
 
 def _groups(parts: Iterable[Part]) -> list[tuple[str, list[Part]]]:
-    """Parts of one kind that stand side by side, with the kind's name."""
+    """Return consecutive parts of one kind together, with the name of the kind."""
     runs = groupby(parts, key=lambda part: KINDS[type(part)])
     return [(kind, list(group)) for kind, group in runs]
-
-
-def report(
-    runs: RunLike | Iterable[RunLike] | StudyResult,
-    out: str | Path | None = None,
-    *,
-    title: str = "",
-) -> str:
-    """Write a page about runs: HTML in one file, which needs no network.
-
-    Args:
-        runs: Runs, their folders, folders in which they lie or a sweep's, or what `pf.run`
-            returned. One run has a page of its own, of several there is one that compares them.
-            They may be going on. Or what `pf.reproduce` returned: ours beside the published
-            figures, and the runs.
-        out: The file to write, with whatever lies there replaced; none for the text alone.
-        title: The page's heading, in place of one made of what the runs are.
-
-    Returns:
-        The page.
-
-    Raises:
-        UsageError: A folder holds no run, a file of one is damaged, or the page can't be written.
-
-    Examples:
-        >>> pf.report("runs/first", "first.html")  # doctest: +SKIP
-    """
-    drawings = Drawings()
-    foot = f"Made by protofl {__version__} on {datetime.now():%Y-%m-%d at %H:%M}."
-    page = _page(runs, drawings, foot)
-    page.title = title or page.title
-    text = html(page, drawings)
-    if out is not None:
-        write(text, Path(out))
-    return text
-
-
-def _page(about: RunLike | Iterable[RunLike] | StudyResult, drawings: Drawings, foot: str) -> Page:
-    """The page of a study, of one run, or of several."""
-    if not isinstance(about, (Run, Result, str, Path, Iterable)):
-        from protofl_workbench.reporting.of_study import page_of_study
-
-        return page_of_study(about, drawings, foot)
-    each = [about] if isinstance(about, (Run, Result, str, Path)) else about
-    found = {run.folder.resolve(): run for one in each for run in runs_in(one)}
-    if not found:
-        raise UsageError("no run is given", do="give the folder of a run, or one with runs in it")
-    if len(found) == 1:
-        return page_of(next(iter(found.values())), drawings, foot)
-    from protofl_workbench.reporting.several import page_of_all
-
-    return page_of_all([*found.values()], drawings, foot)
-
-
-def write(text: str, path: Path) -> None:
-    """Write a page; it takes its place in one step.
-
-    Raises:
-        UsageError: It can't be written.
-    """
-    try:
-        with replacing(path.expanduser()) as part:
-            part.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"{path} can't be written: {error.strerror or error}", do="choose another file"
-        ) from None

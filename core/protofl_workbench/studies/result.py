@@ -141,9 +141,14 @@ class StudyResult:
         return self.entries[place]
 
     @property
+    def has_published(self) -> bool:
+        """True if the paper prints any of the figures."""
+        return any(entry.published for entry in self.entries.values())
+
+    @property
     def title(self) -> str:
-        """The study, and all that belongs to reading its figures."""
-        return f"{self.study.heading} ({'; '.join(self.facts)})"
+        """Heading of the study with everything needed to read its figures."""
+        return self.study.heading + (f" ({'; '.join(self.facts)})" if self.facts else "")
 
     @property
     def notes(self) -> list[str]:
@@ -222,7 +227,9 @@ def facts_of(
         before: The same before the user's changes.
     """
     about = study.scales[scale].about
-    facts = [f"scale {scale}{f': {about}' if about and scale != 'paper' else ''}"]
+    facts = []
+    if scale != "paper" or study.published:  # without published figures no scale is the paper's
+        facts.append(f"scale {scale}{f': {about}' if about and scale != 'paper' else ''}")
     if variant in study.variants:
         facts.append(study.variants[variant].about or f"variant {variant}")
     if options:

@@ -58,9 +58,8 @@ def markdown(result: StudyResult) -> str:
         [result.study.rows[row].label, *(_in_one(result[row, column]) for column in result.columns)]
         for row in result.rows
     ]
-    has = any(entry.published for entry in result.entries.values())
     lines = [f"**{result.title}**", ""]
-    lines += ["ours / published / difference", ""] if has else []
+    lines += ["ours / published / difference", ""] if result.has_published else []
     lines += [_pipe(table), "|---" * len(table) + "|", *map(_pipe, rows)]
     lines += ["", *(f"- {note}" for note in result.notes)] if result.notes else []
     return "\n".join(lines) + "\n"
@@ -161,11 +160,12 @@ def latex(result: StudyResult) -> str:
         if any(entry.published for entry in entries):
             published = " & ".join(["", *map(_theirs, entries)])
             body.append(rf"{published} \\")
+    published_caption = " Grey: published, and the difference." if result.has_published else ""
     lines = [
         r"% \usepackage{booktabs}, \usepackage{xcolor}",
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_tex(result.title)}. Grey: published, and the difference to it.}}",
+        rf"\caption{{{_tex(result.title)}.{published_caption}}}",
         rf"\begin{{tabular}}{{l{'c' * len(columns)}}}",
         r"\toprule",
         *head,

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from reported_pages import read
 
-from protofl_workbench.reporting.drawing import in_the_dark
+from protofl_workbench.reporting.inline_svg import in_the_dark
 from protofl_workbench.reporting.page import report
 
 
@@ -142,6 +142,17 @@ def test_names_in_a_folder_stay_words(copy):
     assert not [name for e in page.all() for name in e.attributes if name.startswith("on")]
     assert "<script>alert" not in text and "49}" not in text
     assert text.count("<script>") == 1
+
+
+def test_colours_and_ids_are_changed_in_attributes_alone(copy):
+    names = ["#ff0000", "url(#a)", "fill: #0072b2", "font: 9px x"]
+    split = json.loads((copy / "partition.json").read_text())
+    for one in (split, *split.get("trials", ())):
+        one["classes"] = names
+    (copy / "partition.json").write_text(json.dumps(split))
+    page = read(report(copy))
+    texts = {e.words for svg in page.all("svg") for e in svg.all("text", "tspan")}
+    assert {*names} <= texts
 
 
 def test_nothing_that_a_folder_names_is_executed(copy, tmp_path, undrawn):

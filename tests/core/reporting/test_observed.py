@@ -37,11 +37,11 @@ def pictures_of(page, title):
 def test_prototypes_and_features_are_shown(seen, monkeypatch):
     # A projection in place of a t-SNE, which takes seconds.
     monkeypatch.setattr(figures, "in_the_plane", lambda rows, seed=0, perplexity=30.0: rows[:, :2])
-    found = pictures_of(read(report(seen)), "What was observed")
+    found = pictures_of(read(report(seen)), "Observations")
     assert {*found} >= {
         "Prototypes in the plane",
         "Margins over rounds",
-        "Within classes and between",
+        "Distances within and between classes",
         "Alignment by architecture",
         "Drift of the server's prototypes",
         "Similarity of clients",
@@ -58,7 +58,7 @@ def test_prototypes_and_features_are_shown(seen, monkeypatch):
 
 def test_a_run_that_observed_nothing_has_no_such_section(page):
     titles = [e.words for e in read(page).all("h2")]
-    assert "What was observed" not in titles and "Learning" in titles
+    assert "Observations" not in titles and "Learning" in titles
 
 
 def test_a_damaged_observation_is_told(seen, tmp_path, monkeypatch):
@@ -76,6 +76,6 @@ def test_a_picture_without_enough_observations_is_left_out(tmp_path, monkeypatch
     install(monkeypatch)
     monkeypatch.setattr(figures, "in_the_plane", lambda rows, seed=0, perplexity=30.0: rows[:, :2])
     train("fedproto", tmp_path / "run", rounds=1, observe="prototypes", progress=False)
-    found = pictures_of(read(report(tmp_path / "run")), "What was observed")
+    found = pictures_of(read(report(tmp_path / "run")), "Observations")
     assert "Margins over rounds" in found
     assert "Drift of the server's prototypes" not in found, "it takes two rounds"

@@ -38,8 +38,7 @@ def test_the_figures_that_count_are_those_of_the_summary(page, run):
         "Majority guess": "majority_accuracy",
     }.items():
         assert found[label] == said([trial[key] for trial in trials])
-    worst = min(np.mean([run.accuracies[t][c] for t in (0, 1)]) for c in range(4))
-    assert found["Worst client"] == f"{100 * worst:.1f} %"
+    assert found["Worst client"] == said([min(run.accuracies[t].values()) for t in (0, 1)])
     sent = sum(row["upload_bytes"] + row["download_bytes"] for row in run.rows) / 2
     assert found["Traffic of all clients a trial"] == f"{sent / 1e3:.3g} kB"
 
@@ -62,15 +61,23 @@ def test_curves_have_their_numbers(page, run):
         assert float(losses[number][1]) == pytest.approx(np.mean(own), rel=1e-3)
 
 
-def test_clients_have_their_accuracy_and_their_samples(page, run):
+def test_clients_are_ranked_within_trials_if_splits_differ(page, run):
     heads, rows = tables_of(read(page))["Clients: the numbers"]
+    assert heads == ["rank in each trial", "accuracy"]
+    each = np.array([sorted(run.accuracies[trial].values()) for trial in (0, 1)])
+    assert [plain(value) for _, value in rows] == [said(values) for values in each.T]
+
+
+def test_clients_have_their_accuracy_and_their_samples(runs, undrawn):
+    run = pf.load_run(runs / "proto-7")
+    heads, rows = tables_of(read(report(run)))["Clients: the numbers"]
     assert heads == ["client", "accuracy", "training samples", "test samples", "classes"]
     split, means = run.split(0), []
     for name, accuracy, train, test, classes in rows:
         client = int(name.removeprefix("client "))
-        own = [run.accuracies[trial][client] for trial in (0, 1)]
-        assert plain(accuracy) == said(own)
-        means.append(np.mean(own))
+        own = run.accuracies[0][client]
+        assert plain(accuracy) == f"{100 * own:.1f} %"
+        means.append(own)
         assert int(train) == split.train_counts[client].sum()
         assert int(test) == split.test_counts[client].sum()
         held = split.train_counts[client] + split.test_counts[client]
@@ -113,7 +120,7 @@ def test_all_options_as_they_were_resolved(page, run):
     )  # fmt: skip
     for key, value in run.config["options"]["fedproto"].items():
         assert rows[f"fedproto.{key}"] in (str(value), f"{value}".removesuffix(".0"))
-    changed = {row[0]: row[1:] for row in tables["Options that aren't at their default"][1]}
+    changed = {row[0]: row[1:] for row in tables["Options that differ from their default"][1]}
     assert changed["rounds"] == ["3", "100"] and changed["eval-every"] == ["2", "1"]
     assert "momentum" not in changed and "fedproto.variant" not in changed
 
@@ -125,7 +132,7 @@ def test_a_run_that_goes_on_is_read(copy, undrawn):
         page = read(report(copy))
     assert "going on: 4 of 6 rounds" in page.all("header")[0].words
     run = pf.load_run(copy)
-    assert "1 trial not so far yet" in page.all("dl")[0].words
+    assert "1 trial not this far yet" in page.all("dl")[0].words
     final = run.rows_of(0)[-1]["test_accuracy"]
     assert plain(facts_of(page)["Final test accuracy"]) == f"{100 * final:.1f} %"
     assert "protofl run --resume --out" in page.text

@@ -15,7 +15,7 @@ from protofl.runs.request.request import Request
 from protofl.runs.running.config import config_of
 from protofl.system.options.settings import Settings
 from protofl_cli.commands.run import whole_command
-from protofl_workbench.reporting.commands import typed
+from protofl_workbench.reporting.configuration import command_line as typed
 from protofl_workbench.reporting.page import report
 
 TOY = "--models toy --dataset tiny --partition iid --clients 4 --device cpu --backend local"

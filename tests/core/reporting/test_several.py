@@ -50,7 +50,12 @@ def test_who_is_ahead_is_marked_and_named(page_of_all):
     page = read(page_of_all)
     (marked,) = [tr for tr in page.all("tr") if tr.has_class("marked")]
     assert marked.all("th")[0].words == rows[0]["group"]
-    assert plain(facts_of(page)["Ahead at the end"]) == rows[0]["final"]
+    facts = facts_of(page)
+    assert facts["Ahead at the end"] == rows[0]["group"]
+    assert plain(facts["Margin"]) == f"+{shares[0] - shares[1]:.1f}"
+    large = [e for e in page.all("div") if e.has_class("lead-fact")]
+    assert [e.all("dt")[0].words for e in large[:2]] == ["Ahead at the end", "Margin"]
+    assert rows[0]["final"] in plain(large[0].words)
 
 
 def test_who_is_level_is_not_ahead(runs, tmp_path):
@@ -59,7 +64,7 @@ def test_who_is_level_is_not_ahead(runs, tmp_path):
     config = json.loads((tmp_path / "two/config.json").read_text())
     (tmp_path / "two/config.json").write_text(json.dumps(config | {"lr": 0.5}))
     page = read(report([tmp_path / "one", tmp_path / "two"]))
-    assert plain(facts_of(page)["Level at the end"]) == finals(runs / "local")
+    assert facts_of(page)["Level at the end"] == "local, lr=0.1 and local, lr=0.5"
     assert "Ahead at the end" not in facts_of(page)
 
 
@@ -84,12 +89,47 @@ def test_differences_are_those_of_compare(runs, page_of_all):
     assert rows[0][:2] == [row.label, "2"] == ["fedproto", str(row.difference.count)]
     mean = float(rows[0][2].split()[0].replace("−", "-"))
     assert mean == pytest.approx(100 * row.difference.mean, abs=0.006)
-    assert "with 2 pairs it can't be below 0.5" in read(page_of_all).text
+    assert "with 2 pairs it cannot be below 0.5" in read(page_of_all).text
 
 
 def test_runs_without_a_seed_in_common_are_not_held_against_each_other(runs, undrawn):
     page = read(report([runs / "local", runs / "proto-7"]))
-    assert "Whether groups differ can't be said: " in page.text
+    assert "No differences: " in page.text
+
+
+def test_figures_over_clients_are_the_same_everywhere(runs, page_of_all):
+    """In the report, `pf.compare` and plots: within each trial first, then over trials."""
+    compared = pf.compare([runs / "proto", runs / "local"], ["worst", "std", "gini"])
+    found = {(t.name, row.label): row for t in compared.tables for row in t.rows}
+    each = {"worst": min, "std": np.std}
+    for label, folder in (("fedproto", "proto"), ("local", "local")):
+        trials = pf.load_run(runs / folder).accuracies.values()
+        values = [[*trial.values()] for trial in trials]
+        for name, of in each.items():
+            expected = [of(own) for own in values]
+            assert found[name, label].values == pytest.approx(expected)
+            (bar,) = pf.plots.bars(runs / folder, name).axes[0].patches
+            assert bar.get_width() == pytest.approx(100 * np.mean(expected))
+        line = pf.plots.clients(runs / folder).axes[0].get_lines()[0].get_ydata()
+        assert line[0] == pytest.approx(100 * np.mean([min(own) for own in values]))
+        gini = [np.abs(np.subtract.outer(v, v)).mean() / (2 * np.mean(v)) for v in values]
+        assert found["gini", label].values == pytest.approx(gini)
+    rows = {row["group"]: row for row in results(page_of_all)}
+    worst = pf.compare(runs, "worst").tables[0].rows
+    local = next(row for row in worst if row.label == "local")
+    assert rows["local"]["worst client"] == f"{100 * local.mean:.1f} ± {100 * local.std:.1f} %"
+
+
+def test_a_baseline_is_named(runs, undrawn):
+    text = report([runs / "proto", runs / "local"], baseline="fedproto")
+    assert any("difference to fedproto" in caption for caption in tables_of(read(text)))
+    with pytest.raises(pf.UsageError, match="baseline"):
+        report([runs / "proto", runs / "local"], baseline="fedsa")
+
+
+def test_losses_are_compared_by_their_common_term(page_of_all):
+    titles = [e.words for e in read(page_of_all).all("h3")]
+    assert "Cross-entropy" in titles and "Training loss" not in titles
 
 
 def test_what_differs_is_told_and_nothing_else(page_of_all):
@@ -127,7 +167,7 @@ def test_data_that_differ_in_a_detail_are_told_apart(runs, copy, undrawn):
 def test_a_copy_of_a_run_is_no_further_trial(runs, copy, undrawn):
     text = report([runs / "proto", copy])
     assert results(text)[0]["trials"] == "2"
-    assert read(text).text.count("is left out: it has the seed of") == 2
+    assert read(text).text.count("skipping ") == 2
     assert facts_of(read(text))["Trials"] == "2"
 
 
@@ -177,7 +217,7 @@ def test_a_run_that_has_not_begun_stands_beside_others(runs, copy, undrawn):
     unfinished(copy, "")
     text = report([runs / "proto", copy])
     assert "1 of 2 not finished" in read(text).all("header")[0].words
-    assert "It has no finished round yet." in text
+    assert "There is no finished round yet." in text
 
 
 def test_a_run_given_twice_is_one(runs, undrawn):
@@ -191,9 +231,9 @@ def test_many_groups_are_drawn_in_part(runs, tmp_path, monkeypatch, undrawn):
         folder = shutil.copytree(runs / "local", tmp_path / f"run-{number}")
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"lr": 0.1 + number}))
-    monkeypatch.setattr("protofl_workbench.reporting.results.CURVES", 2)
+    monkeypatch.setattr("protofl_workbench.reporting.results_section.CURVES", 2)
     text = report(tmp_path)
     assert len(results(text)) == 3
-    assert "Curves have the 2 groups that are ahead at the end." in text
+    assert "Curves show the 2 groups with the best final accuracy." in text
     heads, _ = tables_of(read(text))["Test accuracy: the numbers"]
     assert heads == ["round", "local, lr=0.1", "local, lr=1.1"]

@@ -57,14 +57,14 @@ def result(tmp_path_factory):
 def test_ours_stand_beside_the_published(result, undrawn):
     page = read(report(result))
     tables = tables_of(page)
-    caption = next(c for c in tables if c.startswith("Ours"))
+    caption = next(c for c in tables if c.startswith("Our "))
     heads, rows = tables[caption]
     cell = result["fedproto", "low"]
     assert len(heads) == 3 and [row[0] for row in rows] == ["fedproto", "local"]
     assert rows[0][1].split() == [cell.ours, "61.3±0.2", cell.apart]
     assert rows[0][2].split() == ["·", "70.0"] and rows[1][1].split() == ["·", "55.5"]
     assert "1 of 3 cells" in page.all("header")[0].words
-    assert facts_of(page)["From the published"] == f"{abs(cell.difference):.2f} points"
+    assert facts_of(page)["Difference to the published"] == f"{abs(cell.difference):.2f} points"
     # Its runs stand below.
     assert page.all("h1")[0].words == "Nobody 2026, Table 0: Accuracy (%) of toys"
     names = [e.all("h3")[0].words for e in page.all("details") if e.has_class("inner")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -127,9 +128,15 @@ def result():
     return StudyResult(study, ("a", "b"), ("x", "y"), entries, "paper", facts)
 
 
+def test_scale_paper_is_of_studies_with_published_figures(result):
+    published = replace(result.study, published={("a", "x"): "1.0"})
+    assert facts_of(published, "paper", "", [])[0] == "scale paper"
+    assert "scale paper" not in facts_of(result.study, "paper", "", [])
+
+
 def test_a_title_says_all_that_belongs_to_it(result):
     assert result.title == (
-        "Paper, Table 1: A table (scale paper; protofl's splits of seed 0, one for all trials; "
+        "Paper, Table 1: A table (protofl's splits of seed 0, one for all trials; "
         "2 trials; 60 of 1000 rounds; best round on test samples)"
     )
     assert result.notes == ["B: of our own", "cifar10 is not here (B, Group, τ = 1)"]

@@ -1,0 +1,197 @@
+"""The page of several runs: compared where possible, and each run by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protofl.runs.reuse.run import Run
+from protofl_workbench.comparing.compare import baseline_of
+from protofl_workbench.comparing.run_groups import (
+    Group,
+    divergence,
+    grouped,
+    progress,
+    without_copies,
+)
+from protofl_workbench.comparing.run_labels import data_key, data_name, titles_of
+from protofl_workbench.comparing.trials import trials_of
+from protofl_workbench.reporting.configuration import (
+    commands,
+    deviations_section,
+    differences_section,
+    options_section,
+    shell_path,
+)
+from protofl_workbench.reporting.group_record import GroupRecord
+from protofl_workbench.reporting.inline_svg import Drawings
+from protofl_workbench.reporting.number_formats import (
+    count,
+    day,
+    duration,
+    integer,
+    listed,
+    points,
+    spread,
+)
+from protofl_workbench.reporting.page_parts import Command, Fact, Page, Part, Section
+from protofl_workbench.reporting.results_section import (
+    BARS,
+    best_groups,
+    final_accuracy,
+    results_section,
+)
+from protofl_workbench.reporting.run_facts import key_facts, remarks, summary_sentence
+from protofl_workbench.reporting.run_page import cost_pictures, run_state
+from protofl_workbench.reporting.run_pictures import Pictures
+
+
+def comparison_page(runs: Sequence[Run], drawings: Drawings, foot: str, baseline: str = "") -> Page:
+    """Return the page of several runs.
+
+    Args:
+        runs: The runs.
+        drawings: The figures of the page.
+        foot: Last line.
+        baseline: The baseline of differences; empty for the default one.
+
+    Raises:
+        UsageError: No group has the name of the baseline.
+    """
+    notes: list[str] = []
+    records = _records(runs, notes)
+    settings = _by_setting(records)
+    if baseline and records:
+        baseline_of([own.group for each in settings.values() for own in each], baseline)
+    sections = [
+        results_section(
+            f"Results on {name}" if len(settings) > 1 else "Results", own, drawings, baseline
+        )
+        for name, own in settings.items()
+    ]
+    if notes:
+        more = [f"And {len(notes) - 6} trials more"] if len(notes) > 6 else []
+        sections[0].parts.append(" ".join(f"{note}." for note in [*notes[:6], *more]))
+    if records:
+        pictures = Pictures(best_groups(records, BARS), drawings)
+        costs = cost_pictures(pictures, over=len(settings) == 1)
+        sections.append(Section("Traffic and time", [*costs]))
+    sections += [
+        differences_section(runs),
+        deviations_section([own.config for own in records]),
+        _runs_section(runs, records, drawings),
+    ]
+    return Page(
+        _title(runs),
+        f"protofl · {count(len(runs), 'run')}",
+        _lead(runs, records, settings),
+        _state(runs),
+        _facts(runs, records, settings),
+        [section for section in sections if section],
+        foot,
+    )
+
+
+def _records(runs: Sequence[Run], notes: list[str], *, settings: bool = True) -> list[GroupRecord]:
+    """Return the groups that have rounds, without repeated trials."""
+    groups = without_copies(grouped(list(runs), settings=settings), notes)
+    return [GroupRecord(group) for group in groups if group.trials]
+
+
+def _by_setting(records: Sequence[GroupRecord]) -> dict[str, list[GroupRecord]]:
+    """Return groups by their data; labels do not repeat what all groups of a setting share."""
+    found: dict[str, list[GroupRecord]] = {}
+    for own in records:
+        found.setdefault(data_key(own.run), []).append(own)
+    names = titles_of([own[0].run for own in found.values()])
+    if len(found) == 1:
+        return dict(zip(names, found.values(), strict=True))
+    return {
+        name: _records([run for one in own for run in one.group.runs], [], settings=False)
+        for name, own in zip(names, found.values(), strict=True)
+    }
+
+
+def _facts(
+    runs: Sequence[Run], records: Sequence[GroupRecord], settings: dict[str, list[GroupRecord]]
+) -> list[Fact]:
+    """Return the best group, its margin, and the cost of all runs."""
+    found = []
+    ranked = sorted((own for own in records if own.ends), key=final_accuracy, reverse=True)
+    if len(settings) == 1 and ranked:
+        best, others = ranked[0], ranked[1:]
+        margin = final_accuracy(best) - final_accuracy(others[0]) if others else 0.0
+        level = [own.group.label for own in ranked if final_accuracy(own) == final_accuracy(best)]
+        final = best.end("final_test_accuracy")
+        note = f"{spread(final.mean, final.std)} final test accuracy" if final else ""
+        title = "Level at the end" if len(level) > 1 else "Ahead at the end"
+        found.append(Fact(title, listed(level, 3), note, lead=True))
+        if others and margin:
+            note = f"points of final test accuracy ahead of {others[0].group.label}"
+            found.append(Fact("Margin", points(margin), note, lead=True))
+        if (guess := best.end("majority_accuracy")) is not None:
+            note = "always the most frequent class of each client"
+            found.append(Fact("Majority guess", spread(guess.mean, guess.std), note))
+    trials = sum(len(own.group.trials) for own in records)
+    rounds = sum(len(own.rows) for own in records)
+    found.append(Fact("Trials", integer(trials), f"{count(rounds, 'round')} in all"))
+    seconds = sum(row.seconds["total"] for run in runs for row in run.rows)
+    found.append(Fact("Time", duration(seconds), "of all runs together"))
+    return found
+
+
+def _title(runs: Sequence[Run]) -> str:
+    names = list(dict.fromkeys(run.name for run in runs))
+    data = list(dict.fromkeys(data_name(run.config) for run in runs))
+    who = listed(names, 4) if len(names) <= 4 else count(len(names), "method")
+    return f"{who} on {listed(data, 3) if len(data) <= 3 else count(len(data), 'data set')}"
+
+
+def _lead(
+    runs: Sequence[Run], records: Sequence[GroupRecord], settings: dict[str, list[GroupRecord]]
+) -> str:
+    text = count(len(runs), "run")
+    if len(records) == 1:
+        text += " that differ only in their seeds"
+    elif len(records) < len(runs):
+        text += f" in {len(records)} groups, within which only seeds differ"
+    if len(settings) > 1:
+        text += f", on {len(settings)} data sets or splits, which are not compared with each other"
+    clients = {run.config["clients"] for run in runs}
+    if len(clients) == 1:
+        models = list(dict.fromkeys(str(run.config["models"]) for run in runs))
+        text += f". {count(clients.pop(), 'client')} with models of {listed(models, 3)}"
+    stamps = [str(own.rows[-1].time) for own in records]
+    when = day(max(stamps, default=""))
+    return f"{text}.{f' {when}.' if when else ''}"
+
+
+def _state(runs: Sequence[Run]) -> str:
+    counts = {
+        "not finished": sum(bool(progress(run)) for run in runs),
+        "diverged": sum(bool(divergence(run)) for run in runs),
+    }
+    return ", ".join(f"{n} of {len(runs)} {what}" for what, n in counts.items() if n)
+
+
+def _runs_section(
+    runs: Sequence[Run], records: Sequence[GroupRecord], drawings: Drawings
+) -> Section:
+    """Return each run by itself, and the command that writes the page again."""
+    labels = {id(run): own.group.label for own in records for run in own.group.runs}
+    command = " \\\n    ".join(["protofl report", *(shell_path(run.folder) for run in runs)])
+    section = Section("Runs", [Command("Write this page again", command, folded=len(runs) > 4)])
+    for run in runs:
+        label = labels.get(id(run), run.name)
+        title = label if label == run.folder.name else f"{run.folder.name}: {label}"
+        if not run.rounds_done:
+            parts: list[Part] = ["There is no finished round yet.", *commands(run)]
+        else:
+            own = GroupRecord(Group(run.name, tuple(trials_of(run))))
+            pictures = Pictures([own], drawings)
+            parts = [summary_sentence(own), *key_facts(own), *remarks(own)]
+            parts += [p for p in (pictures.split(own), pictures.terms(own)) if p]
+            parts += [*options_section(run.config).parts, *commands(run)]
+        if state := run_state(run):
+            title += f" ({state})"
+        section.inner.append(Section(title, parts))
+    return section

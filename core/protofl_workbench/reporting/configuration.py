@@ -1,0 +1,268 @@
+"""The configuration of runs on a page: options, deviations from papers, and commands."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import ProtoflError
+from protofl.hooks.discovery.registry import Registry
+from protofl.runs.reuse.run import Run
+from protofl.system.options.parsing import as_typed, options_in
+from protofl.system.options.plugin_options import Config, VariantConfig, option_names
+from protofl.system.options.table import (
+    CHOOSING,
+    OPTIONS,
+    default_values,
+    flag_of,
+    is_repeatable,
+)
+from protofl_workbench.reporting.number_formats import NONE, count, listed, option_value
+from protofl_workbench.reporting.page_parts import Command, Section, Table
+
+UNSHOWN = {"data_dir", "recipe"}
+"""Entries of a configuration that do not change a run."""
+
+WIDTH = 78
+"""Width of a command line."""
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+def user_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a run by users' names; options of plugins are ``PLUGIN.OPTION``."""
+    values = {k: v for k, v in options_in(config).items() if k not in UNSHOWN}
+    plugins = values.pop("options", {})
+    found = {name.replace("_", "-"): value for name, value in values.items()}
+    for owner, options in plugins.items():
+        found |= {f"{owner}.{key}": value for key, value in options.items()}
+    return found
+
+
+def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the known defaults by the names of `user_options`.
+
+    Plugins that are not installed, or that the run names by their place, have no known defaults:
+    nothing that a run folder names is executed.
+    """
+    found = {name.replace("_", "-"): value for name, value in default_values().items()}
+    choosing = {kind: word for word, kind in CHOOSING.items()}
+    for plugin in config.get("plugins", ()):
+        kind, name = plugin["kind"], plugin["name"]
+        owner, declared = choosing.get(kind, name), _declared(config, kind, name)
+        if declared is None:
+            continue
+        deviations = declared.deviations if issubclass(declared, VariantConfig) else {}
+        for key, option in option_names(declared).items():
+            field = declared.model_fields[option]
+            if option in deviations and field.default is None:
+                found[f"{owner}.{key}"] = deviations[option].paper
+            elif not field.is_required():
+                found[f"{owner}.{key}"] = field.get_default(call_default_factory=True)
+    return found
+
+
+def _declared(config: Mapping[str, Any], kind: str, name: str) -> type[Config] | None:
+    """Return the options that an installed plugin declares; None if it is not installed."""
+    return None if f"{kind}/{name}" in config.get("classes", {}) else _installed(kind, name)
+
+
+@lru_cache(maxsize=256)
+def _installed(kind: str, name: str) -> type[Config] | None:
+    try:
+        plugin: Any = Registry().load(kind, name)
+    except ProtoflError:
+        return None
+    declared: type[Config] = getattr(plugin, "Config", Config)
+    return declared
+
+
+def options_section(config: Mapping[str, Any]) -> Section:
+    """Return the configuration of a run: options that differ from their default, then all."""
+    values, defaults = user_options(config), _defaults(config)
+    help_texts = {name.replace("_", "-"): option.help for name, option in OPTIONS.items()}
+
+    def default(name: str) -> str:
+        if name not in defaults:
+            return NONE
+        return "depends" if defaults[name] is None else option_value(defaults[name])
+
+    texts = {name: option_value(value) for name, value in values.items()}
+    changed = [n for n in values if n not in defaults or texts[n] != option_value(defaults[n])]
+    long = frozenset({1, 2})
+    return Section(
+        "Configuration",
+        [
+            Table(
+                "Options that differ from their default",
+                ("option", "here", "default"),
+                [(name, texts[name], default(name)) for name in changed],
+                words=long,
+            ),
+            Table(
+                f"All {len(values)} options, as they were resolved",
+                ("option", "value", "description"),
+                [(name, text, help_texts.get(name, "")) for name, text in texts.items()],
+                folded=True,
+                words=long,
+            ),
+        ],
+    )
+
+
+def differences_section(runs: Sequence[Run]) -> Section:
+    """Return the options that differ between runs: a row for each option, or for each run.
+
+    An option of another method or plugin does not count: there the name of the plugin differs.
+    """
+    names = [run.folder.name for run in runs]
+    tables = [user_options(run.config) for run in runs]
+    keys = [
+        name
+        for name in dict.fromkeys(name for table in tables for name in table)
+        if len({option_value(table[name]) for table in tables if name in table}) > 1
+    ]
+    if not keys:
+        return Section("Differences")
+    rows = [[option_value(t[key]) if key in t else NONE for key in keys] for t in tables]
+    if len(names) > len(keys):
+        by_run = [(name, *row) for name, row in zip(names, rows, strict=True)]
+        table = Table("Options that differ, by run", ("run", *keys), by_run, sortable=True)
+    else:
+        by_option = [(k, *values) for k, values in zip(keys, zip(*rows, strict=True), strict=True)]
+        table = Table("Options that differ", ("option", *names), by_option)
+    return Section("Differences", [table])
+
+
+# --- deviations from papers -----------------------------------------------------------------------
+
+
+def deviations_section(configs: Sequence[Mapping[str, Any]]) -> Section:
+    """Return how runs deviate from the papers of their methods; empty if nothing is known."""
+    tables: list[Table] = []
+    lines: list[str] = []
+    for config in configs:
+        lines += [f"{line}." for line in _combined(config)]
+        rows: list[tuple[str, ...]] = []
+        for method in [p["name"] for p in config.get("plugins", ()) if p["kind"] == "method"]:
+            declared = _declared(config, "method", method)
+            if declared is None:
+                lines.append(f"{method} is not installed here; its deviations are unknown.")
+                continue
+            deviations = declared.deviations if issubclass(declared, VariantConfig) else {}
+            given = config["options"].get(method, {})
+            names = {name: key for key, name in option_names(declared).items()}
+            here = {n: given.get(names.get(n, n), d.paper) for n, d in deviations.items()}
+            rows += [
+                (method, d.where, f"{names.get(n, n)} = {option_value(here[n])}",
+                 option_value(d.paper), d.note)
+                for n, d in deviations.items()
+                if option_value(here[n]) != option_value(d.paper)
+            ]  # fmt: skip
+            if deviations and not any(row[0] == method for row in rows):
+                lines.append(
+                    f"{method} follows its paper in all {count(len(deviations), 'place')} in which "
+                    "its published code deviates from it."
+                )
+        if rows:
+            columns = ("method", "where", "option here", "in the paper", "difference")
+            caption = f"In force: {count(len(rows), 'deviation')} of published code"
+            tables.append(Table(caption, columns, rows, words=frozenset({2, 4})))
+    unique = [table for n, table in enumerate(tables) if table not in tables[:n]]
+    title = "Deviations from the paper" + "s" * (len(configs) > 1)
+    return Section(title, [*unique, *dict.fromkeys(lines)])
+
+
+def _combined(config: Mapping[str, Any]) -> Iterator[str]:
+    """Describe hooks of other methods, loss terms and wrappers."""
+    method = config["method"]
+    for hook, donor in config.get("use", {}).items():
+        yield f"{hook} of {donor} replaces that of {method}"
+    for item in config.get("add", ()):
+        hook, sign, donor = str(item).partition("=")
+        yield f"{hook} of {donor} is added" if sign else f"The loss term {item} is added"
+    if dropped := config.get("drop"):
+        yield f"Without the loss term {listed([str(term) for term in dropped])}"
+    if wrappers := config.get("wrappers"):
+        yield f"Payloads pass through {listed([str(one) for one in wrappers])}"
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+def commands(run: Run) -> list[Command]:
+    """Return the commands that repeat or resume a run."""
+    folder, config = shell_path(run.folder), shell_path(run.folder / "config.json")
+    found = [Command("Repeat the run from its folder", f"protofl run --config {config}")]
+    if not run.finished:
+        text = f"protofl run --resume --out {folder}"
+        found.append(Command("Resume the run, if no process is using it", text))
+    text = command_line(run.config)
+    return [*found, Command("Repeat the run without its folder: all options", text, folded=True)]
+
+
+def command_line(config: Mapping[str, Any]) -> str:
+    """Return the command line with every option of a ``config.json``.
+
+    Args:
+        config: Content of the file.
+
+    Returns:
+        Lines for a shell; all but the last end with a backslash.
+    """
+    lines = ["protofl run"]
+    for word in [shlex.quote(str(config["method"])), *_words(as_typed(options_in(config)))]:
+        if len(lines[-1]) + len(word) < WIDTH:
+            lines[-1] += f" {word}"
+        else:
+            lines[-1] += " \\"
+            lines.append(f"    {word}")
+    return "\n".join(lines)
+
+
+def _words(values: Mapping[str, Any]) -> Iterator[str]:
+    """Return options with their values; options of plugins are last."""
+    for name, value in values.items():
+        if name in ("method", "options", *UNSHOWN) or name not in OPTIONS:
+            continue
+        flag = flag_of(name)
+        if isinstance(value, bool):
+            yield flag if value else flag.replace("--", "--no-", 1)
+        elif isinstance(value, Mapping):
+            for key, one in value.items():
+                # The place of a class follows its kind.
+                pair = f"{key.partition('/')[0]}/{one}" if name == "classes" else None
+                yield f"{flag} {shlex.quote(pair or f'{key}={option_value(one)}')}"
+        elif isinstance(value, list) and not is_repeatable(name):
+            yield from [f"{flag} {shlex.quote(','.join(value))}"] if value else []
+        elif isinstance(value, list):
+            yield from [f"{flag} {shlex.quote(option_value(one))}" for one in value]
+        elif value == 0 and name in ("checkpoint_every", "public"):
+            yield f"{flag} {'off' if name == 'checkpoint_every' else 'none'}"
+        elif value is not None:
+            yield f"{flag} {shlex.quote(_exact(value))}"
+    for owner, options in values.get("options", {}).items():
+        for key, value in options.items():
+            if not isinstance(value, Mapping):
+                yield f"--set {shlex.quote(f'{owner}.{key}={_exact(value)}')}"
+
+
+def _exact(value: Any) -> str:  # noqa: ANN401 - options are of many types
+    """Return a value as users write it; a number has all its digits."""
+    if isinstance(value, float):
+        return repr(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(_exact, value))
+    return option_value(value)
+
+
+def shell_path(path: Path) -> str:
+    """Return a path for a shell in the current folder."""
+    full = path.expanduser().absolute()
+    relative = os.path.relpath(full)
+    return shlex.quote(relative if not relative.startswith("..") else str(full))

@@ -1,0 +1,179 @@
+"""Descriptions of pictures for readers who do not see them, and tables of their numbers."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from protofl_workbench.reporting.group_record import GroupRecord, Moments
+from protofl_workbench.reporting.number_formats import (
+    NONE,
+    count,
+    integer,
+    listed,
+    number,
+    percent,
+    sentence,
+    spread,
+)
+from protofl_workbench.reporting.page_parts import Table
+
+Series = Mapping[int, Moments]
+"""{round, from 0: a figure}."""
+
+MOST = 8
+"""Largest number of curves that are described one by one."""
+
+ROWS, COLUMNS = 60, 12
+"""Largest numbers of rounds and groups in a table of a picture's numbers."""
+
+
+def curves_text(
+    title: str,
+    series: Mapping[str, Series],
+    shown: Callable[[float], str] = number,
+    *,
+    more_is_better: bool = True,
+) -> str:
+    """Describe curves over rounds: beginning, end and best value.
+
+    Args:
+        title: Title of the picture.
+        series: {curve: {round: figure}}.
+        shown: Formats a figure.
+        more_is_better: True if the best value is the largest.
+    """
+    curves = {name: own for name, own in series.items() if own}
+    if not curves:
+        return f"{sentence(title)}: nothing was recorded."
+    if len(curves) > MOST:
+        ends = {name: own[max(own)].mean for name, own in curves.items()}
+        order = sorted(ends, key=lambda name: ends[name], reverse=more_is_better)
+        top = listed([f"{name} with {shown(ends[name])}" for name in order[:3]])
+        return (
+            f"{sentence(title)} over rounds of {len(curves)} groups. At the end {top} are ahead, "
+            f"and {order[-1]} is last with {shown(ends[order[-1]])}."
+        )
+    lines = [
+        _curve_text(own, shown, more_is_better, f"{name} " if len(curves) > 1 else "it ")
+        for name, own in curves.items()
+    ]
+    band = any(m.std is not None for own in curves.values() for m in own.values())
+    mean = ", mean over trials, with a band of one standard deviation" if band else ""
+    return f"{sentence(title)} over rounds{mean}. {' '.join(lines)}"
+
+
+def _curve_text(own: Series, shown: Callable[[float], str], more_is_better: bool, name: str) -> str:
+    rounds = list(own)
+    first, last = own[rounds[0]].mean, own[rounds[-1]].mean
+    if len(rounds) == 1:
+        return sentence(f"{name}has {shown(first)} in round {rounds[0] + 1}.")
+    verb = "rises" if last > first else "falls"
+    verb = "goes" if shown(first) == shown(last) else verb
+    best = (max if more_is_better else min)(rounds, key=lambda r: own[r].mean)
+    text = f"{name}{verb} from {shown(first)} in round {rounds[0] + 1} to {shown(last)} in "
+    text += f"round {rounds[-1] + 1}"
+    if best != rounds[-1] and shown(own[best].mean) not in (shown(last), shown(first)):
+        extreme = "highest" if more_is_better else "lowest"
+        text += f"; its {extreme} is {shown(own[best].mean)} in round {best + 1}"
+    return sentence(text) + "."
+
+
+def clients_text(groups: Sequence[GroupRecord]) -> str:
+    """Describe the accuracies of clients by group: worst, median and best."""
+    lines = []
+    for own in groups[:MOST]:
+        ranks = [moments.mean for moments in own.ranks]
+        of = f"{own.group.label}: " if len(groups) > 1 else ""
+        lines.append(
+            f"{of}{count(len(ranks), 'client')}, from {percent(ranks[0])} to "
+            f"{percent(ranks[-1])}, half of them above {percent(statistics.median(ranks))}."
+        )
+    rest = len(groups) - MOST
+    return " ".join(lines) + (f" And {rest} groups more." if rest > 0 else "")
+
+
+def bars_text(title: str, values: Mapping[str, str]) -> str:
+    """Describe bars by their formatted figures."""
+    return f"{sentence(title)}: {listed([f'{name} {v}' for name, v in values.items()], 12)}."
+
+
+def split_text(table: Sequence[Sequence[int]], classes: Sequence[str]) -> str:
+    """Describe a split: sizes of clients, and their numbers of classes."""
+    sizes = [sum(map(int, row)) for row in table]
+    held = [sum(1 for n in row if n) for row in table]
+    span = f"{min(held)} to {max(held)}" if min(held) < max(held) else f"{held[0]}"
+    return (
+        f"Samples of each of {len(classes)} classes at each of {count(len(table), 'client')}, as "
+        f"bubbles. Clients have {number(min(sizes))} to {number(max(sizes))} samples of {span} "
+        "classes."
+    )
+
+
+def confusion_text(shares: Sequence[Sequence[float]], classes: Sequence[str]) -> str:
+    """Describe a confusion matrix: best and worst class, and the most frequent error."""
+    hits = {classes[i]: row[i] for i, row in enumerate(shares) if sum(row)}
+    if not hits:
+        return "A confusion matrix without samples."
+    worst, best = min(hits, key=lambda c: hits[c]), max(hits, key=lambda c: hits[c])
+    wrong = [
+        (v, classes[i], classes[j])
+        for i, row in enumerate(shares)
+        for j, v in enumerate(row)
+        if i != j and v > 0
+    ]
+    text = f"Confusion matrix of {len(classes)} classes. {best} is recognised best "
+    text += f"({percent(hits[best])}), {worst} worst ({percent(hits[worst])})."
+    if wrong:
+        share, true, predicted = max(wrong)
+        text += f" Most often {true} is taken for {predicted} ({percent(share)})."
+    return text
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def numbers_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, sortable: bool = False
+) -> Table:
+    """Return the folded table of a picture's numbers."""
+    numbers = frozenset(range(1, len(columns)))
+    return Table(f"{title}: the numbers", columns, rows, numbers, sortable=sortable, folded=True)
+
+
+def rounds_table(title: str, series: Mapping[str, Series], *, share: bool = False) -> Table | None:
+    """Return curves as a table of rounds; None if there are too many curves."""
+    if len(series) > COLUMNS:
+        return None
+    rounds = sorted({round for own in series.values() for round in own})
+    step = -(-len(rounds) // ROWS)
+    shown = [r for n, r in enumerate(rounds) if n % step == 0 or n == len(rounds) - 1]
+
+    def cell(moments: Moments | None) -> str:
+        if moments is None:
+            return NONE
+        return spread(moments.mean, moments.std) if share else number(moments.mean)
+
+    rows = [(str(r + 1), *(cell(own.get(r)) for own in series.values())) for r in shown]
+    return numbers_table(title, ("round", *series), rows)
+
+
+def clients_table(own: GroupRecord) -> Table:
+    """Return the accuracy and data of each client, the worst first.
+
+    If trials have different splits, client 3 of one trial is not client 3 of another: then the rows
+    are the ranks of clients within their trials.
+    """
+    if not own.clients:
+        ranks = [(f"rank {n}", spread(m.mean, m.std)) for n, m in enumerate(own.ranks, 1)]
+        return numbers_table("Clients", ("rank in each trial", "accuracy"), ranks, sortable=True)
+    split, rows = own.split, []
+    for client, moments in sorted(own.clients.items(), key=lambda item: item[1].mean):
+        row = [f"client {client}", spread(moments.mean, moments.std)]
+        if split is not None and client < len(split.train_counts):
+            train, test = split.train_counts[client], split.test_counts[client]
+            row += [integer(train.sum()), integer(test.sum()), str(int((train + test > 0).sum()))]
+        rows.append(row)
+    columns = ["client", "accuracy"]
+    columns += ["training samples", "test samples", "classes"] if split is not None else []
+    return numbers_table("Clients", columns, rows, sortable=True)

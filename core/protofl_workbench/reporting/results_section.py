@@ -1,0 +1,169 @@
+"""The results of groups on the same data: a table, pictures, and differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from protofl.errors import UsageError
+from protofl_workbench import plots
+from protofl_workbench.comparing.compare import compare
+from protofl_workbench.comparing.comparison import sheets
+from protofl_workbench.comparing.run_groups import divergence
+from protofl_workbench.plots.client_charts import BANDS
+from protofl_workbench.reporting.group_record import GroupRecord, Moments
+from protofl_workbench.reporting.inline_svg import Drawings
+from protofl_workbench.reporting.number_formats import (
+    NONE,
+    amount,
+    count,
+    duration,
+    integer,
+    percent,
+    points,
+    sentence,
+    spread,
+)
+from protofl_workbench.reporting.page_parts import Part, Picture, Section, Table
+from protofl_workbench.reporting.picture_texts import bars_text
+from protofl_workbench.reporting.run_pictures import Pictures
+
+CURVES, BARS = 12, 40
+"""Largest numbers of groups in curves and bars; of more groups the best ones are drawn."""
+
+
+def results_section(
+    title: str, records: Sequence[GroupRecord], drawings: Drawings, baseline: str
+) -> Section:
+    """Return the results of groups on the same data.
+
+    Args:
+        title: Heading.
+        records: The groups.
+        drawings: The figures of the page.
+        baseline: The baseline of differences; empty for the default one.
+    """
+    parts: list[Part] = [
+        _table(sorted(records, key=final_accuracy, reverse=True)),
+        "Sorted by final accuracy. *The best round is chosen on test samples. Figures over clients "
+        "are taken within each trial. Traffic of all clients and time are per trial.",
+    ]
+    if len(records) > CURVES:
+        parts.append(f"Curves show the {CURVES} groups with the best final accuracy.")
+    lost = {own.group.label: [*filter(None, map(divergence, own.group.runs))] for own in records}
+    parts += [f"{label} {'; '.join(found)}." for label, found in lost.items() if found]
+    several = any(len(own.group.trials) > 1 for own in records)
+    bands = "; bands are one standard deviation" if len(records) <= BANDS else ""
+    caption = f"Mean over trials{bands}." if several else ""
+    guesses = {None if (m := own.end("majority_accuracy")) is None else round(m.mean, 6)
+               for own in records}  # fmt: skip
+    guess = guesses.pop() if len(guesses) == 1 else None
+    caption += f" Dotted: the majority guess, {percent(guess)}." if guess else ""
+    curves, bars = (Pictures(best_groups(records, most), drawings) for most in (CURVES, BARS))
+    found = [
+        curves.over_rounds(
+            "accuracy", "Test accuracy", caption=caption.strip(), wide=True, target=guess
+        ),
+        bars.bars(
+            "final", "Final test accuracy",
+            "Mean over trials ± one standard deviation." if several else "",
+        ),
+        curves.losses(),
+        curves.clients(),
+        curves.over_rounds("validation-accuracy", "Validation accuracy"),
+        curves.over_rounds("macro-f1", "Macro F1"),
+    ]  # fmt: skip
+    pictures: list[Part] = [picture for picture in found if picture]
+    return Section(title, [*parts, *pictures, *_differences(records, drawings, baseline)])
+
+
+def best_groups(records: Sequence[GroupRecord], most: int) -> list[GroupRecord]:
+    """Return the groups with the best final accuracy, in the given order."""
+    first = sorted(records, key=final_accuracy, reverse=True)[:most]
+    return [own for own in records if own in first]
+
+
+def final_accuracy(own: GroupRecord) -> float:
+    """Return the final accuracy of a group; −1 for none."""
+    found = own.end("final_test_accuracy")
+    return found.mean if found is not None else -1.0
+
+
+def _differences(records: Sequence[GroupRecord], drawings: Drawings, baseline: str) -> list[Part]:
+    """Return differences to the baseline over pairs, or the reason why there are none."""
+    if len(records) < 2:
+        return []
+    try:
+        found = compare(
+            [run for own in records for run in own.group.runs], "final", baseline=baseline
+        )
+    except UsageError as error:
+        return [f"No differences: {error.what}."]
+    tables: list[Part] = [
+        Table(
+            sentence(sheet.title),
+            sheet.columns,
+            sheet.rows,
+            frozenset(range(1, len(sheet.columns))),
+            folded=len(sheet.rows) > CURVES,
+        )
+        for sheet in sheets(found)
+        if "difference" in sheet.columns
+    ]
+    if not tables:
+        return []
+    rows = [(row.label, d) for t in found.tables for row in t.rows if (d := row.difference)]
+    notes = " ".join(f"{note}." for note in found.notes)
+    if len(rows) > BARS:
+        return [*tables, notes]
+    words = {
+        label: f"{points(d.mean)} points in {count(d.count, 'pair')}"
+        + f", interval {points(d.low)} to {points(d.high)}" * math.isfinite(d.low)
+        for label, d in rows
+    }
+    picture = Picture(
+        "Is the difference real?",
+        drawings.inline(plots.differences(found, "final", font="sans")),
+        bars_text(f"final test accuracy, difference to {found.tables[0].baseline}", words),
+        "Points are pairs with the same seed and split; with the mean and its bootstrap interval.",
+    )
+    return [*tables, picture, notes]
+
+
+def _table(records: Sequence[GroupRecord]) -> Table:
+    """Return a row for each group: accuracies and costs."""
+    accuracies = {
+        "final": "final_test_accuracy",
+        "best*": "best_test_accuracy",
+        "validated": "validation_selected_test_accuracy",
+    }
+    figures = {"worst client": "worst", "lowest tenth": "decile"}
+    cells = {heading: [own.end(key) for own in records] for heading, key in accuracies.items()} | {
+        heading: [own.figure(name) for own in records] for heading, name in figures.items()
+    }
+    cells["guess"] = [own.end("majority_accuracy") for own in records]
+    kept = {h: each for h, each in cells.items() if any(each) or h in ("final", "best*", "guess")}
+    rows = [
+        (
+            own.group.label,
+            str(len(own.group.trials)),
+            integer(max(row.round for row in own.rows) + 1),
+            *(_cell(each[n]) for each in kept.values()),
+            amount(own.total(lambda row: row.traffic).mean),
+            duration(own.total(lambda row: row.seconds["total"]).mean),
+        )
+        for n, own in enumerate(records)
+    ]
+    columns = ("group", "trials", "rounds", *kept, "traffic", "time")
+    return Table(
+        "Test accuracy, mean ± std over trials",
+        columns,
+        rows,
+        frozenset(range(1, len(columns))),
+        frozenset({0}),
+        sortable=True,
+    )
+
+
+def _cell(found: Moments | None) -> str:
+    return spread(found.mean, found.std) if found is not None else NONE

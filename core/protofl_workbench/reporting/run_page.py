@@ -1,0 +1,181 @@
+"""The page of one run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from protofl.records.folder.row import Row
+from protofl.runs.reuse.run import Run
+from protofl_workbench.comparing.run_groups import Group, divergence, progress
+from protofl_workbench.comparing.run_labels import data_name
+from protofl_workbench.comparing.trials import trials_of
+from protofl_workbench.reporting.configuration import commands, deviations_section, options_section
+from protofl_workbench.reporting.group_record import GroupRecord
+from protofl_workbench.reporting.inline_svg import Drawings
+from protofl_workbench.reporting.number_formats import NONE, integer, number, percent
+from protofl_workbench.reporting.observation_pictures import observed_section
+from protofl_workbench.reporting.page_parts import Page, Part, Picture, Section, Table
+from protofl_workbench.reporting.run_facts import (
+    key_facts,
+    remarks,
+    summary_sentence,
+    versions_table,
+)
+from protofl_workbench.reporting.run_pictures import Pictures
+
+OVER_ROUNDS = {
+    "validation-accuracy": "Validation accuracy",
+    "train-accuracy": "Training accuracy",
+    "server-accuracy": "Accuracy of the server's model",
+    "honest-accuracy": "Accuracy of honest clients",
+    "unseen-accuracy": "Accuracy of unseen clients",
+    "std": "Deviation over clients",
+    "macro-f1": "Macro F1",
+    "balanced-accuracy": "Balanced accuracy",
+    "auc": "Area under the ROC curve",
+    "ece": "Calibration error",
+    "margin": "Prototype margin",
+    "lr": "Learning rate",
+}
+"""Further figures over rounds, which are shown if they are recorded."""
+
+OVER_COSTS = (
+    ("mb", "Accuracy by traffic", "Bytes that all clients send and receive."),
+    ("virtual", "Accuracy by virtual time", "Seconds of the simulated devices."),
+    ("flops", "Accuracy by computation", "FLOPs of the training of all clients."),
+)
+"""Costs by which accuracy is shown if they are recorded."""
+
+
+def run_page(run: Run, drawings: Drawings, foot: str) -> Page:
+    """Return the page of a run, which may be unfinished.
+
+    Args:
+        run: The run.
+        drawings: The figures of the page.
+        foot: Last line.
+    """
+    trials = tuple(trials_of(run))
+    repeat = Section("Repeat the run", [*commands(run)])
+    page = Page(
+        f"{run.name} on {data_name(run.config)}",
+        f"protofl · {run.config['models']}",
+        "There is no finished round yet: write this page again later.",
+        run_state(run),
+        [],
+        [repeat, options_section(run.config)],
+        foot,
+    )
+    if not trials:
+        return page
+    record = GroupRecord(Group(run.name, trials))
+    pictures = Pictures([record], drawings)
+    repeat.parts.append(versions_table(run))
+    sections = [
+        _learning(record, pictures),
+        Section("Clients and classes", _clients_and_classes(record, pictures)),
+        observed_section(record, drawings),
+        Section("Traffic and time", [*cost_pictures(pictures), _traffic_table(record)]),
+        deviations_section([run.config]),
+        options_section(run.config),
+        repeat,
+    ]
+    page.lead, page.facts = summary_sentence(record), list(key_facts(record))
+    page.sections = [section for section in sections if section]
+    return page
+
+
+def run_state(run: Run) -> str:
+    """Return the progress of an unfinished run, and the round in which a run diverged."""
+    return ", ".join(filter(None, (progress(run), divergence(run))))
+
+
+def _learning(record: GroupRecord, pictures: Pictures) -> Section:
+    guess = record.end("majority_accuracy")
+    caption = "Mean over trials; the band is one standard deviation." * (len(record.ends) > 1)
+    caption += f" Dotted: the majority guess, {percent(guess.mean)}." if guess else ""
+    found: list[Part | None] = [
+        pictures.over_rounds(
+            "accuracy", "Test accuracy", caption=caption.strip(), wide=True,
+            target=guess.mean if guess else None,
+        ),
+        pictures.over_rounds("loss", "Training loss", caption="Weighted, over a round's samples."),
+        pictures.terms(record),
+        *(pictures.over_rounds(name, title) for name, title in OVER_ROUNDS.items()),
+    ]  # fmt: skip
+    return Section("Learning", [*(part for part in found if part), *remarks(record)])
+
+
+def _clients_and_classes(record: GroupRecord, pictures: Pictures) -> list[Part]:
+    found = [pictures.clients(), pictures.split(record), pictures.confusion(record)]
+    recall = _last(record, lambda row: row.metrics.get("recall-by-class", {}).get("all"))
+    if recall:
+        found.append(
+            pictures.by_class(
+                record, "Recall of each class", {"recall": recall}, "recall (%)", percent, 100.0,
+                "Test samples of all clients at the last evaluation, mean over trials.",
+            )
+        )  # fmt: skip
+    margins = {
+        label: values
+        for key, label in {
+            "global": "of global prototypes", "clients": "largest of a client's",
+        }.items()
+        if (values := _last(record, lambda row, k=key: row.measures.get("margins", {}).get(k)))  # type: ignore[misc]
+    }  # fmt: skip
+    if margins:
+        found.append(
+            pictures.by_class(
+                record, "Margin of each class", margins, "distance to the nearest other class",
+                number, caption="Distance of a prototype to the nearest prototype of another "
+                "class, in the last round, mean over trials (FedTGP, Fig. 1).",
+            )
+        )  # fmt: skip
+    return [picture for picture in found if picture]
+
+
+def cost_pictures(pictures: Pictures, *, over: bool = True) -> list[Picture]:
+    """Return pictures of traffic and time.
+
+    Args:
+        pictures: Makes the pictures.
+        over: True to show accuracy by cost too.
+    """
+    found = [pictures.traffic(), pictures.stages()]
+    found += [p for own in OVER_COSTS if (p := pictures.over_cost(*own))] if over else []
+    return found
+
+
+def _traffic_table(record: GroupRecord) -> Table:
+    """Return the traffic in the units of the papers."""
+    rows = []
+    units: dict[str, Callable[[Row], int]] = {
+        "floats up": lambda row: row.upload_floats,
+        "bytes up": lambda row: row.upload_bytes,
+        "floats down": lambda row: row.download_floats,
+        "bytes down": lambda row: row.download_bytes,
+    }
+    for name, read in units.items():
+        first = [read(row) for row in record.rows if row.round == 0]
+        later = [read(row) for row in record.rows if row.round > 0]
+        means = [integer(statistics.fmean(each)) if each else NONE for each in (first, later)]
+        rows.append((name, *means, integer(sum(first + later) / len(record.group.trials))))
+    return Table(
+        "Traffic of all clients: floats are parameters and prototypes, bytes are everything sent",
+        ("", "in round 1", "in a later round", "in all rounds"),
+        rows,
+        frozenset({1, 2, 3}),
+    )
+
+
+def _last(
+    record: GroupRecord, read: Callable[[Row], Sequence[float | None] | None]
+) -> list[float | None]:
+    """Return a list of figures in the last line of each trial that has it, as means over trials."""
+    found = []
+    for trial in record.complete:
+        each = [values for row in trial.rows if isinstance(values := read(row), list)]
+        found += each[-1:]
+    columns = [[v for v in entries if v is not None] for entries in zip(*found, strict=False)]
+    return [statistics.fmean(entries) if entries else None for entries in columns]
