@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 import protofl as pf
-from protofl.federation.hosts.jobs import Job, Reply
-from protofl.federation.rounds.federation import Federation
+from protofl.federation.federation import Federation
+from protofl.federation.jobs import Job, Reply
 from protofl.hooks.views.server import Server
 
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from protofl.errors import UsageError
-from protofl.federation.hosts.jobs import Pool
-from protofl.federation.plan.plan import Plan
-from protofl.federation.rounds.federation import Federation
-from protofl.federation.rounds.tally import Tally
+from protofl.federation.federation import Federation
+from protofl.federation.jobs import Pool
+from protofl.federation.plan import Plan
+from protofl.federation.round_totals import Tally
 from protofl.hooks.wire.payload import Payload
 from protofl.system.device import compute_threads
 from protofl.system.files.tensors import apart, read_tensors

@@ -30,7 +30,7 @@ import numpy as np
 from bench import machine, measure
 from bench_cases import choose, load, write_subset
 
-from protofl.federation.plan.plan import Plan
+from protofl.federation.plan import Plan
 from protofl.system.files.atomic import default_data_dir
 
 HERE = Path(__file__).parent

@@ -106,7 +106,7 @@ class Watch:
 
     def __call__(self, event: object) -> None:
         """Take an event of `protofl.run`."""
-        from protofl.federation.rounds import events
+        from protofl.federation import events
 
         if isinstance(event, events.FolderMade):
             self._folder = event.folder.path

@@ -9,8 +9,8 @@ from typing import Any
 from protofl.errors import UsageError, unknown
 from protofl.hooks.discovery.kinds import KINDS
 from protofl.hooks.discovery.registry import Registry
-from protofl.runs.program.naming import kind_of
-from protofl.runs.request.recipes import Recipe, recipe_of
+from protofl.runs.plugin_names import kind_of
+from protofl.runs.recipes import Recipe, recipe_of
 from protofl.system.sources import load
 from protofl.testing import CONTRACTS as OF_ONE_RUN
 from protofl.testing.contract import Contract

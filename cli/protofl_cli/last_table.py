@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from protofl.system.formatting import count, size_text
 
 if TYPE_CHECKING:
-    from protofl.federation.plan.plan import Plan
-    from protofl.records.folder.result import Result
-    from protofl.records.folder.row import Row
+    from protofl.federation.plan import Plan
+    from protofl.records.result import Result
+    from protofl.records.row import Row
 
 TRIALS_SHOWN = 5
 """Trials that have a column of their own, at most."""

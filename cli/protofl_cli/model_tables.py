@@ -30,7 +30,7 @@ def model_group(registry: Registry, text: str, found: Any, classes: int) -> None
         classes: C for which its architectures are counted.
     """
     from protofl.data.spec import SampleSpec, in_words
-    from protofl.federation.plan.inputs import kinds_of
+    from protofl.federation.inputs import kinds_of
     from protofl.hooks.models.cost import profile
     from protofl.hooks.plugin.members import choose
 

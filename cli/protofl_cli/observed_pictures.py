@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from protofl.runs.reuse.run import Run
+    from protofl.runs.recorded_run import Run
 
 KINDS = {
     "margins": "what becomes of each class's margin on the server (--observe prototypes, as those "

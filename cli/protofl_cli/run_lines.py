@@ -13,7 +13,7 @@ from protofl_cli import render
 from protofl_cli.tables import clock
 
 if TYPE_CHECKING:
-    from protofl.records.recorded.following import Seen
+    from protofl.records.monitor import Seen
 
 CURVE, WIDE = 24, 110
 """Characters of a curve, half as many on a terminal that is not so wide."""

@@ -11,7 +11,7 @@ from protofl_cli.options import value_text
 from protofl_cli.tables import clock, shown_path
 
 if TYPE_CHECKING:
-    from protofl.runs.reuse.run import Run
+    from protofl.runs.recorded_run import Run
 
 
 def page_rows(run: Run) -> list[tuple[str, str]]:

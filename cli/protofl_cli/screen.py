@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from protofl.federation.rounds import events
+from protofl.federation import events
 from protofl.system.formatting import count
 from protofl_cli import render
 from protofl_cli.last_table import result_rows, run_rows
@@ -16,10 +16,10 @@ from protofl_cli.profile_tables import profile_tables, start_line
 from protofl_cli.tables import clock, composition_rows, run_name, shown_path
 
 if TYPE_CHECKING:
-    from protofl.federation.plan.plan import Plan
-    from protofl.records.folder.result import Result
-    from protofl.records.folder.row import Row
-    from protofl.records.folder.run_folder import RunFolder
+    from protofl.federation.plan import Plan
+    from protofl.records.result import Result
+    from protofl.records.row import Row
+    from protofl.records.run_folder import RunFolder
 
 SIGN_OF_LIFE = 10.0
 """Seconds between lines within a round where there is no terminal."""

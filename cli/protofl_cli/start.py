@@ -22,7 +22,7 @@ def main() -> None:
 
 def _leave_trackers(end: SystemExit) -> None:
     """Where a tracker hangs, end without what its library wants to wait for at a program's end."""
-    told = sys.modules.get("protofl.runs.tracking.told")
+    told = sys.modules.get("protofl.runs.tracking")
     if told is not None and told.still_at_work():
         sys.stdout.flush()
         sys.stderr.flush()

@@ -12,9 +12,9 @@ from protofl.system.formatting import count
 from protofl_cli.options import value_text
 
 if TYPE_CHECKING:
-    from protofl.federation.plan.plan import Plan
+    from protofl.federation.plan import Plan
     from protofl.hooks.plugin.composition import Composition
-    from protofl.records.folder.run_folder import RunFolder
+    from protofl.records.run_folder import RunFolder
 
 
 def run_name(plan: Plan) -> str:
@@ -140,7 +140,7 @@ def _asked(plan: Plan) -> str:
 
 def _arrivals(plan: Plan) -> list[tuple[str, str]]:
     """Who is held out of training, samples and clients, and who comes later."""
-    from protofl.federation.arrivals import NEVER, first_rounds, unseen_clients
+    from protofl.federation.joining import NEVER, first_rounds, unseen_clients
 
     s, split, rows = plan.settings, plan.split(0), list[tuple[str, str]]()
     if split.validation is not None and split.validation_offsets is not None:

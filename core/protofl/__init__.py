@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from protofl import functional
     from protofl.data import datasets
     from protofl.errors import ProtoflError, RunFailure, UsageError
-    from protofl.federation import backends
-    from protofl.federation.rounds import events
+    from protofl.federation import backends, events
     from protofl.hooks.hookspecs.markers import HOOKSPEC_VERSION, hookimpl
     from protofl.hooks.models.architecture import Architecture, SplitModel
     from protofl.hooks.views.batch import Batch, Given, Output, Terms, per_step
@@ -50,10 +49,9 @@ if TYPE_CHECKING:
     from protofl.hooks.views.tracked_run import TrackedRun
     from protofl.hooks.wire.payload import Payload, Uploads, class_rows, stack_rows
     from protofl.hooks.wire.weights import average_weights, load_weights, pack_weights
-    from protofl.records.folder.result import Result, Weights, read_weights
-    from protofl.runs.program.run import run
-    from protofl.runs.program.session import Session
-    from protofl.runs.reuse.run import Run, load_run
+    from protofl.records.result import Result, Weights, read_weights
+    from protofl.runs.python_api import Session, run
+    from protofl.runs.recorded_run import Run, load_run
     from protofl.system.options.plugin_options import Config, Deviation, Field, VariantConfig
     from protofl.system.randomness import numpy_stream, random_stream
     from protofl_workbench import plots
@@ -98,16 +96,16 @@ _HOME = {
     "backends": "protofl.federation.backends",
     "datasets": "protofl.data.datasets",
     # running
-    "run": "protofl.runs.program.run",
-    "Session": "protofl.runs.program.session",
-    "load_run": "protofl.runs.reuse.run",
+    "run": "protofl.runs.python_api",
+    "Session": "protofl.runs.python_api",
+    "load_run": "protofl.runs.recorded_run",
     "report": "protofl_workbench.reporting.page",
     "replay": "protofl_workbench.replaying.replay",
-    "Run": "protofl.runs.reuse.run",
-    "Result": "protofl.records.folder.result",
-    "Weights": "protofl.records.folder.result",
-    "read_weights": "protofl.records.folder.result",
-    "events": "protofl.federation.rounds.events",
+    "Run": "protofl.runs.recorded_run",
+    "Result": "protofl.records.result",
+    "Weights": "protofl.records.result",
+    "read_weights": "protofl.records.result",
+    "events": "protofl.federation.events",
     "random_stream": "protofl.system.randomness",
     "numpy_stream": "protofl.system.randomness",
     "functional": "protofl.functional",

@@ -7,7 +7,7 @@ from typing import Any
 from protofl.data.spec import in_words
 from protofl.hooks.discovery.registry import Registry
 from protofl.system.options.plugin_options import Config, VariantConfig, option_names
-from protofl.federation.plan.inputs import kinds_of
+from protofl.federation.inputs import kinds_of
 from protofl.system.options.table import CHOOSING
 from protofl.hooks.plugin.providers import Baseline
 from protofl.hooks.plugin.members import choose

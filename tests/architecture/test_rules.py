@@ -180,7 +180,7 @@ def test_type_checkers_see_the_same_names():
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    homes = dict(protofl._HOME) | {"functional": "protofl", "events": "protofl.federation.rounds"}
+    homes = dict(protofl._HOME) | {"functional": "protofl", "events": "protofl.federation"}
     homes |= {"plots": "protofl_workbench", "backends": "protofl.federation"}
     homes |= {"datasets": "protofl.data"}
     assert seen == homes

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from slowness import quick
 
 from protofl.errors import UsageError
-from protofl.federation.plan.plan import Plan
+from protofl.federation.plan import Plan
 
 NAIVE = str(Path(__file__).parents[2] / "benchmarks/naive.py")
 METHODS = ("local", "fedavg", "fedproto", "fedtgp", "fedsa", "fml", "fedkd")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from protofl.errors import RunFailure
-from protofl.runs.request.request import Request
+from protofl.runs.request import Request
 from protofl_cli import batch_screen
 from protofl_cli.batch_screen import BatchScreen, show_failures
 from protofl_workbench.batch import events

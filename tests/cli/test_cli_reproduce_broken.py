@@ -190,7 +190,7 @@ def test_other_code_or_another_machine_may_not_diverge(studies, monkeypatch):
     )
     assert studies.do(study, "other")["fickle", "a"].state == "broken off"
     with monkeypatch.context() as patch:
-        patch.setattr("protofl.records.folder.failure.versions", lambda: {"torch": "9.9"})
+        patch.setattr("protofl.records.failure.versions", lambda: {"torch": "9.9"})
         assert "as before" not in studies.do(study, "other")["fickle", "a"].why
     module.write_text(METHOD, "utf-8")
     assert studies.do(study, "other")["fickle", "a"].state == "done"

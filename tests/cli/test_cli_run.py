@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from protofl.federation.rounds.federation import Federation
+from protofl.federation.federation import Federation
 from protofl.hooks.discovery import kinds
 from protofl_cli.render import Bars
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from protofl.errors import Diverged
-from protofl.records.folder.failure import kept_in
+from protofl.records.failure import kept_in
 from protofl.system.files.lock import alone
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from protofl.records.recorded.following import Following
+from protofl.records.monitor import Following
 from protofl.system.files.atomic import replacing, write_json
 from protofl.system.files.lock import LOCK, alone, is_held
 from protofl_cli.commands import watch

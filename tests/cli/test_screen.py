@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from protofl.federation.rounds import events
-from protofl.records.folder.row import Row
+from protofl.federation import events
+from protofl.records.row import Row
 from protofl_cli.last_table import result_rows
 from protofl_cli.screen import Screen
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import protofl as pf
 from protofl.hooks.hookspecs.method import LIFECYCLE_HOOKS, ROUND_HOOKS
-from protofl.runs.dry_step.step import dry_step
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy
 from protofl.testing.toy_methods import Prototypes
 

@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from protofl.errors import ProtoflError, Refused
-from protofl.federation.plan.plan import Plan
+from protofl.federation.plan import Plan
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs.method import MERGED_HOOKS, ROUND_HOOKS
 from protofl.hooks.plugin.providers import Baseline
-from protofl.runs.dry_step.step import dry_step
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy
 from protofl.testing.donors import methods_to_run
 

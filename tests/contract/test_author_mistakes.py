@@ -9,7 +9,7 @@ import pytest
 from author_mistakes import everything, in_a_cell
 
 import protofl as pf
-from protofl.runs.dry_step.step import dry_step
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy
 from protofl.testing.toy_methods import Prototypes
 

@@ -8,15 +8,15 @@ import pytest
 from slowness import KINDS, quick
 
 import protofl as pf
-from protofl.federation.hosts import host
-from protofl.federation.hosts.jobs import Absent, Train, Undo
-from protofl.federation.participation.taking_part import Participation
-from protofl.federation.rounds.federation import Federation
+from protofl.federation import host
+from protofl.federation.federation import Federation
+from protofl.federation.jobs import Absent, Train, Undo
+from protofl.federation.participation import Participation
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.views.packing import pack_server
-from protofl.records.folder.row import Row
-from protofl.records.folder.run_folder import RunFolder
-from protofl.runs.running.config import config_of
+from protofl.records.row import Row
+from protofl.records.run_folder import RunFolder
+from protofl.runs.configuration import config_of
 from protofl.system.options.plugin_options import VariantConfig
 from protofl.testing import MethodContract
 from protofl.testing import toy as toyfed

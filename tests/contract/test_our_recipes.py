@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from protofl.hooks.discovery.registry import Registry
-from protofl.runs.dry_step.step import dry_step
-from protofl.runs.request.recipes import with_recipe
+from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.recipes import with_recipe
 from protofl.testing import toy as toyfed
 
 RECIPES = [p.name for p in Registry().plugins("recipe") if p.distribution == "protofl"]

@@ -8,14 +8,14 @@ import struct
 import torch
 from runtime_toys import make_plan
 
-from protofl.federation.hosts.host import Host
-from protofl.federation.hosts.jobs import Train
-from protofl.federation.participation.taking_part import Participation
-from protofl.federation.rounds import events
-from protofl.federation.rounds.federation import Federation
+from protofl.federation import events
+from protofl.federation.federation import Federation
+from protofl.federation.host import Host
+from protofl.federation.jobs import Train
+from protofl.federation.participation import Participation
 from protofl.hooks.transport.encoding import KEY
 from protofl.hooks.wire.payload import Payload
-from protofl.runs.dry_step.step import dry_step
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl.system.files.tensors import words_beside
 
 HOSTILE, ROUND = 2, 1

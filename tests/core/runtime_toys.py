@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 import protofl as pf
-from protofl.federation.plan.plan import Plan
-from protofl.federation.rounds.federation import Federation
+from protofl.federation.federation import Federation
+from protofl.federation.plan import Plan
 from protofl.testing import toy as toyfed
 
 DATA = Path(tempfile.mkdtemp(prefix="protofl-tests-"))

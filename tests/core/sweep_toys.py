@@ -6,8 +6,8 @@ from runtime_toys import GIVEN, without_times
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.runs.program.naming import requested
-from protofl.runs.request.request import Request
+from protofl.runs.plugin_names import requested
+from protofl.runs.request import Request
 from protofl.system.options.parsing import parse_options
 from protofl_workbench.batch import events
 from protofl_workbench.batch.wanted import Wanted

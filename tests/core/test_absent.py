@@ -16,9 +16,9 @@ from runtime_toys import install, make_plan, open_federation, train, without_tim
 from torch import nn
 
 import protofl as pf
-from protofl.federation.hosts.jobs import Train
-from protofl.federation.participation.taking_part import Participation
-from protofl.federation.rounds.federation import Federation
+from protofl.federation.federation import Federation
+from protofl.federation.jobs import Train
+from protofl.federation.participation import Participation
 from protofl.system.files.tensors import read_tensors
 
 OPTIONS = {"clients": 10, "rounds": 4, "dry_step": False}

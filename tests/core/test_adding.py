@@ -12,7 +12,7 @@ from runtime_toys import install, lines_of, make_plan, open_federation, train, w
 import protofl as pf
 from protofl.errors import SentTwice
 from protofl.hooks.plugin.providers import merged
-from protofl.runs.dry_step.step import dry_step
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl_cli.tables import providers
 
 WHOLE = ["upload_payload=fedproto", "server_aggregate=fedproto", "download_payload=fedproto"]

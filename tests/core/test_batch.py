@@ -16,7 +16,7 @@ from sweep_toys import BATCHES, Halted, Scaled, records, request_of, wanted
 
 import protofl as pf
 from protofl.errors import Diverged, Refused
-from protofl.federation.plan.plan import Plan
+from protofl.federation.plan import Plan
 from protofl_workbench.batch import events
 from protofl_workbench.batch.batch import Batch, done
 from protofl_workbench.batch.estimate import pace, seconds_of, workload

@@ -12,8 +12,8 @@ from runtime_toys import install, train, without_times
 from torch import nn
 
 import protofl as pf
-from protofl.federation.hosts import store
-from protofl.records.folder.run_folder import RunFolder
+from protofl.federation import client_store as store
+from protofl.records.run_folder import RunFolder
 from protofl.system.files.commit import Journal
 
 

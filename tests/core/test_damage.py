@@ -17,7 +17,7 @@ from runtime_toys import install, train, without_times
 from slowness import quick
 
 import protofl as pf
-from protofl.runs.running import config
+from protofl.runs import configuration as config
 from protofl.system.files.lock import alone
 
 OPTIONS = {"rounds": 4, "participation": 0.5, "seed": 2}

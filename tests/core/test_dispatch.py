@@ -17,9 +17,8 @@ import pytest
 
 import protofl as pf
 from protofl.errors import Late
-from protofl.federation.dispatch import crew
-from protofl.federation.dispatch.watch import Watched
-from protofl.federation.hosts.jobs import (
+from protofl.federation import workers as crew
+from protofl.federation.jobs import (
     Absent,
     Drop,
     Evaluate,
@@ -30,6 +29,7 @@ from protofl.federation.hosts.jobs import (
     Train,
     TrainReply,
 )
+from protofl.federation.recovery import Watched
 
 
 class FakeHost:

@@ -11,8 +11,8 @@ from slowness import quick
 from torch import nn
 
 import protofl as pf
-from protofl.federation.hosts.jobs import Train
-from protofl.federation.rounds.federation import Federation
+from protofl.federation.federation import Federation
+from protofl.federation.jobs import Train
 
 
 class Counting:

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl.errors import Refused
-from protofl.runs.dry_step.step import dry_step
+from protofl.runs.dry_step.dry_run import dry_step
 
 
 class Prototypes:

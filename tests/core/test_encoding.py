@@ -10,11 +10,11 @@ from runtime_toys import install, lines_of, make_plan, open_federation, train, w
 
 import protofl as pf
 from protofl.errors import RunFailure
-from protofl.federation.hosts.jobs import Train
-from protofl.federation.rounds.federation import Federation
+from protofl.federation.federation import Federation
+from protofl.federation.jobs import Train
 from protofl.hooks.transport.encoding import Entry, read_forms, write_forms
 from protofl.hooks.wire.payload import Payload
-from protofl.runs.dry_step.step import dry_step
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing.toy import WatchedPool, header
 
 CALLS = []

@@ -10,7 +10,7 @@ from runtime_toys import DATA, install, train, without_times
 from test_resume import Killed, Remembering, interrupted
 
 import protofl as pf
-from protofl.records.folder.run_folder import RunFolder
+from protofl.records.run_folder import RunFolder
 from protofl.system.files import checksums, commit
 
 

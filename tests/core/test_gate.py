@@ -28,8 +28,8 @@ from hostile_uploads import (
 from runtime_toys import make_plan, without_times
 
 import protofl as pf
-from protofl.federation.hosts.host import Host
-from protofl.federation.hosts.jobs import Evaluate, StartTrial, Train
+from protofl.federation.host import Host
+from protofl.federation.jobs import Evaluate, StartTrial, Train
 from protofl.hooks.transport.rules import RULES, Fault
 from protofl.hooks.transport.tensor_specs import check_ranks
 from protofl.hooks.views.packing import pack_server, unpack_server

@@ -16,7 +16,7 @@ import protofl as pf
 from protofl.hooks.transport.encoding import KEY
 from protofl.hooks.transport.rules import RULES
 from protofl.hooks.wire.payload import Payload
-from protofl.runs.dry_step.step import dry_step
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl.system.files.tensors import words_beside
 from protofl.testing import toy
 

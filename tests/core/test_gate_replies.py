@@ -10,11 +10,11 @@ from hostile_uploads import HOSTILE, ROUND
 from runtime_toys import make_plan, without_times
 
 import protofl as pf
-from protofl.federation.hosts.host import Host
-from protofl.federation.hosts.jobs import Absent, Evaluate, Save, Train
-from protofl.federation.participation.taking_part import Participation
-from protofl.federation.rounds import events
-from protofl.federation.rounds.federation import Federation
+from protofl.federation import events
+from protofl.federation.federation import Federation
+from protofl.federation.host import Host
+from protofl.federation.jobs import Absent, Evaluate, Save, Train
+from protofl.federation.participation import Participation
 from protofl.hooks.transport.rules import RULES, printable
 
 

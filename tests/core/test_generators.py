@@ -6,11 +6,11 @@ import torch
 from protofl.data.dataset import Dataset
 from protofl.data.generators import Outline, to_channels, to_size
 from protofl.errors import UsageError
-from protofl.federation.plan.inputs import image_source
-from protofl.federation.plan.plan import Plan
+from protofl.federation.inputs import image_source
+from protofl.federation.plan import Plan
 from protofl.hooks.hookspecs.markers import hookimpl
 from protofl.hooks.plugin.members import Choice
-from protofl.runs.running.config import config_of
+from protofl.runs.configuration import config_of
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.runs.dry_step.step import dry_step
+from protofl.runs.dry_step.dry_run import dry_step
 
 
 def method(returns=None, loss=None):

@@ -8,7 +8,7 @@ import pytest
 from runtime_toys import make_plan
 
 import protofl as pf
-from protofl.federation.hosts.jobs import (
+from protofl.federation.jobs import (
     Drop,
     Evaluate,
     EvaluateReply,

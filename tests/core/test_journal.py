@@ -10,8 +10,8 @@ from runtime_toys import make_plan, open_federation
 
 import protofl as pf
 from protofl.hooks.views.packing import pack_server
-from protofl.records.folder.row import Row
-from protofl.records.folder.run_folder import RunFolder
+from protofl.records.row import Row
+from protofl.records.run_folder import RunFolder
 from protofl.system.files.commit import Journal
 
 

@@ -9,10 +9,10 @@ import torch
 from runtime_toys import install, make_plan, train, without_times
 
 import protofl as pf
-from protofl.federation.rounds.federation import Federation
-from protofl.federation.rounds.measures import check_measures
+from protofl.federation.federation import Federation
+from protofl.federation.measures import check_measures
 from protofl.hooks.models.cost import training_flops
-from protofl.runs.dry_step.flops import count_flops
+from protofl.runs.dry_step.dry_run import count_flops
 from protofl.testing import toy
 
 ALL = "train-accuracy,margins,public-logits,flops"

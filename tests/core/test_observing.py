@@ -11,9 +11,9 @@ import torch
 from runtime_toys import GIVEN, install, make_plan, train, without_times
 
 import protofl as pf
-from protofl.federation.observing.observer import Observer
-from protofl.federation.observing.wanted import Expected, announce, check_observing
-from protofl.records.recorded.observed import Observed
+from protofl.federation.observation_limits import Expected, announce, check_observing
+from protofl.federation.observer import Observer
+from protofl.records.observed import Observed
 from protofl.system.files import series
 from protofl.testing import toy as toyfed
 

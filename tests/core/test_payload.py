@@ -10,7 +10,7 @@ import torch
 import protofl as pf
 from protofl.errors import MissingKey
 from protofl.hooks.wire.payload import Knowledge, Payload, class_rows, stack_rows
-from protofl.runs.dry_step.looks import Looks, Watched
+from protofl.runs.dry_step.state_checks import Looks, Watched
 
 
 def t(*values):

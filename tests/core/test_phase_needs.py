@@ -104,9 +104,9 @@ EXTRA = {
 
 @pytest.fixture
 def federation(tmp_path):
-    from protofl.federation.hosts.host import Host
-    from protofl.federation.rounds.federation import Federation
-    from protofl.runs.dry_step.step import dry_step
+    from protofl.federation.federation import Federation
+    from protofl.federation.host import Host
+    from protofl.runs.dry_step.dry_run import dry_step
 
     class Here:
         def __init__(self, plan):
@@ -202,7 +202,7 @@ def test_terms_of_a_donor_are_for_private_data(federation):
 
 
 def test_the_dry_step_sees_one_batch_of_public_samples(federation):
-    from protofl.runs.dry_step.step import dry_step
+    from protofl.runs.dry_step.dry_run import dry_step
 
     run = federation()
     SEEN.clear()

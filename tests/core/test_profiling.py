@@ -13,8 +13,8 @@ from runtime_toys import install, make_plan, train, without_times
 from slowness import quick
 
 import protofl as pf
-from protofl.federation.hosts.host import Host
-from protofl.federation.hosts.jobs import StartTrial, Train
+from protofl.federation.host import Host
+from protofl.federation.jobs import StartTrial, Train
 from protofl.system.profile import host_profile, run_profile
 from protofl.system.profile.host_profile import HostProfile, Operators
 from protofl.system.profile.run_profile import OFF, RunProfile

@@ -12,8 +12,8 @@ from runtime_toys import install, train, without_times
 
 import protofl as pf
 from protofl.hooks.discovery.registry import Registry
-from protofl.runs.request.recipes import with_recipe, write_recipe
-from protofl.runs.request.request import read_request
+from protofl.runs.recipes import with_recipe, write_recipe
+from protofl.runs.request import read_request
 from protofl.system.files.tables import parse_toml, read_table, to_toml
 
 MIX = """

@@ -11,7 +11,7 @@ import torch
 from runtime_toys import DATA, install, train, without_times
 
 import protofl as pf
-from protofl.federation.plan.plan import Plan
+from protofl.federation.plan import Plan
 from protofl.system.files.checksums import Check
 from protofl.system.files.commit import Journal
 from protofl.system.machine import machine_facts

@@ -8,8 +8,8 @@ import pytest
 
 import protofl as pf
 from protofl.errors import unknown
-from protofl.runs.program.naming import requested
-from protofl.runs.request.request import read_request
+from protofl.runs.plugin_names import requested
+from protofl.runs.request import read_request
 from protofl.system.options.parsing import as_typed
 
 

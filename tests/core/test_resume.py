@@ -20,7 +20,7 @@ from runtime_toys import DATA, GIVEN, install, train, without_times
 from torch import nn
 
 import protofl as pf
-from protofl.records.folder import run_folder
+from protofl.records import run_folder
 from protofl.system.files import commit
 from protofl_workbench.replaying.replay import replay
 

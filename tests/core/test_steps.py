@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl.data.batches import batch_bounds
-from protofl.federation.rounds import events
-from protofl.federation.rounds.federation import Federation
-from protofl.federation.rounds.workload import Workload
+from protofl.federation import events
+from protofl.federation.federation import Federation
+from protofl.federation.stages import Workload
 from protofl.system import progress
 from protofl.system.progress import Counter, Stage
 from protofl.testing.toy import WatchedPool

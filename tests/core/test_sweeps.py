@@ -14,7 +14,7 @@ from runtime_toys import GIVEN, install, train, without_times
 from sweep_toys import Halted, Halting, Scaled, request_of, wanted
 
 import protofl as pf
-from protofl.records.folder.row import Row
+from protofl.records.row import Row
 from protofl.system.options.table import OPTIONS
 from protofl_workbench.batch import events
 from protofl_workbench.batch.batch import Batch

@@ -12,10 +12,10 @@ import pytest
 from runtime_toys import GIVEN, install, train, without_times
 
 import protofl as pf
-from protofl.federation.plan.plan import Plan
-from protofl.federation.rounds import events
+from protofl.federation import events
+from protofl.federation.plan import Plan
 from protofl.hooks.views.tracked_run import TrackedRun
-from protofl.runs.program.naming import requested
+from protofl.runs.plugin_names import requested
 from protofl.testing.trackers import line
 from protofl_workbench.batch.batch import Batch
 from protofl_workbench.batch.wanted import Wanted
@@ -218,7 +218,7 @@ def test_a_user_may_end_the_wait_and_has_the_run(tmp_path):
 
 
 def test_rounds_that_one_can_t_take_are_left_out_and_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("protofl.runs.tracking.told.Told.__init__.__defaults__", (1,))
+    monkeypatch.setattr("protofl.runs.tracking.Told.__init__.__defaults__", (1,))
     notes = []
 
     def follow(event):

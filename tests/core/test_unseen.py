@@ -10,9 +10,9 @@ from runtime_toys import install, lines_of, make_plan, train, without_times
 
 import protofl as pf
 from protofl.data.batches import training_batches
-from protofl.federation.arrivals import NEVER, first_rounds, unseen_clients
-from protofl.federation.hosts.jobs import Evaluate
-from protofl.federation.participation.taking_part import Participation, check_participation
+from protofl.federation.jobs import Evaluate
+from protofl.federation.joining import NEVER, first_rounds, unseen_clients
+from protofl.federation.participation import Participation, check_participation
 from protofl.system.options.parsing import read_joins
 from protofl.testing import toy as toyfed
 

@@ -9,9 +9,9 @@ import torch
 from runtime_toys import install, lines_of, make_plan, open_federation, train, without_times
 
 import protofl as pf
-from protofl.federation.hosts.jobs import Evaluate
-from protofl.records.folder.result import is_best, summarise
-from protofl.records.folder.row import Row
+from protofl.federation.jobs import Evaluate
+from protofl.records.result import is_best, summarise
+from protofl.records.row import Row
 from protofl.testing import toy as toyfed
 
 OPTIONS = {"validation": 0.2, "rounds": 3, "dry_step": False}

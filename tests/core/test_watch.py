@@ -2,8 +2,8 @@
 
 import threading
 
-from protofl.federation.dispatch import watch as watching
-from protofl.federation.dispatch.watch import NAME, Watch
+from protofl.federation import recovery as watching
+from protofl.federation.recovery import NAME, Watch
 
 
 class Clock:

@@ -42,7 +42,7 @@ def train(
 ) -> None:
     """Train a generator on the training part of a data set, for --set generator.weights=FILE."""
     from protofl.errors import UsageError
-    from protofl.federation.plan.inputs import load_data
+    from protofl.federation.inputs import load_data
     from protofl.hooks.discovery.registry import Registry
     from protofl.hooks.plugin.members import choose
     from protofl.system.files.atomic import default_data_dir

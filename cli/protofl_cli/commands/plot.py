@@ -15,7 +15,7 @@ from protofl_cli.overwriting import Force, checked
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from protofl.runs.reuse.run import Run
+    from protofl.runs.recorded_run import Run
     from protofl_workbench.comparing.run_groups import Group
 
 KINDS = {

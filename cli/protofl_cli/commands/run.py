@@ -13,7 +13,7 @@ from protofl_cli.options import Debug
 from protofl_cli.run_options import option_parameters, with_options
 
 if TYPE_CHECKING:
-    from protofl.records.folder.run_folder import RunFolder
+    from protofl.records.run_folder import RunFolder
     from protofl.system.options.settings import Settings
 
 
@@ -101,7 +101,7 @@ def run(
     data set's, and those below. Exit code 2: found before training; 1: the run failed; 130:
     interrupted (finished rounds are saved).
     """
-    from protofl.runs.program.naming import requested
+    from protofl.runs.plugin_names import requested
     from protofl.system.options.table import build
     from protofl_cli.screen import Screen
 
@@ -121,9 +121,9 @@ def run(
             given = {name: value for name, value in request.options.items() if value != ""}
             screen.loading(f"resuming {out}" if resume else _title(build(given)))
             with put_off():
-                from protofl.federation.rounds.events import Note
-                from protofl.runs.reuse.reuse import run_or_reuse
-                from protofl.runs.running.run import start
+                from protofl.federation.events import Note
+                from protofl.runs.lifecycle import start
+                from protofl.runs.reuse import run_or_reuse
 
             for line in found.notes:
                 screen(Note(line))

@@ -15,8 +15,8 @@ from protofl_cli import render
 from protofl_cli.options import Debug
 
 if TYPE_CHECKING:
-    from protofl.records.recorded.index import Told
-    from protofl.runs.reuse.run import Run
+    from protofl.records.run_index import IndexEntry
+    from protofl.runs.recorded_run import Run
 
 Folder = Annotated[
     Path,
@@ -62,8 +62,8 @@ def list_runs(
     trials; the best is chosen on test samples.
     """
     from protofl.errors import UsageError
-    from protofl.records.folder.reading import DAMAGED, FINISHED, Reading
-    from protofl.records.recorded.index import runs_in
+    from protofl.records.reading import DAMAGED, FINISHED, Reading
+    from protofl.records.run_index import runs_in
 
     folder = folder or runs
     if not folder.expanduser().is_dir():
@@ -128,7 +128,7 @@ SHARED = ("method", "models", "data", "split", "state")
 """Columns that are said once where all rows have the same."""
 
 
-def _row(path: Path, told: Told, state: str) -> dict[str, str]:
+def _row(path: Path, told: IndexEntry, state: str) -> dict[str, str]:
     asked = told.rounds * told.trials
     seeds = f"s{told.seed}" if told.trials < 2 else f"s{told.seed}…{told.seed + told.trials - 1}"
     return {
@@ -159,8 +159,8 @@ def show_runs(
     words: Words, runs: Folder = Path("runs"), as_json: Json = False, debug: Debug = False
 ) -> None:
     """Show all about a run: what it was, how far it is, what it came to, and how to repeat it."""
-    from protofl.records.recorded.naming import named
-    from protofl.runs.reuse.run import load_run
+    from protofl.records.run_index import named
+    from protofl.runs.recorded_run import load_run
 
     found = [load_run(path) for word in words for path in named(word, runs)]
     if as_json:
@@ -202,7 +202,7 @@ def remove_runs(
     Asks first. What is no run, and a run that goes on, is refused, and then nothing is removed.
     """
     from protofl.errors import UsageError
-    from protofl.records.recorded.naming import check_removable, named, remove, size_of
+    from protofl.records.run_index import check_removable, named, remove, size_of
 
     found = dict.fromkeys(path for word in words for path in named(word, runs))
     folders = [check_removable(path) for path in found]

@@ -80,7 +80,7 @@ def show(
 def _placed(name: str, block: list[str]) -> tuple[Registry, str]:
     """The plugins, with the class of a place among them, and KIND/NAME of that; else as written."""
     from protofl.hooks.discovery.registry import Registry
-    from protofl.runs.program.naming import Named
+    from protofl.runs.plugin_names import Named
 
     with contextlib.redirect_stdout(sys.stderr):
         given = Named({"block": block})

@@ -14,7 +14,7 @@ from protofl_cli import render
 from protofl_cli.options import Debug
 
 if TYPE_CHECKING:
-    from protofl.records.recorded.following import Following, Seen
+    from protofl.records.monitor import Following, Seen
 
 GRACE = 10.0
 """Seconds without anybody at work after which it ends: a sweep may be between two runs."""
@@ -39,7 +39,7 @@ def watch(
     folder. It ends when nobody is at work any more; Ctrl-C ends it at any time, and no run.
     """
     from protofl.errors import UsageError
-    from protofl.records.recorded.following import Following
+    from protofl.records.monitor import Following
     from protofl_cli.run_lines import RIGHT, Lines, board
 
     path = folder.expanduser()
@@ -80,14 +80,14 @@ def _looks(following: Following, every: float) -> Iterator[list[Seen]]:
 
 def _is_over(seen: list[Seen]) -> bool:
     """Whether there is a single run, and it has come to its end."""
-    from protofl.records.folder.reading import DIVERGED, FINISHED
+    from protofl.records.reading import DIVERGED, FINISHED
 
     return len(seen) == 1 and seen[0].state in (FINISHED, DIVERGED)
 
 
 def _ends(seen: list[Seen]) -> list[str]:
     """How runs that nobody is at work on go on."""
-    from protofl.records.folder.reading import DIVERGED, UNFINISHED
+    from protofl.records.reading import DIVERGED, UNFINISHED
     from protofl_cli.tables import shown_path
 
     left = [run for run in seen if run.state == UNFINISHED]

@@ -1,5 +1,5 @@
 """A federation: the plan, clients on hosts, participation, rounds and their metrics.
 
 Imports: data, errors, functional, hooks, records, system.
-Start with ``plan/plan.py``, then ``rounds/federation.py`` (a round in six steps) and ``hosts/``.
+Start with ``plan.py``, then ``federation.py`` (a round in six steps) and ``host.py``.
 """

@@ -4,11 +4,11 @@ Public as ``protofl.backends``.
 """
 
 from protofl.errors import HostFailure
-from protofl.federation.dispatch.dispatcher import Dispatcher
-from protofl.federation.hosts.host import Host
-from protofl.federation.hosts.jobs import Job, Pool, Reply
-from protofl.federation.hosts.train_job import TrainJob
-from protofl.federation.plan.plan import Plan
+from protofl.federation.dispatcher import Dispatcher
+from protofl.federation.host import Host
+from protofl.federation.jobs import Job, Pool, Reply
+from protofl.federation.plan import Plan
+from protofl.federation.train_job import TrainJob
 from protofl.system.machine import Idle, fresh_interpreter
 
 __all__ = [

@@ -1,5 +1,5 @@
 """Run folders: how they are written, read, listed and followed. Nothing here trains.
 
 Imports: data, errors, system.
-Start with ``folder/run_folder.py`` (writes) and ``folder/reading.py`` (reads).
+Start with ``run_folder.py`` (writes) and ``reading.py`` (reads).
 """

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from protofl.errors import ProtoflError, UsageError
-from protofl.federation.hosts.jobs import Evaluate, EvaluateReply, Pool, StartTrial, Train
-from protofl.federation.plan.plan import Plan
-from protofl.federation.rounds.federation import Federation
+from protofl.federation.federation import Federation
+from protofl.federation.jobs import Evaluate, EvaluateReply, Pool, StartTrial, Train
+from protofl.federation.plan import Plan
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
 

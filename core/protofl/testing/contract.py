@@ -27,7 +27,7 @@ from protofl.errors import ProtoflError, UsageError, last_place, own_place
 from protofl.hooks.discovery.kinds import check_class, spec_hooks
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import Choice, choose
-from protofl.runs.program.naming import installed_name, plain_name
+from protofl.runs.plugin_names import installed_name, plain_name
 from protofl.system.options.plugin_options import Config, VariantConfig, parse_config
 
 

@@ -10,8 +10,8 @@ import torch
 from protofl.data.cache import cache_file
 from protofl.data.dataset import Dataset
 from protofl.errors import UsageError
-from protofl.federation.plan.inputs import load_data
-from protofl.runs.dry_step.step import dry_step
+from protofl.federation.inputs import load_data
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal, skip
 from protofl.testing.toy_methods import Prototypes

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from protofl.federation.hosts.groups import chunks, trains_groups
-from protofl.federation.plan.plan import Plan
+from protofl.federation.host import chunks, trains_groups
+from protofl.federation.plan import Plan
 from protofl.hooks.models.architecture import Architecture
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 import protofl as pf
-from protofl.federation.plan.plan import Plan
-from protofl.federation.rounds.events import Event, Note
-from protofl.federation.rounds.federation import Federation
+from protofl.federation.events import Event, Note
+from protofl.federation.federation import Federation
+from protofl.federation.plan import Plan
 from protofl.hooks.plugin.members import choose
 from protofl.testing import toy
 

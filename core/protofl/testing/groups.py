@@ -9,9 +9,9 @@ from torch import nn
 
 from protofl.data.spec import KINDS, SampleSpec
 from protofl.errors import UsageError
-from protofl.federation.plan.inputs import kinds_of
+from protofl.federation.inputs import kinds_of
 from protofl.hooks.models.architecture import Architecture, SplitModel, unset_model
-from protofl.runs.dry_step.step import dry_step
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl.system.randomness import global_stream
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, refusal

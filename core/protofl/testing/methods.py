@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from protofl.errors import Refused
-from protofl.federation.hosts.jobs import Evaluate
-from protofl.federation.plan.plan import Plan
+from protofl.federation.jobs import Evaluate
+from protofl.federation.plan import Plan
 from protofl.hooks.views.batch import Batch, Output
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.run_info import Phase
 from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import Payload
-from protofl.runs.dry_step.step import dry_step
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl.system.options.plugin_options import Config, VariantConfig
 from protofl.testing import toy
 from protofl.testing.contract import expect, skip

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from protofl.errors import RunFailure
-from protofl.federation.metrics.figures import counted, figures_of
+from protofl.federation.evaluation import counted, figures_of
 from protofl.hooks.wire.payload import Payload
-from protofl.runs.dry_step.step import dry_step
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from protofl.errors import Refused
-from protofl.federation.plan.plan import Plan
-from protofl.runs.dry_step.step import dry_step
-from protofl.runs.request.needs import missing, named_in
+from protofl.federation.plan import Plan
+from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.recipes import missing, named_in
 from protofl.system.options.table import CHOOSING, OPTIONS
 from protofl.testing import toy
 from protofl.testing.contract import Contract, expect, skip

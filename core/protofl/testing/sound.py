@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from protofl.errors import ProtoflError
-from protofl.federation.plan.plan import Plan
-from protofl.runs.dry_step.step import dry_step
+from protofl.federation.plan import Plan
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy
 from protofl.testing.contract import NotReached
 from protofl.testing.donors import Donated

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 import protofl as pf
-from protofl.federation.hosts.jobs import Job, Reply, Train, TrainReply
-from protofl.federation.rounds.federation import Federation
+from protofl.federation.federation import Federation
+from protofl.federation.jobs import Job, Reply, Train, TrainReply
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.records import ClientRecord, ServerRecord
 from protofl.hooks.views.server import Server

@@ -11,7 +11,7 @@ from protofl.hooks.discovery.kinds import hooks_of, spec_hooks
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import Payload
-from protofl.runs.dry_step.step import dry_step
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy
 from protofl.testing.codings import CodingChecks
 from protofl.testing.contract import expect, skip

@@ -8,7 +8,7 @@
         outcomes = batch.do_all(tried)           # in the order of what is wanted
 
 or, where any mistake is to end it, ``done(wanted, Path("runs"))``. Runs are begun through
-`protofl.runs.reuse.reuse` alone: one that is finished is not repeated, one that was interrupted
+`protofl.runs.reuse` alone: one that is finished is not repeated, one that was interrupted
 goes on. `do_all` never raises because of a run; its `Outcome` says what became of it, and its
 ``run`` is the recorded run. What is wanted next may depend on what was
 found before: `Batch.do` takes a `Source` in place of a list.
@@ -32,7 +32,7 @@ from types import TracebackType
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.runs.request.request import Request
+from protofl.runs.request import Request
 from protofl_workbench.batch import events
 from protofl_workbench.batch.sharing import shared
 from protofl_workbench.batch.tasks import InOrder, Runs, Source, Tries, mistakes

@@ -6,11 +6,11 @@ from collections import Counter, defaultdict
 from typing import NamedTuple
 
 from protofl.data.batches import batch_bounds
-from protofl.federation.hosts.host import Host
-from protofl.federation.hosts.jobs import Evaluate, Job, Reply, Train
-from protofl.federation.plan.plan import Plan
-from protofl.federation.rounds.workload import Workload
-from protofl.runs.dry_step.step import for_dry_rounds, two_dry_rounds
+from protofl.federation.host import Host
+from protofl.federation.jobs import Evaluate, Job, Reply, Train
+from protofl.federation.plan import Plan
+from protofl.federation.stages import Workload
+from protofl.runs.dry_step.dry_run import for_dry_rounds, two_dry_rounds
 
 STAGES = ("train", "prototypes", "payload", "evaluate")
 """Stages of a client's work, by which a reply tells seconds."""

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from protofl.errors import ProtoflError
-from protofl.federation.participation.taking_part import check_participation
-from protofl.federation.plan.plan import Plan
-from protofl.federation.rounds import events as of_rounds
-from protofl.federation.rounds.measures import check_measures
-from protofl.runs.dry_step.step import dry_step
-from protofl.runs.request.request import Request
-from protofl.runs.reuse.requested import RequestedRun
-from protofl.runs.reuse.reuse import run_or_reuse
-from protofl.runs.tracking.following import check_trackers
+from protofl.federation import events as of_rounds
+from protofl.federation.measures import check_measures
+from protofl.federation.participation import check_participation
+from protofl.federation.plan import Plan
+from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.matching import RequestedRun
+from protofl.runs.request import Request
+from protofl.runs.reuse import run_or_reuse
+from protofl.runs.tracking import check_trackers
 from protofl.system.machine import Idle
 from protofl.system.options.table import EXTENT, OPTIONS
 from protofl_workbench.batch import events

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from protofl.runs.request.request import Request
+from protofl.runs.request import Request
 from protofl.system.machine import usable_cores
 
 

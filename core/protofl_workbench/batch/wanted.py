@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from protofl.errors import ProtoflError
-from protofl.records.folder.failure import Failure
-from protofl.runs.request.request import Request
-from protofl.runs.reuse.run import Run, load_run
+from protofl.records.failure import Failure
+from protofl.runs.recorded_run import Run, load_run
+from protofl.runs.request import Request
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +19,7 @@ class Wanted:
 
     Attributes:
         name: What it is called on the screen, ``tau=10 · seed 0``.
-        request: What `protofl.runs.reuse.reuse` is to be asked for. Its ``out`` counts for nothing:
+        request: What `protofl.runs.reuse` is to be asked for. Its ``out`` counts for nothing:
             all runs of a batch are in the runs' folder.
     """
 

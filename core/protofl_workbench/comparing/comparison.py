@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import unknown
-from protofl.records.recorded.columns import frame_of
+from protofl.records.row import frame_of
 from protofl.system.files.tables import finite
 from protofl_workbench.comparing.figure_table import Difference, FigureTable, GroupFigure
 from protofl_workbench.comparing.text_formats import csv_text, json_text, tex, tex_table

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from protofl.errors import UsageError
-from protofl.records.folder.reading import CONFIG
-from protofl.runs.reuse.run import Run
+from protofl.records.layout import CONFIG
+from protofl.runs.recorded_run import Run
 from protofl_workbench.comparing.run_groups import Group, Runs, grouped, runs_by_label
 from protofl_workbench.comparing.run_labels import (
     data_key,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from protofl.records.folder.row import Row
+from protofl.records.row import Row
 
 
 def lowest_decile(values: Iterator[float]) -> float:

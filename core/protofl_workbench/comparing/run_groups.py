@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from protofl.errors import UsageError
-from protofl.records.folder.reading import FINISHED, runs_below
-from protofl.records.folder.result import Result
-from protofl.runs.reuse.run import Run, load_run
+from protofl.records.layout import runs_below
+from protofl.records.reading import FINISHED
+from protofl.records.result import Result
+from protofl.runs.recorded_run import Run, load_run
 from protofl.system.files.checksums import read_json
 from protofl.system.files.tables import flat
 from protofl.system.formatting import count

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from protofl.runs.reuse.run import Run
+from protofl.runs.recorded_run import Run
 from protofl.system.files.tables import flat
 from protofl.system.options.option import Affects
 from protofl.system.options.table import CHOOSING, OPTIONS, default_values

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from protofl.errors import UsageError, unknown
-from protofl.records.folder.reading import METRICS
-from protofl.records.folder.row import Row
-from protofl.runs.reuse.run import Run
+from protofl.records.layout import METRICS
+from protofl.records.row import Row
+from protofl.runs.recorded_run import Run
 from protofl.system.files.checksums import Damaged
 from protofl.system.files.tables import flat
 from protofl.system.machine import recorded_facts

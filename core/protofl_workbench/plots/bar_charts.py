@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protofl.records.folder.row import Row
+from protofl.records.row import Row
 from protofl.system.files.tables import finite
 from protofl_workbench.comparing.run_groups import Group, Runs
 from protofl_workbench.comparing.trial_figures import trial_figure

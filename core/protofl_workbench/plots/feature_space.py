@@ -1,6 +1,6 @@
 """Figures of observed prototypes and features: by round and class, similarities, t-SNE.
 
-All functions take observations of a run (`protofl.records.recorded.observed`).
+All functions take observations of a run (`protofl.records.observed`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from protofl import functional
 from protofl.errors import TooLittle
 from protofl.functional.similarity import Similarity
-from protofl.records.recorded.observed import Features, Observed, Prototypes
+from protofl.records.observed import Features, Observed, Prototypes
 
 FEWEST = 4
 """Smallest number of points for a t-SNE."""

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.federation.plan.plan import Plan
+from protofl.federation.plan import Plan
 from protofl.system.device import device_of
 from protofl.system.options.parsing import merge_options, options_in, parse_options
 from protofl.system.options.table import portable

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from protofl.errors import UsageError
-from protofl.federation.plan.plan import Plan
+from protofl.federation.plan import Plan
 from protofl.hooks.wire.payload import Payload
-from protofl.records.folder.reading import Reading
-from protofl.records.folder.result import read_weights
-from protofl.records.recorded.observed import UPLOADS, Features, Observed
-from protofl.runs.running.config import check_same_data
+from protofl.records.observed import UPLOADS, Features, Observed
+from protofl.records.reading import Reading
+from protofl.records.result import read_weights
+from protofl.runs.configuration import check_same_data
 from protofl.system.files.series import Series
 from protofl.system.machine import machine_facts, recorded_facts
 from protofl.system.version import versions

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from protofl import functional
-from protofl.federation.plan.plan import Plan
-from protofl.federation.rounds.server_side import ServerSide
-from protofl.federation.rounds.tally import Tally
+from protofl.federation.plan import Plan
+from protofl.federation.round_totals import Tally
+from protofl.federation.server_side import ServerSide
 from protofl.hooks.wire.payload import Payload, stack_rows
-from protofl.records.recorded.observed import Features
+from protofl.records.observed import Features
 from protofl.system.device import compute_threads, deterministic_kernels
 from protofl.system.files.tables import finite
 from protofl.system.profile.run_profile import OFF

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protofl.runs.reuse.run import Run
+from protofl.runs.recorded_run import Run
 from protofl_workbench.comparing.compare import baseline_of
 from protofl_workbench.comparing.run_groups import (
     Group,

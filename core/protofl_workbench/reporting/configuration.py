@@ -11,7 +11,7 @@ from typing import Any
 
 from protofl.errors import ProtoflError
 from protofl.hooks.discovery.registry import Registry
-from protofl.runs.reuse.run import Run
+from protofl.runs.recorded_run import Run
 from protofl.system.options.parsing import as_typed, options_in
 from protofl.system.options.plugin_options import Config, VariantConfig, option_names
 from protofl.system.options.table import (

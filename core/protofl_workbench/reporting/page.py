@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protofl.errors import UsageError
-from protofl.records.folder.result import Result
-from protofl.runs.reuse.run import Run
+from protofl.records.result import Result
+from protofl.runs.recorded_run import Run
 from protofl.system.files.atomic import replacing
 from protofl.system.version import __version__
 from protofl_workbench.comparing.run_groups import RunLike, runs_in

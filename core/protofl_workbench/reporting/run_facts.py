@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from protofl.runs.reuse.run import Run
+from protofl.runs.recorded_run import Run
 from protofl.system.formatting import shape_text
 from protofl.system.machine import recorded_facts
 from protofl_workbench.comparing.run_labels import data_name

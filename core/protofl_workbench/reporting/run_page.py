@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from protofl.records.folder.row import Row
-from protofl.runs.reuse.run import Run
+from protofl.records.row import Row
+from protofl.runs.recorded_run import Run
 from protofl_workbench.comparing.run_groups import Group, divergence, progress
 from protofl_workbench.comparing.run_labels import data_name
 from protofl_workbench.comparing.trials import trials_of

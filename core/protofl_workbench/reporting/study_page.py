@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protofl.errors import UsageError
-from protofl.runs.reuse.run import load_run
+from protofl.runs.recorded_run import load_run
 from protofl_workbench.reporting.comparison_page import comparison_page
 from protofl_workbench.reporting.inline_svg import Drawings
 from protofl_workbench.reporting.number_formats import count, integer, sentence

@@ -22,19 +22,19 @@ from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.split import Split
 from protofl.errors import UsageError
-from protofl.federation.hosts.host import Host
-from protofl.federation.hosts.train_job import TrainJob
-from protofl.federation.participation.flops import forward_flops
-from protofl.federation.plan.inputs import splitter
-from protofl.federation.plan.plan import Plan
-from protofl.federation.rounds.federation import Federation
+from protofl.federation.federation import Federation
+from protofl.federation.host import Host
+from protofl.federation.inputs import splitter
+from protofl.federation.plan import Plan
+from protofl.federation.train_job import TrainJob
+from protofl.federation.virtual_clock import forward_flops
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs.markers import hookimpl
 from protofl.hooks.models.cost import training_flops
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.views.batch import Output
-from protofl.records.folder.row import Row
-from protofl.runs.request.request import Request
+from protofl.records.row import Row
+from protofl.runs.request import Request
 from protofl.system.options.plugin_options import Config
 from protofl.system.options.table import build
 from protofl_workbench.studies.study import Values

@@ -14,7 +14,7 @@ from protofl_workbench.studies.given import dealt, files_in, filled
 from protofl_workbench.studies.study import DRAWINGS, Figure, Scale, Study, Values
 
 if TYPE_CHECKING:
-    from protofl.runs.request.request import Request
+    from protofl.runs.request import Request
 
 NESTED = ("set", "use")
 
@@ -90,7 +90,7 @@ class Cell:
         Raises:
             UsageError: An option is not written as it should be.
         """
-        from protofl.runs.program.naming import requested
+        from protofl.runs.plugin_names import requested
         from protofl.system.options.parsing import parse_options
 
         request, _ = requested(self.options)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 
 from protofl.errors import ProtoflError, UsageError
-from protofl.federation.plan.plan import Plan
-from protofl.runs.request.needs import missing
+from protofl.federation.plan import Plan
+from protofl.runs.recipes import missing
 from protofl.system.options.table import CHOOSING
 from protofl.testing.contract import Contract, expect, skip
 from protofl_workbench.studies.cells import Cell, Change, cells_of

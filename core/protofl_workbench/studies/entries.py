@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from protofl.errors import Diverged, UsageError
-from protofl.records.folder.row import Row
-from protofl.runs.reuse.run import load_run
+from protofl.records.row import Row
+from protofl.runs.recorded_run import load_run
 from protofl_workbench.studies.cells import Cell, Change, cells_of
 from protofl_workbench.studies.figures import (
     READERS,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from protofl.errors import UsageError
-from protofl.records.folder.failure import failure_of
+from protofl.records.failure import failure_of
 from protofl_workbench.batch import events
 from protofl_workbench.batch.batch import Batch
 from protofl_workbench.batch.tasks import mistakes

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protofl.errors import UsageError, unknown
-from protofl.records.folder.row import Row
+from protofl.records.row import Row
 from protofl_workbench.comparing.run_figures import number_at
 from protofl_workbench.studies.study import Figure
 

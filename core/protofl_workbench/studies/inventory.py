@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from protofl.errors import ProtoflError, UsageError
-from protofl.federation.plan.inputs import load_data
-from protofl.federation.rounds.events import Event, Note, ignore
+from protofl.federation.events import Event, Note, ignore
+from protofl.federation.inputs import load_data
 from protofl.hooks.plugin.members import choose
-from protofl.records.folder.row import Row
-from protofl.runs.request.request import Request
-from protofl.runs.reuse.requested import RequestedRun
-from protofl.runs.reuse.reuse import find
-from protofl.runs.reuse.run import Run
+from protofl.records.row import Row
+from protofl.runs.matching import RequestedRun
+from protofl.runs.recorded_run import Run
+from protofl.runs.request import Request
+from protofl.runs.reuse import find
 from protofl.system.files.atomic import default_data_dir
 from protofl.system.options.plugin_options import Config, consents
 from protofl.system.options.table import build

@@ -10,7 +10,7 @@ import numpy as np
 
 from protofl.data.picture import split_figure
 from protofl.errors import UsageError
-from protofl.runs.reuse.run import load_run
+from protofl.runs.recorded_run import load_run
 from protofl_workbench import plots
 from protofl_workbench.plots.bar_charts import bar_chart
 from protofl_workbench.plots.curves import Curve, curve_chart

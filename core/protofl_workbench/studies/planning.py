@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from protofl.errors import UsageError
-from protofl.federation.plan.plan import Plan
-from protofl.records.folder.failure import repeated
+from protofl.federation.plan import Plan
+from protofl.records.failure import repeated
 from protofl_workbench.batch.estimate import pace, seconds_of, steps_in, workload
 from protofl_workbench.studies.account import plan_of
 from protofl_workbench.studies.cells import Cell, Change

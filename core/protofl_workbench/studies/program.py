@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError, unknown
-from protofl.runs.reuse.run import Run
+from protofl.runs.recorded_run import Run
 from protofl_workbench.batch import events
 from protofl_workbench.comparing.compare import compare
 from protofl_workbench.comparing.comparison import Comparison

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from protofl.records.recorded.columns import frame_of
+from protofl.records.row import frame_of
 from protofl_workbench.studies.figures import READERS, unit_of, words_of
 from protofl_workbench.studies.study import (
     EMPTY,

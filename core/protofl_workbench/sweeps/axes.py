@@ -11,9 +11,9 @@ from itertools import product
 from typing import Any
 
 from protofl.errors import UsageError, unknown
-from protofl.runs.program.naming import named
-from protofl.runs.request.recipes import with_recipe
-from protofl.runs.request.request import Request
+from protofl.runs.plugin_names import named
+from protofl.runs.recipes import with_recipe
+from protofl.runs.request import Request
 from protofl.system.options.parsing import merge_options, names_in
 from protofl.system.options.plugin_options import Config, option_names
 from protofl.system.options.table import (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.runs.program.naming import Named, requested
+from protofl.runs.plugin_names import Named, requested
 from protofl.system.options.parsing import as_typed
 from protofl.system.options.table import validated
 from protofl_workbench.batch import events

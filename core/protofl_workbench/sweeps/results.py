@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protofl.records.folder.row import Row
-from protofl.records.recorded.columns import frame_of
+from protofl.records.row import Row, frame_of
 from protofl.system.files.atomic import replacing, write_json
 from protofl_workbench.sweeps.axes import Point
 

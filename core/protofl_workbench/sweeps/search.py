@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError
-from protofl.records.folder.row import Row
-from protofl.runs.reuse.run import load_run
+from protofl.records.row import Row
+from protofl.runs.recorded_run import load_run
 from protofl.system.randomness import numpy_stream
 from protofl_workbench.batch.wanted import Outcome, Wanted
 from protofl_workbench.sweeps.grid import done_of

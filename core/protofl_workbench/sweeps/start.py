@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from protofl.errors import UsageError
-from protofl.records.folder.places import fresh_folder
+from protofl.records.layout import fresh_folder
 from protofl.system.files.atomic import told_of_disk
 from protofl.system.files.lock import alone
 from protofl.system.options.parsing import check_again, parse_options

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from protofl.errors import UsageError, unknown
-from protofl.runs.program.naming import named
-from protofl.runs.request.request import Request, read_request
+from protofl.runs.plugin_names import named
+from protofl.runs.request import Request, read_request
 from protofl.system.files.atomic import replacing
 from protofl.system.files.lock import LOCK
 from protofl.system.files.tables import read_table, to_toml

@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 import protofl as pf
-from protofl.runs.program.naming import requested
+from protofl.runs.plugin_names import requested
 from protofl_plugins.methods.fedproto import FedProto
 from protofl_plugins.models.mlp import MLPs
 

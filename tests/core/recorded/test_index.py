@@ -9,10 +9,9 @@ import time
 import pytest
 
 import protofl as pf
-from protofl.records.folder.reading import Reading
-from protofl.records.recorded.following import Following
-from protofl.records.recorded.index import INDEX, runs_in, told_of
-from protofl.records.recorded.naming import named, remove
+from protofl.records.monitor import Following
+from protofl.records.reading import Reading
+from protofl.records.run_index import INDEX, entry_of, named, remove, runs_in
 from protofl.system.files.lock import alone
 
 
@@ -30,9 +29,9 @@ def read(monkeypatch):
 
     def note(path):
         found.append(path.name)
-        return told_of(path)
+        return entry_of(path)
 
-    monkeypatch.setattr("protofl.records.recorded.index.told_of", note)
+    monkeypatch.setattr("protofl.records.run_index.entry_of", note)
     return found
 
 
@@ -46,10 +45,10 @@ def test_what_is_told(folder, made):
 
 
 def test_the_same_is_told_without_a_summary(folder):
-    whole = told_of(folder / "one")
+    whole = entry_of(folder / "one")
     (folder / "one/summary.json").unlink()
     shutil.rmtree(folder / "one/checkpoint")
-    told = told_of(folder / "one")
+    told = entry_of(folder / "one")
     assert (told.best, told.final, told.done) == (whole.best, whole.final, whole.done)
     assert not told.finished
 
@@ -91,7 +90,7 @@ def test_a_broken_index_is_made_anew(folder, text):
 
 
 def test_a_folder_that_can_t_be_written_has_no_index(folder, monkeypatch):
-    monkeypatch.setattr("protofl.records.recorded.index.tempfile.mkstemp", _refused)
+    monkeypatch.setattr("protofl.records.run_index.tempfile.mkstemp", _refused)
     assert len(runs_in(folder)) == 2
     assert not (folder / INDEX).exists()
 

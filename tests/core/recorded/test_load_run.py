@@ -12,8 +12,8 @@ import torch
 from runtime_toys import GIVEN
 
 import protofl as pf
-from protofl.federation.plan.plan import Plan
-from protofl.records.recorded.columns import columns_of
+from protofl.federation.plan import Plan
+from protofl.records.row import columns_of
 
 
 @pytest.fixture

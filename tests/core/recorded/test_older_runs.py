@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import protofl as pf
-from protofl.runs.identity.identity import identity_of
-from protofl.runs.program.naming import requested
-from protofl.runs.reuse.requested import RequestedRun
+from protofl.runs.identity import identity_of
+from protofl.runs.matching import RequestedRun
+from protofl.runs.plugin_names import requested
 
 OLDER = Path(__file__).parent / "older"
 

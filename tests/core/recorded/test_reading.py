@@ -10,8 +10,9 @@ import pytest
 from runtime_toys import train
 
 import protofl as pf
-from protofl.records.folder.reading import Reading, read_rows, runs_below
-from protofl.records.recorded.index import told_of
+from protofl.records.layout import runs_below
+from protofl.records.reading import Reading, read_rows
+from protofl.records.run_index import entry_of
 from protofl.system.files.lock import LOCK, alone, is_held
 
 
@@ -101,7 +102,7 @@ def test_a_finished_run_whose_record_is_short_is_damaged(copy):
     assert found.state == "damaged"
     assert found.lost.startswith(f"{copy}/metrics.jsonl, line 6, is missing")
     (copy / "summary.json").unlink()
-    told = told_of(copy)
+    told = entry_of(copy)
     assert (told.done, told.problem) == (5, found.lost)
 
 

@@ -14,12 +14,12 @@ from runtime_toys import GIVEN, train, without_times
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.federation.rounds import events
-from protofl.runs.identity.identity import identity_of
-from protofl.runs.request.request import Request, read_request
-from protofl.runs.reuse.requested import RequestedRun
-from protofl.runs.reuse.reuse import find, run_or_reuse
-from protofl.runs.running.run import start
+from protofl.federation import events
+from protofl.runs.identity import identity_of
+from protofl.runs.lifecycle import start
+from protofl.runs.matching import RequestedRun
+from protofl.runs.request import Request, read_request
+from protofl.runs.reuse import find, run_or_reuse
 from protofl.system.files.lock import alone
 from protofl.system.options.parsing import as_typed, parse_options
 
@@ -500,7 +500,7 @@ def test_two_that_want_the_same_run_at_once_train_it_once(runs):
 
 def test_one_waits_for_a_run_that_goes_on_without_it(runs, monkeypatch):
     """One that `protofl run --out` has begun: its lock is seen."""
-    monkeypatch.setattr("protofl.runs.reuse.reuse.SECONDS", 0.01)
+    monkeypatch.setattr("protofl.runs.reuse.SECONDS", 0.01)
     with pytest.raises(Killed):
         run_or_reuse(ask(rounds=3), runs, kill(2))
     (folder,) = (p for p in runs.iterdir() if p.name[0] != ".")

@@ -9,10 +9,10 @@ from reported_pages import read
 from runtime_toys import DATA, install
 from slowness import quick
 
-from protofl.federation.plan.plan import Plan
-from protofl.runs.program.naming import requested
-from protofl.runs.request.request import Request
-from protofl.runs.running.config import config_of
+from protofl.federation.plan import Plan
+from protofl.runs.configuration import config_of
+from protofl.runs.plugin_names import requested
+from protofl.runs.request import Request
 from protofl.system.options.settings import Settings
 from protofl_cli.commands.run import whole_command
 from protofl_workbench.reporting.configuration import command_line as typed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import protofl as pf
-from protofl.runs.program.naming import requested
+from protofl.runs.plugin_names import requested
 from protofl_workbench.studies.account import traffic
 from protofl_workbench.studies.cells import Change, cells_of
 from protofl_workbench.studies.execution import do_study

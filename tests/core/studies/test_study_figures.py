@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from protofl.errors import UsageError
-from protofl.records.folder.row import Row
+from protofl.records.row import Row
 from protofl_workbench.studies.figures import evaluate, figure_of
 from protofl_workbench.studies.pictures import draw
 from protofl_workbench.studies.result import Entry, StudyResult, facts_of

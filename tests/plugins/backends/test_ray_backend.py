@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl.federation.hosts.jobs import StartTrial, Train
+from protofl.federation.jobs import StartTrial, Train
 from protofl_plugins.backends import ray_backend, ray_cluster
 from protofl_plugins.backends.ray_actor import HostActor, fingerprint
 

@@ -12,10 +12,10 @@ from torch import nn
 
 import protofl as pf
 from protofl import functional as F
-from protofl.federation.hosts.host import Host
-from protofl.federation.hosts.jobs import StartTrial
-from protofl.federation.plan.plan import Plan
-from protofl.runs.dry_step.step import dry_step
+from protofl.federation.host import Host
+from protofl.federation.jobs import StartTrial
+from protofl.federation.plan import Plan
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy as toyfed
 from protofl_plugins.generators.tiny_style.plugin import TinyStyle
 from protofl_plugins.methods import fedktl

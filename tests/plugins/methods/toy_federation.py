@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import protofl as pf
-from protofl.runs.dry_step.step import dry_step
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy as toyfed
 from protofl_plugins.models.cnn import CNN4
 

@@ -7,7 +7,7 @@ import pytest
 from slowness import KINDS, quick
 
 from protofl.hooks.discovery.registry import Registry
-from protofl.runs.dry_step.step import dry_step
+from protofl.runs.dry_step.dry_run import dry_step
 from protofl.testing import toy
 
 METHODS = [

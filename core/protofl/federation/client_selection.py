@@ -1,0 +1,231 @@
+"""Clients that the server asks: members of a round, chosen by a plugin or replayed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from protofl.errors import RunFailure, UsageError, naming
+from protofl.federation.joining import first_rounds, participants, unseen_clients
+from protofl.federation.plan import Plan
+from protofl.records.layout import METRICS
+from protofl.records.reading import Reading
+from protofl.records.row import Row
+from protofl.system.files.tables import finite
+from protofl.system.machine import at_most
+from protofl.system.randomness import numpy_stream
+
+
+class Members:
+    """Who may be asked in the rounds of a trial (``--unseen``, ``--join-round``).
+
+    Args:
+        plan: The run.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._all = not (plan.settings.unseen or plan.settings.join_round)
+        self.unseen: list[int] = []
+        """The clients that never train, ascending."""
+        self.start(0)
+
+    def start(self, trial: int) -> None:
+        """Begin a trial: its seed's clients."""
+        if self._all:
+            return
+        settings, clients = self._plan.settings, self._plan.info.num_clients
+        seed = self._plan.seed(trial)
+        self.unseen = sorted(unseen_clients(seed, clients, settings.unseen))
+        self._first = first_rounds(seed, clients, settings.unseen, settings.join_round)
+
+    def at(self, round: int) -> np.ndarray | None:
+        """The clients that there are in a round, ascending; None for all."""
+        return None if self._all else np.flatnonzero(self._first <= round)
+
+    def numbers(self, round: int) -> Sequence[int]:
+        """The same as numbers."""
+        there = self.at(round)
+        found: list[int] = [] if there is None else there.tolist()
+        return range(self._plan.info.num_clients) if there is None else found
+
+    def asked(self, round: int) -> int:
+        """How many of them take part in a round: ρ of those that there are, one at least."""
+        there = self.at(round)
+        if there is None:
+            return self._plan.info.participants
+        return participants(self._plan.settings.participation, len(there))
+
+    def line(self, round: int) -> dict[str, Any]:
+        """What a round's line of the record says of clients that join, and of unseen ones."""
+        joined = [] if self._all or not round else np.flatnonzero(self._first == round).tolist()
+        found = {"joined": joined, "unseen": self.unseen}
+        return {key: clients for key, clients in found.items() if clients}
+
+
+Recorded = Mapping[tuple[int, int], list[int]]
+"""{(trial, round): the clients that took part and answered, ascending}."""
+
+
+def usual(seed: int, round: int, clients: int, participants: int) -> list[int]:
+    """The clients of a round whose line of the record names none: those of ``uniform``.
+
+    Args:
+        seed: The trial's seed.
+        round: The round.
+        clients: Clients M of the run.
+        participants: How many of them take part.
+    """
+    stream = numpy_stream(seed, "participants", round)
+    return sorted(stream.choice(clients, participants, replace=False).tolist())
+
+
+def recorded_clients(plan: Plan) -> Recorded:
+    """The clients that answered in rounds of the run in a folder, that of ``--participants-from``.
+
+    Args:
+        plan: The run in which they are to take part.
+
+    Raises:
+        UsageError: It is no run folder, or lacks clients or rounds of this run.
+    """
+    folder, clients = plan.settings.participants_from, plan.info.num_clients
+    if folder is None:
+        return {}
+    where = f"--participants-from {folder}"
+    try:
+        run = Reading.of(folder)
+        config, found = run.config, {(row.trial, row.round): row for row in run.rows}
+    except UsageError as problem:
+        raise UsageError(
+            f"--participants-from: {problem.what}", problem.near, "give the folder of a run"
+        ) from None
+    if config["clients"] != clients:
+        raise UsageError(
+            f"{where}: that run has {config['clients']} clients, and this one {clients}",
+            do=f"take --clients {config['clients']}, or leave --participants-from out",
+        )
+    trials, rounds = range(plan.settings.trials), range(plan.settings.rounds)
+    lacking = next((at for t in trials for r in rounds if (at := (t, r)) not in found), None)
+    if lacking is not None:
+        raise UsageError(
+            f"{where}: its record has no round {lacking[1]} of trial {lacking[0]}",
+            do="take fewer --rounds, or a run that has them",
+        )
+    try:
+        return {at: _answered(row, config) for at, row in found.items()}
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(
+            f"{where}: {run.path / METRICS} doesn't say who took part",
+            do="give the folder of a run",
+        ) from None
+
+
+def _answered(row: Row, config: Mapping[str, Any]) -> list[int]:
+    """The clients that answered in a round: the usual ones, unless its line names them."""
+    answered = row.answered
+    if answered is None:
+        seed = config["seed"] + row.trial
+        return usual(seed, row.round, config["clients"], row.participants)
+    known = {*range(config["clients"])}
+    if not known.issuperset(answered) or answered != sorted({*answered}):
+        raise ValueError
+    return [*answered]
+
+
+class Selection:
+    """Who is asked in the rounds of a trial.
+
+    Args:
+        plan: The run.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._choice = plan, plan.choices["selection"]
+        taken = inspect.signature(self._choice.instance.select).parameters
+        self._heard: dict[str, float | None] | None = {} if "losses" in taken else None
+
+    def start(self, trial: int) -> None:
+        """Begin a trial: no losses are known."""
+        self._seed = self._plan.seed(trial)
+        self._everyone = _fixed(np.arange(self._plan.info.num_clients))
+        self._sizes = _fixed(self._plan.split(trial).train_sizes.numpy())
+        self._losses = np.full(len(self._everyone), np.nan)
+
+    def take_up(self, row: Row) -> None:
+        """Learn the losses that a line of the record has."""
+        self._learn(row.client_losses)
+
+    def _learn(self, losses: Mapping[str, float | None]) -> None:
+        for client, loss in losses.items():
+            self._losses[int(client)] = np.nan if loss is None else loss
+
+    def hear(self, losses: Mapping[int, float]) -> None:
+        """What clients whose uploads count had as mean loss; forgotten where nobody asks for it."""
+        if self._heard is not None:
+            self._heard = {str(client): finite(loss) for client, loss in losses.items()}
+            self._learn(self._heard)
+
+    def line(self) -> dict[str, Any]:
+        """What the round's line of the record says of losses; nothing where nobody asks."""
+        return {"client_losses": self._heard} if self._heard is not None else {}
+
+    def choose(self, round: int, count: int, there: np.ndarray | None = None) -> list[int]:
+        """The clients of a round, ascending.
+
+        Args:
+            round: The round.
+            count: How many.
+            there: Those who can be asked, ascending; None for all.
+
+        Raises:
+            RunFailure: The plugin chose clients that there are not, or one twice.
+        """
+        clients = self._everyone if there is None else _fixed(there)
+        place = f"select of selection/{self._choice.name}, round {round}"
+        with at_most(self._plan.settings.job_limit, place), naming(place):
+            found = self._choice.call(
+                "select",
+                round=round,
+                count=min(count, len(clients)),
+                clients=clients,
+                sizes=self._sizes,
+                losses=_fixed(self._losses),
+                generator=numpy_stream(self._seed, "participants", round),
+            )
+            return _checked(found, clients)
+
+
+def _fixed(values: np.ndarray) -> np.ndarray:
+    """Values that a plugin can't change."""
+    view: np.ndarray = values.view()
+    view.setflags(write=False)
+    return view
+
+
+def _checked(found: Any, clients: np.ndarray) -> list[int]:  # noqa: ANN401 - it may be anything
+    """What a plugin chose, ascending.
+
+    Raises:
+        RunFailure: These are not some of the clients, each once.
+    """
+    chosen = np.asarray(found)
+    if chosen.ndim != 1 or not (chosen.dtype.kind in "iu" or not chosen.size):
+        shown = f"{chosen.dtype} of shape {list(chosen.shape)}"
+        raise RunFailure(f"it returns {shown}", do="return a list of client numbers")
+    if len(np.unique(chosen)) < len(chosen):
+        twice = next(int(c) for c in chosen if (chosen == c).sum() > 1)
+        raise RunFailure(f"it returns client {twice} twice", do="return each client once")
+    places = np.searchsorted(clients, chosen).clip(max=max(len(clients) - 1, 0))
+    strange = chosen[clients[places] != chosen] if len(clients) else chosen
+    if len(strange):
+        raise RunFailure(
+            f"it returns client {strange[0]}, who can't be asked",
+            f"{len(clients)} clients can: {', '.join(map(str, clients[:8]))}"
+            f"{', …' if len(clients) > 8 else ''}",
+            "return some of clients",
+        )
+    return sorted(chosen.astype(int).tolist())

@@ -1,0 +1,240 @@
+"""Dealing jobs to hosts that work at the same time, a thread for each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from queue import Queue, SimpleQueue
+from typing import Any, NamedTuple
+
+from protofl.federation.jobs import Absent, ClientJob, Job, Reply, StartTrial, Train
+from protofl.federation.placement import Seconds, place
+from protofl.federation.recovery import JOURNAL, Handle
+from protofl.federation.workers import Crew, NoHost
+from protofl.system.machine import usable_cores
+from protofl.system.progress import OnSteps
+
+
+class _Steps(NamedTuple):
+    """How many mini-batches of a client's job are done."""
+
+    client: int
+    done: int
+
+
+class Deal:
+    """Jobs, which hosts take as they become free; those of a client by its own host alone.
+
+    Args:
+        crew: The hosts.
+        jobs: The jobs.
+        on_steps: Takes a client and how many mini-batches of its job are done, in the thread that
+            reads the replies; None for nobody.
+    """
+
+    def __init__(
+        self, crew: Crew, jobs: Iterable[ClientJob], on_steps: OnSteps | None = None
+    ) -> None:
+        self._crew, self._left, self._on_steps = crew, list(jobs), on_steps
+        self._busy: set[int] = set()
+        self._done: Queue[tuple[ClientJob, Reply] | _Steps | BaseException | None] = Queue()
+        crew.on_steps = lambda client, done: self._done.put(_Steps(client, done))
+
+    def replies(self) -> Iterator[tuple[ClientJob, Reply] | None]:
+        """Each job with its reply as it is done; None where a host found nothing more to do.
+
+        Raises:
+            HostFailure: A job ended three hosts, or a client could not be restored.
+            Late: A job did not end.
+        """
+        working = self._crew.working
+        for number in working:
+            threading.Thread(target=self._serve, args=(number,), daemon=True).start()
+        idle = 0
+        try:
+            while idle < len(working):
+                item = self._done.get()
+                if isinstance(item, BaseException):
+                    raise item
+                if isinstance(item, _Steps):
+                    if self._on_steps is not None:
+                        self._on_steps(*item)
+                    continue
+                idle += item is None
+                yield item
+        finally:
+            with self._crew.lock:
+                self._left.clear()
+                self._crew.lock.notify_all()
+
+    def _serve(self, number: int) -> None:
+        """What a host's thread does."""
+        try:
+            while (job := self._take(number)) is not None:
+                try:
+                    self._done.put((job, self._crew.attempt(number, job)))
+                except NoHost:
+                    with self._crew.lock:
+                        self._left.insert(0, job)
+                    break
+                finally:
+                    with self._crew.lock:
+                        self._busy.discard(number)
+                        self._crew.lock.notify_all()
+        except BaseException as error:
+            self._done.put(error)
+        self._done.put(None)
+
+    def _take(self, number: int) -> ClientJob | None:
+        """The next job for a host; None where there will be none, or it has ended."""
+        crew = self._crew
+        with crew.lock:
+            while (self._left or self._busy) and number in crew.working:
+                for position, job in enumerate(self._left):
+                    home = crew.home(job.client)
+                    owner = crew.assigned.get(job.client) if home is None else home
+                    if owner in (number, None):
+                        self._busy.add(number)
+                        if isinstance(job, Train):
+                            crew.assigned[job.client] = number
+                        return self._left.pop(position)
+                # A host may yet end, and its clients go to whoever is free.
+                crew.lock.wait()
+        return None
+
+
+def at_once(work: Callable[..., Any], each: Iterable[tuple[Any, ...]]) -> None:
+    """Call something with several sets of arguments at the same time.
+
+    Raises:
+        BaseException: The first error of a call.
+    """
+    done: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def call(*given: Any) -> None:  # noqa: ANN401 - as the work takes it
+        try:
+            work(*given)
+            done.put(None)
+        except BaseException as error:
+            done.put(error)
+
+    threads = [threading.Thread(target=call, args=given, daemon=True) for given in each]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        error = done.get()
+        if error is not None:
+            raise error
+
+
+class Dispatcher:
+    """A pool of hosts that work at the same time.
+
+    A client stays with the host it first trained on. Before a round it is moved where by measured
+    seconds the round would otherwise take over a tenth longer. A host that ends is replaced and
+    its clients are restored when they are next needed. Results depend on none of it.
+
+    Args:
+        start: Starts host number n and returns a handle with two methods: ``do(job)``, which
+            returns the `Reply` or raises `HostFailure` where the host ended, and ``close()``,
+            which ends the host and may be called twice and from any thread. Where no host can be
+            started any more ``start`` raises `HostFailure`; the others then do its work. A handle
+            may have an attribute ``on_steps``: the dispatcher sets it to a function for what the
+            host's `Host.on_steps` is called with, in any thread.
+        count: Hosts to start.
+        journal: Bytes of different downloads to remember, at most.
+        job_limit: Seconds after which a client's job counts as one that never ends; 0 for any. A
+            host interrupts such a job; one that can't is ended, by ``close()``.
+
+    Attributes:
+        report: Takes a line for the user, in the thread that runs the jobs.
+        on_steps: Takes a client and how many mini-batches of its job are done, in the thread that
+            runs the jobs; None for nobody.
+    """
+
+    cores = staticmethod(usable_cores)
+    """The numbers of the cores on which this process, and hosts that it starts, may run."""
+
+    def __init__(
+        self,
+        start: Callable[[int], Handle],
+        count: int,
+        *,
+        journal: int = JOURNAL,
+        job_limit: float = 0,
+    ) -> None:
+        self.report: Callable[[str], None] = lambda line: None
+        self.on_steps: OnSteps | None = None
+        self._crew = Crew(start, count, journal, job_limit)
+        self._seconds = Seconds()
+        self._placed: int | None = None
+
+    def broadcast(self, job: Job) -> None:
+        """Have every host do a job at the same time, and wait for all."""
+        if isinstance(job, StartTrial):
+            self._crew.begin(job)
+            self._placed = None
+        told = None if isinstance(job, StartTrial) else job
+
+        def tell(number: int) -> None:
+            try:
+                self._crew.attempt(number, told)
+            except NoHost:
+                pass  # there are others
+
+        at_once(tell, [(number,) for number in self._crew.working])
+        self._say()
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
+        """Deal clients' jobs to hosts as they become free, those of a client to its own.
+
+        Raises:
+            HostFailure: A job ended three hosts, or a client could not be restored.
+            Late: A job did not end.
+        """
+        mine = [job for job in jobs if isinstance(job, ClientJob)]
+        assert len(mine) == len(jobs), "a job that concerns no client is for broadcast"
+        self._crew.assigned = {}
+        self._move(self._places(mine))
+        try:
+            for item in Deal(self._crew, mine, self.on_steps).replies():
+                self._say()
+                if item is not None:
+                    job, reply = item
+                    if isinstance(job, Train) and not isinstance(reply, Absent):
+                        self._seconds.add(job.client, job.when, sum(reply.seconds.values()))
+                    yield item
+        finally:
+            self._say()  # what led to an error, too
+
+    def close(self) -> None:
+        """End all hosts."""
+        self._crew.close()
+
+    def _places(self, jobs: list[ClientJob]) -> dict[int, int]:
+        """Where the clients of a round go that have been measured; nothing within a round."""
+        first = jobs[0] if jobs else None
+        if not isinstance(first, Train) or first.round == self._placed:
+            return {}
+        self._placed = first.round
+        costs = self._seconds.of(job.client for job in jobs)
+        hosts = self._crew.working
+        if len(hosts) < 2 or not costs:
+            return {}
+        homes = {client: self._crew.home(client) for client in costs}
+        return place(costs, {c: home for c, home in homes.items() if home is not None}, hosts)
+
+    def _move(self, places: dict[int, int]) -> None:
+        """Take clients from the hosts that they are to leave."""
+        leaving: dict[int, list[int]] = {}
+        for client, number in places.items():
+            home = self._crew.home(client)
+            if home not in (number, None):
+                leaving.setdefault(home, []).append(client)
+        at_once(self._crew.release, leaving.items())
+        working = self._crew.working
+        self._crew.assigned = {c: number for c, number in places.items() if number in working}
+
+    def _say(self) -> None:
+        while not self._crew.notes.empty():
+            self.report(self._crew.notes.get())

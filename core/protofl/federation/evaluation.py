@@ -1,0 +1,242 @@
+"""Evaluation of clients: accuracy, counts of metrics, and figures of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from protofl.errors import RunFailure, naming
+from protofl.federation.jobs import Evaluate
+from protofl.federation.observer import test_features
+from protofl.federation.plan import Plan
+from protofl.hooks.plugin.composition import Composition
+from protofl.hooks.plugin.members import Choice
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.records import ClientRecord
+from protofl.hooks.wire.payload import Payload
+from protofl.system.device import autocast
+from protofl.system.files.tables import finite, short
+from protofl.system.profile.host_profile import HostProfile
+from protofl.system.progress import Counter
+
+
+def counted(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> Payload:
+    """What samples count, {metric: float64 tensor}.
+
+    Args:
+        metrics: The run's metrics.
+        scores: Class scores [n, C] of samples, one at least.
+        labels: Their labels [n].
+
+    Raises:
+        RunFailure: A metric failed, or counts in something else than a tensor.
+    """
+    found = {}
+    for metric in metrics:
+        with naming(f"count of metric {metric.name}"):
+            counts = metric.call("count", scores=scores, labels=labels)
+        if not isinstance(counts, Tensor):
+            raise RunFailure(
+                f"count of metric {metric.name} returned a {type(counts).__name__}",
+                do="return a tensor whose sum over clients means something",
+            )
+        found[metric.name] = counts.detach().cpu().double()
+    return Payload(found)
+
+
+def of_client(
+    metrics: Sequence[Choice],
+    composition: Composition,
+    client: Client,
+    scores: Tensor,
+    labels: Tensor,
+) -> Payload:
+    """What a client's test samples count, in a run's metrics and in its methods' own figures.
+
+    Args:
+        metrics: The run's metrics.
+        composition: Its methods.
+        client: The client, bound to any of them.
+        scores: Class scores [n, C] of its test samples, one at least.
+        labels: Their labels [n].
+    """
+    found = counted(metrics, scores, labels)
+    given = {"client": client, "scores": scores, "labels": labels}
+    with naming("score_client"):
+        for method, figures in composition.lifecycle("score_client", **given).items():
+            found |= weighed(method, figures, len(labels))
+    return found
+
+
+def weighed(method: str, figures: Any, count: int) -> Payload:  # noqa: ANN401 - a hook's answer
+    """Further figures of a client as counts whose sum gives the mean over samples.
+
+    Args:
+        method: Whose ``score_client`` gave them.
+        figures: {name: number}.
+        count: The client's test samples.
+
+    Raises:
+        RunFailure: They are no numbers.
+    """
+    found = {}
+    for name, value in dict(figures or {}).items():
+        try:
+            found[f"{method}.{name}"] = torch.tensor([float(value), 1.0]).double() * count
+        except (TypeError, ValueError):
+            raise RunFailure(
+                f"{method}.score_client returned {name!r} as a {type(value).__name__}",
+                do="return {'name': number}",
+            ) from None
+    return Payload(found)
+
+
+def figures_of(metrics: Sequence[Choice], clients: Mapping[int, Payload]) -> dict[str, Any]:
+    """The figures of a round over the clients that were evaluated.
+
+    Args:
+        metrics: The run's metrics.
+        clients: {client: what it counts}.
+
+    Returns:
+        {figure: ``all`` over all test samples, ``mean`` and ``std`` over clients (of a figure with
+        several numbers of each), and ``clients``, where it is one number}.
+
+    Raises:
+        RunFailure: A metric failed, or what it counts can't be summed.
+    """
+    own = {metric.name: metric for metric in metrics}
+    names = dict.fromkeys(name for counts in clients.values() for name in counts.keys())
+    return {
+        name: _over_clients(
+            name, own.get(name), {c: p[name] for c, p in clients.items() if name in p.keys()}
+        )
+        for name in names
+    }
+
+
+def figures_of_server(
+    metrics: Sequence[Choice], scores: Mapping[str, Tensor], labels: Tensor
+) -> dict[str, Any]:
+    """{figure: ``server``: {model: figure}} of the server's models on the global test samples."""
+    each = {model: counted(metrics, own, labels) for model, own in scores.items()}
+    return {
+        metric.name: {
+            "server": {
+                model: _plain(_value(metric.name, metric, c[metric.name]))
+                for model, c in each.items()
+            }
+        }
+        for metric in metrics
+        if each
+    }
+
+
+def _over_clients(name: str, metric: Choice | None, counts: Mapping[int, Tensor]) -> dict[str, Any]:
+    ordered = {client: counts[client] for client in sorted(counts)}
+    shapes = {tuple(own.shape): client for client, own in ordered.items()}
+    if len(shapes) > 1:
+        (one, first), (other, second) = list(shapes.items())[:2]
+        raise RunFailure(
+            f"metric {name} counts in shape {list(one)} for client {first} and in shape "
+            f"{list(other)} for client {second}: they can't be summed",
+            do="the shape of what count returns may depend on C and on options alone",
+        )
+    whole = torch.stack([*ordered.values()]).sum(0)
+    each = torch.stack([_value(name, metric, own) for own in ordered.values()])
+    there = each.isfinite()
+    count = there.sum(0)
+    kept = torch.where(there, each, 0.0)
+    mean = kept.sum(0) / count
+    std = (torch.where(there, each - mean, 0.0).square().sum(0) / count).sqrt()
+    found = {"all": _plain(_value(name, metric, whole)), "mean": _plain(mean), "std": _plain(std)}
+    if each.dim() == 1:
+        own = {str(c): finite(short(v)) for c, v in zip(ordered, each.tolist(), strict=True)}
+        found["clients"] = own
+    return found
+
+
+def _value(name: str, metric: Choice | None, counts: Tensor) -> Tensor:
+    """A figure as a tensor of one number or of several."""
+    if metric is None:
+        return counts[0] / counts[1]
+    with naming(f"value of metric {name}"):
+        found = metric.call("value", counts=counts)
+    try:
+        return torch.as_tensor(found, dtype=torch.float64).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise RunFailure(
+            f"value of metric {name} returned a {type(found).__name__}",
+            do="return a number, or a tensor or list of numbers; NaN where there is none",
+        ) from None
+
+
+def _plain(figure: Tensor) -> Any:  # noqa: ANN401 - a number, None, or lists of them
+    """A figure as JSON has it; None where there is none."""
+    if figure.dim():
+        return [_plain(part) for part in figure]
+    return finite(figure.item())
+
+
+def score(
+    plan: Plan,
+    record: ClientRecord,
+    download: Payload,
+    job: Evaluate,
+    profile: HostProfile,
+    counter: Counter,
+) -> tuple[dict[str, tuple[int, int]], Payload]:
+    """How many samples a client predicts rightly, and of how many; it stays what it was.
+
+    Args:
+        plan: The run.
+        record: The client.
+        download: What it would download next; one that was fine-tuned has received it.
+        job: After which round it is scored, whether it was fine-tuned, and how many features are
+            wanted.
+        profile: Takes the operators, where they are sampled.
+        counter: Counts mini-batches.
+
+    Returns:
+        Of its ``test`` samples, its ``validation`` samples where any are held out, and its
+        ``train`` samples where they are measured; and what the test samples' scores count in the
+        run's metrics, with the features.
+    """
+    scored = {"test": record.test}
+    if record.validation is not None:
+        scored["validation"] = record.validation
+    if "train-accuracy" in plan.settings.measure:
+        scored["train"] = record.train
+    composition, client = plan.composition, Client(record, plan.composition.main)
+    place = f"client {record.id}, evaluation of round {job.round}"
+    measured, kept, found = plan.metrics or composition.has("score_client"), [], Payload()
+    writes = composition.has("receive") or composition.has("score_client")
+    with record.unchanged() if writes else record.same_download():
+        record.received, record.round = download, job.round
+        with naming(f"receive, {place}"):
+            if not job.epochs:
+                composition.lifecycle("receive", client=client)
+        record.set_mode(False)
+        correct = torch.zeros(len(scored), dtype=torch.int64, device=plan.device)
+        size = record.architecture.eval_batch
+        with profile.operators("evaluate"), torch.no_grad(), naming(f"inference, {place}"):
+            for number, samples in enumerate(scored.values()):
+                pairs = zip(samples.chunks(size), torch.split(samples.y, size), strict=False)
+                for x, y in counter.over(pairs):
+                    with autocast(plan.settings.precision, plan.device):
+                        scores = composition.call("inference", client=client, x=x)
+                    correct[number] += (scores.argmax(1) == y).sum()
+                    if measured and number == 0:
+                        kept.append(scores.float() if scores.element_size() < 4 else scores)
+        if kept:
+            with torch.no_grad(), naming(place):
+                found = of_client(plan.metrics, composition, client, torch.cat(kept), record.test.y)
+        if job.observe:
+            with naming(f"features, {place}"):
+                found |= test_features(plan, record, job.observe)
+    record.forget_scratch()
+    counts = (len(samples) for samples in scored.values())
+    return dict(zip(scored, zip(correct.tolist(), counts, strict=True), strict=True)), found

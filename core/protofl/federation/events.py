@@ -1,0 +1,134 @@
+"""What a run tells while it goes on: `pf.run(progress=…)` is called with one of these.
+
+Which come when: ``Planned``, ``DryStepStarted``, ``FolderMade``; then in every round
+``RoundStarted``, ``StageStarted`` and its ``StepsDone`` and ``ClientDone``, ``RoundDone``; and
+``Finished``. A ``Note`` may come at any time. A resumed run makes no folder, and has a dry step
+only where further trials are to begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from protofl.federation.plan import Plan
+    from protofl.records.result import Result
+    from protofl.records.row import Row
+    from protofl.records.run_folder import RunFolder
+
+
+class Event:
+    """What has happened."""
+
+
+@dataclass(frozen=True)
+class Note(Event):
+    """A line for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Planned(Event):
+    """Everything is resolved; a run that is resumed has its rows in the folder."""
+
+    plan: Plan
+    folder: RunFolder
+
+
+@dataclass(frozen=True)
+class DryStepStarted(Event):
+    """Two short rounds on throw-away copies begin."""
+
+
+@dataclass(frozen=True)
+class FolderMade(Event):
+    """The dry step found nothing; the run folder is there."""
+
+    folder: RunFolder
+
+
+@dataclass(frozen=True)
+class RoundStarted(Event):
+    """A round begins."""
+
+    trial: int
+    round: int
+
+
+@dataclass(frozen=True)
+class StageStarted(Event):
+    """A stage of the round begins.
+
+    Attributes:
+        stage: ``train``, ``server``, ``evaluate`` or ``checkpoint``; with a phase after the
+            server's step, ``train`` twice.
+        jobs: Clients that are to do it; 0 for the server's step.
+        steps: Mini-batches that there are to do, as far as it is known; 0 where none are counted.
+    """
+
+    stage: str
+    jobs: int
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class StepsDone(Event):
+    """Mini-batches of a stage are done; a few times a second, and when a client is done.
+
+    A backend that does not report steps counts all mini-batches of a client when it is done.
+
+    Attributes:
+        stage: ``train`` or ``evaluate``.
+        done: Mini-batches that are done, of all clients.
+        steps: Mini-batches that there are to do.
+        share: Share of the stage's work that is done, 0 to 1: mini-batches by the FLOPs of the
+            client's architecture.
+    """
+
+    stage: str
+    done: int
+    steps: int
+    share: float
+
+
+@dataclass(frozen=True)
+class ClientDone(Event):
+    """A client has done its part of a stage; in any order."""
+
+    stage: str
+    client: int
+
+
+@dataclass(frozen=True)
+class RoundDone(Event):
+    """A round is over and, where it is checkpointed, committed.
+
+    Attributes:
+        row: Its line of ``metrics.jsonl``.
+    """
+
+    row: Row
+
+
+@dataclass(frozen=True)
+class Finished(Event):
+    """All rounds are done."""
+
+    result: Result
+    plan: Plan
+
+
+Progress = Callable[[Event], None]
+"""Called with every event of a run, in the thread that runs it."""
+
+
+def ignore(event: Event) -> None:
+    """The progress of a run that nobody follows."""
+
+
+def follows_steps(progress: Progress) -> bool:
+    """Return whether steps are counted for a follower; ``progress.follows_steps`` may say no."""
+    return progress is not ignore and bool(getattr(progress, "follows_steps", True))

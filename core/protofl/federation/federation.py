@@ -1,0 +1,291 @@
+"""The federation loop: what happens in a round, in order. Where it happens is the backend's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, TypeVar
+
+from protofl.federation import events, jobs
+from protofl.federation.evaluation import figures_of
+from protofl.federation.observer import Nobody
+from protofl.federation.participation import Participation
+from protofl.federation.plan import Plan
+from protofl.federation.round_totals import Tally
+from protofl.federation.server_side import ServerSide, let_in
+from protofl.federation.stages import Stages
+from protofl.hooks.models.cost import ClientFlops, flops_of_round
+from protofl.hooks.views.packing import unpack_server
+from protofl.hooks.views.records import ServerRecord
+from protofl.hooks.wire.payload import Payload
+from protofl.records.row import Row
+from protofl.records.run_folder import RunFolder
+from protofl.system.device import compute_threads
+from protofl.system.profile.run_profile import NOT_PROFILED, RunProfile
+
+R = TypeVar("R", bound=jobs.Reply)
+
+AHEAD = 256 << 20
+"""Bytes of different downloads that are prepared for an evaluation before it begins."""
+
+
+class Federation:
+    """A server, and a pool of hosts in which the clients live.
+
+    Args:
+        plan: The run.
+        pool: The hosts.
+        progress: Told of every stage and every client that is done.
+        profile: Takes where the time goes.
+        parked: A folder in which hosts may keep clients on disk; None for one of their own.
+        participation: Who takes part in rounds; what the plan says where not given.
+
+    Attributes:
+        trial: The trial.
+        holders: Clients that hold the download of the last round's end.
+        client_accuracy: {client: its accuracy} in the last round.
+        flops: What clients of each architecture compute, where rounds are to tell of it.
+        learned: What the dry step has shown of uploads; empty where there was none.
+        observer: Keeps what the run is asked to observe.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        pool: jobs.Pool,
+        progress: events.Progress = events.ignore,
+        *,
+        profile: RunProfile = NOT_PROFILED,
+        parked: Path | None = None,
+        participation: Participation | None = None,
+    ) -> None:
+        self.plan, self.pool = plan, pool
+        self._parked = None if parked is None else str(parked)
+        self._sums = profile.sums
+        self._who = participation or Participation(plan)
+        self._stages = Stages(plan, pool, progress, profile)
+        self.trial = 0
+        self.holders: set[int] = set()
+        self.client_accuracy: dict[int, float] = {}
+        self.flops: Sequence[ClientFlops] = ()
+        self.learned: Mapping[str, Any] = {}
+        self.observer = Nobody()
+        self._server_side: ServerSide
+
+    @property
+    def server(self) -> ServerRecord:
+        """All that the server is."""
+        return self._server_side.record
+
+    # --- a trial --------------------------------------------------------------------------------
+
+    def start_trial(
+        self,
+        trial: int,
+        files: Mapping[int, str] | None = None,
+        rows: Iterable[Row] = (),
+    ) -> None:
+        """Set up the server and tell the hosts.
+
+        Args:
+            trial: The trial.
+            files: {client: its file} of clients that trained before.
+            rows: The record's lines so far.
+        """
+        self.trial = self._stages.trial = trial
+        self.holders = set()
+        self._who.start(trial, rows)
+        self._server_side = ServerSide(self.plan, trial, self._sums)
+        self.server.learned = deepcopy({**self.learned})
+        self._server_side.open_gate()
+        self.pool.broadcast(jobs.StartTrial(trial, dict(files or {}), self._parked))
+
+    def resume(self, folder: RunFolder) -> None:
+        """Go back to a run's last committed round."""
+        assert folder.commit is not None
+        self.start_trial(folder.commit.trial, folder.committed_clients(), folder.rows)
+        unpack_server(self.server, folder.committed_server())
+        self._server_side.open_gate()
+        self.holders = set(folder.commit.holders)
+
+    def participants(self, round: int) -> list[int]:
+        """The clients that the server asks in a round, ascending."""
+        return self._who.asked(round)
+
+    # --- a round --------------------------------------------------------------------------------
+
+    def round(self, number: int) -> tuple[Row, list[int]]:
+        """One round.
+
+        Returns:
+            The round's line of ``metrics.jsonl`` without checkpoint times, and the clients that
+            trained.
+
+        Raises:
+            RunFailure: A hook failed, an upload is not as it should be, or too few answered.
+        """
+        # Payloads are read and written with as few threads as the server has: others would only
+        # wait for the cores on which clients train.
+        with compute_threads(self.plan.settings.server_threads):
+            return self._round(number)
+
+    def _round(self, number: int) -> tuple[Row, list[int]]:
+        start, settings = time.perf_counter(), self.plan.settings
+        self._server_side.begin(number)
+        tally = Tally(malicious=self.server.malicious)
+        # 1. Who takes part.
+        asked = self.participants(number)
+        # 2. What each downloads; 3. local training and upload, wherever the clients live. From here
+        # on the round's clients are those that answered.
+        uploads = self.train_clients(asked, number, tally)
+        clients, unusual = self._who.answered(number, asked, tally.absent)
+        tally.participants, tally.answered = len(clients), clients if unusual else None
+        # 4. The server aggregates, then trains.
+        self.train_server(uploads, tally)
+        self.observer.see(number, uploads, self.server.knowledge)
+        # 5. Phases that follow the server's step, with this round's download.
+        if self.plan.composition.has_follow_up(self.plan.info):
+            self._follow_up(clients, number, tally)
+        # 6. Evaluation, each client with what it would download next.
+        if self.server.evaluates:
+            everyone = settings.eval_clients == "all"
+            chosen = self._who.members.numbers(number) if everyone else clients
+            self.evaluate_clients(chosen, number, tally)
+            tally.add_metrics(figures_of(self.plan.metrics, tally.counts))
+            self._evaluate_unseen(number, tally)
+        with self._sums.span("end_round", "server"):
+            extra = self._server_side.end_round(tally)
+        if self.flops:
+            tally.measures["flops"] = flops_of_round(self.flops, tally.trained)
+        self.observer.keep(self.trial, number)
+        tally.seconds["total"] = time.perf_counter() - start
+        self.client_accuracy = tally.accuracy
+        rate = {"lr": self.server.lr} if self.plan.scheduled else {}
+        line = {"trial": self.trial, "round": number, **tally.line(extra), **rate}
+        return Row.from_json({**line, **self._who.line(number)}), clients
+
+    def train_clients(self, clients: list[int], number: int, tally: Tally) -> dict[int, Payload]:
+        """Downloads, local training and uploads; {client: upload} of those that count."""
+        replies = self._train(clients, number, "before_upload", tally)
+        # Who would come too late, or not at all, is as if never asked.
+        for client, reason in self._who.trained(replies, [*tally.absent]).items():
+            tally.leave_out(client, reason)
+        came = [client for client in clients if client in replies and client not in tally.absent]
+        with self._sums.span("uploads", "server"):
+            found = {client: replies[client] for client in came}
+            uploads = let_in(found, number, tally, self._server_side.gate, self.plan, self._stages)
+        lied = [client for client, reason in tally.absent.items() if reason == "skipped"]
+        gone = sorted({*replies, *lied} - uploads.keys())
+        if gone:
+            self._replies("undo", [jobs.Undo(client) for client in gone], jobs.Reply, tally)
+        self._who.hear({client: replies[client] for client in uploads})
+        return uploads
+
+    def train_server(self, uploads: Mapping[int, Payload], tally: Tally) -> None:
+        """The server's hooks; without uploads it stays what it is."""
+        start = time.perf_counter()
+        if uploads:
+            self._stages.begin("server")
+            tally.measures |= self._server_side.learn(uploads)
+        tally.spend({"server": time.perf_counter() - start})
+
+    def _follow_up(self, clients: list[int], number: int, tally: Tally) -> None:
+        """Phases behind the server's step; clients keep what they download for it."""
+        self.holders = set()
+        replies = self._train(clients, number, "after_server", tally)
+        self._who.followed(replies)
+        for client in clients:
+            tally.add_losses(replies[client])
+        self.holders = set(clients)
+
+    def _train(
+        self, clients: list[int], number: int, when: str, tally: Tally
+    ) -> dict[int, jobs.TrainReply]:
+        """Local training; what a client holds already is not sent to it.
+
+        A client may be absent until its upload counts; then it is too late to do without it.
+        """
+        settings, first = self.plan.settings, when == "before_upload"
+        with self._sums.span("downloads", "server"):
+            lacking = [client for client in clients if client not in self.holders]
+            blobs = dict(self._server_side.downloads(lacking, tally))
+            sizes = {client: len(blobs.get(client, b"")) for client in clients}
+            idle = self._who.downloading(sizes, when)
+            undo = settings.on_bad_upload == "skip" or self._who.leaves_out
+            work = [
+                jobs.Train(
+                    c,
+                    number,
+                    when,
+                    keep_received=c not in blobs,
+                    may_fail=first and settings.on_lost_client == "skip",
+                    may_be_undone=first and undo,
+                    blob=blobs.get(c, b""),
+                )
+                for c in clients
+                if c not in idle
+            ]
+        self._stages.begin("train", [job.client for job in work], when)
+        replies = self._replies("train", work, jobs.TrainReply, tally)
+        for client, reply in replies.items():
+            tally.trained[client] = tally.trained.get(client, 0) + reply.samples
+        return replies
+
+    def evaluate_clients(
+        self, clients: Sequence[int], number: int, tally: Tally, epochs: int | None = None
+    ) -> None:
+        """Score clients, each with what it would download next; of unseen ones epochs are said."""
+        self._stages.begin("evaluate", clients, epochs=epochs or 0)
+        work: list[jobs.Evaluate] = []
+        held, last = 0, b""
+        for client, blob in self._server_side.downloads(clients, tally, counted=False):
+            held += len(blob) if blob is not last else 0
+            observe = self.observer.samples(number) if epochs is None else 0
+            work.append(jobs.Evaluate(client, number, observe, epochs or 0, blob=blob))
+            last = blob
+            # Where every client gets other bytes, those of all clients are never held at once.
+            if held > AHEAD or len(work) + len(tally.scores) == len(clients):
+                replies = self._replies("evaluate", work, jobs.EvaluateReply, tally)
+                for scored, reply in replies.items():
+                    tally.add_score(scored, reply)
+                    self.observer.take_features(scored, tally.counts.get(scored, Payload()))
+                work, held = [], 0
+
+    def _evaluate_unseen(self, number: int, tally: Tally) -> None:
+        """Score the clients that never train, behind the last round fine-tuned too."""
+        unseen, settings, found = self._who.members.unseen, self.plan.settings, {}
+        if unseen:
+            found["unseen_accuracy"] = 0
+        if unseen and settings.fine_tune and number + 1 == settings.rounds:
+            found["fine_tuned_accuracy"] = settings.fine_tune
+        for name, epochs in found.items():
+            own = Tally()
+            self.evaluate_clients(unseen, number, own, epochs)
+            tally.apart[name] = own.scores
+            tally.spend(own.seconds)
+
+    def save_clients(self, clients: Iterable[int], paths: Mapping[int, str]) -> float:
+        """Have hosts write clients; seconds that it took."""
+        start = time.perf_counter()
+        work = [jobs.Save(client, paths[client]) for client in clients]
+        self._stages.begin("checkpoint", [job.client for job in work])
+        self._replies("checkpoint", work, jobs.Reply, Tally())
+        return time.perf_counter() - start
+
+    def _replies(
+        self, stage: str, work: Sequence[jobs.ClientJob], kind: type[R], tally: Tally
+    ) -> dict[int, R]:
+        """Have the hosts do jobs of one kind; {client: reply} of those that are not absent."""
+        replies: dict[int, R] = {}
+        with self._stages.ordered(stage, work) as ordered:
+            for job, reply in self.pool.run(ordered):
+                assert isinstance(job, jobs.ClientJob), f"{job} concerns no client"
+                found = self._stages.sound(job, reply, kind)
+                self._stages.done(stage, job.client, found, tally)
+                if isinstance(found, jobs.Absent):
+                    tally.leave_out(job.client, found.reason)
+                else:
+                    replies[job.client] = found
+        return replies

@@ -1,0 +1,272 @@
+"""Clients as their seeds say: data, model, and what methods set up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from protofl.errors import Late, RunFailure, naming, told_of_memory
+from protofl.federation import jobs as work
+from protofl.federation.client_store import ClientStore, store_kind
+from protofl.federation.evaluation import score
+from protofl.federation.local_training import Trainer, Training, carry_out
+from protofl.federation.plan import Plan
+from protofl.hooks.malicious import checked_labels
+from protofl.hooks.models.architecture import SplitModel, unset_model
+from protofl.hooks.plugin.members import Choice
+from protofl.hooks.transport.gates import DownloadGate, Read
+from protofl.hooks.transport.rules import Declared
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.records import ClientRecord
+from protofl.hooks.wire.payload import Payload
+from protofl.system.device import compute_threads, deterministic_kernels
+from protofl.system.files.atomic import told_of_disk
+from protofl.system.machine import at_most
+from protofl.system.profile.host_profile import HostProfile
+from protofl.system.profile.run_profile import Clock
+from protofl.system.progress import Counter, OnSteps
+from protofl.system.randomness import global_stream
+
+
+@dataclass
+class Builder:
+    """Makes the clients of a host.
+
+    Attributes:
+        plan: The run.
+        trial: The trial of which they are.
+    """
+
+    plan: Plan
+    trial: int = 0
+
+    def __call__(self, client: int, model: SplitModel | None) -> ClientRecord:
+        """A client; ``model`` is one to take, whose weights are another's, or None."""
+        plan, trial = self.plan, self.trial
+        architecture = plan.info.architecture_of(client)
+        layout = architecture.channels_last
+        split, public = plan.split(trial), plan.public_samples(trial, layout)
+        held = split.held_out(client)
+        record = ClientRecord(
+            id=client,
+            info=plan.info,
+            architecture=architecture,
+            seed=plan.seed(trial),
+            device=plan.device,
+            configs=plan.composition.configs,
+            train=plan.samples(split.train(client), layout),
+            test=plan.samples(split.test(client), layout),
+            validation=None if held is None else plan.samples(held, layout),
+            public=public,
+            model=plan.initial_model(client, trial) if model is None else model,
+        )
+        view, labels = Client(record, plan.composition.main), record.train.y
+        with naming(f"train_labels, client {client}"):
+            found = plan.composition.pass_on("train_labels", "labels", labels, client=view)
+            record.train.y = checked_labels(found, labels, plan.info.num_classes)
+        with global_stream(plan.seed(trial), "setup", client), naming(f"setup_client {client}"):
+            plan.composition.lifecycle("setup_client", client=view)
+        return record
+
+
+def trains_groups(engine: Choice) -> bool:
+    """Whether an engine trains several clients at once."""
+    return "train_group" in engine.hooks
+
+
+def chunks(engine: Choice, architectures: list[str]) -> list[list[int]]:
+    """The positions of clients to train together.
+
+    Raises:
+        RunFailure: The engine left one out, or named it twice.
+    """
+    found = engine.call("choose_groups", architectures=architectures)
+    if sorted(place for places in found or [] for place in places) != [*range(len(architectures))]:
+        raise RunFailure(
+            f"engine {engine.name!r}: choose_groups must name every client once",
+            f"it returned {found!r} for {len(architectures)} clients",
+        )
+    return [list(places) for places in found]
+
+
+def go_on(job: work.Job) -> str:
+    """What to do about a job that does not end."""
+    return Late.GO_ON if isinstance(job, work.Train) and job.when == "before_upload" else ""
+
+
+class Host:
+    """Clients and the work on them, in one process; a `Pool` of itself alone.
+
+    Args:
+        plan: The run.
+        read: Makes a download of its tensors, as hooks see it.
+
+    Attributes:
+        on_steps: Takes a client and how many mini-batches of its job are done, a few times a
+            second while a job is done whose mini-batches are followed; None for nobody.
+    """
+
+    def __init__(self, plan: Plan, *, read: Read = Payload) -> None:
+        declared = Declared.of("download_payload", "downloads", plan.composition.around)
+        codec = plan.composition.download
+        self.plan, self._read = plan, DownloadGate(plan.info, declared, codec, read, dry=plan.dry)
+        self.report: Callable[[str], None] = lambda line: None
+        self.on_steps: OnSteps | None = None
+        self._profile = HostProfile(plan.settings.profile and not plan.dry, plan.device)
+        self._trainer = Trainer(plan, self._profile, self._read)
+        self._builder = Builder(plan)
+        self._store = ClientStore(
+            store_kind(plan.settings.client_store, plan.device, dry=plan.dry),
+            plan.info,
+            self._builder,
+            received=plan.composition.has_follow_up(plan.info),
+            reuse=not plan.composition.has("setup_client"),
+        )
+
+    def handle(self, job: work.Job) -> work.Reply:
+        """Do a job.
+
+        Raises:
+            ProtoflError: What went wrong, with the client and the hook.
+        """
+        start = time.perf_counter()
+        self._profile.sample = isinstance(job, work.ClientJob) and job.sample
+        limit, doing = self.plan.settings.job_limit, str(job)
+        with self._computing(doing), at_most(limit, doing, go_on(job)):
+            reply = self._do(job)
+        if self._profile.on and isinstance(job, work.ClientJob):
+            reply.profile = self._profile.job_done(start)
+        return reply
+
+    # --- a host is a pool of one ----------------------------------------------------------------
+
+    def run(self, jobs: Sequence[work.Job]) -> Iterator[tuple[work.Job, work.Reply]]:
+        """Do clients' jobs, several at a time where the engine trains groups; yield as done.
+
+        A profiled run does one at a time, as it tells of clients and of their steps, and so does
+        the dry step, whose errors name a client.
+
+        Raises:
+            ProtoflError: What went wrong, with the client and the hook.
+        """
+        engine = self.plan.choices["engine"]
+        train = [job for job in jobs if isinstance(job, work.Train)]
+        grouped = trains_groups(engine) and not (self._profile.on or self.plan.dry)
+        if not grouped or len(train) < len(jobs):
+            for job in jobs:
+                yield job, self.handle(job)
+            return
+        names = [self.plan.info.architecture_of(job.client).name for job in train]
+        for places in chunks(engine, names):
+            chosen = [train[place] for place in places]
+            limit = self.plan.settings.job_limit * len(chosen)
+            doing = " and ".join(map(str, chosen))
+            with self._computing(doing), at_most(limit, doing, go_on(chosen[0])):
+                replies = carry_out(engine, [self._training(job) for job in chosen])
+            yield from zip(chosen, replies, strict=True)
+
+    def broadcast(self, job: work.Job) -> None:
+        """Do a job."""
+        self.handle(job)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    # --- for backends, and to look at -----------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """Import what building the clients' models imports, while the run still prepares itself."""
+        info = self.plan.info
+        with suppress(Exception):  # the dry step words what is wrong with a model
+            for architecture in info.architectures:
+                unset_model(architecture, info.sample, info.num_classes, info.feature_dim)
+
+    def client(self, number: int, *, keep: bool = False) -> ClientRecord:
+        """A client as it is now; ``keep`` keeps it as if it had trained."""
+        if not keep:
+            return self._store.record(number)
+        with self._store.lent(number, trains=True) as record:
+            return record
+
+    @property
+    def trained(self) -> set[int]:
+        """The clients that have left their seeds: all that a host keeps."""
+        return self._store.clients
+
+    def _counter(self, job: work.ClientJob) -> Counter:
+        """What counts the mini-batches of a job."""
+        if self.on_steps is None or not job.counted:
+            return Counter(None)
+        return Counter(partial(self.on_steps, job.client))
+
+    @contextmanager
+    def _computing(self, doing: str) -> Iterator[None]:
+        """How clients compute: with one thread, as rounding depends on their number."""
+        deterministic = deterministic_kernels(self.plan.settings.deterministic)
+        with compute_threads(1), deterministic, told_of_disk(), told_of_memory(doing):
+            yield
+
+    # --- operations -----------------------------------------------------------------------------
+
+    def _do(self, job: work.Job) -> work.Reply:
+        clock = Clock()
+        match job:
+            case work.Train():
+                return carry_out(self.plan.choices["engine"], [self._training(job)])[0]
+            case work.Evaluate():
+                return self._evaluate(job, clock)
+            case work.StartTrial():
+                self._start_trial(job)
+            case work.Save():
+                self._store.save(job.client, Path(job.path))
+                clock.lap("checkpoint")
+            case work.Load():
+                self._store.load(job.client, Path(job.path))
+            case work.Drop():
+                self._store.drop(job.client)
+            case work.Undo():
+                self._store.undo(job.client)
+            case _:
+                raise TypeError(f"a host can't do {type(job).__name__}")
+        return work.Reply(clock.seconds)
+
+    def _start_trial(self, job: work.StartTrial) -> None:
+        self._builder.trial = job.trial
+        self._store.start({client: Path(path) for client, path in job.files.items()}, job.parked)
+        self.plan.split(job.trial)  # made now, while the hosts wait for each other
+
+    def _training(self, job: work.Train) -> Training:
+        """Local training, which waits for the engine at every `TrainJob` that it yields."""
+        clock = Clock()
+        with self._store.lent(job.client, trains=True, undo=job.may_be_undone) as record:
+            clock.lap("setup")
+            reply = yield from self._trainer.train(record, job, clock, self._counter(job))
+        clock.lap("checkpoint")
+        return reply
+
+    def _evaluate(self, job: work.Evaluate, clock: Clock) -> work.EvaluateReply:
+        lent, counter = self._store.lent(job.client, trains=False), self._counter(job)
+        with lent as record, record.unchanged() if job.epochs else nullcontext():
+            clock.lap("setup")
+            place = f"download, client {job.client}, evaluation of round {job.round}"
+            with naming(place), record.same_download():
+                record.round = job.round
+                download = self._read(job.blob, Client(record, self.plan.composition.main))
+            if job.epochs:
+                tuning = self._trainer.fine_tune(record, download, job, clock, counter)
+                carry_out(self.plan.choices["engine"], [tuning])
+            counts, found = score(self.plan, record, download, job, self._profile, counter)
+        clock.lap("evaluate")
+        correct, count = counts["test"]
+        return work.EvaluateReply(
+            clock.seconds,
+            correct=correct,
+            count=count,
+            train=counts.get("train"),
+            validation=counts.get("validation"),
+            blob=found.to_bytes(),
+        )

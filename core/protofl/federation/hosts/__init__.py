@@ -1,1 +1,0 @@
-"""Hosts: the work on clients, and where they are kept between it."""

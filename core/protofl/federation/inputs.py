@@ -1,0 +1,245 @@
+"""Inputs of a run: data, public data, preparation of samples, and what hooks may know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+
+import torch
+
+from protofl.data import cache
+from protofl.data.dataset import Dataset
+from protofl.data.generators import ImageSource
+from protofl.data.npz import options_like
+from protofl.data.spec import PLURAL, AsStored, Kind, Preparation, SampleSpec, in_words, pixels_for
+from protofl.data.split import Split
+from protofl.data.splitting import kept_split, make_split
+from protofl.data.subset import with_validation
+from protofl.errors import ProtoflError, Refused, UsageError
+from protofl.federation.joining import check_arrivals, count_unseen, participants
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.malicious import check_attacks
+from protofl.hooks.models.architecture import Architecture
+from protofl.hooks.plugin.composition import Composition
+from protofl.hooks.plugin.members import Choice, choose
+from protofl.hooks.views.run_info import RunInfo
+from protofl.system.options.settings import Settings
+
+Report = Callable[[str], None]
+"""Takes a line when something takes long (a download)."""
+
+
+def load_data(choice: Choice, data_dir: Path, report: Report) -> Dataset:
+    """A data set, from the cache where it is there."""
+    key = choice.call("cache_key", data_dir=data_dir)
+    return cache.load(key, data_dir, partial(choice.call, "decode", data_dir=data_dir), report)
+
+
+def about(data: Dataset, given: Container[str]) -> list[str]:
+    """Lines about the data: where they deviate, and what of the options they leave unused."""
+    lines = [data.note] if data.note else []
+    if "partition" in given:
+        return lines + kept_split(data)
+    if data.columns:
+        names = ", ".join(data.columns)
+        use = f"--partition column:{next(iter(data.columns))} makes each value a client"
+        lines.append(f"each sample also has: {names}; {use}")
+    return lines
+
+
+def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable[[int], Split]:
+    """What makes the split of a seed, and keeps the last two."""
+    split = partial(
+        make_split,
+        data,
+        partial(partitioner.call, "partition"),
+        settings.clients,
+        settings.batch_size,
+        public=settings.held_out,
+        partitioner=partitioner.name,
+        subset=settings.subset,
+    )
+    held = partial(with_validation, labels=data.y, share=settings.validation)
+    return lru_cache(maxsize=2)(lambda seed: held(split(seed), seed=seed))
+
+
+def public_data(
+    settings: Settings,
+    composition: Composition,
+    data: Dataset,
+    registry: Registry,
+    report: Report,
+    *,
+    given: bool,
+) -> tuple[int | str, Dataset | None]:
+    """``--public`` as it is recorded, and the public samples where they are of their own."""
+    wanted, needed = settings.public, composition.needs_public
+    if isinstance(wanted, str) and wanted.isdecimal():
+        wanted = int(wanted)
+    if isinstance(wanted, int):
+        if needed and not given:
+            wanted = 5000 if len(data.y) >= 25_000 else len(data.y) // 5
+        if wanted < 0:
+            raise UsageError(f"--public {wanted} is negative")
+        return wanted, None
+    if wanted == "none":
+        if needed:
+            raise UsageError(
+                f"{settings.method} needs public data and --public none was given",
+                do="give --public N, or leave the option out",
+            )
+        return 0, None
+    if not wanted.startswith("npz:"):
+        raise UsageError(f"--public {wanted!r} is no number, npz:PATH or none")
+    choice = choose(registry, "dataset", wanted, options_like(data.sample))
+    loaded = load_data(choice, settings.data_dir, report)
+    if not loaded.sample.is_like(data.sample):
+        raise UsageError(f"--public {wanted} holds {loaded.sample}, the data set {data.sample}")
+    return choice.text, loaded
+
+
+def preparation_for(
+    stored: SampleSpec, group: Choice, registry: Registry, *, augment: bool
+) -> tuple[Preparation, list[str]]:
+    """How stored samples become what the group's models take, and lines that say so.
+
+    Raises:
+        UsageError: The group takes no samples of this kind, or no such images; or what is no image
+            shall be augmented.
+    """
+    kinds = kinds_of(group.plugin)
+    if stored.kind not in kinds:
+        fits = [p.name for p in registry.plugins("model-group") if takes(registry, p.name, stored)]
+        raise UsageError(
+            f"{group.text} takes {in_words(kinds)}, and the data are {stored}",
+            f"models that take {PLURAL[stored.kind]}: {', '.join(fits) or 'none is installed'}",
+            "choose one of them with --models, or other data with --dataset "
+            f"(npz: takes arrays for {PLURAL[kinds[0]]} with --set dataset.kind={kinds[0]})",
+        )
+    if stored.kind == "image":
+        channels = getattr(group.plugin, "channels", None)
+        return pixels_for(stored, group.text, channels, getattr(group.plugin, "min_side", 32))
+    if augment:
+        raise UsageError(
+            f"--augment shifts and flips images, and the data are {PLURAL[stored.kind]}",
+            do="leave it out",
+        )
+    return AsStored(), []
+
+
+def kinds_of(group: type) -> tuple[Kind, ...]:
+    """The kinds of samples that a model group takes; images where it says nothing."""
+    return tuple(getattr(group, "kinds", ("image",)))
+
+
+def takes(registry: Registry, name: str, sample: SampleSpec) -> bool:
+    """Whether an installed model group can be loaded and takes such samples."""
+    try:
+        return sample.kind in kinds_of(registry.load("model-group", name))
+    except ProtoflError:
+        return False
+
+
+def architectures_of(registry: Registry, sample: SampleSpec, text: str) -> list[Architecture]:
+    """The architectures of any installed model group, for samples as a run's models see them.
+
+    Raises:
+        UsageError: There is no such group, or it takes samples in another form.
+    """
+    group = choose(registry, "model-group", text)
+    _, notes = preparation_for(sample, group, registry, augment=False)
+    if notes:
+        do = "take an architecture of a group that takes the same samples"
+        raise UsageError(f"{text} takes other samples than the run's models", notes[0], do)
+    return [*group.call("architectures"), *(group.call("server_architectures") or [])]
+
+
+def image_source(
+    choice: Choice | None, data: Dataset, device: torch.device, data_dir: Path
+) -> ImageSource | None:
+    """The run's image generator, which is loaded when it is used; None where none is chosen."""
+    if choice is None:
+        return None
+    outline = partial(choice.call, "outline", data_dir=data_dir)
+    load = partial(choice.call, "open_generator", data_dir=data_dir, device=device)
+    return ImageSource(choice.name, outline, load, data, device)
+
+
+def run_info(
+    settings: Settings,
+    choices: Mapping[str, Choice],
+    data: Dataset,
+    preparation: Preparation,
+    own_public: Dataset | None,
+    registry: Registry,
+) -> RunInfo:
+    """What is known of the run before it starts."""
+    group, sample = choices["model-group"], preparation.seen(data.sample)
+    check_arrivals(settings, settings.rounds)
+    seen = settings.clients - count_unseen(settings.clients, settings.unseen)
+    architectures: list[Architecture] = group.call("architectures")
+    further: list[Architecture] = group.call("server_architectures") or []
+    return RunInfo(
+        group=settings.models,
+        architectures=tuple(architectures[: settings.clients]),
+        num_clients=settings.clients,
+        participants=participants(settings.participation, seen),
+        num_classes=data.num_classes,
+        feature_dim=settings.feature_dim,
+        sample=sample,
+        public=settings.held_out if own_public is None else len(own_public.y),
+        rounds=settings.rounds,
+        batch_size=settings.batch_size,
+        local_epochs=settings.local_epochs,
+        server_architectures=(*further, *architectures[settings.clients :]),
+        server_architecture=getattr(group.plugin, "server_architecture", "resnet56"),
+        auxiliary_architecture=getattr(group.plugin, "auxiliary_architecture", None)
+        or architectures[0].name,
+        malicious=settings.malicious,
+        others=partial(architectures_of, registry, sample),
+    )
+
+
+def settle(composition: Composition, settings: Settings, info: RunInfo) -> None:
+    """Hold the run against what its methods ask of it; options that depend on it get their values.
+
+    Raises:
+        Refused: It is not as a method needs it.
+    """
+    reasons = [
+        f"{method.name}: {reason}"
+        for method in composition.methods
+        for reason in method.call("requires", run=info) or []
+    ]
+    if reasons:
+        raise Refused(
+            f"{settings.method} can't run with {settings.models} on {settings.dataset}",
+            *("; ".join(reasons).partition("\n")[::2]),
+            lacks="requirement",
+            name="; ".join(reasons),
+        )
+    for method in composition.methods:
+        method.resolve(info)
+    _check_phases(composition, info)
+    check_attacks(settings.malicious, info.num_clients, composition.wrappers)
+
+
+def _check_phases(composition: Composition, info: RunInfo) -> None:
+    """Find terms of donors for which the main method has no phase.
+
+    Raises:
+        Refused: A term belongs to a phase of its method's own, and phases are the main method's.
+    """
+    for term in composition.terms:
+        phases = composition.members[term.method].call("phases", run=info) or []
+        own = [p for p in phases if term.name in p.terms and p.data != "private"]
+        if term.method != composition.main and own:
+            raise Refused(
+                f"the loss term {term.label!r} belongs to the phase {own[0].name!r} of "
+                f"{term.method}, which {composition.main} does not have",
+                "phases of training are those of the main method alone",
+                f"drop it: --drop local_loss.{term.label}",
+                lacks="phase",
+                name=own[0].name,
+            )

@@ -1,0 +1,146 @@
+"""Clients that join later (`--join-round`), and unseen clients that never train (`--unseen`)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from protofl.errors import UsageError
+from protofl.system.options.parsing import JOINS
+from protofl.system.randomness import numpy_stream
+
+NEVER = int(np.iinfo(np.int64).max)
+"""The round in which unseen clients come."""
+
+TUNING = 10
+"""Default of ``--fine-tune``, as a multiple of ``--local-epochs``."""
+
+
+def joins_of(text: str | None) -> list[tuple[int, float]]:
+    """Rounds and shares of what `protofl.system.options.parsing.read_joins` returned."""
+    pairs = [item.split(":") for item in (text or "").split(",") if item]
+    return [(int(round), _number(share)) for round, share in pairs]
+
+
+def _number(share: str) -> float:
+    above, _, below = share.partition("/")
+    return float(above) / float(below or 1)
+
+
+def count_unseen(clients: int, wanted: float) -> int:
+    """How many of M clients are unseen.
+
+    Args:
+        clients: Clients M.
+        wanted: A share below 1, of which there is one client at least; from 1 on a number.
+
+    Raises:
+        UsageError: It is no whole number, or leaves nobody to train.
+    """
+    if not wanted:
+        return 0
+    count = max(1, round(wanted * clients)) if wanted < 1 else int(wanted)
+    if wanted >= 1 and count != wanted:
+        raise UsageError(f"--unseen {wanted:g} clients", do="give a share below 1, or a number")
+    if count >= clients:
+        raise UsageError(
+            f"--unseen {wanted:g} of {clients} clients leaves nobody to train",
+            do="take a smaller share, or more clients",
+        )
+    return count
+
+
+def tuning_epochs(settings: Any) -> int | None:  # noqa: ANN401 - the options of a run
+    """``--fine-tune`` with its default where clients are unseen."""
+    usual: int | None = TUNING * settings.local_epochs if settings.unseen else None
+    given: int | None = settings.fine_tune
+    return usual if given is None else given
+
+
+def participants(share: float, clients: int) -> int:
+    """How many of the clients that there are a round asks: ρ of them, one at least."""
+    return max(1, round(share * clients))
+
+
+@lru_cache
+def unseen_clients(seed: int, clients: int, wanted: float) -> frozenset[int]:
+    """Who is unseen: drawn by the seed, whatever else a run is.
+
+    Args:
+        seed: The trial's seed.
+        clients: Clients M.
+        wanted: As `count_unseen` takes it.
+    """
+    count = count_unseen(clients, wanted)
+    if not count:
+        return frozenset()
+    drawn = numpy_stream(seed, "unseen").choice(clients, count, replace=False)
+    return frozenset(drawn.tolist())
+
+
+def check_arrivals(settings: Any, rounds: int) -> None:  # noqa: ANN401 - the options of a run
+    """Whether what is said of later and unseen clients fits together.
+
+    Args:
+        settings: The options, with ``clients``, ``unseen``, ``fine_tune``, ``join_round`` and
+            ``malicious``.
+        rounds: Rounds of the run.
+
+    Raises:
+        UsageError: It does not.
+    """
+    seen = settings.clients - count_unseen(settings.clients, settings.unseen)
+    if settings.unseen and settings.malicious:
+        raise UsageError(
+            "--unseen with --malicious: a malicious client that never sends is not one",
+            do="leave one of them out",
+        )
+    if settings.fine_tune is not None and not settings.unseen:
+        raise UsageError(
+            f"--fine-tune {settings.fine_tune}: no client is unseen",
+            do="say how many are: --unseen 0.2, or leave it out",
+        )
+    joins = joins_of(settings.join_round)
+    for number, share in joins:
+        if not 0 < number < rounds:
+            raise UsageError(
+                f"--join-round {number} is no later round of this run",
+                f"it has {rounds} rounds, from 0 to {rounds - 1}",
+                f"take one from 1 to {rounds - 1}" if rounds > 1 else "take more --rounds",
+            )
+        if not 0 < share < 1:
+            raise UsageError(f"--join-round {number}:{share:g}: no share of the clients", do=JOINS)
+    if joins and sum(_counts(joins, seen)) >= seen:
+        raise UsageError(
+            f"--join-round {settings.join_round}: nobody is left for the first rounds",
+            f"{seen} clients train, and {sum(_counts(joins, seen))} are to come later",
+            "take smaller shares",
+        )
+
+
+def _counts(joins: list[tuple[int, float]], seen: int) -> list[int]:
+    """How many clients come in each round: one at least."""
+    return [max(1, round(share * seen)) for _, share in joins]
+
+
+def first_rounds(seed: int, clients: int, unseen: float, join_round: str | None) -> np.ndarray:
+    """The round from which each client may be asked, [M] int64; `NEVER` of unseen ones.
+
+    Args:
+        seed: The trial's seed, which alone draws who comes when.
+        clients: Clients M.
+        unseen: As `count_unseen` takes it.
+        join_round: As `protofl.system.options.parsing.read_joins` returned it.
+    """
+    found = np.zeros(clients, dtype=np.int64)
+    never = unseen_clients(seed, clients, unseen)
+    found[[*never]] = NEVER
+    joins = joins_of(join_round)
+    if joins:
+        seen = numpy_stream(seed, "join").permutation(np.flatnonzero(found == 0))
+        counts = _counts(joins, len(seen))
+        rounds = np.repeat([number for number, _ in joins], counts)
+        found[seen[: len(rounds)]] = rounds
+    return found

@@ -1,0 +1,260 @@
+"""Local training of clients: their downloads, the phases of their method, their uploads.
+
+The work on one client is a generator that yields each `TrainJob` and waits for what the engine made
+of it. So the same lines serve one client and several that are trained together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from protofl.data.batches import Samples, batch_bounds, training_batches
+from protofl.errors import ENDS, RunFailure, naming
+from protofl.federation.jobs import Evaluate, Reply, Train, TrainReply
+from protofl.federation.plan import Plan
+from protofl.federation.train_job import TrainJob
+from protofl.hooks.models.modules import parameter_groups
+from protofl.hooks.plugin.members import Choice
+from protofl.hooks.transport.gates import DownloadGate
+from protofl.hooks.views.batch import Batch, Output
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.records import ClientRecord
+from protofl.hooks.views.run_info import Phase
+from protofl.hooks.wire.payload import Payload
+from protofl.system.profile.host_profile import HostProfile
+from protofl.system.profile.run_profile import Clock
+from protofl.system.progress import Counter
+from protofl.system.randomness import global_stream
+
+Trained = tuple[dict[str, float], float]
+"""What an engine made of a `TrainJob`: sums of loss terms, and its seconds."""
+
+Training = Generator[TrainJob, Trained, Reply]
+"""The work on one client."""
+
+
+def carry_out(engine: Choice, trainings: Sequence[Training]) -> list[Reply]:
+    """Carry out the work on clients, phase by phase; their replies in order."""
+    replies: dict[int, Reply] = {}
+    done: dict[int, Any] = dict.fromkeys(range(len(trainings)))  # a generator starts with None
+    while done:
+        jobs: dict[int, TrainJob] = {}
+        for number, trained in done.items():
+            try:
+                jobs[number] = trainings[number].send(trained)
+            except StopIteration as stop:
+                replies[number] = stop.value
+        done = {}
+        # Clients may be in different phases: one may lack what another's phase needs.
+        for phase in dict.fromkeys(job.phase.name for job in jobs.values()):
+            same = [number for number, job in jobs.items() if job.phase.name == phase]
+            try:
+                found = _trained(engine, [jobs[number] for number in same])
+            except (Exception, *ENDS) as error:
+                trainings[same[0]].throw(error)  # raises, with the client's name
+                raise
+            done.update(zip(same, found, strict=True))
+    return [replies[number] for number in range(len(trainings))]
+
+
+def _trained(engine: Choice, jobs: list[TrainJob]) -> list[Trained]:
+    """Have an engine train one client, or several together."""
+    start = time.perf_counter()
+    if len(jobs) == 1:
+        with jobs[0].stream():
+            found = [engine.bound("train", job=jobs[0])()]
+    else:
+        found = engine.call("train_group", jobs=jobs)
+    seconds = (time.perf_counter() - start) / len(jobs)
+    return [(sums, seconds) for sums, _ in zip(found, jobs, strict=True)]
+
+
+class Trainer:
+    """Trains clients as a run's methods say.
+
+    Args:
+        plan: The run.
+        profile: Takes where the time goes.
+        read: Makes a client's download of its bytes.
+    """
+
+    def __init__(self, plan: Plan, profile: HostProfile, read: DownloadGate) -> None:
+        self._plan, self._profile, self._read = plan, profile, read
+        self._phases = plan.composition.phases(plan.info)
+        self._keeps_download = plan.composition.has_follow_up(plan.info)
+
+    def train(self, record: ClientRecord, asked: Train, clock: Clock, counter: Counter) -> Training:
+        """All phases of a time of the round, and the upload.
+
+        Args:
+            record: The client.
+            asked: What is to be done.
+            clock: Books seconds by stage.
+            counter: Counts mini-batches.
+        """
+        plan, reply = self._plan, TrainReply(clock.seconds)
+        client = Client(record, plan.composition.main)
+        place = f"client {record.id}, round {asked.round}"
+        record.round = asked.round
+        if not asked.keep_received:
+            with naming(f"download, {place}"):
+                record.received = self._read(asked.blob, client)
+        clock.lap("payload")
+        self._begin(record, client, place)
+        for phase in self._phases:
+            if phase.when == asked.when and self._takes_place(phase, record):
+                rate = plan.rate(record.round)
+                yield from self._phase(record, phase, clock, counter, reply, rate)
+        spent = record.feature_seconds
+        clock.lap("train", less=spent)
+        if asked.when == "before_upload":
+            upload = self._profile.operators("upload")
+            with upload, naming(f"upload_payload, {place}"), torch.no_grad():
+                payload = Payload(plan.composition.call("upload_payload", client=client))
+            with naming(f"encode_upload, {place}"), torch.no_grad():
+                reply.floats, reply.blob = plan.composition.upload.pack(payload, client=client)
+        record.end_work(keep_received=self._keeps_download)
+        clock.lap("payload", less=record.feature_seconds - spent)
+        clock.seconds["prototypes"], record.feature_seconds = record.feature_seconds, 0.0
+        return reply
+
+    def fine_tune(
+        self,
+        record: ClientRecord,
+        download: Payload,
+        asked: Evaluate,
+        clock: Clock,
+        counter: Counter,
+    ) -> Training:
+        """The phases on a client's own samples before its upload, at the run's learning rate.
+
+        Args:
+            record: The client.
+            download: What it received.
+            asked: For how many epochs, and in which round.
+            clock: Books seconds by stage.
+            counter: Counts mini-batches.
+        """
+        reply, record.round, record.received = TrainReply(clock.seconds), asked.round, download
+        place = f"client {record.id}, fine-tuning after round {asked.round}"
+        self._begin(record, Client(record, self._plan.composition.main), place)
+        for phase in self._phases:
+            own = (phase.when, phase.data) == ("before_upload", "private")
+            if own and self._takes_place(phase, record):
+                longer = replace(phase, epochs=asked.epochs)
+                yield from self._phase(record, longer, clock, counter, reply, 1.0)
+        record.end_work(keep_received=False)
+        return reply
+
+    def _begin(self, record: ClientRecord, client: Client, place: str) -> None:
+        record.begin_work()
+        with naming(f"receive, {place}"):
+            self._plan.composition.lifecycle("receive", client=client)
+
+    def _takes_place(self, phase: Phase, record: ClientRecord) -> bool:
+        """Whether there is something to train by: what the phase needs, and a term of it."""
+        if not self._plan.composition.terms_of(phase):
+            return False
+        return phase.needs is None or phase.needs in record.received
+
+    def _phase(
+        self,
+        record: ClientRecord,
+        phase: Phase,
+        clock: Clock,
+        counter: Counter,
+        reply: TrainReply,
+        rate: float,
+    ) -> Generator[TrainJob, Trained, None]:
+        """Prepare a phase, have it trained, add what training did to the reply, conclude it."""
+        composition = self._plan.composition
+        client = Client(record, composition.main)
+        place = f"client {record.id}, round {record.round}"
+        job, seen = self._job(record, phase, client, counter, rate)
+        record.set_mode(True)
+        clock.lap("train")
+        with naming(f"local_loss, {place}"), self._profile.steps(record.steps) as job.lap:
+            sums, seconds = yield job
+        clock.lap("train", took=seconds)
+        reply.samples += seen
+        reply.notes += job.notes
+        for label, value in sums.items():
+            reply.sums[label] = reply.sums.get(label, 0.0) + value
+        record.set_mode(False)
+        record.weights_changed()
+        keys = ("after-training", record.round, record.id, phase.name)
+        with global_stream(record.seed, *keys), naming(f"after_training, {place}"):
+            with torch.no_grad():
+                composition.lifecycle("after_training", client=client)
+
+    def _job(
+        self, record: ClientRecord, phase: Phase, client: Client, counter: Counter, rate: float
+    ) -> tuple[TrainJob, int]:
+        """What the engine is asked to do, and the samples that it will see."""
+        plan, settings = self._plan, self._plan.settings
+        samples = self._samples(record, phase)
+        epochs = 1 if plan.dry else (phase.epochs or settings.local_epochs)
+        bounds = batch_bounds(len(samples), settings.batch_size, settings.drop_last)
+        record.steps = epochs * len(bounds)
+        keys = ("before-training", record.round, record.id, phase.name)
+        place = f"before_training, client {record.id}, round {record.round}"
+        with global_stream(record.seed, *keys), naming(place), torch.no_grad():
+            given = plan.composition.lifecycle("before_training", client=client)
+            loss = plan.composition.loss(client, given, phase)
+        slots = dict(record.slots())
+        groups = parameter_groups(record.model, slots, settings.lr, rate, phase.trains)
+        drawn = partial(
+            training_batches,
+            samples,
+            epochs=epochs,
+            batch_size=settings.batch_size,
+            drop_last=settings.drop_last,
+            shuffle=settings.shuffle,
+            seed=record.seed,
+            keys=(phase.name, record.round, record.id),
+            augment=settings.augment and phase.data == "private",
+        )
+        job = TrainJob(
+            model=record.model,
+            groups=groups,
+            loss=loss,
+            after_batch=self._after_batch(client),
+            optimizer=settings.optimizer,
+            momentum=settings.momentum,
+            clip=settings.clip,
+            precision=settings.precision,
+            device=plan.device,
+            phase=phase,
+            batch_size=settings.batch_size,
+            drawn=lambda: counter.over(drawn()),
+            record=record,
+            weight_decay=settings.weight_decay,
+            optimizer_options=settings.options.get("optimizer", {}),
+            scheduled=plan.scheduled,
+        )
+        return job, epochs * bounds[-1][1]
+
+    def _samples(self, record: ClientRecord, phase: Phase) -> Samples:
+        samples = record.train if phase.data == "private" else record.public
+        if samples is None:
+            raise RunFailure(f"phase {phase.name!r} trains on public data and the run has none")
+        if phase.rows is not None and phase.rows in record.received.keys():
+            return samples.at(record.received[phase.rows])
+        return samples
+
+    def _after_batch(self, client: Client) -> Callable[[Batch, Output], None] | None:
+        composition = self._plan.composition
+        if not composition.has("after_batch"):
+            return None
+
+        def collect(batch: Batch, output: Output) -> None:
+            seen = Output(output.features.detach(), output.logits.detach())
+            composition.lifecycle("after_batch", client=client, batch=batch, output=seen)
+
+        return collect

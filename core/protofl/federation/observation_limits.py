@@ -1,0 +1,189 @@
+"""Checks of `--observe`, and the expected size of observations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from torch import Tensor
+
+from protofl.errors import UsageError
+from protofl.federation.plan import Plan
+from protofl.hooks.transport.rules import Declared
+from protofl.hooks.transport.tensor_specs import Known, Spec, known_key
+from protofl.system.files.tensors import SIZES
+from protofl.system.formatting import size_text
+
+SERVER_KEYS = ("prototypes", "global_prototypes")
+"""What the server knows of prototypes: its own, and beside FedSA's anchors their mean."""
+
+NAMED = 96
+"""Bytes that a file takes for each tensor in it, beside its numbers."""
+
+
+def is_observed(plan: Plan, round: int) -> bool:
+    """Whether prototypes, features and images of a round are kept."""
+    settings = plan.settings
+    last = round + 1 == settings.rounds
+    return bool(settings.observe) and (last or (round + 1) % settings.observe_every == 0)
+
+
+def check_observing(plan: Plan) -> None:
+    """Find what a run can't show.
+
+    Raises:
+        UsageError: Its methods have nothing of what is asked for.
+    """
+    wanted, around = plan.settings.observe, plan.composition.around
+    sent = Declared.of("upload_payload", "uploads", around)
+    given = Declared.of("download_payload", "downloads", around)
+    method = plan.settings.method
+    if "prototypes" in wanted and not sent.covers("prototypes"):
+        raise UsageError(
+            f"--observe prototypes: clients of {method} don't send prototypes",
+            f"they send: {', '.join(sent.names or ()) or 'nothing'}",
+            "observe features, or take a method that does",
+        )
+    if "images" in wanted and not given.covers("images"):
+        raise UsageError(
+            f"--observe images: the server of {method} makes no images",
+            f"clients get: {', '.join(given.names or ()) or 'nothing'}",
+            "leave it out, or take a method with an image generator (fedktl)",
+        )
+
+
+def announce(plan: Plan, learned: Mapping[str, Any], note: Callable[[str], None]) -> None:
+    """Say how much space what a run observes will take.
+
+    Args:
+        plan: The run.
+        learned: What the dry step has shown of uploads; empty where there was none.
+        note: Takes the line.
+
+    Raises:
+        UsageError: It is more than ``--observe-limit`` allows.
+    """
+    sizes = Expected(plan, learned).by_what
+    if not sizes:
+        return
+    unknown = [what for what, size in sizes.items() if size is None]
+    parts = ", ".join(f"{what} {size_text(size)}" for what, size in sizes.items() if size)
+    total, limit = sum(size or 0 for size in sizes.values()), plan.settings.observe_limit
+    if total > limit * 1e6:
+        raise UsageError(
+            f"what is to be observed will take about {size_text(total)} ({parts}), and "
+            f"--observe-limit is {limit:g} MB",
+            "a run keeps it in its folder",
+            f"raise it (--observe-limit {_rounded_up(total)}), or {_less(sizes)}",
+        )
+    if parts:
+        note(f"what is observed will take about {size_text(total)} in the run's folder ({parts})")
+    for what in unknown:
+        note(f"how much {what} will take is not known in advance; {limit:g} MB at most")
+
+
+@dataclass
+class Expected:
+    """How many bytes a run's observations are expected to take.
+
+    Attributes:
+        plan: The run.
+        learned: What the dry step has shown of uploads.
+    """
+
+    plan: Plan
+    learned: Mapping[str, Any]
+
+    @property
+    def by_what(self) -> dict[str, int | None]:
+        """{what: bytes in all rounds and trials}; None where they are not known."""
+        settings, info = self.plan.settings, self.plan.info
+        rounds, classes = range(settings.rounds), info.num_classes
+        observed = sum(is_observed(self.plan, number) for number in rounds)
+        found: dict[str, int | None] = {}
+        if "prototypes" in settings.observe:
+            clients = self._uploads(lambda name: name == "prototypes")
+            width = classes * info.feature_dim * 4 * self._tables
+            found["prototypes"] = observed * ((clients or self._dense) + width)
+        if "features" in settings.observe:
+            found["features"] = self._features
+        if "images" in settings.observe:
+            found["images"] = observed * classes * (prod(info.sample.shape) + 8)
+        found = {what: (size or 0) * settings.trials for what, size in found.items()}
+        if settings.record_uploads:
+            each = self._uploads(lambda name: True)
+            found["uploads"] = each and each * settings.rounds * settings.trials
+        return found
+
+    @property
+    def _features(self) -> int:
+        """Those of the samples, in rounds that are evaluated and observed."""
+        settings = self.plan.settings
+        split, count = self.plan.split(0), self.plan.info.num_clients
+        samples = split.offsets.diff()[1::2].clamp(max=settings.observe_samples)
+        total, everyone = int(samples.sum()), settings.eval_clients == "all"
+        each = total if everyone else total * self.plan.info.participants // count
+        rounds = sum(
+            is_observed(self.plan, number)
+            for number in range(settings.rounds)
+            if (number + 1) % settings.eval_every == 0 or number + 1 == settings.rounds
+        )
+        return rounds * each * (4 * self.plan.info.feature_dim + 16)
+
+    @property
+    def _tables(self) -> int:
+        """Tables of prototypes that the server has."""
+        declared = Declared.of("download_payload", "downloads", self.plan.composition.around)
+        return max(1, sum(declared.covers(key) for key in SERVER_KEYS))
+
+    @property
+    def _dense(self) -> int:
+        """Rows of width K of all classes that the clients of a round have."""
+        info, counts = self.plan.info, self._counts
+        rows = int((counts > 0).sum()) * info.participants // info.num_clients
+        return rows * (4 * info.feature_dim + 16)
+
+    @cached_property
+    def _counts(self) -> Tensor:
+        """Training samples by client and class."""
+        return self.plan.split(0).counts(self.plan.data.y, self.plan.info.num_classes)[0]
+
+    def _uploads(self, wanted: Callable[[str], bool]) -> int | None:
+        """Bytes of a round's uploads of some names; None where nothing says how many."""
+        info = self.plan.info
+        known = Known(info, deepcopy({**self.learned}))
+        if not known.tried:
+            return None
+        total = 0
+        for client in range(info.num_clients):
+            classes = int((self._counts[client] > 0).sum())
+            for name, spec in known.expected(info.architecture_of(client).name).items():
+                if wanted(name):
+                    key = known_key(name)
+                    if key and key.varies:
+                        return None  # the rank of factors, which training alone brings about
+                    total += self._size(name, spec, classes)
+        return total * info.participants // info.num_clients
+
+    def _size(self, name: str, spec: Spec, classes: int) -> int:
+        """Bytes of one client's tensor."""
+        rows = self.plan.info.public if name.startswith("public_") else classes
+        shape = [rows if d is None else d for d in spec.dims]
+        return prod(shape) * SIZES[spec.dtype] + NAMED
+
+
+def _less(sizes: Mapping[str, int | None]) -> str:
+    """How to observe less of what takes most."""
+    return {
+        "uploads": "leave --record-uploads out, or record fewer rounds",
+        "features": "observe fewer rounds (--observe-every) or samples (--observe-samples)",
+    }.get(max(sizes, key=lambda what: sizes[what] or 0), "observe fewer rounds (--observe-every)")
+
+
+def _rounded_up(size: int) -> int:
+    """MB that are enough, and some more as sizes are estimates."""
+    return int(size * 1.1 / 1e6) + 1

@@ -1,0 +1,206 @@
+"""Who takes part in the rounds of a run: chosen or replayed, and left out by the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from protofl.errors import RunFailure, UsageError
+from protofl.federation.client_selection import (
+    Members,
+    Recorded,
+    Selection,
+    recorded_clients,
+    usual,
+)
+from protofl.federation.jobs import TrainReply
+from protofl.federation.plan import Plan
+from protofl.federation.virtual_clock import Clock
+from protofl.federation.world import Moment, World
+from protofl.records.row import Row
+
+
+class Participation:
+    """Who takes part in the rounds of a run.
+
+    Args:
+        plan: The run.
+        recorded: Who takes part in rounds, where this is not chosen; what ``--participants-from``
+            says where not given.
+    """
+
+    def __init__(self, plan: Plan, recorded: Recorded | None = None) -> None:
+        self._plan, self._trial = plan, 0
+        self._recorded = (
+            {} if plan.dry else recorded_clients(plan) if recorded is None else recorded
+        )
+        self.members = Members(plan)
+        """The clients that there are in a round."""
+        self._check_recorded()
+        self._selection = Selection(plan)
+        self._clock = Clock(plan) if "world" in plan.choices and not plan.dry else None
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether clients that have trained may turn out to be absent."""
+        return self._clock is not None and self._clock.leaves_out
+
+    def start(self, trial: int, rows: Iterable[Row] = ()) -> None:
+        """Begin a trial, or go on with it behind the lines of its record."""
+        own = [row for row in rows if row.trial == trial]
+        self._trial = trial
+        self.members.start(trial)
+        self._selection.start(trial)
+        for row in own:
+            self._selection.take_up(row)
+        if self._clock:
+            self._clock.start(trial, own)
+
+    def asked(self, round: int) -> list[int]:
+        """The clients that the server asks in a round, ascending.
+
+        Raises:
+            RunFailure: There is nobody to ask, or the plugin's answer is none.
+        """
+        if self._plan.dry:
+            return [*range(self._plan.info.num_clients)]
+        settings, count = self._plan.settings, self.members.asked(round)
+        there = self.members.at(round)
+        recorded = self._recorded.get((self._trial, round))
+        if self._clock is None:
+            return self._selection.choose(round, count, there) if recorded is None else recorded
+        if recorded is not None:
+            self._clock.ask(Moment(self._clock.elapsed), len(recorded), limited=False)
+            return recorded
+        moment = self._clock.wait(max(1, settings.min_clients), there)
+        asked = self._selection.choose(
+            round, more_than(count, settings.over_select), moment.clients
+        )
+        awaited = min(count, len(asked)) if settings.over_select else len(asked)
+        self._clock.ask(moment, awaited, limited=True)
+        return asked
+
+    def downloading(self, sizes: Mapping[int, int], when: str) -> set[int]:
+        """Clients get downloads of these bytes; those that need not train, as they'd be absent."""
+        return self._clock.download(sizes, when) if self._clock else set()
+
+    def trained(self, replies: Mapping[int, TrainReply], lost: Iterable[int]) -> dict[int, str]:
+        """Clients have trained, but those that were lost; {client: why} of those now absent."""
+        return self._clock.arrive(replies, lost) if self._clock else {}
+
+    def followed(self, replies: Mapping[int, TrainReply]) -> None:
+        """Clients have trained behind the server's step."""
+        if self._clock:
+            self._clock.follow(replies)
+
+    def answered(
+        self, round: int, asked: Iterable[int], absent: Mapping[int, str]
+    ) -> tuple[list[int], bool]:
+        """The clients that take part after all, and whether their names belong in the record.
+
+        They do unless they are those that the usual draw gives.
+
+        Raises:
+            RunFailure: They are too few.
+        """
+        asked, info = [*asked], self._plan.info
+        clients, least = [c for c in asked if c not in absent], self._plan.settings.min_clients
+        replayed = not absent and (self._trial, round) in self._recorded
+        if len(clients) < least and not replayed:
+            do = "continue when they are back, or with a lower --min-clients"
+            if "deadline" in absent.values():  # which the same round would miss again
+                do = "continue with a lower --min-clients, or begin again with a longer --deadline"
+            raise RunFailure(
+                f"{len(clients)} of {len(asked)} clients answered in round {round}, "
+                f"and --min-clients asks for {least}",
+                f"absent: {named(absent)}" if absent else "",
+                do,
+            )
+        if self._plan.dry:
+            return clients, False
+        seed = self._plan.seed(self._trial)
+        return clients, clients != usual(seed, round, info.num_clients, info.participants)
+
+    def hear(self, replies: Mapping[int, TrainReply]) -> None:
+        """The server has what these clients sent, and knows their losses."""
+        self._selection.hear(
+            {c: sum(reply.sums.values()) / max(reply.samples, 1) for c, reply in replies.items()}
+        )
+
+    def line(self, round: int) -> dict[str, Any]:
+        """What the round's line of the record says; the round is over."""
+        clock = self._clock.line() if self._clock else {}
+        return {**self.members.line(round), **self._selection.line(), **clock}
+
+    def _check_recorded(self) -> None:
+        """Whether there are the clients of ``--participants-from``.
+
+        Raises:
+            UsageError: One is unseen, or comes later.
+        """
+        for (trial, round), clients in self._recorded.items():
+            self.members.start(trial)
+            if strange := {*clients}.difference(self.members.numbers(round)):
+                raise UsageError(
+                    f"--participants-from: client {min(strange)} took part in round {round} of "
+                    f"trial {trial}, and is unseen here, or comes later",
+                    do="give the same --unseen and --join-round as that run had",
+                )
+
+
+def check_participation(plan: Plan) -> None:
+    """Find what is wrong with who is to take part, before anything is trained.
+
+    Raises:
+        UsageError: Options exclude each other, ask for more clients than there are, or the
+            plugins can't meet theirs.
+    """
+    settings, info, members = plan.settings, plan.info, Members(plan)
+    least = members.asked(0)
+    if settings.min_clients > least:
+        raise UsageError(
+            f"--min-clients {settings.min_clients} is not possible: a round has "
+            f"{least} participants",
+            do="lower it, or raise --participation",
+        )
+    if settings.min_clients == 0 and settings.eval_clients == "participants":
+        raise UsageError(
+            "--min-clients 0 with --eval-clients participants: a round may have nobody to evaluate",
+            do="take --min-clients 1, or --eval-clients all",
+        )
+    if settings.world is None:
+        for name, value in (("deadline", settings.deadline), ("over-select", settings.over_select)):
+            if value:
+                raise UsageError(
+                    f"--{name} {value:g} needs to know how long clients take",
+                    do="choose their devices with --world (see: protofl list-plugins --kind world)",
+                )
+    elif settings.over_select:
+        asked = min(
+            more_than(info.participants, settings.over_select),
+            info.num_clients - len(members.unseen),
+        )
+        if asked == info.participants:
+            raise UsageError(
+                f"--over-select {settings.over_select:g} asks nobody more: a round has "
+                f"{info.participants} participants of {info.num_clients} clients",
+                do="raise it, lower --participation, or leave it out",
+            )
+    if settings.participants_from is None:
+        selection = Selection(plan)
+        selection.start(0)
+        selection.choose(0, least, members.at(0))
+    if settings.world is not None:
+        World(plan).device(0)
+
+
+def more_than(count: int, share: float) -> int:
+    """Clients that are asked where ``count`` are awaited: a share more, rounded."""
+    return round(count * (1 + share))
+
+
+def named(absent: Mapping[int, str]) -> str:
+    """Absent clients in words, each with why: the first ten."""
+    who = [f"{client} ({reason})" for client, reason in sorted(absent.items())]
+    more = f" and {len(who) - 10} more" if len(who) > 10 else ""
+    return f"{', '.join(who[:10])}{more}"

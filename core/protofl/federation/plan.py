@@ -1,0 +1,231 @@
+"""The plan of a run: every option resolved, every plugin loaded, data and split at hand.
+
+The federation loop and every host build the same plan from the same settings, wherever they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+
+from protofl.data.batches import Samples
+from protofl.data.cache import to_stderr
+from protofl.data.dataset import Dataset
+from protofl.data.generators import ImageSource
+from protofl.data.spec import Preparation
+from protofl.data.split import Split, majority_correct
+from protofl.data.splitting import number_of_clients
+from protofl.federation import inputs
+from protofl.federation.inputs import run_info, settle
+from protofl.federation.resolution import Extra, resolve, resolved
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.models.architecture import Architecture, SplitModel
+from protofl.hooks.models.cost import cost
+from protofl.hooks.models.schedules import Schedule, schedule_of
+from protofl.hooks.plugin.composition import Composition
+from protofl.hooks.plugin.members import Choice, several_in
+from protofl.hooks.views.run_info import RunInfo
+from protofl.system.options.settings import Settings
+from protofl.system.options.table import untracked
+from protofl.system.randomness import global_stream
+
+
+@dataclass
+class Plan:
+    """A run that is ready to start.
+
+    Attributes:
+        settings: All options, resolved.
+        registry: Where its plugins were found.
+        composition: The method, donors and wrappers.
+        choices: The other plugins, by kind; metrics and trackers, of which there may be several,
+            by ``metric/NAME``.
+        data: The data.
+        public_data: Public samples of their own, where the run has them.
+        splits: Makes the split of a seed.
+        images: The server's image generator; None where no method needs one.
+        info: What the hooks may know of the run.
+        preparation: What samples become for the models.
+        device: Where it computes.
+        notes: Lines to print before the start.
+        dry: Whether this is the dry step's: every phase has one epoch, all clients take part, no
+            time passes, and the gate learns what is sent.
+    """
+
+    settings: Settings
+    registry: Registry
+    composition: Composition
+    choices: dict[str, Choice]
+    data: Dataset
+    public_data: Dataset | None
+    splits: Callable[[int], Split]
+    images: ImageSource | None
+    info: RunInfo
+    preparation: Preparation
+    device: torch.device
+    notes: list[str]
+    dry: bool = False
+
+    # --- making one ---------------------------------------------------------------------------
+
+    @classmethod
+    def make(
+        cls,
+        given: Mapping[str, Any],
+        extra: Extra | None = None,
+        report: inputs.Report = to_stderr,
+        registry: Registry | None = None,
+        said: Mapping[str, Container[str]] | None = None,
+    ) -> Plan:
+        """Resolve what was given with the defaults of the method, the data set and the list.
+
+        Args:
+            given: Options by the names of `protofl.system.options.settings`; None means not given.
+            extra: Plugin classes that are not installed, {(kind, name): class}.
+            report: Takes a line when something takes long (a download).
+            registry: Where plugins are found, instead of a registry of the plan's own; then
+                ``extra`` and blocked plugins are those of this one.
+            said: {plugin: its options that the user gave, not a file}; None where that is all.
+
+        Raises:
+            UsageError: Anything is unknown, out of range, or does not fit together.
+        """
+        given = {key: value for key, value in given.items() if value is not None}
+        # 1. The options, and the plugins that they choose.
+        found = resolve(given, extra, registry, said)
+        settings, composition, choices = found.settings, found.composition, found.choices
+        registry = found.registry
+        # 2. The data, the public data, and what they become for the models.
+        data = inputs.load_data(choices["dataset"], settings.data_dir, report)
+        public, own_public = inputs.public_data(
+            settings, composition, data, registry, report, given="public" in given
+        )
+        clients = number_of_clients(
+            data,
+            given.get("clients"),
+            settings.clients,
+            partial(choices["partitioner"].call, "count_clients"),
+        )
+        settings = settings.model_copy(update={"clients": clients, "public": public})
+        preparation, notes = inputs.preparation_for(
+            data.sample, choices["model-group"], registry, augment=settings.augment
+        )
+        # 3. What hooks may know of the run; what they ask of it; options that depend on it.
+        info = run_info(settings, choices, data, preparation, own_public, registry)
+        settle(composition, settings, info)
+        return cls(
+            settings=resolved(settings, composition, choices),
+            registry=registry,
+            composition=composition,
+            choices=choices,
+            data=data,
+            public_data=own_public,
+            splits=inputs.splitter(settings, data, choices["partitioner"]),
+            images=inputs.image_source(
+                choices.get("generator"), data, found.device, settings.data_dir
+            ),
+            info=info,
+            preparation=preparation,
+            device=found.device,
+            notes=[*inputs.about(data, given), *notes],
+        )
+
+    @cached_property
+    def metrics(self) -> list[Choice]:
+        """What is recorded of the test samples' scores beside accuracy."""
+        return several_in(self.choices, "metric")
+
+    @property
+    def trackers(self) -> list[Choice]:
+        """Who is told of the run as it goes on."""
+        return several_in(self.choices, "tracker")
+
+    def to_json(self) -> str:
+        """All that is needed to make the same plan elsewhere; it has no trackers there."""
+        return untracked(self.settings).model_dump_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan that `to_json` wrote down."""
+        return cls.make(json.loads(text))
+
+    # --- what hosts and the loop read from it ---------------------------------------------------
+
+    def seed(self, trial: int) -> int:
+        """The effective seed of a trial: trial k of seed s equals a run with seed s + k."""
+        return self.settings.seed + trial
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """How the learning rate goes from round to round."""
+        return schedule_of(self.settings.lr_schedule, self.settings.options.get("schedule", {}))
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether learning rates are others in other rounds."""
+        return self.schedule != Schedule()
+
+    def rate(self, round: int) -> float:
+        """The factor of all learning rates in a round; 1 before the first."""
+        return self.schedule.factor(round, self.settings.rounds)
+
+    def split(self, trial: int) -> Split:
+        """Which rows each client trains and is tested on in a trial."""
+        return self.splits(self.settings.seed if self.settings.hold_split else self.seed(trial))
+
+    def majority_accuracy(self, trial: int, clients: Sequence[int] | None = None) -> float:
+        """Accuracy of always guessing a client's commonest class in a trial; of some or of all."""
+        own = slice(None) if clients is None else [*clients]
+        train, test = self.split(trial).counts(self.data.y, self.info.num_classes)
+        return majority_correct(train[own], test[own])
+
+    @cached_property
+    def stored(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """All samples and labels on the device."""
+        return self.data.x.to(self.device), self.data.y.to(self.device)
+
+    def samples(self, rows: torch.Tensor, channels_last: bool) -> Samples:
+        """Rows of the data as a model sees them."""
+        return Samples(*self.stored, rows, self.preparation, channels_last)
+
+    def public_samples(self, trial: int, channels_last: bool) -> Samples | None:
+        """The public samples, unlabelled; None where the run has none."""
+        x, rows = self.stored[0], self.split(trial).public
+        if self.public_data is not None:
+            x, rows = self._public_stored
+        return None if rows is None else Samples(x, None, rows, self.preparation, channels_last)
+
+    def public_labels(self, trial: int) -> torch.Tensor | None:
+        """The labels of the public samples, which no hook sees; None where they are not known."""
+        rows = self.split(trial).public
+        if self.public_data is not None:
+            same = self.public_data.num_classes == self.data.num_classes
+            return self.public_data.y.to(self.device) if same else None
+        return None if rows is None else self.stored[1][rows.to(self.device)]
+
+    @cached_property
+    def _public_stored(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Public samples of their own on the device, and their rows."""
+        assert self.public_data is not None
+        x = self.public_data.x.to(self.device)
+        return x, torch.arange(len(x), device=self.device)
+
+    def initial_model(self, client_id: int, trial: int) -> SplitModel:
+        """A client's model with its initial weights."""
+        info, architecture = self.info, self.info.architecture_of(client_id)
+        who = architecture.name if self.settings.same_init else client_id
+        with global_stream(self.seed(trial), "initial-weights", who):
+            model = architecture.build(info.sample, info.num_classes, info.feature_dim)
+        return model.to(self.device).to(memory_format=architecture.layout)
+
+    def cost(self, architecture: Architecture) -> float:
+        """What a sample costs in a forward pass, relative to others; by it work is dealt out."""
+        info = self.info
+        if len(info.architectures) == 1:
+            return 1.0
+        return cost(architecture, info.sample, info.num_classes, info.feature_dim)

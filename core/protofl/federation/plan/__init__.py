@@ -1,1 +1,0 @@
-"""The plan of a run: its settings, and all that they resolve to."""

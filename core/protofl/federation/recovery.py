@@ -1,0 +1,214 @@
+"""Memory of clients for hosts that end, and deadlines of jobs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from protofl.federation.jobs import Job, Reply, Train
+
+JOURNAL = 256 << 20
+"""Bytes of different downloads that are kept for repeating, at most."""
+
+
+class Handle(Protocol):
+    """A host as a backend reaches it; see `protofl.backends.Dispatcher`.
+
+    It may have an attribute ``on_steps``, which the dispatcher sets: a function that takes what the
+    host's own `Host.on_steps` is called with, in any thread.
+    """
+
+    def do(self, job: Job) -> Reply:
+        """Have a job done; raises `HostFailure` where the host ended."""
+        ...
+
+    def close(self) -> None:
+        """End the host."""
+        ...
+
+
+@dataclass(eq=False)
+class Slot:
+    """A host, from its start to its end.
+
+    Attributes:
+        number: Its place among the hosts; the one that replaces it has the same.
+        host: The backend's handle.
+        told: Whether it knows the trial.
+        files: The clients' files of which it was told with the trial.
+        left: Clients that were on it since and have been moved away.
+        ended: Whether it is no more.
+    """
+
+    number: int
+    host: Handle
+    told: bool = False
+    files: dict[int, str] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
+    ended: bool = False
+
+
+@dataclass(eq=False)
+class Kept:
+    """A client that has left its seed, or its file: how to make it again.
+
+    Attributes:
+        base: The file in which it lay at the last checkpoint; None for its seed.
+        jobs: What it has been trained with since.
+        gap: Whether some of it has been forgotten, for want of room.
+        slot: Where it was last.
+        handover: A file with all of it, on its way to another host.
+    """
+
+    base: str | None
+    jobs: list[Train] = field(default_factory=list)
+    gap: bool = False
+    slot: Slot | None = None
+    handover: Path | None = None
+
+    @property
+    def here(self) -> Slot | None:
+        """The host on which it lives; None where it has to be made."""
+        return None if self.slot is None or self.slot.ended else self.slot
+
+    def handed_over(self) -> None:
+        """It has trained where it went: the file of its move is of no use any more."""
+        if self.handover is not None:
+            self.handover.unlink(missing_ok=True)
+            self.handover = None
+
+
+class Memory:
+    """The clients of a trial, and what was done to them since their last files."""
+
+    def __init__(self, limit: int = JOURNAL) -> None:
+        self._limit = limit
+        self.forget({})
+
+    def forget(self, files: dict[int, str]) -> None:
+        """A new trial, in which some clients lie in files."""
+        self.files = dict(files)
+        self.clients: dict[int, Kept] = {}
+        self._uses: Counter[int] = Counter()
+        self._bytes = 0
+
+    def of(self, client: int) -> Kept:
+        """A client."""
+        if client not in self.clients:
+            self.clients[client] = Kept(self.files.get(client))
+        return self.clients[client]
+
+    def moved(self, client: int) -> bool:
+        """Whether a client is any different from its seed."""
+        kept = self.clients.get(client)
+        return client in self.files or (kept is not None and bool(kept.jobs or kept.gap))
+
+    def trained(self, job: Train) -> None:
+        """A client has been changed by a job."""
+        kept = self.of(job.client)
+        kept.jobs.append(job)
+        # Clients that got the same bytes share them here too.
+        if not self._uses[id(job.blob)]:
+            self._bytes += len(job.blob)
+        self._uses[id(job.blob)] += 1
+        if kept.gap or self._bytes > self._limit:
+            kept.gap = True
+            self._forget_jobs(kept)
+
+    def undone(self, client: int) -> None:
+        """A client's last training has been undone."""
+        kept = self.of(client)
+        if kept.jobs:
+            self._release([kept.jobs.pop()])
+
+    def saved(self, client: int, path: str) -> None:
+        """A client lies in a file as it is now."""
+        kept = self.of(client)
+        kept.base, kept.gap = path, False
+        self.files[client] = path
+        self._forget_jobs(kept)
+
+    def _forget_jobs(self, kept: Kept) -> None:
+        self._release(kept.jobs)
+        kept.jobs = []
+
+    def _release(self, jobs: Iterable[Train]) -> None:
+        for job in jobs:
+            self._uses[id(job.blob)] -= 1
+            if not self._uses[id(job.blob)]:
+                del self._uses[id(job.blob)]
+                self._bytes -= len(job.blob)
+
+
+NAME = "protofl deadlines"
+"""Of the thread."""
+
+
+@dataclass(eq=False)
+class Watched:
+    """A job on a host.
+
+    Attributes:
+        host: The host, which is ended when the job is late.
+        end: When that is, by the monotonic clock.
+        rung: Whether it has been ended for that.
+    """
+
+    host: Handle
+    end: float
+    rung: bool = False
+
+
+class Watch:
+    """Ends hosts whose job takes too long.
+
+    Its thread starts with the first job: one for each job would cost more than what else there is
+    to a job.
+
+    Args:
+        seconds: How long a job may take.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._jobs = seconds, set[Watched]()
+        self._lock, self._closed = threading.Lock(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def over(self, host: Handle) -> Iterator[Watched]:
+        """While a host does a job."""
+        job = Watched(host, time.monotonic() + self._seconds)
+        with self._lock:
+            self._jobs.add(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._look, name=NAME, daemon=True)
+                self._thread.start()
+        try:
+            yield job
+        finally:
+            with self._lock:
+                self._jobs.discard(job)
+
+    def close(self) -> None:
+        """Look no longer."""
+        self._closed.set()
+
+    def _look(self) -> None:
+        pause = self._seconds
+        while not self._closed.wait(pause):
+            now = time.monotonic()
+            with self._lock:
+                late = [job for job in self._jobs if job.end <= now and not job.rung]
+                ahead = [job.end for job in self._jobs if job.end > now]
+                for job in late:
+                    job.rung = True
+            for job in late:
+                job.host.close()
+            # A job that begins meanwhile ends later than any of these, or than a whole limit.
+            pause = min(ahead, default=now + self._seconds) - now

@@ -1,0 +1,194 @@
+"""Resolution of the options of a run: the plugins and values that they come to, before any data."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from protofl.errors import UsageError
+from protofl.federation.joining import tuning_epochs
+from protofl.hooks.discovery.registry import Registry
+from protofl.hooks.models.optimisers import training_options
+from protofl.hooks.plugin.composition import Composition
+from protofl.hooks.plugin.members import Choice, choose, choose_several, several_in
+from protofl.system.device import device_of
+from protofl.system.machine import usable_cores
+from protofl.system.options.plugin_options import check_consent
+from protofl.system.options.settings import Settings
+from protofl.system.options.table import CHOOSING, OWNERS, SEVERAL, UPDATES, build, check_names
+
+Extra = Mapping[tuple[str, str], type]
+"""Plugin classes that are not installed, {(kind, name): class}."""
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What the options of a run come to.
+
+    Attributes:
+        settings: All options, with the defaults of the method, the data set and the models.
+        registry: Where the plugins were found.
+        composition: The method, donors and wrappers.
+        choices: The other plugins, by kind; metrics and trackers, of which there may be several,
+            by ``metric/NAME``.
+        device: Where the run computes.
+    """
+
+    settings: Settings
+    registry: Registry
+    composition: Composition
+    choices: dict[str, Choice]
+    device: torch.device
+
+
+def resolve(
+    given: Mapping[str, Any],
+    extra: Extra | None = None,
+    registry: Registry | None = None,
+    said: Mapping[str, Container[str]] | None = None,
+) -> Resolution:
+    """Resolve options with the defaults of the method, the data set and the models.
+
+    Args:
+        given: Options by name.
+        extra: Plugin classes that are not installed.
+        registry: Where plugins are found, in place of a registry of the run's own.
+        said: {plugin: its options that the user gave, not a file}; None where that is all.
+
+    Raises:
+        UsageError: An option is unknown, out of range, or does not fit another one.
+    """
+    settings = build(given)
+    registry = registry or Registry.of(vars(settings), extra)
+    composition = _composed(registry, settings)
+    choices = _chosen(registry, settings, "dataset", "models")
+    settings = _with_defaults(given, composition, choices)
+    device = device_of(settings.device)
+    choices |= _chosen(registry, settings, *_further(registry, settings, composition))
+    own = settings.options | training_options(vars(settings))
+    settings = settings.model_copy(update={"options": own})
+    settings = _placed(settings, choices["engine"], device, registry.extra)
+    choices |= _chosen(registry, settings, "backend")
+    choices |= choose_several(registry, vars(settings), composition.members)
+    if said is not None:
+        for owner, part in parts_of(composition, choices).items():
+            check_consent(part.config, owner, said.get(owner, ()))
+    return Resolution(settings, registry, composition, choices, device)
+
+
+def _composed(registry: Registry, settings: Settings) -> Composition:
+    """The method, donors and wrappers, with their options."""
+    several = [name for option in SEVERAL for name in getattr(settings, option)]
+    others = {*OWNERS, *several}
+    composition = Composition(
+        registry,
+        settings.method,
+        options={k: v for k, v in settings.options.items() if k not in others},
+        use=settings.use,
+        add=settings.add,
+        drop=settings.drop,
+        wrappers=settings.wrappers,
+    )
+    for hook, name in composition.providers.items():
+        donated = getattr(composition.members[name].plugin, "donates", (hook,))
+        if hook not in donated:
+            raise UsageError(
+                f"{name} provides {' and '.join(donated)} for other methods, and no {hook}",
+                do=f"give it to a method: protofl run METHOD --use {donated[0]}={name}",
+            )
+    return composition
+
+
+def _chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, Choice]:
+    """The plugins that options of `CHOOSING` name, with their own options, by kind."""
+    return {
+        CHOOSING[o]: choose(registry, CHOOSING[o], getattr(settings, o), settings.options.get(o))
+        for o in options
+    }
+
+
+def _with_defaults(
+    given: Mapping[str, Any], composition: Composition, choices: Mapping[str, Choice]
+) -> Settings:
+    """What is given, else the default of the method, the data set, the group, or the list."""
+    width = getattr(choices["model-group"].plugin, "feature_dim", None)
+    defaults: dict[str, Any] = {} if width is None else {"feature_dim": width}
+    defaults |= getattr(choices["dataset"].plugin, "defaults", {})
+    asked = composition.members[composition.main].call("run_defaults") or {}
+    check_names(asked, f"option in run_defaults of {composition.main}:")
+    defaults |= asked
+    return build({**defaults, **given})
+
+
+def _further(registry: Registry, settings: Settings, composition: Composition) -> list[str]:
+    """Return the options that choose the further plugins of a run, all but the backend."""
+    options = ["partition", "selection", "engine"]
+    if settings.world is not None:
+        options.append("world")
+    elif "world" in settings.options:
+        raise UsageError("--set world.…: this run has no world", do="choose one with --world")
+    if composition.needs_generator:
+        options.append("generator")
+    elif "generator" in settings.options:
+        raise UsageError(
+            "--set generator.…: this method has no generator",
+            do="leave it out, or choose a method with one (fedktl)",
+        )
+    else:
+        registry.find("generator", settings.generator.partition(":")[0])
+    return options
+
+
+def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[str, Choice]:
+    """All plugins of a run by the words under which their options stand in ``--set``."""
+    several = several_in(choices, *SEVERAL.values())
+    parts: dict[str, Choice] = {**composition.members, **{one.name: one for one in several}}
+    return parts | {option: choices[kind] for option, kind in CHOOSING.items() if kind in choices}
+
+
+def _placed(
+    settings: Settings, engine: Choice, device: torch.device, objects: Iterable[tuple[str, str]]
+) -> Settings:
+    """The settings with a device and a backend in place of ``auto``, and the data's whole path.
+
+    Args:
+        settings: The settings.
+        engine: The engine; where it trains several clients at once, one host is to have them all.
+        device: Where clients train.
+        objects: Kind and name of classes that this program gave; those without a place are its own.
+    """
+    labels = [f"{kind}/{name}" for kind, name in objects if kind != "tracker"]
+    backend = settings.backend
+    hidden = [label for label in labels if not settings.classes.get(label)]
+    if backend == "auto":
+        alone = device.type != "cpu" or len(usable_cores()) == 1 or "train_group" in engine.hooks
+        here = alone or hidden or (labels and not settings.workers)
+        backend = "local" if here else "process"
+    elif hidden and backend != "local":
+        raise UsageError(
+            f"backend {backend!r} can't see {', '.join(hidden)}, a class of this program alone",
+            "other processes find what is installed, and classes of modules and files",
+            "write it into a file of its own, or use --backend local",
+        )
+    folder = settings.data_dir.expanduser().absolute()
+    update = {"backend": backend, "device": str(device), "data_dir": folder}
+    return settings.model_copy(update=update)
+
+
+def resolved(
+    settings: Settings, composition: Composition, choices: Mapping[str, Choice]
+) -> Settings:
+    """The settings with every plugin's options as they are in this run; made anew they stay so."""
+    options = {owner: settings.options[owner] for owner in UPDATES}
+    options |= {name: part.dump() for name, part in parts_of(composition, choices).items()}
+    update: dict[str, Any] = {
+        "options": {name: values for name, values in options.items() if values},
+        "fine_tune": tuning_epochs(settings),
+    }
+    update |= {o: choices[o].text for o in ("dataset", "selection", "world") if o in choices}
+    if settings.participants_from is not None:
+        update["participants_from"] = settings.participants_from.expanduser().absolute()
+    return settings.model_copy(update=update)

@@ -1,0 +1,170 @@
+"""Totals of a round, and its line of the record."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from protofl import functional
+from protofl.errors import naming
+from protofl.federation.jobs import EvaluateReply, TrainReply
+from protofl.hooks.wire.payload import Payload
+from protofl.system.files.tables import finite, short
+
+STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "checkpoint", "total")
+
+MOST = 1000
+"""Clients whose accuracies are in a line of the record, at most."""
+
+VALIDATION = "validation_accuracy"
+
+TRAFFIC = ("upload_floats", "upload_bytes", "download_floats", "download_bytes")
+
+
+@dataclass
+class Tally:
+    """The sums of a round.
+
+    Attributes:
+        participants: Clients that take part, and answer.
+        answered: Which, where these are not those that were drawn.
+        absent: {client: why} of those that do not answer; no figure has them.
+        samples: Samples seen in local training.
+        sums: Sums of the loss terms over them.
+        traffic: {client: floats and bytes of its downloads and uploads}.
+        seconds: Seconds by stage, those of clients summed over hosts.
+        scores: {client: rightly predicted test samples, and all} of the evaluation.
+        trained: {client: samples seen} of the clients that trained.
+        train_scores: As ``scores``, of training samples, where they are measured.
+        apart: {figure: as ``scores``} of what is scored beside the test samples of the clients
+            that train: their validation samples, and unseen clients.
+        counts: {client: what its test samples count in the run's metrics}.
+        metrics: Figures of metrics and methods.
+        measures: Further figures on request.
+        malicious: Clients that are malicious.
+    """
+
+    participants: int = 0
+    answered: list[int] | None = None
+    absent: dict[int, str] = field(default_factory=dict)
+    samples: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    traffic: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+    scores: dict[int, tuple[int, int]] = field(default_factory=dict)
+    trained: dict[int, int] = field(default_factory=dict)
+    train_scores: dict[int, tuple[int, int]] = field(default_factory=dict)
+    apart: dict[str, dict[int, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
+    counts: dict[int, Payload] = field(default_factory=dict)
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    measures: dict[str, Any] = field(default_factory=dict)
+    malicious: frozenset[int] = frozenset()
+
+    def spend(self, seconds: Mapping[str, float]) -> None:
+        """Book seconds by stage."""
+        for stage, value in seconds.items():
+            self.seconds[stage] += value
+
+    def leave_out(self, client: int, reason: str) -> None:
+        """A client is absent: as if it had not been asked."""
+        self.absent[client] = reason
+        self.traffic.pop(client, None)
+        self.trained.pop(client, None)
+
+    def add_losses(self, reply: TrainReply) -> None:
+        """Take in a client's local training."""
+        self.samples += reply.samples
+        for label, value in reply.sums.items():
+            self.sums[label] = self.sums.get(label, 0.0) + value
+
+    def add_score(self, client: int, reply: EvaluateReply) -> None:
+        """Take in a client's evaluation."""
+        self.scores[client] = reply.correct, reply.count
+        if reply.train is not None:
+            self.train_scores[client] = reply.train
+        if reply.validation is not None:
+            self.apart[VALIDATION][client] = reply.validation
+        if reply.blob:
+            with naming(f"metrics of client {client}"):
+                self.counts[client] = Payload.from_bytes(reply.blob)
+
+    def add_metrics(self, figures: Mapping[str, dict[str, Any]]) -> None:
+        """Take in figures of metrics, of clients or of the server."""
+        for name, found in figures.items():
+            self.metrics[name] = self.metrics.get(name, {}) | found
+
+    @property
+    def accuracy(self) -> dict[int, float]:
+        """The accuracy of every client that was evaluated and has test samples, by its number."""
+        scored = sorted(self.scores.items())
+        return {client: correct / count for client, (correct, count) in scored if count}
+
+    def line(self, extra: Mapping[str, float | None]) -> dict[str, Any]:
+        """The round's line of ``metrics.jsonl`` but for trial and round."""
+        measures = self.measures
+        if self.train_scores:
+            measures = _accuracy(self.train_scores, "train_accuracy") | measures
+        return {
+            **_accuracy(self.scores, "test_accuracy"),
+            **self._apart_line(),
+            **self._train_line(),
+            **{name: sum(sent[name] for sent in self.traffic.values()) for name in TRAFFIC},
+            "participants": self.participants,
+            "evaluated": len(self.scores),
+            **self._clients_line(),
+            **self._absent_line(),
+            **self._honest_line(),
+            "extra": dict(extra),
+            **({"metrics": self.metrics} if self.metrics else {}),
+            **({"measures": measures} if measures else {}),
+            "seconds": {stage: short(self.seconds[stage]) for stage in STAGES},
+        }
+
+    def _apart_line(self) -> dict[str, Any]:
+        """Further accuracies, and those of the unseen clients one by one."""
+        line: dict[str, Any] = {}
+        for name, scores in self.apart.items():
+            line |= _accuracy(scores, name)
+            if name != VALIDATION and len(scores) <= MOST:
+                each = {str(c): correct / count for c, (correct, count) in sorted(scores.items())}
+                line[f"client_{name.replace('accuracy', 'accuracies')}"] = each
+        return line
+
+    def _clients_line(self) -> dict[str, Any]:
+        """The accuracy of each client, of no more than `MOST`."""
+        found = {str(client): accuracy for client, accuracy in self.accuracy.items()}
+        return {"client_accuracies": found} if 0 < len(found) <= MOST else {}
+
+    def _absent_line(self) -> dict[str, Any]:
+        """Who answered and who did not, where this is not as drawn."""
+        absent = sorted(self.absent.items())
+        line = {
+            "absent": {str(client): reason for client, reason in absent},
+            "skipped_uploads": [client for client, reason in absent if reason == "skipped"],
+        }
+        found = {key: value for key, value in line.items() if value}
+        return found if self.answered is None else {"answered": self.answered, **found}
+
+    def _honest_line(self) -> dict[str, Any]:
+        """The accuracy of the others, where clients are malicious, and who these are."""
+        if not self.malicious:
+            return {}
+        honest = {c: score for c, score in self.scores.items() if c not in self.malicious}
+        return {"malicious": sorted(self.malicious), **_accuracy(honest, "honest_accuracy")}
+
+    def _train_line(self) -> dict[str, Any]:
+        """Losses, sample-weighted over the round."""
+        terms = {label: value / max(self.samples, 1) for label, value in self.sums.items()}
+        return {
+            "train_loss": finite(sum(terms.values())),
+            "loss_terms": {label: finite(terms[label]) for label in sorted(terms)},
+        }
+
+
+def _accuracy(scores: Mapping[int, tuple[int, int]], name: str) -> dict[str, Any]:
+    """Accuracy over all samples, and over clients."""
+    found = functional.accuracy_over_clients([scores[client] for client in sorted(scores)])
+    names = (name, f"client_{name}", f"{name}_std")
+    return dict(zip(names, found or (None, None, None), strict=True))

@@ -1,0 +1,238 @@
+"""The server's part of a round: its hooks, and what crosses from it to clients."""
+
+from __future__ import annotations
+
+import time
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from protofl import functional
+from protofl.errors import naming
+from protofl.federation.evaluation import figures_of_server
+from protofl.federation.jobs import TrainReply
+from protofl.federation.measures import measured
+from protofl.federation.plan import Plan
+from protofl.federation.round_totals import Tally
+from protofl.federation.stages import Stages
+from protofl.hooks.models.scoring import mean_accuracy, scores_of
+from protofl.hooks.transport.gates import UploadGate
+from protofl.hooks.transport.rules import (
+    Declared,
+    diverged,
+    expect_finite,
+    left_out,
+    refused_upload,
+)
+from protofl.hooks.views.records import ServerRecord
+from protofl.hooks.views.server import Server
+from protofl.hooks.wire.payload import Payload
+from protofl.system.device import compute_threads
+from protofl.system.files.tables import finite
+from protofl.system.machine import at_most
+from protofl.system.profile.run_profile import Sums
+from protofl.system.randomness import global_stream
+
+
+class ServerSide:
+    """A trial's server and the hooks that run there.
+
+    Args:
+        plan: The run.
+        trial: The trial.
+        sums: Takes where the time goes.
+
+    Attributes:
+        record: All that the server is.
+        gate: What lets uploads in.
+    """
+
+    gate: UploadGate
+
+    def __init__(self, plan: Plan, trial: int, sums: Sums) -> None:
+        self._plan, self._sums, self._trial = plan, sums, trial
+        self.record = _fresh(plan, trial)
+        threads = compute_threads(plan.settings.server_threads)
+        stream = global_stream(self.record.seed, "setup-server")
+        with threads, stream, self._within("setup_server"):
+            started = plan.composition.lifecycle("setup_server", server=self.view)
+        for owner, knowledge in started.items():
+            near, do = "nothing has been sent yet", "look at its set-up, and at its options"
+            expect_finite(knowledge or {}, f"setup_server of {owner}", near, do)
+            # The main method comes first, and what it starts with stays: a donor's server_train
+            # does not replace the knowledge before it has run.
+            own = self.record.knowledge.keys()
+            fresh = {k: v for k, v in (knowledge or {}).items() if k == "classes" or k not in own}
+            if fresh.keys() - {"classes"}:
+                self.record.knowledge.merge(fresh)
+
+    @contextmanager
+    def _within(self, place: str) -> Iterator[None]:
+        """What a hook raises gets its place, and no hook may take for ever."""
+        with at_most(self._plan.settings.job_limit, place), naming(place):
+            yield
+
+    def open_gate(self) -> None:
+        """Make the gate of uploads, from what the server knows of them."""
+        record, settings = self.record, self._plan.settings
+        declared = Declared.of("upload_payload", "uploads", self._plan.composition.around)
+        limits = settings.upload_limit, settings.upload_bound
+        codec, dry = self._plan.composition.upload, record.dry
+        self.gate = UploadGate(
+            record.info, declared, record.learned, limits, codec, self.view, dry=dry
+        )
+
+    @property
+    def view(self) -> Server:
+        """The server as the main method sees it."""
+        return Server(self.record, self._plan.composition.main)
+
+    def begin(self, number: int) -> None:
+        """A round begins."""
+        record, settings = self.record, self._plan.settings
+        record.round, record.lr = number, settings.lr * self._plan.rate(number)
+        record.evaluates = number + 1 == settings.rounds or (number + 1) % settings.eval_every == 0
+
+    def _download(self, client: int) -> Payload:
+        """What a client gets."""
+        place = f"download_payload, client {client}, round {self.record.round}"
+        with self._within(place):
+            found = self._plan.composition.call(
+                "download_payload", server=self.view, client_id=client
+            )
+            return Payload(found)
+
+    def downloads(
+        self, clients: Iterable[int], tally: Tally, *, counted: bool = True
+    ) -> Iterator[tuple[int, bytes]]:
+        """What clients download in one stage, as bytes; the same tensors again are encoded once.
+
+        Args:
+            clients: The clients; those of one architecture come behind each other, as they often
+                get the same.
+            tally: Takes seconds and, where these downloads count, floats and bytes.
+            counted: Whether they count as traffic; those for an evaluation don't.
+        """
+        architectures = len(self._plan.info.architectures)
+        codec, last, floats, blob = self._plan.composition.download, Payload(), 0, b""
+        for client in sorted(clients, key=lambda client: client % architectures):
+            start = time.perf_counter()
+            payload = self._download(client)
+            same = payload.keys() == last.keys() and all(payload[k] is last[k] for k in last)
+            if not same or codec.each:
+                with self._within(f"encode_download, client {client}, round {self.record.round}"):
+                    floats, blob = codec.pack(payload, server=self.view, client_id=client)
+                last = payload
+            if counted:
+                sent = tally.traffic[client]
+                sent["download_floats"] += floats
+                sent["download_bytes"] += len(blob)
+            tally.spend({"payload": time.perf_counter() - start})
+            yield client, blob
+
+    def learn(self, uploads: Mapping[int, Payload]) -> dict[str, Any]:
+        """The server aggregates, then trains; figures on request of what it learned from."""
+        record, composition, view = self.record, self._plan.composition, self.view
+        with global_stream(record.seed, "server", record.round):
+            with self._within(f"receive_uploads, round {record.round}"):
+                hook, expect = "receive_uploads", self.gate.passed_on.check
+                uploads = composition.pass_on(hook, "uploads", uploads, expect, server=view)
+            if not uploads:
+                return {}
+            for hook in ("server_aggregate", "server_train"):
+                place = self._within(f"{hook}, round {record.round}")
+                with self._sums.span(hook, "server"), place:
+                    update = composition.call(hook, server=view, uploads=uploads)
+                    expect_finite(update, f"{hook} of {' and '.join(composition.makers(hook))}")
+                record.knowledge.merge(update)
+        return measured(self._plan, self._trial, record.knowledge, uploads)
+
+    @torch.no_grad()
+    def end_round(self, tally: Tally) -> dict[str, float | None]:
+        """Further numbers for the record: the prototypes' margin, and what methods add.
+
+        Args:
+            tally: Takes the metrics of the methods' global models.
+        """
+        knowledge, extra = self.record.knowledge, dict[str, float | None]()
+        if "prototypes" in knowledge.keys():
+            table, known = knowledge.table("prototypes", self._plan.info.num_classes)
+            extra["prototype_margin"] = finite(float(functional.nearest_margin(table, known)))
+        extra |= self._server_accuracy(tally)
+        with self._within(f"end_round, round {self.record.round}"):
+            ended = self._plan.composition.lifecycle("end_round", server=self.view)
+        for found in ended.values():
+            extra |= {key: finite(float(value)) for key, value in (found or {}).items()}
+        return extra
+
+    def _server_accuracy(self, tally: Tally) -> dict[str, float | None]:
+        """Accuracy of the methods' global models on the global test samples; empty without any."""
+        test = self.record.test
+        if test is None or not self.record.evaluates:
+            return {}
+        with self._within(f"global_models, round {self.record.round}"):
+            found = self._plan.composition.lifecycle("global_models", server=self.view)
+            each = [models for models in found.values() if models]
+            scores = {name: scores_of(model, test) for name, model in ChainMap(*each).items()}
+            tally.add_metrics(figures_of_server(self._plan.metrics, scores, test.y))
+            return {**mean_accuracy(scores, test.y, "server_test_accuracy")}
+
+
+def _fresh(plan: Plan, trial: int) -> ServerRecord:
+    """The server before its set-up."""
+    layout = plan.info.architectures[0].channels_last
+    split = plan.split(trial)
+    test = None if split.global_test is None else plan.samples(split.global_test, layout)
+    return ServerRecord(
+        info=plan.info,
+        seed=plan.seed(trial),
+        device=plan.device,
+        lr=plan.settings.lr,
+        configs=plan.composition.configs,
+        public=plan.public_samples(trial, layout),
+        test=test,
+        images=plan.images,
+        dry=plan.dry,
+    )
+
+
+def let_in(
+    replies: Mapping[int, TrainReply],
+    number: int,
+    tally: Tally,
+    gate: UploadGate,
+    plan: Plan,
+    stages: Stages,
+) -> dict[int, Payload]:
+    """What clients sent and the gate lets in; others are absent, or stop the run.
+
+    Args:
+        replies: {client: what its training came to}.
+        number: The round.
+        tally: Takes traffic, losses and seconds, and who is absent.
+        gate: What lets uploads in.
+        plan: The run.
+        stages: Tells the user lines.
+
+    Raises:
+        RunFailure: An upload is not as it should be, and the run is to stop then.
+    """
+    start = time.perf_counter()
+    blobs = {client: reply.blob for client, reply in replies.items()}
+    uploads, faults = gate.admit(blobs, plan.device)
+    tally.spend({"payload": time.perf_counter() - start})
+    for client in uploads:
+        reply, sent = replies[client], tally.traffic[client]
+        sent["upload_bytes"], sent["upload_floats"] = len(reply.blob), reply.floats
+        tally.add_losses(reply)
+        for term in diverged(reply.sums):
+            stages.note(f"client {client}: its {term} loss is NaN or infinite")
+    for client, fault in faults.items():
+        if plan.settings.on_bad_upload == "stop":
+            raise refused_upload(client, number, fault)
+        stages.note(left_out(client, number, fault))
+        tally.leave_out(client, "skipped")
+    return uploads

@@ -1,0 +1,181 @@
+"""Stages of a round: order of the jobs, expected mini-batches, and progress events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import TypeVar
+
+from protofl.data.batches import batch_bounds
+from protofl.federation import events
+from protofl.federation.jobs import Absent, ClientJob, Pool, Reply, Train
+from protofl.federation.plan import Plan
+from protofl.federation.round_totals import STAGES, Tally
+from protofl.hooks.transport.rules import Fault, check_reply, left_out, printable, refused_reply
+from protofl.system.profile.run_profile import RunProfile
+from protofl.system.progress import Stage
+
+
+class Workload:
+    """Counts the mini-batches of clients' jobs from the plan.
+
+    A phase that trains on rows that the server chooses is taken to train on all public samples, and
+    a phase that needs something of the download to take place.
+
+    Args:
+        plan: The run.
+        trial: The trial.
+    """
+
+    def __init__(self, plan: Plan, trial: int) -> None:
+        self._plan, self._split = plan, plan.split(trial)
+        found = plan.composition.phases(plan.info)
+        self._phases = [phase for phase in found if plan.composition.terms_of(phase)]
+        public = self._split.public if plan.public_data is None else plan.public_data.y
+        self._public = 0 if public is None else len(public)
+
+        @cache
+        def batches(samples: int) -> int:
+            bounds = batch_bounds(samples, plan.settings.batch_size, plan.settings.drop_last)
+            return len(bounds)
+
+        self._batches = batches
+
+    def training(self, client: int, *when: str) -> int:
+        """Mini-batches on which a client trains in a round, or in one of the times of it.
+
+        Args:
+            client: The client.
+            *when: ``before_upload``, ``after_server``, or both if none is given.
+        """
+        own, epochs = int(self._split.train_sizes[client]), self._plan.settings.local_epochs
+        return sum(
+            (phase.epochs or epochs)
+            * self._batches(own if phase.data == "private" else self._public)
+            for phase in self._phases
+            if not when or phase.when in when
+        )
+
+    def scoring(self, client: int, epochs: int = 0) -> int:
+        """Mini-batches of an evaluation of a client.
+
+        Args:
+            client: The client.
+            epochs: Epochs for which it is fine-tuned before.
+        """
+        size = self._plan.info.architecture_of(client).eval_batch
+        own, held = int(self._split.train_sizes[client]), self._split.held_out(client)
+        scored = [len(self._split.test(client)), 0 if held is None else len(held)]
+        if "train-accuracy" in self._plan.settings.measure:
+            scored.append(own)
+        tuned = [p for p in self._phases if (p.when, p.data) == ("before_upload", "private")]
+        steps = epochs * len(tuned) * self._batches(own)
+        return steps + sum(-(-count // size) for count in scored)
+
+
+R = TypeVar("R", bound=Reply)
+
+
+class Stages:
+    """Orders the jobs of a run, and follows them.
+
+    Args:
+        plan: The run.
+        pool: The hosts.
+        progress: Told of every stage, client and note.
+        profile: Takes where the time goes.
+
+    Attributes:
+        trial: The trial.
+    """
+
+    def __init__(
+        self, plan: Plan, pool: Pool, progress: events.Progress, profile: RunProfile
+    ) -> None:
+        self._plan, self._progress, self._profile = plan, progress, profile
+        self._labels = {term.label for term in plan.composition.terms}
+        self._noted: set[str] = set()
+        self._told = ""
+        self._counts = Stage({}, {})
+        self._followed = events.follows_steps(progress)
+        self.trial = 0
+        pool.report = lambda line: progress(events.Note(line))
+        if self._followed and hasattr(pool, "on_steps"):
+            pool.on_steps = self._steps
+
+    def begin(
+        self, stage: str, clients: Sequence[int] = (), when: str = "", epochs: int = 0
+    ) -> None:
+        """Tell of a stage.
+
+        Args:
+            stage: The stage.
+            clients: The clients that are to do it.
+            when: Which phases of the method, where they train.
+            epochs: Epochs for which they are fine-tuned, where they are scored.
+        """
+        self._told, plan, steps = stage, self._plan, dict[int, int]()
+        if self._followed and stage in ("train", "evaluate"):
+            own = Workload(plan, self.trial)
+            steps = {c: own.training(c, when) if when else own.scoring(c, epochs) for c in clients}
+        info = plan.info
+        self._counts = Stage(steps, {c: plan.cost(info.architecture_of(c)) for c in steps})
+        self._progress(events.StageStarted(stage, len(clients), self._counts.steps))
+
+    def _steps(self, client: int, done: int | None = None) -> None:
+        """Tell of mini-batches of a client that are done, or all."""
+        if self._counts.take(client, done):
+            counts = self._counts
+            told = events.StepsDone(self._told, counts.done, counts.steps, counts.share)
+            self._progress(told)
+
+    @contextmanager
+    def ordered(self, stage: str, jobs: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
+        """The order in which jobs of a stage are to be dealt; `done` takes each that is."""
+        found = self._costly_first(jobs)
+        with self._profile.stage(stage, [job.client for job in found]) as sampled:
+            for job in found:
+                job.sample, job.counted = job.client in sampled, self._followed
+            yield found
+
+    def sound(self, job: ClientJob, reply: Reply, kind: type[R]) -> R | Absent:
+        """A reply that can be what it says; else it stops the run, or its client is left out."""
+        gone = isinstance(reply, Absent) and getattr(job, "may_fail", False)
+        wanted: type[Reply] = Absent if gone else kind
+        try:
+            check_reply(reply.header(), wanted.__name__, STAGES, self._labels)
+        except Fault as fault:
+            skip = self._plan.settings.on_bad_upload == "skip"
+            if skip and isinstance(job, Train) and job.when == "before_upload":
+                words = left_out(job.client, job.round, fault)
+                return Absent(reason="skipped", notes=[words])
+            raise refused_reply(str(job), fault) from None
+        assert isinstance(reply, (Absent, kind))
+        return reply
+
+    def done(self, stage: str, client: int, reply: Reply, tally: Tally) -> None:
+        """Book and tell what a client's job took."""
+        if reply.profile:
+            self._profile.take(client, reply.profile, reply.seconds)
+        tally.spend(reply.seconds)
+        for note in getattr(reply, "notes", ()):
+            self.note(printable(note))
+        if stage == self._told:
+            self._steps(client)
+            self._progress(events.ClientDone(stage, client))
+
+    def note(self, line: str) -> None:
+        """Tell the user a line, once."""
+        if line not in self._noted:
+            self._noted.add(line)
+            self._progress(events.Note(line))
+
+    def _costly_first(self, jobs: Sequence[ClientJob]) -> list[ClientJob]:
+        """The order in which jobs are dealt; it has no influence on results."""
+        plan, sizes = self._plan, self._plan.split(self.trial).train_sizes
+
+        def cost(job: ClientJob) -> float:
+            return -int(sizes[job.client]) * plan.cost(plan.info.architecture_of(job.client))
+
+        return sorted(jobs, key=cost)

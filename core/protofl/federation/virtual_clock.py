@@ -1,0 +1,199 @@
+"""What a forward pass costs clients, in FLOPs, counted before a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from protofl.data.batches import batch_bounds
+from protofl.federation.host import Host
+from protofl.federation.jobs import TrainReply
+from protofl.federation.plan import Plan
+from protofl.federation.world import Device, Moment, World
+from protofl.hooks.models.architecture import SplitModel
+from protofl.hooks.models.cost import flop_counter
+from protofl.hooks.views.records import ClientRecord
+from protofl.records.row import Row
+from protofl.system.files.tables import short
+
+
+def forward_flops(plan: Plan) -> list[int]:
+    """FLOPs of one sample's forward pass by a client of each architecture, in their order.
+
+    Through all models that it trains: its own and, with ``fml`` and ``fedkd``, the auxiliary one.
+    """
+    host = Host(plan)
+    return [forward_of(host.client(number), plan) for number in range(len(plan.info.architectures))]
+
+
+def forward_of(record: ClientRecord, plan: Plan) -> int:
+    """FLOPs of one sample's forward pass through all models that a client trains."""
+    x = plan.info.sample.zeros(1).to(plan.device)
+    own = [record.model, *(slot.module for _, slot in record.slots() if slot.train)]
+    with flop_counter() as counter, torch.no_grad():
+        for model in own:
+            if isinstance(model, SplitModel):
+                model.eval()(x)
+    return int(counter.get_total_flops())
+
+
+PASSES = 3
+"""A training step in forward passes: one forward, and one backward that costs two."""
+
+
+def end_of_round(
+    arrivals: Mapping[int, float], stays: Mapping[int, float], awaited: int, deadline: float
+) -> tuple[float, dict[int, str]]:
+    """When a round ends, and who is absent from it.
+
+    It ends when as many replies as are awaited have come, or when there is nobody left to wait for,
+    and at the deadline.
+
+    Args:
+        arrivals: {client: seconds from the round's beginning until its reply would have come}, of
+            all that were asked.
+        stays: {client: seconds from then until it leaves}.
+        awaited: Replies that the server waits for.
+        deadline: Seconds that it waits at most.
+
+    Returns:
+        Seconds that the round lasts, and {client: why} of the absent: ``left`` before its reply
+        had come, ``late`` where enough others were faster, ``deadline``.
+    """
+    came = [(at, c) for c, at in arrivals.items() if at <= deadline and at <= stays[c]]
+    counted = sorted(came)[:awaited]
+    enough = len(counted) == awaited
+    if enough:
+        end = max((at for at, _ in counted), default=0.0)
+    else:
+        end = max((min(deadline, at, stays[c]) for c, at in arrivals.items()), default=0.0)
+    absent = {}
+    for client in arrivals.keys() - {client for _, client in counted}:
+        if stays[client] < arrivals[client] and stays[client] <= end:
+            absent[client] = "left"
+        else:
+            absent[client] = "late" if enough else "deadline"
+    return end, dict(sorted(absent.items()))
+
+
+class Clock:
+    """Virtual time of a trial.
+
+    Args:
+        plan: The run.
+
+    Attributes:
+        elapsed: Seconds at the end of the last round.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        settings = plan.settings
+        self._plan, self._world = plan, World(plan)
+        self._flops, self._epochs = forward_flops(plan), _sure_epochs(plan)
+        self._deadline = settings.deadline or math.inf
+        self.leaves_out = bool(
+            settings.deadline or settings.over_select or self._world.comes_and_goes
+        )
+        """Whether clients that have trained may turn out to be absent."""
+        self.elapsed = 0.0
+
+    def start(self, trial: int, rows: Iterable[Row] = ()) -> None:
+        """Begin a trial, or go on with it behind the lines of its record."""
+        self._world.start(trial)
+        self._trial, self.elapsed = trial, 0.0
+        for row in rows:
+            self.elapsed = row.virtual["elapsed"]
+
+    # --- a round ----------------------------------------------------------------------------------
+
+    def wait(self, least: int, among: np.ndarray | None = None) -> Moment:
+        """When the next round begins: as soon as so many clients are there, of some or of all."""
+        return self._world.wait(self.elapsed, least, among)
+
+    def ask(self, moment: Moment, awaited: int, *, limited: bool) -> None:
+        """A round begins.
+
+        Args:
+            moment: When, and who is there.
+            awaited: Replies that the server waits for.
+            limited: Whether it does without clients that leave or miss the deadline.
+        """
+        self._moment, self._awaited, self._limited = moment, awaited, limited
+        self._parts: dict[int, list[float]] = {}
+        self._ends = 0.0
+
+    def download(self, sizes: Mapping[int, int], when: str) -> set[int]:
+        """Clients get downloads of these bytes; those that will be absent whatever they send."""
+        for client, size in sizes.items():
+            self._parts.setdefault(client, []).append(self._device(client).seconds_down(size))
+        if when == "after_server" or not self._limited:
+            return set()
+        return {client for client in sizes if self._is_hopeless(client)}
+
+    def arrive(self, replies: Mapping[int, TrainReply], lost: Iterable[int]) -> dict[int, str]:
+        """Clients have trained and would send their uploads.
+
+        Args:
+            replies: What they answered.
+            lost: Clients that didn't for reasons outside of this world, which it forgets.
+
+        Returns:
+            {client: why} of those that are absent.
+        """
+        for client in lost:
+            self._parts.pop(client)
+        for client, reply in replies.items():
+            device, own = self._device(client), self._parts[client]
+            own.append(self._training(client, reply.samples))
+            own.append(device.seconds_up(len(reply.blob)))
+        arrivals = {c: sum(own) if len(own) == 3 else math.inf for c, own in self._parts.items()}
+        stays = {c: self._moment.stays(c) if self._limited else math.inf for c in arrivals}
+        limits = (self._awaited, self._deadline) if self._limited else (len(arrivals), math.inf)
+        self._ends, absent = end_of_round(arrivals, stays, *limits)
+        return absent
+
+    def follow(self, replies: Mapping[int, TrainReply]) -> None:
+        """Clients have trained behind the server's step; the round waits for all of them."""
+        for client, reply in replies.items():
+            self._parts[client][3] += self._training(client, reply.samples)
+        self._ends += max((own[3] for own in self._parts.values() if len(own) > 3), default=0.0)
+
+    def line(self) -> dict[str, Any]:
+        """What the round's line of the record says; the round is over."""
+        seconds = (self._moment.seconds - self.elapsed) + self._ends
+        self.elapsed = self._moment.seconds + self._ends
+        clients = {str(c): [*map(short, own)] for c, own in sorted(self._parts.items())}
+        return {"virtual": {"seconds": seconds, "elapsed": self.elapsed, "clients": clients}}
+
+    # --- a client ---------------------------------------------------------------------------------
+
+    def _device(self, client: int) -> Device:
+        return self._world.device(client)
+
+    def _training(self, client: int, samples: int) -> float:
+        flops = PASSES * self._flops[client % len(self._flops)] * samples
+        return self._device(client).seconds_of(flops)
+
+    def _is_hopeless(self, client: int) -> bool:
+        """Whether a client misses the round even if it sends nothing, so that it need not train."""
+        settings, samples = self._plan.settings, self._plan.split(self._trial).train_sizes[client]
+        bounds = batch_bounds(int(samples), settings.batch_size, settings.drop_last)
+        training = self._training(client, self._epochs * bounds[-1][1])
+        least = sum((*self._parts[client], training, self._device(client).seconds_up(0)))
+        return least > min(self._deadline, self._moment.stays(client))
+
+
+def _sure_epochs(plan: Plan) -> int:
+    """Epochs on its own samples that a client trains before its upload, whatever it downloads."""
+    phases = [
+        phase
+        for phase in plan.composition.phases(plan.info)
+        if (phase.when, phase.data, phase.needs) == ("before_upload", "private", None)
+        and phase.rows is None
+        and plan.composition.terms_of(phase)
+    ]
+    return sum(phase.epochs or plan.settings.local_epochs for phase in phases)

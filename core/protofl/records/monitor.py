@@ -1,0 +1,139 @@
+"""Runs while they go on, seen from outside: by their files alone, from any process or machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from protofl.errors import UsageError
+from protofl.records.layout import METRICS, runs_below
+from protofl.records.reading import DAMAGED, DIVERGED, FINISHED, GOING_ON, UNFINISHED, Reading
+from protofl.records.row import Row
+from protofl.records.run_index import STRANGE, Index, IndexEntry
+from protofl.system.files.lock import LOCK, is_held
+from protofl.system.files.tables import read_table
+
+RECENT = 5
+"""Rounds from whose time that of the next ones is estimated."""
+
+ORDER = {GOING_ON: 0, DAMAGED: 1, DIVERGED: 2, UNFINISHED: 3, FINISHED: 4}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How far a run is.
+
+    Attributes:
+        path: Its folder.
+        told: What its files say.
+        state: ``finished``, ``going on``, ``unfinished``, ``diverged`` or ``damaged``.
+        trial: The trial of its last round.
+        round: Rounds done of that trial.
+        curve: The accuracies [rounds that were evaluated] of that trial.
+        megabytes: What its clients have sent and received so far, of all trials.
+        absent: How often clients that were asked were absent, likewise.
+        left: Seconds to its end, as far as its last rounds tell.
+    """
+
+    path: Path
+    told: IndexEntry
+    state: str
+    trial: int = 0
+    round: int = 0
+    curve: Sequence[float] = field(default_factory=list)
+    megabytes: float = 0.0
+    absent: int = 0
+    left: float | None = None
+
+
+class Following:
+    """All runs in a folder, a single run, or the folder in which a sweep has its runs.
+
+    Args:
+        folder: The folder; of a sweep its own, which holds no runs.
+
+    Attributes:
+        runs: The folder in which the runs are.
+
+    Raises:
+        UsageError: The file that says what the sweep is can't be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.runs = folder, _runs_of(folder)
+        self._index = Index(self.runs)
+        self._ended: dict[Path, tuple[IndexEntry, Seen]] = {}
+
+    def look(self) -> list[Seen]:
+        """The runs as they are now: those that go on first, then by the time of the last round."""
+        runs = self._index.runs(save=False)
+        seen = [self._seen(path, told) for path, told in runs.items()]
+        return sorted(seen, key=lambda run: (ORDER[run.state], -run.told.time, run.path))
+
+    def is_at_work(self, seen: Sequence[Seen]) -> bool:
+        """Whether a process is at work: on a run, or on a sweep that is between two.
+
+        Args:
+            seen: The runs.
+        """
+        return any(run.state == GOING_ON for run in seen) or is_held(self._folder / LOCK)
+
+    def _seen(self, path: Path, told: IndexEntry) -> Seen:
+        """One run; the record of one that has ended is read once."""
+        if told.problem:
+            return Seen(path, told, DAMAGED)
+        reading = Reading(path)
+        held, old = reading.going_on, self._ended.get(path)
+        if old is not None and old[0] == told and not held:
+            return old[1]
+        if held:
+            self._ended.pop(path, None)  # it may end otherwise this time, with no round more
+        broken = DIVERGED if reading.failure else UNFINISHED
+        state = GOING_ON if held else FINISHED if told.finished else broken
+        try:
+            found = _follow(reading, told, state)
+        except (UsageError, *STRANGE):  # since it was told of, or in what isn't told
+            return Seen(path, told, DAMAGED)
+        if not held:
+            self._ended[path] = (told, found)
+        return found
+
+
+def _runs_of(folder: Path) -> Path:
+    """The folder in which runs are: where a sweep's file says so."""
+    file = folder / "sweep.toml"
+    if not file.is_file() or any(runs_below(folder)):
+        return folder
+    about = read_table(file, "DIR", "a sweep").get("sweep")
+    return Path(str(about.get("runs", folder))) if isinstance(about, dict) else folder
+
+
+def _follow(reading: Reading, told: IndexEntry, state: str) -> Seen:
+    rows = reading.rows
+    if not rows:
+        return Seen(reading.path, told, state)
+    trial = rows[-1].trial
+    own = [row for row in rows if row.trial == trial]
+    return Seen(
+        path=reading.path,
+        told=told,
+        state=state,
+        trial=trial,
+        round=len(own),
+        curve=[a for row in own if (a := row.test_accuracy) is not None],
+        megabytes=sum(row.traffic for row in rows) / 1e6,
+        absent=sum(len(row.absent) for row in rows),
+        left=_left(reading, rows, told) if state == GOING_ON else None,
+    )
+
+
+def _left(reading: Reading, rows: Sequence[Row], told: IndexEntry) -> float | None:
+    """Seconds left, from the last rounds and the time since the last one ended."""
+    recent: list[float] = [row.seconds["total"] for row in rows[-RECENT:] if "seconds" in row]
+    if not recent:
+        return None
+    to_go = (told.rounds * told.trials - len(rows)) * sum(recent) / len(recent)
+    since = time.time() - (reading.path / METRICS).stat().st_mtime
+    return max(0.0, to_go - max(0.0, since))

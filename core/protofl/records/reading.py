@@ -1,0 +1,292 @@
+"""The files of a run folder, read at any moment, also while the run goes on, and without torch.
+
+A run replaces its files at once (`protofl.system.files.atomic`), except that it appends lines to
+its record. So a half-written last line is ignored, and anything else that is unreadable is damage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import UsageError
+from protofl.records.layout import (
+    CONFIG,
+    FAILURE,
+    MANIFEST,
+    METRICS,
+    PARTITION,
+    SUMMARY,
+    is_run,
+    no_run,
+)
+from protofl.records.result import Weights, is_best, read_weights, summarise
+from protofl.records.row import Row
+from protofl.system.files.checksums import Damaged, read_json
+from protofl.system.files.lock import LOCK, is_held
+
+FINISHED, UNFINISHED, GOING_ON, DAMAGED = "finished", "unfinished", "going on", "damaged"
+DIVERGED = "diverged"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The content of a run folder; each file is read on first use and then cached.
+
+    Create another reading to see what the run has written since.
+
+    Attributes:
+        path: The folder.
+        trials: The trials to read, numbered from 0 here; None for all.
+        rounds: With ``trials``, the first rounds to read of each. The reading is then what a run
+            of these trials and rounds would have left.
+    """
+
+    path: Path
+    trials: range | None = None
+    rounds: int = 0
+
+    @classmethod
+    def of(cls, folder: str | Path) -> Reading:
+        """Return the reading of a run folder.
+
+        Raises:
+            UsageError: The folder is not a run folder.
+        """
+        path = Path(folder).expanduser()
+        if not is_run(path):
+            raise no_run(folder, path)
+        return cls(path)
+
+    def part(self, trials: range, rounds: int) -> Reading:
+        """Return a reading of some trials and of the first rounds of each."""
+        own = trials if self.trials is None else self.trials[trials.start : trials.stop]
+        return Reading(self.path, own, rounds)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The content of ``config.json``: every option, resolved, and what it stood for.
+
+        Raises:
+            Damaged: The file is unreadable, or a required value is missing.
+        """
+        values = _table(self.path / CONFIG)
+        for key, kind in _NEEDED.items():
+            if not isinstance(values.get(key), kind) or (key in _COUNTS and values[key] < 1):
+                raise Damaged(
+                    f"{self.path / CONFIG} doesn't say what the run was: {key} is "
+                    f"{values.get(key, 'missing')}"
+                )
+        if self.trials is not None:
+            values |= {"seed": values["seed"] + self.trials.start, "trials": len(self.trials)}
+            values |= {"rounds": self.rounds}
+        return values
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The lines of ``metrics.jsonl`` in the order of creation.
+
+        Raises:
+            Damaged: A line other than the last is invalid; the error names file and line.
+        """
+        rows = read_rows(self.path / METRICS)
+        if self.trials is None:
+            return rows
+        rows = [row for row in rows if row.trial in self.trials and row.round < self.rounds]
+        return [row.changed(trial=row.trial - self.trials.start) for row in rows]
+
+    @cached_property
+    def partition(self) -> dict[str, Any] | None:
+        """The content of ``partition.json``; None if the run has not written it yet.
+
+        Raises:
+            Damaged: The file is unreadable.
+        """
+        record = _table_or_none(self.path / PARTITION)
+        if record is None or self.trials is None or self.config.get("hold_split"):
+            return record
+        splits = [record, *record.get("trials", ())]
+        first, *others = [
+            {**split, "trial": split["trial"] - self.trials.start}
+            for split in splits
+            if split["trial"] in self.trials
+        ]
+        return {**first, "trials": others}
+
+    @cached_property
+    def summary(self) -> dict[str, Any] | None:
+        """The content of ``summary.json``; None if the run is not finished.
+
+        Raises:
+            Damaged: The file is unreadable.
+        """
+        if not self.finished:
+            return None
+        if self.trials is None:
+            return _table_or_none(self.path / SUMMARY)
+        partition = self.partition
+        if partition is None:
+            return None
+        about = {key: self.config[key] for key in ("rounds", "clients", "eval_clients")}
+        splits = [partition, *partition.get("trials", ())]
+
+        def majority(trial: int, clients: Sequence[int] | None = None) -> float:
+            return _majority(splits[trial if len(splits) > trial else 0], clients)
+
+        return summarise(self.rows, majority, about)
+
+    @cached_property
+    def finished(self) -> bool:
+        """True if all rounds are done.
+
+        The manifest says so. In a copy without ``checkpoint/`` the summary must exist.
+        """
+        if self.trials is not None:
+            return len(self.rows) == self.rounds * len(self.trials)
+        manifest = self.path / MANIFEST
+        if manifest.is_file():
+            values = _table(manifest)
+            if "checks" in values:  # manifests of protofl 0.1.0 have neither key
+                return values.get("finished") is True
+        return bool(_table_or_none(self.path / SUMMARY))
+
+    @property
+    def going_on(self) -> bool:
+        """True if a process holds the run's lock, as far as this machine can see."""
+        return is_held(self.path / LOCK)
+
+    @property
+    def state(self) -> str:
+        """``finished``, ``going on``, ``unfinished``, ``diverged`` or ``damaged``.
+
+        A diverged run is unfinished because its training ended in NaN. A damaged run is finished,
+        but rounds are missing.
+        """
+        if self.trials is not None:
+            return FINISHED if self.finished else Reading(self.path).state
+        if self.going_on:
+            return GOING_ON
+        if not self.finished:
+            return DIVERGED if self.failure else UNFINISHED
+        try:
+            return DAMAGED if self.lost else FINISHED
+        except Damaged:
+            return DAMAGED
+
+    @cached_property
+    def failure(self) -> dict[str, Any] | None:
+        """The content of ``failure.json``; None if training did not diverge or has continued."""
+        if self.trials is not None:
+            return None if self.finished else Reading(self.path).failure
+        try:
+            found = read_json(self.path / FAILURE)
+            return found if found["done"] == len(self.rows) else None
+        except (OSError, Damaged, LookupError, TypeError):
+            return None
+
+    @property
+    def lost(self) -> str:
+        """A line about rounds that are missing from a finished run's record; empty for none."""
+        asked = self.config["rounds"] * self.config["trials"]
+        if not self.finished or len(self.rows) >= asked:
+            return ""
+        return (
+            f"{self.path / METRICS}, line {len(self.rows) + 1}, is missing: the run is finished, "
+            f"and had {asked:,} rounds"
+        )
+
+    def weights(self, which: str, trial: int, clients: Collection[int]) -> Weights:
+        """Read the weights that the run kept of a round.
+
+        Args:
+            which: ``last`` or ``best``.
+            trial: The trial, from 0 here.
+            clients: Clients whose weights to read.
+
+        Raises:
+            UsageError: The round is not kept, or it is not among the rounds of this reading.
+        """
+        if self.trials is None:
+            return read_weights(self.path, which, trial, clients=clients)
+        kept = read_weights(self.path, which, self.trials[trial], clients=clients)
+        rows, round = [row for row in self.rows if row.trial == trial], self.rounds - 1
+        if which == "best":
+            best = [row.round for n, row in enumerate(rows) if is_best(row, rows[:n])]
+            round = best[-1] if best else round
+        if kept.round != round:
+            raise UsageError(
+                f"{self.path} has kept round {kept.round} as the {which} of all its rounds, and "
+                f"not round {round}, the {which} of the first {self.rounds}",
+                do=f"a run of {self.rounds} rounds has it",
+            )
+        return kept
+
+
+_COUNTS = ("rounds", "trials", "clients")
+_NEEDED = {"method": str, **dict.fromkeys(_COUNTS, int), "seed": int}
+
+
+def read_rows(file: Path) -> list[Row]:
+    """Read the complete lines of a record; an empty list if the file does not exist.
+
+    Raises:
+        Damaged: A line is invalid; the error names file and line.
+    """
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise Damaged(f"{file} can't be read: {error.strerror or error}") from None
+    rows = [_row(file, number, line) for number, line in enumerate(lines[:-1], 1)]
+    if lines[-1]:  # without an end of line: half written, or a copy that lost it
+        try:
+            rows.append(_row(file, len(lines), lines[-1]))
+        except Damaged:
+            pass
+    return rows
+
+
+def _row(file: Path, number: int, line: bytes) -> Row:
+    try:
+        row = json.loads(line)
+        if type(row["trial"]) is int and type(row["round"]) is int:
+            return Row.from_json(dict(row))
+        problem = "trial or round is no number"
+    except (ValueError, RecursionError):
+        problem = "it is no JSON"
+    except (TypeError, KeyError):
+        problem = "it has no trial and round"
+    raise Damaged(f"{file}, line {number}, is damaged: {problem}")
+
+
+def _table_or_none(file: Path) -> dict[str, Any] | None:
+    """Read a JSON file; None if it is missing or empty."""
+    try:
+        if not file.stat().st_size:
+            return None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Damaged(f"{file} can't be read: {error.strerror or error}") from None
+    return _table(file)
+
+
+def _table(file: Path) -> dict[str, Any]:
+    """Read a JSON file, which may be a link."""
+    return read_json(file.resolve() if file.is_symlink() else file)
+
+
+def _majority(split: Mapping[str, Any], clients: Sequence[int] | None) -> float:
+    """Return the accuracy of always guessing each client's most frequent class."""
+    import torch
+
+    from protofl.data.split import majority_correct
+
+    own = slice(None) if clients is None else [*clients]
+    train, test = (torch.tensor(split[f"{part}_counts"])[own] for part in ("train", "test"))
+    return majority_correct(train, test)

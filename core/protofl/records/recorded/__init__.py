@@ -1,1 +1,0 @@
-"""Runs that have been made: read as objects, recognised, and not made twice."""

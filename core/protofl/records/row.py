@@ -1,0 +1,183 @@
+"""Lines of ``metrics.jsonl``: the figures of a round, and a record as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from protofl.errors import UsageError
+from protofl.system.files.tables import flat
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+
+T = TypeVar("T")
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Figure(Generic[T]):
+    """A figure that a line has under the name of the attribute.
+
+    Args:
+        *default: The value of the attribute if a line does not have the figure. Without a default
+            every line has it.
+    """
+
+    def __init__(self, *default: T) -> None:
+        self._default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, row: None, owner: type) -> Figure[T]: ...
+    @overload
+    def __get__(self, row: Row, owner: type) -> T: ...
+    def __get__(self, row: Row | None, owner: type) -> Figure[T] | T:
+        if row is None:
+            return self
+        line: dict[str, T] = row.line
+        return line.get(self._name, *self._default) if self._default else line[self._name]
+
+
+@dataclass(frozen=True, eq=False)
+class Row(Mapping[str, Any]):
+    """The figures of a round, as docs/results.md describes them.
+
+    A figure has the same name here and in the file, so that it is also found by its name:
+    ``row["test_accuracy"]``. The mapping has only the figures of this line; an attribute is None or
+    empty for a figure that not every line has.
+
+    Attributes:
+        line: The line as JSON has it.
+    """
+
+    line: dict[str, Any]
+
+    # --- which round ---
+    trial = Figure[int]()
+    round = Figure[int]()
+    time = Figure[str]("")
+
+    # --- accuracies: over all samples, over clients, and the deviation between clients ---
+    test_accuracy = Figure[float | None](None)
+    client_test_accuracy = Figure[float | None](None)
+    test_accuracy_std = Figure[float | None](None)
+    validation_accuracy = Figure[float | None](None)
+    unseen_accuracy = Figure[float | None](None)
+    fine_tuned_accuracy = Figure[float | None](None)
+    honest_accuracy = Figure[float | None](None)
+    client_accuracies = Figure[Mapping[str, float]](NOTHING)
+    client_unseen_accuracies = Figure[Mapping[str, float]](NOTHING)
+    client_fine_tuned_accuracies = Figure[Mapping[str, float]](NOTHING)
+    evaluated = Figure[int]()
+
+    # --- training ---
+    train_loss = Figure[float | None]()
+    loss_terms = Figure[Mapping[str, float | None]]()
+    lr = Figure[float | None](None)
+
+    # --- traffic of all clients ---
+    upload_floats = Figure[int]()
+    upload_bytes = Figure[int]()
+    download_floats = Figure[int]()
+    download_bytes = Figure[int]()
+
+    # --- clients ---
+    participants = Figure[int]()
+    answered = Figure[Sequence[int] | None](None)
+    absent = Figure[Mapping[str, str]](NOTHING)
+    skipped_uploads = Figure[Sequence[int]](())
+    malicious = Figure[Sequence[int]](())
+    joined = Figure[Sequence[int]](())
+    unseen = Figure[Sequence[int]](())
+    client_losses = Figure[Mapping[str, float | None]](NOTHING)
+
+    # --- what else a run records ---
+    extra = Figure[Mapping[str, float | None]]()
+    metrics = Figure[Mapping[str, Mapping[str, Any]]](NOTHING)
+    measures = Figure[Mapping[str, Any]](NOTHING)
+    seconds = Figure[Mapping[str, float]]()
+    virtual = Figure[Mapping[str, Any]](NOTHING)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Row:
+        """Return the row that a line of ``metrics.jsonl`` holds."""
+        return cls(values)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the line of ``metrics.jsonl`` for the row."""
+        return dict(self.line)
+
+    def changed(self, **figures: Any) -> Row:  # noqa: ANN401 - figures are of several types
+        """Return the row with other values of some figures."""
+        return Row({**self.line, **figures})
+
+    @property
+    def traffic(self) -> int:
+        """Bytes that crossed in the round, up and down."""
+        return self.upload_bytes + self.download_bytes
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - figures are of several types
+        return self.line[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.line)
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Return a record as columns.
+
+    Args:
+        rows: The lines of ``metrics.jsonl``.
+
+    Returns:
+        {figure: [lines]}; nested figures have a dot in their names (``seconds.train``,
+        ``client_accuracies.3``). The dtype is int64 or bool if all values have that type, float64
+        with NaN for missing numbers, else object with None for missing values.
+    """
+    lines = [flat(row) for row in rows]
+    names = dict.fromkeys(name for row in lines for name in row)
+    return {name: _column([row.get(name) for row in lines]) for name in names}
+
+
+def frame_of(table: Any, instead: str) -> pd.DataFrame:  # noqa: ANN401 - columns, or lines
+    """Return a table as a pandas frame.
+
+    Args:
+        table: Columns by their names, or lines.
+        instead: An alternative without pandas, for the error.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise UsageError(
+            "a frame needs pandas, which is not installed", instead, "pip install 'protofl[pandas]'"
+        ) from None
+    return pd.DataFrame(table)
+
+
+def _column(values: list[Any]) -> np.ndarray:
+    import numpy as np  # readers that need no columns start faster
+
+    kinds = {type(value) for value in values}
+    if kinds == {bool}:
+        return np.array(values)
+    if kinds == {int}:
+        return np.array(values, dtype=np.int64)
+    if kinds <= {int, float, type(None)}:
+        return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column

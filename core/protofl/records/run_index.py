@@ -1,0 +1,298 @@
+"""An index of the runs in a folder and below it, and runs by name or identity.
+
+The index is stored as ``.protofl-runs.json`` beside the runs, with times and sizes of their files.
+The folder is always searched again; an entry counts only while its files are unchanged. An index
+that cannot be read or written is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import UsageError, unknown
+from protofl.records.layout import CONFIG, MANIFEST, METRICS, OWN, SUMMARY, is_run, runs_below
+from protofl.records.reading import GOING_ON, Reading
+from protofl.system.files.checksums import check_plain
+from protofl.system.files.lock import LOCK, alone
+
+INDEX = ".protofl-runs.json"
+_FORMAT = 1
+
+Stamps = list[list[int]]
+"""Time, size and inode of some files, to detect changes."""
+
+
+@dataclass(frozen=True)
+class IndexEntry:
+    """The entry of a run in the index.
+
+    Attributes:
+        identity: Its identity; empty in runs of before identities were recorded.
+        name: Its recipe, or its method.
+        method: Its method.
+        models: Its model group.
+        dataset: Its data set.
+        digest: The digest of the data.
+        partition: Its partitioner.
+        clients: Number of clients M.
+        seed: Seed of the first trial.
+        trials: Number of trials asked for.
+        rounds: Rounds of each trial asked for.
+        done: Finished rounds of all trials.
+        finished: True if all rounds are done.
+        best: Best test accuracy, averaged over trials; None before the first evaluation.
+        final: Last test accuracy, averaged over trials.
+        time: When its last round ended or it was created, in seconds.
+        problem: What is wrong with the files; empty if nothing is.
+    """
+
+    identity: str = ""
+    name: str = "?"
+    method: str = "?"
+    models: str = "?"
+    dataset: str = "?"
+    digest: str = ""
+    partition: str = "?"
+    clients: int = 0
+    seed: int = 0
+    trials: int = 0
+    rounds: int = 0
+    done: int = 0
+    finished: bool = False
+    best: float | None = None
+    final: float | None = None
+    time: float = 0.0
+    problem: str = ""
+
+
+class Index:
+    """The index of a folder of runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._kept = _read(folder / INDEX)
+
+    def runs(self, *, save: bool = True) -> dict[Path, IndexEntry]:
+        """Return {run folder: its entry} of the runs that exist now.
+
+        Args:
+            save: Store the index in the folder, unless the folder is itself a run.
+        """
+        found: dict[str, tuple[Stamps, IndexEntry]] = {}
+        fresh = False
+        for path in runs_below(self._folder):
+            name, stamps = path.relative_to(self._folder).as_posix(), _stamps(path)
+            old = self._kept.get(name)
+            if old is None or old[0] != stamps:
+                fresh, old = True, (stamps, entry_of(path))
+            found[name] = old
+        moved = fresh or found.keys() != self._kept.keys()
+        if save and moved and not is_run(self._folder):
+            _write(self._folder / INDEX, found)
+        self._kept = found
+        return {self._folder / name: told for name, (_, told) in found.items()}
+
+
+def runs_in(folder: Path) -> dict[Path, IndexEntry]:
+    """Return the entries of the runs in a folder and below it, by run folder."""
+    return Index(folder).runs()
+
+
+def entry_of(path: Path) -> IndexEntry:
+    """Return the entry of a run; for a damaged one the entry says what is wrong."""
+    reading, about = Reading(path), dict[str, Any]()
+    try:
+        about = _about(reading.config)
+        return IndexEntry(**about, **_progress(reading))
+    except UsageError as error:
+        problem = error.what
+    except STRANGE:
+        problem = f"{path}: {'its record' if about else CONFIG} is not what a run writes"
+    return IndexEntry(**about, problem=problem, time=_time(path / CONFIG))
+
+
+STRANGE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""Errors of reading a table that somebody has edited."""
+
+
+def _about(config: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("method", "clients", "seed", "trials", "rounds")
+    return {
+        "identity": str(config.get("identity", "")),
+        "name": str((config.get("recipe") or {}).get("name") or config["method"]),
+        "models": str(config.get("models", "?")),
+        "dataset": str(config.get("dataset", "?")),
+        "digest": str((config.get("data") or {}).get("digest", "")),
+        "partition": str(config.get("partition", "?")),
+        **{key: config[key] for key in keys},
+    }
+
+
+def _progress(reading: Reading) -> dict[str, Any]:
+    """Return the progress of a run; for a finished one from its summary, which is shorter."""
+
+    def number(value: Any) -> float | None:  # noqa: ANN401 - whatever a file holds
+        return None if value is None else float(value)
+
+    config, summary = reading.config, reading.summary
+    asked = config["rounds"] * config["trials"]
+    lines = 0
+    with suppress(OSError):
+        lines = (reading.path / METRICS).read_bytes().count(b"\n")
+    if summary is not None and lines >= asked:
+        mean = summary.get("mean", {})
+        return {
+            "done": asked,
+            "finished": True,
+            "best": number(mean.get("best_test_accuracy")),
+            "final": number(mean.get("final_test_accuracy")),
+            "time": _time(reading.path / SUMMARY),
+        }
+    scored: dict[int, list[tuple[int, float]]] = {}
+    for row in reading.rows:
+        if (accuracy := row.test_accuracy) is not None:
+            scored.setdefault(row.trial, []).append((row.round, float(accuracy)))
+    best = [max(accuracy for _, accuracy in own) for own in scored.values()]
+    final = [max(own)[1] for own in scored.values()]
+    file = reading.path / METRICS
+    return {
+        "done": len(reading.rows),
+        "finished": reading.finished,
+        "problem": reading.lost,
+        "best": sum(best) / len(best) if best else None,
+        "final": sum(final) / len(final) if final else None,
+        "time": _time(file if reading.rows else reading.path / CONFIG),
+    }
+
+
+def _time(file: Path) -> float:
+    with suppress(OSError):
+        return file.stat().st_mtime
+    return 0.0
+
+
+def _stamps(path: Path) -> Stamps:
+    found = []
+    for name in (CONFIG, METRICS, MANIFEST, SUMMARY):
+        try:
+            about = os.stat(path / name)
+            found.append([about.st_mtime_ns, about.st_size, about.st_ino])
+        except OSError:
+            found.append([])
+    return found
+
+
+def _read(file: Path) -> dict[str, tuple[Stamps, IndexEntry]]:
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        if values["format"] != _FORMAT:
+            return {}
+        return {
+            name: (stamps, IndexEntry(**told)) for name, (stamps, told) in values["runs"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _write(file: Path, runs: Mapping[str, tuple[Stamps, IndexEntry]]) -> None:
+    """Store the index; several processes may do so at the same time."""
+    rows = {name: [stamps, asdict(told)] for name, (stamps, told) in runs.items()}
+    part = ""
+    with suppress(OSError):
+        try:
+            descriptor, part = tempfile.mkstemp(dir=file.parent, prefix=f"{INDEX}.")
+            with open(descriptor, "w", encoding="utf-8") as out:
+                json.dump({"format": _FORMAT, "runs": rows}, out)
+            os.replace(part, file)
+        except BaseException:
+            Path(part).unlink(missing_ok=True)
+            raise
+
+
+_IDENTITY = re.compile(r"([0-9a-f]{4,})(?:-s(\d+))?")
+
+
+def named(word: str, runs: Path) -> list[Path]:
+    """Return the runs that a word names, at least one.
+
+    Args:
+        word: The path of a run folder, its name, or at least four digits of an identity, which
+            runs with several seeds share, optionally followed by ``-sSEED``.
+        runs: The folder of runs.
+
+    Raises:
+        UsageError: There is no such run, or runs with different identities match.
+    """
+    if is_run(Path(word).expanduser()):
+        return [Path(word).expanduser()]
+    there = runs_in(runs.expanduser())
+    if found := [path for path in there if path.name == word]:
+        return found
+    if asked := _IDENTITY.fullmatch(word):
+        digits, seed = asked.groups()
+        own = {p: told.identity for p, told in there.items() if seed in (None, str(told.seed))}
+        if found := [path for path, identity in own.items() if identity.startswith(digits)]:
+            identities = {own[path] for path in found}
+            if len(identities) > 1:
+                raise UsageError(
+                    f"{word}: runs of {len(identities)} identities (in {runs}) begin with it",
+                    f"they are {', '.join(sorted(identities)[:5])}",
+                    "write more of the digits",
+                )
+            return found
+    if Path(word).expanduser().exists():
+        Reading.of(word)  # says what it is in place of a run
+    names = [path.name for path in there] + [told.identity[:8] for told in there.values()]
+    raise unknown(f"run (in {runs})", word, filter(None, names), "see: protofl runs list")
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of all files in a run folder."""
+    return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file() and not f.is_symlink())
+
+
+def check_removable(folder: Path) -> Path:
+    """Check that a run can be removed, and return its folder.
+
+    Raises:
+        UsageError: It is not a run, is still going on, or contains links.
+    """
+    reading = Reading.of(folder)
+    if reading.state == GOING_ON:
+        raise UsageError(
+            f"{folder} is going on: a process is at work on it", do="end that first (Ctrl-C)"
+        )
+    check_plain(reading.path, OWN)
+    return reading.path
+
+
+def remove(folder: Path) -> list[str]:
+    """Remove the files of a run, and its folder if it is empty then.
+
+    Returns:
+        Names of other files in the folder, which stay.
+
+    Raises:
+        UsageError: It is not a run, is still going on, or contains links.
+    """
+    check_removable(folder)
+    with alone(folder, "protofl runs rm"):
+        # Without a configuration it is no run any more, wherever this may be interrupted.
+        for name in (CONFIG, SUMMARY, *OWN):
+            if name.endswith("/"):
+                shutil.rmtree(folder / name, ignore_errors=True)
+            else:
+                (folder / name).unlink(missing_ok=True)
+        left = sorted(entry.name for entry in folder.iterdir() if entry.name != LOCK)
+    if not left and not folder.is_symlink():
+        folder.rmdir()
+    return left

@@ -1,0 +1,136 @@
+"""``config.json``: what a run was, all options resolved; by it a run is repeated or continued."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from protofl.errors import UsageError
+from protofl.federation.host import trains_groups
+from protofl.federation.plan import Plan
+from protofl.hooks.discovery.kinds import Plugin
+from protofl.hooks.plugin.members import Choice
+from protofl.runs.identity import defaults_of, file_digests, identity_of
+from protofl.system.files.tables import differences
+from protofl.system.machine import machine_facts, recorded_facts
+from protofl.system.options.table import OPTIONS, UNRECORDED, untracked
+from protofl.system.sources import UNKNOWN, fingerprint
+from protofl.system.version import versions
+
+
+def config_of(plan: Plan, *, tried: bool = False) -> dict[str, Any]:
+    """All options of a run, and what they stood for here.
+
+    Args:
+        plan: The run.
+        tried: Whether there was a dry step, so that it is known what hooks ask for.
+    """
+    # Numbers that clients are trained together for depend on which host has them.
+    held = {"backend", "profile"} if trains_groups(plan.choices["engine"]) else set()
+    settings = untracked(plan.settings)
+    values: dict[str, Any] = json.loads(settings.model_dump_json(exclude={*UNRECORDED} - held))
+    values["options"] = {k: v for k, v in values["options"].items() if k not in UNRECORDED}
+    for key in ("recipe", "classes"):
+        if not values[key]:
+            del values[key]
+    unrecorded = {OPTIONS[name].chooses for name in UNRECORDED}
+    used: list[Choice] = [*plan.composition.members.values()]
+    used += [one for one in plan.choices.values() if one.kind not in unrecorded]
+    about = {
+        "plugins": [_recorded(plan.registry.find(c.kind, c.name), c.plugin) for c in used],
+        "versions": versions(),
+        "machine": machine_facts(),
+        "data": {
+            "digest": plan.data.digest,
+            "samples": len(plan.data.y),
+            "shape": list(plan.data.x.shape[1:]),
+            "classes": plan.data.num_classes,
+            **({"public": own.digest} if (own := plan.public_data) else {}),
+        },
+        "layout": {
+            a.name: {"channels_last": a.channels_last, "eval_batch": a.eval_batch}
+            for a in plan.info.architectures
+        },
+        **({"files": files} if (files := file_digests(plan)) else {}),
+        **({"depends_on": sorted(plan.info.asked)} if tried else {}),
+    }
+    values |= about
+    return values | {"identity": identity_of(values, defaults_of(plan))}
+
+
+def _recorded(plugin: Plugin, loaded: type) -> dict[str, str]:
+    """What is recorded of a plugin, a digest of its module's code among it."""
+    about = {key: getattr(plugin, key) for key in ("kind", "name", "version", "distribution")}
+    code = fingerprint(loaded)
+    return about | ({"code": code} if code != UNKNOWN else {})
+
+
+def told_changes(recorded: Mapping[str, Any], plan: Plan) -> list[str]:
+    """Compare what a run's results depend on beside its options with what it is now.
+
+    Args:
+        recorded: What ``config.json`` holds.
+        plan: The run that goes on.
+
+    Returns:
+        Lines for the user: one for all that changes the last bits alone, one each for the rest.
+    """
+    now = config_of(plan)
+    last_bits = {"torch", *recorded_facts({"machine": now["machine"]})}
+    was, is_now = recorded_facts(recorded), recorded_facts(now)
+    rounded = [
+        f"{name} was {was[name]} and is {is_now[name]}"
+        for name in is_now
+        if name in was and name in last_bits and was[name] != is_now[name]
+    ]
+    lines = [f"{', '.join(rounded)}: {_LAST_BITS}"] if rounded else []
+    before, after = (
+        {name: value for name, value in facts.items() if name not in last_bits}
+        | {"layout": values.get("layout")}
+        | {f"{p['kind']} {p['name']}": p["version"] for p in values.get("plugins", ())}
+        for facts, values in ((was, recorded), (is_now, now))
+    )
+    return lines + [
+        f"{name} was {one} when the run began and is {other} now: "
+        "results may differ from those of a run that was not interrupted"
+        for name, (one, other) in differences(before, after).items()
+    ]
+
+
+_LAST_BITS = "the rounds from here on will not match those of an uninterrupted run to the last bit"
+
+
+def check_same_data(recorded: dict[str, Any], plan: Plan) -> None:
+    """Whether the data are those with which a run began.
+
+    Raises:
+        UsageError: They are others.
+    """
+    if recorded["data"]["digest"] != plan.data.digest:
+        raise UsageError(
+            f"the data of {plan.settings.dataset} are not those with which the run began",
+            do="restore the data, or start a new run",
+        )
+    public = recorded["data"].get("public")  # older runs have not recorded it
+    if public and plan.public_data and public != plan.public_data.digest:
+        raise UsageError(
+            f"the public data of {plan.settings.public} are not those with which the run began",
+            do="restore the data, or start a new run",
+        )
+
+
+def check_same_files(recorded: dict[str, Any], plan: Plan) -> None:
+    """Whether the files that say who takes part are those with which a run began.
+
+    Raises:
+        UsageError: One is another, or can't be read.
+    """
+    was, now = recorded.get("files", {}), file_digests(plan)  # likewise
+    for option in (option for option in was if was[option] != now.get(option)):
+        choice = plan.choices.get(option)
+        name = f"--{option} {choice.text}" if choice else f"what --set {option} names"
+        raise UsageError(
+            f"{name} is not the file with which the run began",
+            do="restore it, or start a new run",
+        )

@@ -1,0 +1,149 @@
+"""The dry step: two short rounds on throw-away copies, before the first round.
+
+It finds what a composition lacks while it costs nothing: a loss term that never comes into being,
+a key that a hook reads and nobody sends, shapes that do not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from protofl.errors import ProtoflError
+from protofl.federation.federation import Federation
+from protofl.federation.host import Host
+from protofl.federation.jobs import Evaluate, Job, Reply, Train, TrainReply
+from protofl.federation.plan import Plan
+from protofl.federation.virtual_clock import forward_of
+from protofl.hooks.models.cost import ClientFlops, flop_counter
+from protofl.hooks.plugin.members import choose
+from protofl.records.row import Row
+from protofl.runs.dry_step.hook_checks import Watching
+from protofl.runs.dry_step.refusals import explained, without_key, without_term
+from protofl.runs.dry_step.state_checks import Looks
+
+
+class _DryHost(Host):
+    """A host of which what crosses last is kept, and what its clients look for in it."""
+
+    def __init__(self, plan: Plan, looks: Looks, watching: Watching) -> None:
+        super().__init__(plan, read=looks.read)
+        self._looks, self._watching = looks, watching
+        self.down, self.up = b"", b""
+
+    def handle(self, job: Job) -> Reply:
+        self._looks.begin(job)
+        if isinstance(job, Train) and job.client == 0 and job.when == "before_upload":
+            self._watching.begin_round()
+        if isinstance(job, Evaluate) or (isinstance(job, Train) and not job.keep_received):
+            self.down = job.blob
+        reply = super().handle(job)
+        if isinstance(job, Train) and job.when == "before_upload":
+            self.up = reply.blob
+        return reply
+
+
+def dry_step(plan: Plan, note: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+    """Run two rounds of two clients with one batch each; leave no trace.
+
+    Args:
+        plan: The run.
+        note: Takes lines about what is allowed and hurts.
+
+    Returns:
+        What clients send, as the gate of uploads keeps it.
+
+    Raises:
+        Refused: A term or key is missing in the second round, or a tensor has the wrong shape.
+        UsageError: A hook failed, or does what no hook may do.
+    """
+    looks = Looks()
+    watching = Watching(plan, looks)
+    watched = replace(plan, composition=plan.composition.watched(watching))
+    host = _DryHost(for_dry_rounds(watched, min(2, plan.info.num_clients)), looks, watching)
+    try:
+        with watching.chance.noticed():
+            line, learned = two_dry_rounds(host)
+        watching.conclude()
+    except ProtoflError as error:
+        raise explained(error, plan, host.down, host.up, looks.reader) from error
+    missing = [term for term in plan.composition.terms if term.label not in line.loss_terms]
+    if missing:
+        raise without_term(missing[0], looks.training, plan)
+    if looks.evaluation:
+        raise without_key(looks.evaluation, plan)
+    for words in watching.notes.values():
+        note(words)
+    return learned
+
+
+def for_dry_rounds(plan: Plan, clients: int, batches: int = 1) -> Plan:
+    """The plan of a dry host with so many clients, which all take part in every round.
+
+    All have client 0's first batch, or batches, as far as it has so many, and there are no more
+    public or global test samples than that.
+    """
+    # Methods keep no state on themselves, so nothing is left behind by sharing them.
+    changes: dict[str, Any] = {"eval_every": 1, "on_bad_upload": "stop", "measure": []}
+    changes |= {"unseen": 0.0, "join_round": None, "min_clients": 1}
+    few, public = plan.settings.batch_size * batches, plan.public_data
+    return replace(
+        plan,
+        splits=lambda seed: plan.splits(seed).first_batch(few, clients),
+        public_data=public and replace(public, x=public.x[:few], y=public.y[:few]),
+        images=plan.images and plan.images.unopened(),
+        info=replace(plan.info, num_clients=clients, participants=clients),
+        settings=plan.settings.model_copy(update=changes),
+        dry=True,
+    )
+
+
+def two_dry_rounds(host: Host) -> tuple[Row, dict[str, Any]]:
+    """Two rounds on a dry host; in the second all is there that is sent.
+
+    Returns:
+        The line of the second, and what the gate has learned of uploads.
+    """
+    federation = Federation(host.plan, host)
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        federation.start_trial(0)
+        federation.round(0)
+        return federation.round(1)[0], federation.server.learned
+
+
+class _CountingHost(Host):
+    """A host that counts what its clients' training takes."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.flops: dict[int, ClientFlops] = {}
+
+    def handle(self, job: Job) -> Reply:
+        if not isinstance(job, Train):
+            return super().handle(job)
+        if job.when == "before_upload":
+            self.flops[job.client] = ClientFlops()  # the round before had other downloads
+        with flop_counter() as counter:
+            reply = super().handle(job)
+        assert isinstance(reply, TrainReply)
+        found = self.flops[job.client]
+        found.counted += counter.get_total_flops()
+        found.samples += reply.samples
+        return reply
+
+
+def count_flops(plan: Plan) -> list[ClientFlops]:
+    """What clients of each architecture compute, in the order of the architectures.
+
+    They are tried in two rounds, as in the dry step.
+    """
+    count = len(plan.info.architectures)
+    eager = {**plan.choices, "engine": choose(plan.registry, "engine", "eager")}
+    host = _CountingHost(for_dry_rounds(replace(plan, choices=eager), count))
+    two_dry_rounds(host)
+    for client, found in host.flops.items():
+        found.forward = forward_of(host.client(client), plan)
+    return [host.flops[client] for client in range(count)]

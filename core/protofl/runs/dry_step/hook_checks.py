@@ -1,0 +1,251 @@
+"""What the dry step looks at in every call of a hook: authors' mistakes, found in seconds."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from protofl.errors import RunFailure, UsageError
+from protofl.federation.plan import Plan
+from protofl.hooks.discovery.kinds import spec_hooks
+from protofl.hooks.plugin.loss import LossSource, Watch
+from protofl.hooks.transport.return_values import UPDATES
+from protofl.runs.dry_step.payload_checks import FoundLater, Sending, expect_finite_weights
+from protofl.runs.dry_step.randomness_checks import Chance, Inside
+from protofl.runs.dry_step.state_checks import (
+    Looks,
+    OnPlugins,
+    as_it_is,
+    changed,
+    expect_state,
+    weights_as_they_are,
+)
+
+READING = ("download_payload", "inference", "score_client", "global_models")
+"""Hooks that are called any number of times, and write nothing."""
+
+CODING = ("encode_download", "decode_upload", "decode_download")
+"""Sides of an encoding that write nothing; ``encode_upload`` may remember at the client."""
+
+DECODING = CODING[1:]
+"""Those in which an error is a stranger's fault; what is found in them is told at the end."""
+
+GIVEN = ("payload", "labels")
+"""Arguments of hooks that others hold too."""
+
+
+class Watching(Watch):
+    """Carries out the calls of hooks, and holds what they do against the rules for authors.
+
+    Args:
+        plan: The run.
+        looks: Is told which hook reads a download.
+
+    Attributes:
+        notes: Lines for the user about what is allowed and hurts.
+    """
+
+    def __init__(self, plan: Plan, looks: Looks) -> None:
+        members = plan.composition.members.values()
+        self._looks, self._plugins = looks, OnPlugins(members)
+        self.chance, self._sending = Chance(), Sending(plan)
+        self.notes: dict[str, str] = {}
+        self._terms: dict[str, Tensor] = {}
+        self._later: RunFailure | None = None
+        self._reached: dict[str, bool] = {}
+        self._counted: set[str] = set()
+        self._plugins.expect_no_modules()
+        for member in members:
+            self._note_misspelt(member.kind, member.name, member.plugin)
+
+    def begin_round(self) -> None:
+        """A round begins: the gradients that count are those of the last one."""
+        self._reached, self._counted = {}, set()
+
+    def call(
+        self, method: str, hook: str, arguments: Mapping[str, Any], do: Callable[[], Any]
+    ) -> Any:  # noqa: ANN401 - as the hook says
+        """Carry out the call of a hook, and look at what it does.
+
+        Raises:
+            RunFailure: It breaks a rule.
+        """
+        who, client, server = f"{method}.{hook}", arguments.get("client"), arguments.get("server")
+        self._looks.reader = who if client is not None and hook not in CODING else ""
+        if hook == "upload_payload":
+            self._expect_finite_terms()
+        before = _kept(hook, arguments)
+        found = self.chance.watched(who, hook, do)
+        try:
+            written = changed(before, _kept(hook, arguments))
+            if written:
+                raise _wrote(who, hook, written[0])
+            self._expect_nothing_on_plugins(who)
+            if client is not None:
+                expect_state(client.state, "client", who)
+            if server is not None:
+                expect_state(server.state, "server", who)
+        except RunFailure as error:
+            if hook not in DECODING:
+                raise
+            self._later = self._later or error
+        if hook == "upload_payload":
+            around = "".join(f", {name} around it," for name in self._sending.wrapped)
+            self._sending.upload(who + around, found, arguments["client"])
+        elif hook == "download_payload":
+            self._sending.download(who, found)
+        elif hook in UPDATES and found:
+            self._sending.update(who, found, arguments["server"])
+        elif hook == "inference" and bool(found.isnan().any()):
+            expect_finite_weights(arguments["client"])
+            near = "the largest of scores with NaN is no prediction"
+            do_ = "look for 0/0 and for inf - inf: masked_fill(~known, -torch.inf) leaves no NaN"
+            raise RunFailure(f"{who} returned NaN among its scores {list(found.shape)}", near, do_)
+        self.notes |= self._sending.notes
+        return found
+
+    # --- losses -----------------------------------------------------------------------------------
+
+    def loss(self, source: LossSource) -> LossSource:
+        """A loss that is looked at when it is called."""
+        return replace(source, function=partial(self._loss, source))
+
+    def _loss(self, source: LossSource, *arguments: Any) -> Mapping[str, Tensor]:  # noqa: ANN401
+        who, inside = f"{source.method}.local_loss", Inside()
+        before = as_it_is(source.given)
+        do = partial(inside.entered, partial(source.function, *arguments))
+        found: Mapping[str, Tensor] = self.chance.watched(who, "local_loss", do)
+        self._note_inside(who, inside.found)
+        written = changed(before, as_it_is(source.given))
+        if written:
+            raise RunFailure(
+                f"{who} writes into given[{written[0]!r}]",
+                "an engine may call the loss again with what was given",
+                "compute it anew, or collect it in after_batch: client.scratch[…]",
+            )
+        self._expect_nothing_on_plugins(who)
+        if isinstance(found, Mapping):
+            for name, term in found.items():
+                if isinstance(term, Tensor) and name in source.labels:
+                    words = f"{who}: the term {name!r}"
+                    self._terms[words] = term.detach()
+                    self._reached[words] = self._reached.get(words, False) or term.requires_grad
+        return found
+
+    def _note_inside(self, who: str, found: Mapping[str, str]) -> None:
+        if "number" in found:
+            self.notes.setdefault(
+                f"number of {who}",
+                f"{who} makes a number of a tensor ({found['number']}): no gradient flows through "
+                "it, and engines beside eager can't follow; .detach() keeps a tensor",
+            )
+        if "draw" in found:
+            self.notes.setdefault(
+                f"draw of {who}",
+                f"{who} draws random numbers ({found['draw']}): other engines draw others; draw "
+                "in before_training from client.generator, and return pf.per_step(tensor)",
+            )
+
+    def _expect_finite_terms(self) -> None:
+        """The terms of the phases before are finite; no device is waited for before.
+
+        Raises:
+            RunFailure: One is not.
+        """
+        terms, self._terms = self._terms, {}
+        for words, term in terms.items():
+            value = float(term)
+            self._counted |= {words} if value else set()
+            if not math.isfinite(value):
+                raise FoundLater(
+                    f"{words} is {value}",
+                    "one such step makes NaN of all weights",
+                    "look for log or sqrt of 0, and for a mean over nothing: leave out a term "
+                    "that has no samples",
+                )
+
+    # --- all calls --------------------------------------------------------------------------------
+
+    def _expect_nothing_on_plugins(self, who: str) -> None:
+        written = self._plugins.written(who)
+        if written:
+            raise RunFailure(
+                written,
+                "each process has an instance of its own, none is in a checkpoint, and clients "
+                "share it",
+                "keep it in client.state or server.state, for a phase in client.scratch",
+            )
+
+    def _note_misspelt(self, kind: str, name: str, plugin: type) -> None:
+        hooks = spec_hooks(kind)
+        for own, _ in inspect.getmembers(plugin, inspect.isroutine):
+            near = get_close_matches(own, hooks, n=1, cutoff=0.85)
+            if near and own not in hooks and not own.startswith("_"):
+                words = f"{own} of {name} is no hook and is never called"
+                self.notes[own] = f"{words}: did you mean {near[0]}?"
+
+    def conclude(self) -> None:
+        """Two rounds are done.
+
+        Raises:
+            UsageError: A term has no gradient, or a hook draws what can't be repeated.
+        """
+        self._expect_finite_terms()
+        if self._later is not None:
+            raise self._later
+        for words, reached in self._reached.items():
+            if words in self._counted and not reached:  # one that an option leaves out is 0
+                raise UsageError(
+                    f"{words} has no gradient: it changes nothing",
+                    "it was made of numbers (.item(), float(), NumPy), of argmax, or detached",
+                    "compute it of output.features or output.logits with torch, all the way",
+                )
+        self.chance.conclude()
+
+
+def _kept(hook: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What a hook may only read, as it is now."""
+    found: dict[str, Any] = {}
+    for name in GIVEN:
+        held = arguments.get(name)
+        if isinstance(held, Mapping):
+            found |= {f"{name}[{k!r}]": as_it_is(v) for k, v in held.items()}
+        elif held is not None:
+            found[name] = as_it_is(held)
+    if "server" in arguments:
+        server = arguments["server"]
+        found |= {f"server.knowledge[{k!r}]": as_it_is(v) for k, v in server.knowledge.items()}
+        if hook in READING or hook in CODING:
+            found |= {f"server.state[{k!r}]": as_it_is(v) for k, v in server.state.items()}
+            found["server.modules"] = weights_as_they_are(server.modules.values())
+    if (hook in READING or hook in CODING) and "client" in arguments:
+        client = arguments["client"]
+        found |= {f"client.state[{k!r}]": as_it_is(v) for k, v in client.state.items()}
+        found |= {f"client.received[{k!r}]": as_it_is(v) for k, v in client.received.items()}
+        modules = [client.module("model"), *client.modules.values()]
+        found["the client's weights"] = weights_as_they_are(modules)
+    return found
+
+
+def _wrote(who: str, hook: str, what: str) -> RunFailure:
+    """The error for a hook that writes what it may only read."""
+    if what.startswith(GIVEN):
+        near = "the sender, or the run's data, may still hold the same tensors"
+        do = "return others: pf.Payload(payload, NAME=…), or labels.clone()"
+    elif hook in CODING:
+        near = "a sender encodes, and a receiver decodes, any number of times"
+        do = "write state in encode_upload, which is called once an upload"
+    elif hook in READING:
+        near = "it is called as often as there are evaluations, and may change nothing"
+        do = "write state in upload_payload or after_training, on the server in server_train"
+    else:
+        near = "what it returns is merged into the knowledge, with the classes of its rows"
+        do = "return what changes: pf.class_rows(known, prototypes=table)"
+    return RunFailure(f"{who} writes {what}", near, do)

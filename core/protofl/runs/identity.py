@@ -1,0 +1,287 @@
+"""Files on whose content results depend, beside the data: their digests as a run begins."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from protofl.errors import UsageError
+from protofl.federation.plan import Plan
+from protofl.federation.resolution import parts_of
+from protofl.hooks.models.optimisers import training_options
+from protofl.system.machine import recorded_facts
+from protofl.system.options.parsing import without_gone
+from protofl.system.options.plugin_options import Config
+from protofl.system.options.table import CHOOSING, OPTIONS, default_values, flag_of
+from protofl.system.sources import UNKNOWN
+
+
+def file_digests(plan: Plan) -> dict[str, str]:
+    """{option: SHA-256} of files that ``--selection`` and ``--world`` name, and a generator's.
+
+    The files of a generator are those that its options name, ``generator.weights``.
+
+    Raises:
+        UsageError: One can't be read.
+    """
+    found = {}
+    for option, shown, path in _files_of(plan):
+        try:
+            about = os.stat(path)
+            found[option] = _digest(path, about.st_mtime_ns, about.st_size, about.st_ino)
+        except OSError as error:
+            raise UsageError(
+                f"{shown} can't be read: {error.strerror}", do="give the path of its file"
+            ) from None
+    return found
+
+
+def _files_of(plan: Plan) -> Iterator[tuple[str, str, Path]]:
+    """Options, how one types them, and the files that they name."""
+    for option in ("selection", "world"):
+        choice = plan.choices.get(option)
+        if choice is not None and getattr(choice.plugin, "argument", None) == "path":
+            yield option, f"--{option} {choice.text}", Path(choice.argument)
+    generator = plan.choices.get("generator")
+    if generator is not None:
+        for name, field in type(generator.config).model_fields.items():
+            path = getattr(generator.config, name)
+            if isinstance(path, Path) and path.is_file():
+                option = f"generator.{field.alias or name}"
+                yield option, f"--set {option}={path}", path
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, *stamps: int) -> str:
+    """The SHA-256 of a file as long as it is the same; weights are large, and asked for often."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+DIGITS = 16
+"""Hexadecimal digits of an identity; names of folders have the first eight."""
+
+RECORDING = tuple(name for name, option in OPTIONS.items() if option.affects == "record")
+"""Options by which more is recorded; all other results stay the same."""
+
+_ELSEWHERE = {chosen.chooses for chosen in OPTIONS.values() if not chosen.results}
+"""Kinds of plugins on which results do not depend."""
+
+_OURS = "this program"
+"""The distribution of classes that aren't installed; their version is a digest of their code."""
+
+Defaults = Mapping[str, Mapping[str, Any]]
+"""{owner of options in ``--set``: {option: its default}}."""
+
+
+class Used(NamedTuple):
+    """What results depend on.
+
+    Attributes:
+        options: {option of the run: its value}, those that differ from their defaults.
+        of_plugins: {owner: {option: its value}}, likewise.
+        files: {what: digest} of the data and of other files.
+        plugins: {(kind, name): (distribution, version)}.
+    """
+
+    options: dict[str, Any]
+    of_plugins: dict[str, dict[str, Any]]
+    files: dict[str, str]
+    plugins: dict[tuple[str, str], tuple[str, str]]
+
+
+def defaults_of(plan: Plan) -> dict[str, dict[str, Any]]:
+    """The defaults of the options of a run's plugins, and of its schedule."""
+    parts = parts_of(plan.composition, plan.choices)
+    found = {owner: _defaults_beside(part.config) for owner, part in parts.items()}
+    return found | training_options({**vars(plan.settings), "options": {}})
+
+
+def _defaults_beside(config: Config) -> dict[str, Any]:
+    """What the options would be if none were given but the variant, and those without a default."""
+    kind = type(config)
+    given = {n for n, field in kind.model_fields.items() if field.is_required() or n == "variant"}
+    try:
+        usual = kind.model_validate({name: getattr(config, name) for name in given})
+    except ValidationError:  # some that have no default by themselves have none together
+        return {}
+    found = usual.model_dump(mode="json", by_alias=True)
+    if "variant" in found:
+        found["variant"] = kind.model_fields["variant"].default
+    return found
+
+
+def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
+    """What the results of a run depend on.
+
+    Args:
+        config: What its ``config.json`` holds.
+        defaults: Those of its plugins.
+    """
+    usual = default_values()
+    options = {
+        key: _without_place(key, config[key], config)
+        for key in OPTIONS.keys() & config.keys()
+        if OPTIONS[key].results and key != "options" and config[key] != usual.get(key)
+    }
+    elsewhere = {option for option in CHOOSING if not OPTIONS[option].results}
+    elsewhere |= {*config.get("metrics", ())}
+    of_plugins: dict[str, dict[str, Any]] = {}
+    for owner, values in without_gone(config.get("options", {})).items():
+        own = defaults.get(owner, {})
+        kept = {k: v for k, v in values.items() if k not in own or own[k] != v}
+        kept = {k: v for k, v in kept.items() if f"{owner}.{k}" not in config.get("files", {})}
+        if kept and owner not in elsewhere:
+            of_plugins[owner] = kept
+    data, files = config.get("data", {}), dict(config.get("files", {}))
+    files |= {key: data[key] for key in ("digest", "public") if key in data}
+    return Used(options, of_plugins, files, _plugins_in(config))
+
+
+def not_recorded(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What a run should have recorded and has not: lines for the user.
+
+    Args:
+        was: What the recorded run's ``config.json`` holds.
+        now: What that of the wanted one would hold.
+    """
+    found, whole = list[str](), set[str]()
+    for option in RECORDING:
+        wanted, there, flag = now.get(option), was.get(option), flag_of(option)
+        if isinstance(wanted, list):
+            missing = [name for name in wanted if name not in (there or [])]
+            found += [f"it was made without {flag} {','.join(missing)}"] if missing else []
+            whole |= {option} if wanted and not missing else set()
+        elif isinstance(wanted, bool):
+            found += [f"it was made without {flag}"] if wanted and not there else []
+        elif option.partition("_")[0] in whole:  # how something is recorded
+            found += _lines("--", {option: there}, {option: wanted})
+    for metric in now.get("metrics") or []:
+        if was.get("options", {}).get(metric, {}) != now.get("options", {}).get(metric, {}):
+            found.append(f"it was made with another --set {metric}.…")
+    return found
+
+
+def _without_place(option: str, value: Any, config: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """A value without a path to a file of which there is a digest."""
+    known = {"dataset", *config.get("files", {})}
+    known |= {"public"} if "public" in config.get("data", {}) else set()
+    return value.partition(":")[0] if option in known and isinstance(value, str) else value
+
+
+def _plugins_in(config: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, str]]:
+    """The plugins on which results depend; classes that aren't installed have no version here."""
+    return {
+        (p["kind"], p["name"]): (
+            p["distribution"],
+            "" if p["distribution"] == _OURS else p["version"],
+        )
+        for p in config.get("plugins", ())
+        if p["kind"] not in _ELSEWHERE
+    }
+
+
+def as_then(config: Mapping[str, Any], was: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A configuration without digests of plugins' files that an older run has not recorded.
+
+    So the two are held against each other by the files' paths, and have one identity.
+
+    Args:
+        config: What ``config.json`` would hold of a planned run.
+        was: What that of a recorded run holds; nothing for the oldest.
+    """
+    known = was.get("files", {})
+    kept = {k: v for k, v in config.get("files", {}).items() if "." not in k or k in known}
+    return {**config, "files": kept}
+
+
+def identity_of(config: Mapping[str, Any], defaults: Defaults) -> str:
+    """The identity of a run, `DIGITS` hexadecimal digits.
+
+    Args:
+        config: What its ``config.json`` holds.
+        defaults: Those of its plugins.
+    """
+    used = used_in(config, defaults)
+    # Of a kind that has come later the runs before it name none: they are as with the default.
+    values = default_values()
+    usual = {(kind, str(values.get(option))) for option, kind in CHOOSING.items()}
+    plugins = sorted([*which, *who] for which, who in used.plugins.items() if which not in usual)
+    parts = [used.options, used.of_plugins, used.files, plugins]
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def differences(
+    was: Mapping[str, Any], now: Mapping[str, Any], defaults: Defaults
+) -> tuple[list[str], list[str]]:
+    """What differs between a recorded run and one that is planned, beside seed, rounds and trials.
+
+    Args:
+        was: What the recorded run's ``config.json`` holds.
+        now: What that of the planned one would hold.
+        defaults: Those of its plugins.
+
+    Returns:
+        Lines for the user: those by which they are two runs, and those that say what is not known
+        or may change last digits.
+    """
+    old, new = used_in(was, defaults), used_in(now, defaults)
+    found = _lines("--", old.options, new.options)
+    for owner in sorted(old.of_plugins.keys() | new.of_plugins.keys()):
+        before, after = (used.of_plugins.get(owner, {}) for used in (old, new))
+        found += _lines(f"--set {owner}.", before, after)
+    for file in sorted(old.files.keys() | new.files.keys()):
+        if old.files.get(file) != new.files.get(file):
+            flag = f"--{'set ' * ('.' in file)}{file}"
+            found.append(f"{_DATA.get(file, f'the file of {flag}')} is another")
+    for which in sorted(old.plugins.keys() & new.plugins.keys()):
+        one, other = (" ".join(used.plugins[which]) for used in (old, new))
+        found += [f"{' '.join(which)} was {one} and is {other}"] if one != other else []
+    changed, notes = _codes(was, now)
+    then, here = ({"device": c.get("device"), **recorded_facts(c)} for c in (was, now))
+    others = sorted(name for name in then.keys() & here.keys() if then[name] != here[name])
+    notes += [f"{name} was {then[name]} and is {here[name]}" for name in others]
+    return found + changed, notes
+
+
+_DATA = {"digest": "the data set", "public": "the public data set"}
+
+
+def _lines(start: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    keys = [k for k in sorted(before.keys() | after.keys()) if before.get(k) != after.get(k)]
+    said = {key: start + (key.replace("_", "-") if start == "--" else key) for key in keys}
+    return [
+        f"{said[key]} was {before.get(key, 'the default')} and is {after.get(key, 'the default')}"
+        for key in keys
+    ]
+
+
+def _codes(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Lines on plugins whose code is other than it was, and on those of which it isn't known."""
+    old, new = ({(p["kind"], p["name"]): p for p in c.get("plugins", ())} for c in (was, now))
+    both = sorted(key for key in old.keys() & new.keys() if key[0] not in _ELSEWHERE)
+    before, after = ({key: _code(ps[key]) for key in both} for ps in (old, new))
+    changed = [f"the code of {k} {n} has changed" for k, n in both if _other(before, after, (k, n))]
+    unknown = [n for k, n in both if after[k, n] and not before[k, n]]
+    notes = [f"the code of {', '.join(unknown)} was not recorded"] if unknown else []
+    return changed, notes
+
+
+def _code(plugin: Mapping[str, Any]) -> str:
+    code = plugin.get("code") or (plugin["version"] if plugin["distribution"] == _OURS else "")
+    return "" if code == UNKNOWN else str(code)
+
+
+def _other(before: Mapping[Any, str], after: Mapping[Any, str], key: tuple[str, str]) -> bool:
+    return bool(before[key] and after[key]) and before[key] != after[key]

@@ -1,0 +1,269 @@
+"""A run's life: what the command ``protofl run`` and `protofl.run` do with a request."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from protofl.data.batches import LEAST
+from protofl.data.split import partition_record
+from protofl.federation import events
+from protofl.federation.events import Progress
+from protofl.federation.federation import Federation
+from protofl.federation.jobs import Pool
+from protofl.federation.measures import check_measures
+from protofl.federation.observation_limits import announce, check_observing
+from protofl.federation.observer import observer_of
+from protofl.federation.participation import Participation, check_participation
+from protofl.federation.plan import Plan
+from protofl.federation.resolution import parts_of
+from protofl.hooks.views.packing import pack_server
+from protofl.records.failure import kept_in
+from protofl.records.layout import check_free, check_resumable, fresh_folder
+from protofl.records.result import Result, is_best, recorded_accuracies, summarise
+from protofl.records.row import Row
+from protofl.records.run_folder import RunFolder
+from protofl.runs.configuration import check_same_data, check_same_files, config_of, told_changes
+from protofl.runs.dry_step.dry_run import count_flops, dry_step
+from protofl.runs.recipes import typed_in, write_recipe
+from protofl.runs.request import Request
+from protofl.runs.resuming import asks_for_more, continued, with_more
+from protofl.runs.tracking import Followed, check_trackers
+from protofl.system.device import deterministic_kernels
+from protofl.system.files.atomic import gone_afterwards, told_of_disk, write_json
+from protofl.system.files.lock import alone
+from protofl.system.files.tables import short
+from protofl.system.machine import Idle
+from protofl.system.options.table import EXTENDED
+from protofl.system.profile.run_profile import RunProfile
+
+
+def start(
+    request: Request, progress: Progress, idle: Idle | None = None, plan: Plan | None = None
+) -> Result:
+    """Do what is asked for: plan the run, then train.
+
+    Args:
+        request: What is asked for.
+        progress: Called with every event.
+        idle: Hosts that earlier runs have left, and where this one leaves its own.
+        plan: The plan of a new run, where it has been made.
+
+    Raises:
+        UsageError: Something asked for can't be done; nothing has been started.
+        RunFailure: The run failed; finished rounds are in the folder.
+    """
+    with ExitStack() as until, told_of_disk():
+        return _start(request, until.enter_context(Followed(progress)), idle, plan, until)
+
+
+def _start(
+    request: Request, progress: Progress, idle: Idle | None, plan: Plan | None, until: ExitStack
+) -> Result:
+    began = time.perf_counter()
+    given, out = request.options, request.out
+    recorded: dict[str, Any] = {}
+    if request.resume and out:
+        check_resumable(out.expanduser())
+        until.enter_context(alone(out.expanduser().absolute(), "--resume --out"))
+        folder = RunFolder.reopen(out)
+        recorded = folder.config()
+        given = continued(recorded, given)
+    elif out is not None:
+        check_free(out.expanduser().absolute())
+    note = lambda line: progress(events.Note(line))  # noqa: E731
+    plan = plan or Plan.make(given, request.extra, note, said=request.said)
+    plan.split(0)  # data that can't be split this way are found before there is a folder
+    check_measures(plan)
+    check_participation(plan)
+    check_observing(plan)
+    check_trackers(plan)
+    if recorded:
+        check_same_data(recorded, plan)
+        check_same_files(recorded, plan)
+        folder = with_more(folder, recorded, plan)
+        _take_up(folder, recorded, plan, progress)
+    else:
+        folder = RunFolder(out or fresh_folder(*words_of(plan)))
+    progress(events.Planned(plan, folder))
+    profile = RunProfile(
+        lambda client: plan.info.architecture_of(client).name,
+        on=plan.settings.profile and not folder.finished,
+    )
+    if profile.on:
+        profile.sums.seconds["start"]["plan"] = time.perf_counter() - began
+    life = _Life(plan, folder, progress, profile, request, idle, until)
+    if folder.finished:
+        life.write_partition()
+    else:
+        kept = kept_in(folder.path.expanduser(), plan.device.type)
+        with deterministic_kernels(plan.settings.deterministic), kept:
+            life.train()
+    return life.conclude()
+
+
+def _take_up(folder: RunFolder, recorded: dict[str, Any], plan: Plan, progress: Progress) -> None:
+    """Cut a run's folder to what counts, and say what is not as it was."""
+    lines = told_changes(recorded, plan) if folder.commit and not folder.finished else []
+    if damage := folder.settle():
+        row = f"round {folder.commit.round}" if folder.commit else "the beginning"
+        lines.append(f"{damage}; the run goes on from {row}, which is whole")
+    if asks_for_more(recorded, plan):
+        folder.extend({**recorded, **{key: getattr(plan.settings, key) for key in EXTENDED}})
+    for line in lines:
+        progress(events.Note(line))
+
+
+@dataclass
+class _Life:
+    """A run that is planned: its folder, who follows it, and what has been found so far."""
+
+    plan: Plan
+    folder: RunFolder
+    progress: Progress
+    profile: RunProfile
+    request: Request
+    idle: Idle | None
+    until: ExitStack
+    accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
+
+    def train(self) -> None:
+        """All trials that are not finished; the profile is written even where one fails."""
+        plan, sums = self.plan, self.profile.sums
+        participation = Participation(plan)
+        backend = plan.choices["backend"]
+        pool: Pool = backend.call(
+            "open_pool", plan=plan, workers=plan.settings.workers, idle=self.idle
+        )
+        try:
+            with gone_afterwards(self.folder.parked) as parked, closing(pool):
+                learned = self._before_the_first_round()
+                federation = Federation(
+                    plan,
+                    pool,
+                    self.progress,
+                    profile=self.profile,
+                    parked=parked,
+                    participation=participation,
+                )
+                federation.learned = learned
+                federation.observer = observer_of(
+                    plan, self.folder.path, self.folder.rows, self._note
+                )
+                if "flops" in plan.settings.measure:
+                    federation.flops = count_flops(plan)
+                for trial, first in self._remaining():
+                    with sums.span("waiting for hosts, and set-up", "start"):
+                        if first:
+                            self.folder.take_up(trial)
+                            federation.resume(self.folder)
+                        else:
+                            federation.start_trial(trial)
+                    self._trial(federation, first)
+                    self.accuracies[trial] = federation.client_accuracy
+        finally:
+            if (self.folder.path / "config.json").exists():
+                self.profile.write(self.folder.path / "profile")
+
+    def _note(self, line: str) -> None:
+        self.progress(events.Note(line))
+
+    def _before_the_first_round(self) -> dict[str, Any]:
+        """The dry step, and the folder behind it, while the hosts are still starting."""
+        plan, sums, learned = self.plan, self.profile.sums, dict[str, Any]()
+        begins = any(first == 0 for _, first in self._remaining())
+        if plan.settings.dry_step and begins:
+            self.progress(events.DryStepStarted())
+            with sums.span("dry step", "start"):
+                learned = dry_step(plan, self._note)
+        announce(plan, learned, self._note)
+        if path := self.request.save_recipe:
+            parts = parts_of(plan.composition, plan.choices)
+            write_recipe(path, typed_in(plan.settings, parts, self.request.options))
+            self._note(f"the recipe of this run is in {path}")
+        with sums.span("costs", "start"):
+            for architecture in plan.info.architectures:
+                plan.cost(architecture)  # kept for the rounds
+        if not self.request.resume:
+            path = self.folder.path.expanduser().absolute()
+            check_free(path)
+            self.until.enter_context(alone(path, "--out"))
+            self.folder = RunFolder.create(path, config_of(plan, tried=plan.settings.dry_step))
+            self.progress(events.FolderMade(self.folder))
+        self.write_partition()
+        few = int((plan.split(0).train_sizes < LEAST).sum())
+        if few:
+            line = f"{few} clients have fewer than {LEAST} training samples: BatchNorm in eval mode"
+            self._note(line)
+        return learned
+
+    def write_partition(self) -> None:
+        """Write the counts and the hash of every trial's split."""
+        plan = self.plan
+        trials = range(1 if plan.settings.hold_split else plan.settings.trials)
+        record = partition_record([plan.split(trial) for trial in trials], plan.data)
+        write_json(self.folder.path / "partition.json", record)
+
+    def _remaining(self) -> Iterator[tuple[int, int]]:
+        """Trials that are not finished, with the round at which each begins."""
+        done = Counter(row.trial for row in self.folder.rows)
+        for trial in range(self.plan.settings.trials):
+            if done[trial] < self.plan.settings.rounds:
+                yield trial, done[trial]
+
+    def _trial(self, federation: Federation, first: int) -> None:
+        settings = self.plan.settings
+        trained: set[int] = set()
+        for number in range(first, settings.rounds):
+            last = number + 1 == settings.rounds
+            with self.profile.round(number, last=last):
+                self.progress(events.RoundStarted(federation.trial, number))
+                row, clients = federation.round(number)
+                trained |= {*clients}
+                every, best = settings.checkpoint_every, settings.keep == "best"
+                best = best and is_best(row, self.folder.rows)
+                if every and ((number + 1) % every == 0 or last or best):
+                    self._commit(federation, row, trained, best=best)
+                    trained = set()
+                else:
+                    self.folder.add(row)
+                self.progress(events.RoundDone(self.folder.rows[-1]))
+
+    def _commit(self, federation: Federation, row: Row, trained: set[int], *, best: bool) -> None:
+        """Make a round count, with all clients that trained since the last one that does."""
+        paths = self.folder.client_paths(sorted(trained), federation.trial, row.round)
+        seconds = federation.save_clients(sorted(trained), paths)
+        spent = {k: short(row.seconds[k] + seconds) for k in ("checkpoint", "total")}
+        row = row.changed(seconds={**row.seconds, **spent})
+        with self.profile.sums.span("commit", "server"):
+            server = pack_server(federation.server)
+            keep = self.plan.settings.keep != "current"
+            self.folder.commit_round(row, server, federation.holders, paths, keep=keep, best=best)
+
+    def conclude(self) -> Result:
+        """Write the summary."""
+        plan = self.plan
+        about = {
+            "rounds": plan.settings.rounds,
+            "clients": plan.info.num_clients,
+            "eval_clients": plan.settings.eval_clients,
+        }
+        summary = summarise(self.folder.rows, plan.majority_accuracy, about)
+        self.folder.finish(summary)
+        found = self.profile.summary() if self.profile.on else None
+        accuracies = recorded_accuracies(self.folder.rows) | self.accuracies
+        result = Result(self.folder.rows, summary, accuracies, self.folder.path, found)
+        self.progress(events.Finished(result, self.plan))
+        return result
+
+
+def words_of(plan: Plan) -> list[str]:
+    """What a run's folder is called: method, models, data and seed."""
+    s = plan.settings
+    data, _, file = s.dataset.partition(":")
+    return [s.recipe.get("name", s.method), s.models, data, Path(file).stem, f"s{s.seed}"]

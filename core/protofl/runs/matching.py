@@ -1,0 +1,260 @@
+"""A run that is wanted, planned, and held against those that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import UsageError
+from protofl.federation import events
+from protofl.federation.events import Progress
+from protofl.federation.plan import Plan
+from protofl.federation.resolution import parts_of
+from protofl.records.failure import Failure, repeated
+from protofl.records.layout import name_of
+from protofl.records.row import Row
+from protofl.records.run_index import IndexEntry, runs_in
+from protofl.runs.configuration import config_of
+from protofl.runs.dry_step.dry_run import dry_step
+from protofl.runs.identity import (
+    RECORDING,
+    as_then,
+    defaults_of,
+    differences,
+    identity_of,
+    not_recorded,
+)
+from protofl.runs.lifecycle import start, words_of
+from protofl.runs.recorded_run import Run, load_run
+from protofl.runs.request import Request
+from protofl.system.files.atomic import unused
+from protofl.system.machine import Idle
+from protofl.system.options.plugin_options import consents
+from protofl.system.options.table import RESUMABLE
+
+LOCKS = ".once"
+"""The folder, beside the runs, of the files by which processes take turns."""
+
+
+@dataclass
+class RequestedRun:
+    """A run that is asked for, planned.
+
+    Attributes:
+        request: What is asked for.
+        plan: What that resolves to.
+        config: What its ``config.json`` would hold.
+        progress: Called with notes, and with the events of what is trained.
+    """
+
+    request: Request
+    plan: Plan
+    config: dict[str, Any]
+    progress: Progress
+    _said: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, request: Request, progress: Progress) -> RequestedRun:
+        """Plan what is asked for.
+
+        Raises:
+            UsageError: It can't be done, or names a folder.
+        """
+        if request.resume or request.out is not None:
+            raise UsageError(
+                f"--out {request.out}: a run that may be there already is found by what it is",
+                do="leave --out and --resume out",
+            )
+        if request.save_recipe is not None:
+            raise UsageError(
+                f"--save-recipe {request.save_recipe}: a recipe is written where a run is begun",
+                do="leave it out, or run without reusing one",
+            )
+        note = lambda line: progress(events.Note(line))  # noqa: E731
+        plan = Plan.make(request.options, request.extra, note, said=request.said)
+        return cls(request, plan, config_of(plan), progress)
+
+    @cached_property
+    def defaults(self) -> dict[str, dict[str, Any]]:
+        """Those of its plugins' options."""
+        return defaults_of(self.plan)
+
+    @property
+    def identity(self) -> str:
+        """Its identity."""
+        return str(self.config["identity"])
+
+    @cached_property
+    def _identities(self) -> set[str]:
+        """Its own, and that of a run that has not recorded what files of plugins hold."""
+        return {self.identity, identity_of(as_then(self.config, {}), self.defaults)}
+
+    def note(self, line: str) -> None:
+        """Tell the user, once."""
+        if line not in self._said:
+            self._said.add(line)
+            self.progress(events.Note(line))
+
+    def locks(self, runs: Path) -> Iterator[Path]:
+        """Files that stand for its trials, always in one order: nobody waits in a circle."""
+        for trial in range(self.plan.settings.trials):
+            yield runs / LOCKS / f"{self.identity}-s{self.plan.seed(trial)}"
+
+    # --- what is there ----------------------------------------------------------------------------
+
+    def candidates(self, runs: Path) -> list[Run]:
+        """The runs that are this one, whatever trials and rounds they have; the longest first."""
+        found = [load_run(path) for path, told in runs_in(runs).items() if self._may_be(told)]
+        return sorted(filter(self._is_same, found), key=lambda run: -run.rounds_done)
+
+    def _may_be(self, told: IndexEntry) -> bool:
+        """Whether an index's words on a run allow that it is this one."""
+        if told.problem:
+            return False
+        if told.identity:
+            return told.identity in self._identities
+        own = (self.config["method"], self.config["models"], self.config["data"]["digest"])
+        return own == (told.method, told.models, told.digest)
+
+    def _is_same(self, run: Run) -> bool:
+        """Whether a run is this one; one of the same identity that isn't is told of."""
+        now = as_then(self.config, run.config)
+        if identity_of(run.config, self.defaults) != identity_of(now, self.defaults):
+            return False
+        reasons, _ = differences(run.config, now, self.defaults)
+        reasons += not_recorded(run.config, self.config) + self._other_splits(run)
+        if reasons:
+            self.note(f"{run.folder} is not reused: {'; '.join(reasons)}")
+        return not reasons
+
+    def _other_splits(self, run: Run) -> list[str]:
+        """Whether the trials that both have are split in another way than they would be now."""
+        if not run.has_split:
+            return []
+        mine, first = self.plan.settings.trials, self.plan.settings.seed - run.config["seed"]
+        trials = range(max(first, 0), min(first + mine, run.config["trials"]))
+        if any(run.split(t).hash != self.plan.split(t - first).hash for t in trials):
+            return ["its clients hold other samples"]
+        return []
+
+    def shares_trials(self, run: Run) -> bool:
+        """Whether a run that is this one has, or is to have, trials that are wanted."""
+        first = self.plan.settings.seed - int(run.config["seed"])
+        return first < run.config["trials"] and first + self.plan.settings.trials > 0
+
+    def part_of(self, run: Run) -> Run | None:
+        """The trials and rounds wanted of a run that is this one; None where it lacks some."""
+        settings = self.plan.settings
+        first, rounds = settings.seed - run.config["seed"], settings.rounds
+        if first and (first < 0 or settings.hold_split):
+            return None
+        trials = range(first, first + settings.trials)
+        if not all(_has(run, trial, rounds) for trial in trials):
+            return None
+        if rounds != run.config["rounds"] and self._depends_on_rounds(run):
+            return None
+        if settings.on_lost_client == "stop" and any(map(_lost, run.rows)):
+            self.note(f"{run.folder} is not reused: clients were lost in it (--on-lost-client)")
+            return None
+        return run.part(trials, rounds)
+
+    def told_of(self, run: Run) -> Run:
+        """A run that is reused; what isn't known of it, or may change last digits, is told.
+
+        To who follows it has ended.
+        """
+        now = as_then(self.config, run.config)
+        _, notes = differences(run.config, now, self.defaults)
+        unknown = sorted({*self.config.get("files", {})} - {*now["files"]})
+        notes += [f"what the file of {', '.join(unknown)} held was not recorded"] if unknown else []
+        about = f" ({'; '.join(notes)})" if notes else ""
+        self.note(f"{run.folder} has this run already{about}")
+        self.progress(events.Finished(run.result, self.plan))
+        return run
+
+    def _depends_on_rounds(self, run: Run) -> bool:
+        """Whether a run would be another if it had been begun with another number of rounds."""
+        if self.plan.schedule.horizon:
+            return True
+        if "depends_on" in run.config:
+            return "rounds" in run.config["depends_on"]
+        return self._asks_for_rounds
+
+    @cached_property
+    def _asks_for_rounds(self) -> bool:
+        """Whether hooks ask for the number of rounds, which the dry step tells."""
+        dry_step(self.plan)
+        return "rounds" in self.plan.info.asked
+
+    @property
+    def _device(self) -> str:
+        return self.plan.device.type
+
+    def failed_before(self, run: Run) -> Failure | None:
+        """Why a run that would go on ended, where it would end so again."""
+        return repeated(run.folder, self._device)
+
+    # --- what is made -----------------------------------------------------------------------------
+
+    def can_extend(self, run: Run) -> bool:
+        """Whether a run that is this one, and lacks something, can go on to what is wanted."""
+        settings, was = self.plan.settings, run.config
+        longest = max((len(run.rows_of(trial)) for trial in run.trials), default=0)
+        return (
+            settings.seed == was["seed"]
+            and len(run.trials) <= settings.trials
+            and longest <= settings.rounds
+            and not (settings.on_lost_client == "stop" and any(map(_lost, run.rows)))
+            and not (settings.rounds != was["rounds"] and run.rows and self._depends_on_rounds(run))
+        )
+
+    def extended(self, run: Run, idle: Idle | None) -> Run | None:
+        """Have a run go on to what is wanted; None where it can't, and the user is told why."""
+        given, settings = self.request.options, self.plan.settings
+        its_own = {*RECORDING, "keep"}
+        options = {key: given[key] for key in RESUMABLE - its_own if key in given}
+        of_trackers = {k: v for k, v in settings.options.items() if k in settings.track}
+        own = {**self._consents, **of_trackers}
+        options |= {"rounds": settings.rounds, "trials": settings.trials, "options": own}
+        request = Request(options, out=run.folder, resume=True, extra=self.request.extra)
+        request.said = options["options"]
+        try:
+            start(request, self.progress, idle)
+        except UsageError as error:
+            self.note(f"{run.folder} can't go on ({error.what}); another run is begun")
+            return None
+        return self.part_of(load_run(run.folder))
+
+    @property
+    def _consents(self) -> dict[str, dict[str, Any]]:
+        """What only the user may allow, and has said; of a run that goes on it is said again."""
+        parts, said = parts_of(self.plan.composition, self.plan.choices), self.request.said
+        own = {name: consents(type(parts[name].config)) for name in said if name in parts}
+        found = {n: {k: v for k, v in said[n].items() if k in names} for n, names in own.items()}
+        return {name: values for name, values in found.items() if values}
+
+    def begun(self, runs: Path, idle: Idle | None) -> Run:
+        """Make the run, in a folder of its own."""
+        folder = unused(runs / name_of(*words_of(self.plan), self.identity[:8]))
+        start(replace(self.request, out=folder), self.progress, idle, self.plan)
+        settings = self.plan.settings
+        return load_run(folder).part(range(settings.trials), settings.rounds)
+
+
+def _has(run: Run, trial: int, rounds: int) -> bool:
+    """Whether a run has rounds of a trial as if there were to be no more: the last is evaluated.
+
+    Behind it clients that never train are fine-tuned, where there are any.
+    """
+    rows = run.rows_of(trial)[:rounds]
+    whole = [row.round for row in rows] == [*range(rounds)]
+    tuned = bool(run.config.get("fine_tune"))
+    return whole and bool(rows[-1].evaluated) and ("fine_tuned_accuracy" in rows[-1]) == tuned
+
+
+def _lost(row: Row) -> bool:
+    """Whether a client is absent from a round because of the machine."""
+    return "failed" in row.absent.values()

@@ -1,0 +1,239 @@
+"""Classes, instances and places of classes where a user may write the name of a plugin."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from protofl.errors import Clash, UsageError
+from protofl.hooks.discovery.kinds import KINDS, Plugin, spec_hooks
+from protofl.hooks.discovery.registry import ARRAYS_PLACE, Registry
+from protofl.runs.request import Request, read_request
+from protofl.system.options.parsing import assignments
+from protofl.system.options.table import CHOOSING, SEVERAL
+from protofl.system.sources import load, place_of_class
+
+if TYPE_CHECKING:
+    from protofl.hooks.discovery.arrays_plugin import Offer
+
+
+_FILE = re.compile(r"(.+?\.py):([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::(.*))?", re.DOTALL)
+_MODULE = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*):([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)()")
+
+
+@dataclass
+class Named:
+    """Options in which every plugin has a name, and the classes that stand behind some names.
+
+    Attributes:
+        typed: The options as one types them.
+        extra: The classes that the program gave, {(kind, name): class}.
+        offers: Arrays that the program gave.
+        notes: Lines for the user.
+    """
+
+    typed: dict[str, Any]
+    extra: dict[tuple[str, str], type] = field(default_factory=dict)
+    offers: list[Offer] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def name(self, kind: str, given: Any) -> Any:  # noqa: ANN401 - whatever a user writes
+        """A name for what stands in place of one; other values as they are."""
+        if isinstance(given, str):
+            return self._of_text(kind, given)
+        if isinstance(given, type):
+            return self._of_class(kind, given)
+        if _has_hooks(type(given)):
+            own = vars(given)
+            return self._of_class(kind, _only(given) if own else type(given))
+        return given
+
+    def _of_text(self, kind: str, text: str) -> str:
+        """The name of ``FILE.py:CLASS`` or ``MODULE:CLASS``; a name as it is."""
+        found = _FILE.fullmatch(text) or _MODULE.fullmatch(text)
+        if found is None:
+            return text
+        place, name, argument = found.groups()
+        is_file = place.endswith(".py") and found.re is _FILE
+        if not is_file and "." not in place and kind not in ("method", "wrapper"):
+            return text  # NAME:ARGUMENT
+        plugin = load(f"{place}:{name}")
+        path = str(Path(place).expanduser().resolve()) if is_file else place
+        label = self._of_class(kind, plugin, f"{path}:{name}")
+        return f"{label}:{argument}" if argument else label
+
+    def _of_class(self, kind: str, plugin: type, place: str | None = None) -> str:
+        kind = kind or kind_of(plugin)
+        if installed := installed_name(kind, plugin):
+            return installed
+        name = plain_name(plugin)
+        classes, label = self.typed.setdefault("classes", {}), f"{kind}/{name}"
+        where = place_of_class(plugin) if place is None else place
+        if self.extra.get((kind, name), plugin) is not plugin or classes.get(label, where) != where:
+            raise Clash(f"two classes are called {label}", do="give one of them another name")
+        if place is None:
+            self.extra[kind, name] = plugin
+        classes[label] = where
+        self._block(kind, name)
+        return name
+
+    def _block(self, kind: str, name: str) -> None:
+        """Leave out what is installed under the name: who gives a class means this one."""
+        kinds = ("method", "recipe") if kind == "method" else (kind,)
+        blocked = self.typed.get("block") or []
+        blocked = [blocked] if isinstance(blocked, str) else [*blocked]
+        for plugin in (p for k in kinds for p in Registry(blocked).plugins(k) if p.name == name):
+            self.typed["block"] = blocked = [*blocked, f"{plugin.label}@{plugin.distribution}"]
+            self.notes.append(f"{name!r} is the class given, not {_owned(plugin)}")
+
+
+def named(typed: Mapping[str, Any]) -> Named:
+    """Give names to the classes, instances and arrays among options.
+
+    A class may stand for any plugin: itself, an instance of it, or its place, ``MODULE:CLASS`` or
+    ``FILE.py:CLASS``. One that is installed has its name there; another one its own in lower case
+    with hyphens. Places are recorded, so that other processes and a run that goes on find the
+    classes.
+
+    Args:
+        typed: Options by the long names of ``protofl run``.
+
+    Raises:
+        UsageError: A place has no class, a class has no hooks of the kind that is wanted, or
+            arrays are no data set.
+    """
+    found = Named({key: value for key, value in typed.items() if value is not None})
+    options = found.typed
+    further = options.pop("class", None) or options.pop("classes", None) or {}
+    options |= {"classes": dict(further)} if isinstance(further, Mapping) else {}
+    for given in () if isinstance(further, Mapping) else _list(further):
+        _further(found, given)
+    for option, kind in {"method": "method", **CHOOSING}.items():
+        if option in options:
+            options[option] = found.name(kind, options[option])
+    for option, kind in {"with": "wrapper", "wrappers": "wrapper", **SEVERAL}.items():
+        if option in options:
+            given = options[option]
+            items = given.split(",") if isinstance(given, str) else _list(given)
+            options[option] = [found.name(kind, item) for item in items]
+    if "use" in options:
+        pairs = assignments("--use", options["use"], "HOOK=METHOD")
+        options["use"] = {hook: found.name("method", given) for hook, given in pairs.items()}
+    if "add" in options:
+        options["add"] = [_added(found, item) for item in _list(options["add"])]
+    if not isinstance(options.get("dataset"), (str, bool, int, float, type(None))):
+        from protofl.hooks.discovery.arrays_plugin import ARRAYS, Offer  # imports torch
+
+        offer = Offer.of(options["dataset"])
+        found.offers.append(offer)
+        options["dataset"] = offer.name
+        options.setdefault("classes", {})[f"dataset/{ARRAYS}"] = ARRAYS_PLACE
+    if not options.get("classes"):
+        options.pop("classes", None)
+    return found
+
+
+def requested(typed: Mapping[str, Any], **places: Any) -> tuple[Request, Named]:  # noqa: ANN401
+    """What is asked for, with names in the place of classes and arrays.
+
+    Args:
+        typed: Options by the long names of ``protofl run``.
+        **places: The files of a request, and whether it continues, as `read_request` takes them.
+
+    Raises:
+        UsageError: An option is not written as it should be.
+    """
+    found = named(typed)
+    request = read_request(found.typed, **places, named=lambda below: named(below).typed)
+    request.extra = found.extra
+    return request, found
+
+
+def _further(found: Named, given: Any) -> None:  # noqa: ANN401 - whatever a user writes
+    """A class that options may name."""
+    kind, slash, rest = given.partition("/") if isinstance(given, str) else ("", "", "")
+    kind, given = (kind, rest) if slash and kind in KINDS else ("", given)
+    if not isinstance(given, str):
+        name = found.name(kind, given)
+    elif match := _FILE.fullmatch(given) or _MODULE.fullmatch(given):
+        plugin = load(f"{match[1]}:{match[2]}")
+        name = found._of_text(kind or kind_of(plugin), given)
+    else:
+        name = given
+    if name is given:
+        raise UsageError(
+            f"--class {given}: no class", do="write [KIND/]FILE.py:CLASS or MODULE:CLASS"
+        )
+
+
+def _added(found: Named, item: Any) -> Any:  # noqa: ANN401 - whatever a user writes
+    """``HOOK=METHOD.TERM`` in which a file's class may be the method."""
+    hook, sign, rest = item.partition("=") if isinstance(item, str) else ("", "", "")
+    if not sign or not _FILE.fullmatch(rest):
+        return item
+    place, dot, term = rest.rpartition(".") if hook.strip() == "local_loss" else (rest, "", "")
+    return f"{hook}={found.name('method', place)}{dot}{term}"
+
+
+def _list(given: Any) -> list[Any]:  # noqa: ANN401 - whatever a user writes
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def _has_hooks(plugin: type) -> bool:
+    return any(
+        hasattr(function, "protofl_impl")
+        for _, function in inspect.getmembers(plugin, inspect.isroutine)
+    )
+
+
+def _only(instance: Any) -> type:  # noqa: ANN401 - an instance of any plugin
+    """A class whose only instance is this one, with what it has been given as the class's own."""
+    cls, made = type(instance), lambda cls: instance
+    about = {"__doc__": cls.__doc__, "__module__": cls.__module__, "__new__": made}
+    return type(cls.__name__, (cls,), {**vars(instance), **about})
+
+
+def _owned(plugin: Plugin) -> str:
+    return f"the {plugin.kind} of {plugin.distribution}"
+
+
+def installed_name(kind: str, plugin: type) -> str:
+    """The name under which a class is installed; empty where it is not."""
+    target = f"{plugin.__module__}:{plugin.__qualname__}"
+    return next((p.name for p in Registry().plugins(kind) if p.target == target), "")
+
+
+def plain_name(plugin: type) -> str:
+    """A class's name as a plugin's: ``PrototypeMean`` as ``prototype-mean``."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", plugin.__name__)
+    return words.lower().strip("_-")
+
+
+def kind_of(plugin: type) -> str:
+    """The kind whose hooks a class implements.
+
+    Raises:
+        UsageError: It implements hooks of none, or of several.
+    """
+    marked = {
+        n: function.protofl_impl
+        for n, function in inspect.getmembers(plugin, inspect.isroutine)
+        if hasattr(function, "protofl_impl")
+    }
+    wraps = any(options.get("wrapper") for options in marked.values())
+    wraps |= bool({*marked} & ({*spec_hooks("wrapper")} - {*spec_hooks("method")}))
+    wraps |= getattr(plugin, "attack", False)
+    if wraps and {*marked} <= {*spec_hooks("wrapper")}:
+        return "wrapper"
+    kinds = [k for k in KINDS if k != "wrapper" and {*marked} & {*spec_hooks(k)}]
+    if len(kinds) != 1:
+        what = "no hook" if not kinds else f"hooks of several kinds: {', '.join(kinds)}"
+        raise UsageError(
+            f"{plugin.__name__} has {what}",
+            do="say which kind it is: protofl check KIND/MODULE:CLASS",
+        )
+    return kinds[0]

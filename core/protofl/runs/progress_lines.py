@@ -1,0 +1,168 @@
+"""What a run shows by itself: a line a round and notes, on standard error or in a notebook."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Callable
+
+from protofl.data.cache import to_stderr
+from protofl.federation import events
+from protofl.federation.events import Event, Progress
+from protofl.records.row import Row
+from protofl.system.options.settings import Settings
+
+SELDOM = 0.2
+"""Seconds between two changes of a notebook's last line, at least."""
+
+
+def shown() -> Progress:
+    """What shows a run here."""
+    page = _notebook()
+    return Lines(to_stderr) if page is None else Notebook(page)
+
+
+class Lines:
+    """A line for what happens, and one for a round.
+
+    Args:
+        say: Takes a line.
+    """
+
+    follows_steps = False
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._settings: Settings | None = None
+        self._trial, self._best = -1, -1.0
+
+    def __call__(self, event: Event) -> None:
+        """Take an event."""
+        match event:
+            case events.Note():
+                self._say(f"note: {event.text}")
+            case events.Planned():
+                self._planned(event)
+            case events.RoundDone():
+                assert self._settings is not None
+                better = self._take(event.row)
+                self._say(told(event.row, self._settings, better=better))
+            case events.Finished():
+                self._say(_ended(event))
+
+    def _planned(self, event: events.Planned) -> None:
+        plan, self._settings = event.plan, event.plan.settings
+        s, about = plan.settings, plan.info
+        self._say(
+            f"{s.recipe.get('name', s.method)} · {s.models} · {s.dataset}: "
+            f"{about.num_clients} clients, {s.rounds} rounds"
+        )
+        for note in dict.fromkeys([*plan.notes, *plan.split(0).notes]):
+            self._say(f"note: {note}")
+        for row in event.folder.rows:
+            self._take(row)
+        if event.folder.rows and not event.folder.finished:
+            self._say(f"continuing behind {len(event.folder.rows)} finished rounds")
+
+    def _take(self, row: Row) -> bool:
+        """Note a round's accuracy; whether it is the trial's best."""
+        if row.trial != self._trial:
+            self._trial, self._best = row.trial, -1.0
+        accuracy = row.test_accuracy
+        if accuracy is None or accuracy <= self._best:
+            return False
+        self._best = accuracy
+        return True
+
+
+class Notebook(Lines):
+    """The same lines in one output of a notebook, and below them what is going on.
+
+    Args:
+        page: Shows a text in place of the one before.
+    """
+
+    follows_steps = True
+
+    def __init__(self, page: Callable[[str], None]) -> None:
+        super().__init__(self._add)
+        self._page, self._lines = page, list[str]()
+        self._where, self._drawn = "", 0.0
+
+    def __call__(self, event: Event) -> None:
+        """Take an event."""
+        match event:
+            case events.DryStepStarted():
+                self._draw("dry step: two short rounds of two clients, before the first")
+            case events.RoundStarted():
+                assert self._settings is not None
+                self._where = where(event.trial, event.round, self._settings)
+            case events.StageStarted():
+                self._draw(f"{self._where}: {event.stage}")
+            case events.StepsDone():
+                if time.monotonic() - self._drawn > SELDOM:
+                    self._draw(f"{self._where}: {event.stage} {event.done}/{event.steps} steps")
+        super().__call__(event)
+
+    def _add(self, line: str) -> None:
+        self._lines.append(line)
+        self._draw()
+
+    def _draw(self, last: str = "") -> None:
+        self._drawn = time.monotonic()
+        self._page("\n".join([*self._lines, last] if last else self._lines))
+
+
+def where(trial: int, round: int, settings: Settings) -> str:
+    """``round 3/10``, of several trials ``trial 1/2 round 3/10``."""
+    trials = f"trial {trial + 1}/{settings.trials} " if settings.trials > 1 else ""
+    return f"{trials}round {round + 1}/{settings.rounds}"
+
+
+def told(row: Row, settings: Settings, *, better: bool) -> str:
+    """A round in a line.
+
+    Args:
+        row: The round's line of ``metrics.jsonl``.
+        settings: The run's.
+        better: Whether it is the best so far.
+    """
+    accuracy, loss = row.test_accuracy, row.train_loss
+    score = "not evaluated" if accuracy is None else f"accuracy {accuracy:.1%}"
+    return (
+        f"{where(row.trial, row.round, settings)}: {score}{' (best)' if better else ''}, "
+        f"loss {'not finite' if loss is None else f'{loss:.3f}'}"
+    )
+
+
+def _ended(event: events.Finished) -> str:
+    found, settings = event.result.summary, event.plan.settings
+    mean = found["mean"] if settings.trials > 1 else found
+    over = f", mean of {settings.trials} trials" if settings.trials > 1 else ""
+    key, words = "validation_selected_test_accuracy", "chosen on validation samples"
+    if key not in mean:
+        key, words = "best_test_accuracy", "best on test samples"
+    return (
+        f"{words}: {mean[key]:.2%}{over} "
+        f"(majority guess {mean['majority_accuracy']:.2%}); run folder: {event.result.folder}"
+    )
+
+
+def _notebook() -> Callable[[str], None] | None:
+    """What shows a text in a notebook's output in place of the one before; None elsewhere."""
+    module = sys.modules.get("IPython")
+    shell = module.get_ipython() if module is not None else None
+    if getattr(shell, "kernel", None) is None:
+        return None
+    display, handle = importlib.import_module("IPython.display").display, None
+
+    def show(text: str) -> None:
+        nonlocal handle
+        content = {"text/plain": text}
+        if handle is None:
+            handle = display(content, raw=True, display_id=True)
+        else:
+            handle.update(content, raw=True)
+
+    return show

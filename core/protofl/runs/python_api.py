@@ -1,0 +1,184 @@
+"""Runs from a Python program: `protofl.run`, and `protofl.Session` for many runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from protofl.errors import UsageError
+from protofl.federation import events
+from protofl.federation.events import Progress
+from protofl.records.result import Result
+from protofl.runs.lifecycle import start
+from protofl.runs.plugin_names import requested
+from protofl.runs.progress_lines import shown
+from protofl.runs.reuse import run_or_reuse
+from protofl.system.machine import Idle
+from protofl.system.options.parsing import as_typed
+
+
+def run(
+    method: str | type | object | None = None,
+    *,
+    models: str | type | object | None = None,
+    dataset: Any = None,  # noqa: ANN401 - a name, a class, arrays, torch's data sets
+    partition: str | type | object | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    config: str | Path | None = None,
+    set: Mapping[str, Any] | None = None,
+    progress: Progress | bool = True,
+    save_recipe: str | Path | None = None,
+    reuse: str | Path | None = None,
+    **options: Any,  # noqa: ANN401 - the options of a run
+) -> Result:
+    """Train a federation of heterogeneous clients.
+
+    Wherever a plugin is named (``method``, ``models``, ``dataset``, ``partition``, ``engine``,
+    ``use``, ``wrappers`` and so on) its class may stand, an instance of it, or the place of the
+    class, ``"FILE.py:CLASS"`` or ``"MODULE:CLASS"``. A class given as an object runs in this
+    process, or with ``workers`` or ``backend`` in others, where those can import it: not from a
+    script's own file or a notebook. One given by its place runs where all others do.
+
+    Args:
+        method: A method or a recipe.
+        models: A model group.
+        dataset: A data set, or the data: ``(x_train, y_train)`` or ``(x_train, y_train, x_test,
+            y_test)`` of arrays or tensors, a mapping with these names and perhaps ``classes``, a
+            torch Dataset of pairs or two of them (training, test), or a
+            `protofl.datasets.Dataset`. The kind of a sample follows from the arrays as from those
+            of a file; ``set={"dataset.kind": …}`` says it where it doesn't.
+        partition: A partitioner.
+        out: The run folder; by default ``runs/METHOD-MODELS-DATA-sSEED-TIME``.
+        resume: Continue the run in ``out``.
+        config: A TOML or JSON file with options; arguments win over it.
+        set: Options of plugins as ``--set`` takes them: ``{"lambda": 1, "dataset.side": 32}``.
+        progress: Called with every event of the run (`protofl.events`). True: a line a round, and
+            notes, in a notebook's output or on standard error. False: nothing.
+        save_recipe: A new file, .toml or .json, for the options given: a recipe of this run.
+        reuse: A folder of runs. If this run exists in it, it is not trained again, or continues if
+            it has fewer rounds. Otherwise the run starts in it (docs/how-to/resume-and-reuse.md).
+        **options: All other options of ``protofl run`` by their long names
+            (`protofl.system.options.settings`); ``classes=[CLASS, …]`` makes further ones known,
+            that ``add`` may name.
+
+    Raises:
+        UsageError: Something asked for can't be done; nothing has been started.
+        RunFailure: The run failed; finished rounds are in the folder.
+
+    Examples:
+        >>> result = pf.run("fedsa", models="htfe8", rounds=5)  # doctest: +SKIP
+        >>> result.summary["best_test_accuracy"]  # doctest: +SKIP
+        >>> pf.run(MyMethod, models=MyGroup, dataset=(x, y))  # doctest: +SKIP
+    """
+    typed = {"method": method, "models": models, "dataset": dataset, "partition": partition}
+    return carry_out(
+        {**typed, "set": set, **options},
+        out=out,
+        resume=resume,
+        config=config,
+        save_recipe=save_recipe,
+        reuse=reuse,
+        progress=progress,
+    )
+
+
+def carry_out(
+    typed: Mapping[str, Any],
+    *,
+    progress: Progress | bool,
+    idle: Idle | None = None,
+    reuse: str | Path | None = None,
+    **places: Any,  # noqa: ANN401 - as `read_request` takes them
+) -> Result:
+    """Do what a program asks for; see `run`.
+
+    Args:
+        typed: The options of the run.
+        progress: Called with every event; True for what is usual, False for nothing.
+        idle: Hosts that earlier runs have left.
+        reuse: A folder of runs among which it may be already.
+        **places: The files of a request, and whether it continues.
+    """
+    follow = shown() if progress is True else progress or events.ignore
+    request, found = requested(as_typed(typed), **places)
+    with ExitStack() as until:
+        for offer in found.offers:
+            until.enter_context(offer.open())
+        for line in found.notes:
+            follow(events.Note(line))
+        if reuse is not None:
+            return run_or_reuse(request, reuse, follow, idle).result
+        return start(request, follow, idle)
+
+
+_PLACES = ("out", "resume", "config", "save_recipe", "reuse")
+
+
+class Session:
+    """Runs one after the other, whose workers stay between them.
+
+    A worker process takes seconds to start, most of them for importing PyTorch; in a session the
+    next run begins with those that are there. Results depend on none of it. A run that fails ends
+    them, and the next one starts others. Workers have imported what is installed as it was then:
+    begin another session where you change it; a class given by its file, ``"FILE.py:CLASS"``, is
+    loaded anew when the file has changed.
+
+    Of the backends that come with protofl ``process`` leaves its workers; ``local`` has none, and
+    ``ray`` starts its actors anew.
+
+    Args:
+        **options: Options of all runs of the session (see `protofl.run`), which a run's own win
+            over.
+
+    Examples:
+        >>> with pf.Session(models="htcnn8", workers=2) as session:  # doctest: +SKIP
+        ...     for seed in range(10):
+        ...         session.run("fedproto", seed=seed)
+    """
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - the options of a run
+        self._options, self._idle = options, Idle()
+        self._open = True
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def run(self, method: str | type | object | None = None, **options: Any) -> Result:  # noqa: ANN401
+        """Train a federation, as `protofl.run` does.
+
+        Args:
+            method: A method or a recipe.
+            **options: As `protofl.run` takes them, over those of the session.
+
+        Raises:
+            UsageError: Something asked for can't be done, or the session is closed.
+            RunFailure: The run failed; finished rounds are in the folder.
+        """
+        if not self._open:
+            raise UsageError("the session is closed", do="begin another one: protofl.Session()")
+        given = {"method": method} if method is not None else {}
+        options = {**self._options, **given, **options}
+        own = {name: options.pop(name) for name in _PLACES if name in options}
+        progress = options.pop("progress", True)
+        try:
+            return carry_out(options, progress=progress, idle=self._idle, **own)
+        except BaseException:
+            self._idle.close()  # a host may be in the middle of something
+            raise
+
+    def close(self) -> None:
+        """End the workers."""
+        self._open = False
+        self._idle.close()

@@ -1,0 +1,289 @@
+"""What a recipe needs installed: the plugins that it names, and where they come from."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.resources
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from protofl.errors import UsageError
+from protofl.hooks.discovery.kinds import Plugin
+from protofl.hooks.discovery.registry import Registry
+from protofl.system.files.tables import parse_toml, write_table
+from protofl.system.options.parsing import (
+    as_typed,
+    merge_nested,
+    merge_options,
+    names_in,
+    options_in,
+    parse_options,
+)
+from protofl.system.options.plugin_options import without_consents
+from protofl.system.options.settings import Settings
+from protofl.system.options.table import CHOOSING, OPTIONS, SEVERAL, check_names
+
+if TYPE_CHECKING:
+    from protofl.hooks.plugin.members import Choice
+
+
+Named = set[tuple[str, str]]
+"""Plugins by kind and name."""
+
+
+def named_in(options: Mapping[str, Any]) -> Named:
+    """The plugins that options of a run name.
+
+    Args:
+        options: Options by the names of `protofl.system.options.settings`.
+    """
+    methods = {str(options.get("method") or ""), *options.get("use", {}).values()}
+    for text in options.get("add", ()):
+        hook, sign, method = text.partition("=")
+        methods.add(method.partition(".")[0] if sign else hook.partition(".")[0])
+    found = {("method", name) for name in methods if name}
+    found |= {("wrapper", name) for name in options.get("wrappers", ())}
+    for option, kind in SEVERAL.items():
+        found |= {(kind, name) for name in names_in(options.get(option, []))}
+    for option, kind in CHOOSING.items():
+        name = str(options.get(option) or "").partition(":")[0]
+        found |= {(kind, name)} if name not in ("", "auto", "none") else set()
+    return found
+
+
+def missing(named: Named) -> list[tuple[str, str]]:
+    """Those that no installed distribution has."""
+    registry = Registry()
+    return sorted((k, n) for k, n in named if n not in {p.name for p in registry.plugins(k)})
+
+
+def lacking(distribution: str) -> list[str]:
+    """The requirements of a distribution that are not installed, as it writes them."""
+    found = []
+    try:
+        requirements = importlib.metadata.requires(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    for text in requirements:
+        wanted, _, marker = text.partition(";")
+        name = re.split(r"[\s<>=!~\[(]", wanted.strip())[0]
+        if "extra" not in marker and not _is_installed(name):
+            found.append(wanted.strip())
+    return found
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def check_needs(recipe: Plugin, needs: Mapping[str, str], named: Iterable[tuple[str, str]]) -> None:
+    """Whether the plugins that a recipe names are installed.
+
+    Args:
+        recipe: The recipe.
+        needs: {plugin: the distribution that has it}, as far as the recipe says.
+        named: The plugins.
+
+    Raises:
+        UsageError: One is not; it says what to install.
+    """
+    owner = f"recipe {recipe.name!r} of {recipe.distribution} {recipe.version}"
+    for kind, name in missing({*named}):
+        required = " ".join(lacking(recipe.distribution))
+        near = f"{recipe.distribution} requires {required}" if required else ""
+        install = needs.get(name) or required
+        if not install:
+            install = f"protofl-{name}"
+            near = f"the recipe does not say who has it; {install} is what it would be called"
+        raise _not_installed(owner, kind, name, near, install)
+
+
+def check_needs_of_file(
+    path: Path, needs: Mapping[str, str], named: Iterable[tuple[str, str]]
+) -> None:
+    """Whether the plugins that a recipe's file says what to install for are installed.
+
+    Args:
+        path: The file.
+        needs: {plugin: the distribution that has it}.
+        named: The plugins that the run names.
+
+    Raises:
+        UsageError: One is not; it says what to install.
+    """
+    for kind, name in missing({(kind, name) for kind, name in named if name in needs}):
+        raise _not_installed(f"--config {path}", kind, name, "", needs[name])
+
+
+def _not_installed(owner: str, kind: str, name: str, near: str, install: str) -> UsageError:
+    return UsageError(
+        f"{owner} needs the {kind} {name!r}, which is not installed",
+        near,
+        f"install it: pip install {install!r}" if " " in install else f"pip install {install}",
+    )
+
+
+def read_needs(values: Mapping[str, Any]) -> dict[str, str]:
+    """The table ``needs`` of a recipe; empty where it has none.
+
+    Raises:
+        UsageError: It is no table of texts.
+    """
+    needs = values.get("needs", {})
+    if not (isinstance(needs, dict) and all(isinstance(v, str) for v in needs.values())):
+        do = 'write [needs] and NAME = "DISTRIBUTION"'
+        raise UsageError("its needs are no table of plugins and distributions", do=do)
+    return needs
+
+
+class Recipe:
+    """A published recipe; its subclasses, one for a file, carry what that holds.
+
+    Attributes:
+        values: Its options by the names of `protofl.system.options.settings`.
+        needs: {plugin: the distribution that has it}, as far as the file says.
+        text: The file.
+    """
+
+    values: ClassVar[dict[str, Any]] = {}
+    needs: ClassVar[dict[str, str]] = {}
+    text: ClassVar[str] = ""
+
+
+def load_recipe(plugin: Plugin) -> type[Recipe]:
+    """Read a published recipe; what is wrong with it is any exception."""
+    package = plugin.target.partition(":")[0]
+    importlib.import_module(package)
+    file = importlib.resources.files(package) / f"{plugin.name}.toml"
+    return recipe_of(file.read_text(encoding="utf-8"))
+
+
+def recipe_of(text: str) -> type[Recipe]:
+    """The recipe that a TOML file holds.
+
+    Raises:
+        UsageError: It names no method, or something that is no option.
+    """
+    values = parse_toml(text)
+    needs = read_needs(values)
+    options = parse_options(as_typed(options_in(values)))
+    check_names(options, "option")
+    if not options.get("method"):
+        raise UsageError("it names no method")
+    about = str(values.get("description") or describe(options))
+    found = {"__doc__": about, "values": options, "needs": needs, "text": text}
+    return type("Recipe", (Recipe,), found)
+
+
+def with_recipe(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with those of the recipe below them whose name stands for the method.
+
+    Raises:
+        UsageError: The recipe is broken, or a method has its name too.
+    """
+    name = str(options.get("method") or "")
+    if f"method/{name}" in options.get("classes", ()):
+        return options
+    registry = Registry.of(options)
+    known = {plugin.name for plugin in registry.plugins("recipe")}
+    if name not in known:
+        return options
+    recipe: Any = registry.load("recipe", name)
+    if (method := recipe.values["method"]) in known:
+        which = "itself" if method == name else f"the recipe {method!r}"
+        raise UsageError(f"recipe {name!r} names {which} as its method", do="name a method in it")
+    plugin = registry.find("recipe", name)
+    over = {key: value for key, value in options.items() if key != "method"}
+    origin = {key: getattr(plugin, key) for key in ("name", "version", "distribution")}
+    merged = of_method(merge_options(recipe.values, over) | {"recipe": origin})
+    check_needs(plugin, recipe.needs, named_in(recipe.values) & named_in(merged))
+    return merged
+
+
+def of_method(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of a run, in which those of plugins under its recipe's name are its method's."""
+    recipe = options.get("recipe", {}).get("name")
+    given = options.get("options", {})
+    if recipe not in given:
+        return options
+    others = {name: values for name, values in given.items() if name != recipe}
+    own = {str(options["method"]): given[recipe]}
+    return options | {"options": merge_nested(others, own)}
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def write_recipe(path: Path, options: Mapping[str, Any]) -> None:
+    """Write options of a run as a recipe, TOML or JSON by the file's ending.
+
+    Args:
+        path: The file.
+        options: Options by name; a recipe keeps those that say what is trained and on which data.
+    """
+    values = {"description": describe(options), **written(options)}
+    comment = "Run it: protofl run --config FILE. Publish it: docs/how-to/write-a-recipe.md"
+    write_table(path, values, "--save-recipe", comment)
+
+
+def typed_in(
+    settings: Settings, parts: Mapping[str, Choice], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the options that were given to a run, as a recipe has them.
+
+    Options of plugins are numbers where the command line has words. A recipe keeps no options or
+    classes of plugins that it does not name, such as metrics. It keeps no consent, which nobody can
+    give for another.
+
+    Args:
+        settings: The run's settings.
+        parts: The run's plugins by the words under which their options stand in ``--set``.
+        given: The options that were given.
+    """
+    found = settings.options
+    configs = {name: type(part.config) for name, part in parts.items()}
+    dropped = [name for name, option in OPTIONS.items() if not option.recipe]
+    unnamed = {
+        name for option in SEVERAL if option in dropped for name in getattr(settings, option)
+    }
+    unnamed |= CHOOSING.keys() & dropped
+    options = {
+        name: {key: found.get(name, {}).get(key, value) for key, value in values.items()}
+        for name, values in without_consents(given.get("options", {}), configs).items()
+        if name not in unnamed
+    }
+    kinds = {OPTIONS[name].chooses for name in dropped}
+    classes = {
+        k: place for k, place in settings.classes.items() if k.partition("/")[0] not in kinds
+    }
+    return {**given, "options": options, "classes": classes}
+
+
+def written(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as one writes them in a file: ``set``, ``with``, ``local_loss=METHOD.TERM``."""
+    found = {key: options[key] for key in ("method", *options) if key in OPTIONS}
+    found = {k: v for k, v in found.items() if OPTIONS[k].recipe and v not in (None, [], {})}
+    use, options_ = found.pop("use", {}), found.pop("options", {})
+    if "wrappers" in found:
+        found["with"] = found.pop("wrappers")
+    if use:
+        found["use"] = dict(use)
+    set_ = {f"{name}.{key}": v for name, values in options_.items() for key, v in values.items()}
+    return as_typed(found) | ({"set": set_} if set_ else {})
+
+
+def describe(options: Mapping[str, Any]) -> str:
+    """A composition in a line."""
+    parts = [str(options["method"])]
+    parts += [f"{hook} of {donor}" for hook, donor in options.get("use", {}).items()]
+    parts += [f"{' of '.join(item.split('='))} added" for item in options.get("add", ())]
+    parts += [f"{term} dropped" for term in options.get("drop", ())]
+    parts += [f"wrapped in {name}" for name in options.get("wrappers", ())]
+    return ", ".join(parts)

@@ -1,0 +1,283 @@
+"""A recorded run as an object: `load_run`. Data and models are loaded only when they are needed."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from protofl.errors import UsageError
+from protofl.records.layout import PARTITION
+from protofl.records.reading import Reading
+from protofl.records.result import Result, recorded_accuracies
+from protofl.records.row import Row, columns_of, frame_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from torch import Tensor
+
+    from protofl.federation.plan import Plan
+    from protofl.hooks.models.architecture import SplitModel
+    from protofl.records.observed import Observed
+    from protofl.records.recorded_split import RecordedSplit
+    from protofl.system.options.settings import Settings
+
+
+def load_run(folder: str | Path) -> Run:
+    """Open the folder of a run that is finished, was interrupted, or is still going on.
+
+    Only the configuration is read at once; nothing is changed. Values are cached: load the run
+    again to see what has been written since.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        UsageError: It is not a run folder, or its ``config.json`` is damaged.
+
+    Examples:
+        >>> run = pf.load_run("runs/first")  # doctest: +SKIP
+        >>> run.columns["test_accuracy"]  # doctest: +SKIP
+        >>> run.model(client=0, which="best")  # doctest: +SKIP
+    """
+    reading = Reading.of(folder)
+    reading.config  # noqa: B018 - a damaged configuration is refused here
+    return Run(reading)
+
+
+class Run:
+    """A recorded run.
+
+    Attributes:
+        folder: The run folder.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self.folder = reading.path
+
+    def __repr__(self) -> str:
+        done, asked = self.rounds_done, self.config["rounds"] * self.config["trials"]
+        about = f"{self.name}, {self.config['models']}, {self.config['dataset']}"
+        return f"<Run {self.folder}: {about}, {done} of {asked} rounds>"
+
+    def part(self, trials: range, rounds: int) -> Run:
+        """Return the run as if it had been asked for these trials and rounds only.
+
+        Args:
+            trials: The trials. They are numbered from 0 in the part: trial k has seed
+                s + ``trials[k]``.
+            rounds: The first rounds of each trial.
+        """
+        return Run(self._reading.part(trials, rounds))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The content of ``config.json``: resolved options, plugins, versions and data."""
+        return self._reading.config
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The options of the run (`protofl.system.options.settings`).
+
+        Raises:
+            UsageError: Another version of protofl recorded options that this one doesn't know.
+        """
+        from protofl.system.options.parsing import options_in
+        from protofl.system.options.table import build
+
+        return build(options_in(self.config))
+
+    @property
+    def name(self) -> str:
+        """The recipe of the run, or its method."""
+        name: str = self.config.get("recipe", {}).get("name") or self.config["method"]
+        return name
+
+    @property
+    def rows(self) -> list[Row]:
+        """The lines of ``metrics.jsonl``, in the order of creation (docs/reference/record.md).
+
+        Raises:
+            UsageError: A line other than the last is damaged; the error names file and line.
+        """
+        return self._reading.rows
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """The record as columns {figure: [lines]}, lines sorted by trial and round.
+
+        Nested figures have a dot in their names (``seconds.train``, ``loss_terms.ce``,
+        ``client_accuracies.3``). A missing value is NaN, or None in a column without numbers.
+        """
+        return columns_of([row for trial in self.trials for row in self.rows_of(trial)])
+
+    def frame(self) -> pd.DataFrame:
+        """Return the columns as a pandas frame.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return frame_of(self.columns, "Run.columns has the same as NumPy arrays")
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """The content of ``summary.json``; None if the run is not finished."""
+        return self._reading.summary
+
+    @property
+    def finished(self) -> bool:
+        """True if all rounds of all trials are done."""
+        return self._reading.finished
+
+    @property
+    def state(self) -> str:
+        """``finished``, ``unfinished``, ``diverged``, ``damaged``, or ``going on`` elsewhere."""
+        return self._reading.state
+
+    @property
+    def why_it_ended(self) -> str:
+        """The error of a run that diverged; empty for any other run."""
+        return str((self._reading.failure or {}).get("what", ""))
+
+    @property
+    def identity(self) -> str:
+        """The hash of everything that results depend on; empty in very old runs."""
+        return str(self.config.get("identity", ""))
+
+    @property
+    def trials(self) -> list[int]:
+        """The trials that have at least one round."""
+        return sorted({row.trial for row in self.rows})
+
+    @property
+    def rounds_done(self) -> int:
+        """The number of finished rounds of all trials together."""
+        return len(self.rows)
+
+    def rows_of(self, trial: int = 0, *, evaluated: bool = False) -> list[Row]:
+        """Return the lines of a trial sorted by round.
+
+        Args:
+            trial: The trial.
+            evaluated: Skip rounds without an evaluation (``--eval-every``).
+        """
+        own = [row for row in self.rows if row.trial == trial]
+        own = [row for row in own if not evaluated or row.test_accuracy is not None]
+        return sorted(own, key=lambda row: row.round)
+
+    @property
+    def accuracies(self) -> dict[int, dict[int, float]]:
+        """{trial: {client: accuracy}} of the last evaluation; empty above 1,000 clients."""
+        return recorded_accuracies(sorted(self.rows, key=lambda row: row.round))
+
+    @property
+    def result(self) -> Result:
+        """The value that `protofl.run` returned for this run.
+
+        Raises:
+            UsageError: The run is not finished.
+        """
+        if self.summary is None:
+            raise UsageError(
+                f"{self.folder} is not finished", do=f"protofl run --resume --out {self.folder}"
+            )
+        return Result(self.rows, self.summary, self.accuracies, self.folder)
+
+    # --- data and weights -------------------------------------------------------------------------
+
+    def split(self, trial: int = 0) -> RecordedSplit:
+        """Return the samples of each client: counts by class, and rows of the data if available.
+
+        Args:
+            trial: The trial.
+
+        Raises:
+            UsageError: The run has no such trial, or has not written its split yet.
+        """
+        from protofl.records.recorded_split import RecordedSplit
+
+        record, file = self._reading.partition, self.folder / PARTITION
+        if record is None:
+            raise UsageError(f"{file} is missing: the run has not come so far")
+        held = 0 if self.config.get("hold_split") else trial
+        return RecordedSplit.of(file, record, held, lambda: self.plan.split(held))
+
+    @property
+    def has_split(self) -> bool:
+        """True if the split of the run is recorded."""
+        return self._reading.partition is not None
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan of the run on the CPU of this machine: data, split, models before training.
+
+        Raises:
+            UsageError: Data or plugins are missing, or the data have changed.
+        """
+        from protofl.federation.plan import Plan
+        from protofl.system.options.parsing import options_in
+        from protofl.system.options.table import portable
+
+        given = portable(options_in(self.config)) | {"device": "cpu"}
+        plan = Plan.make(given, report=lambda line: None)
+        recorded = self.config.get("data", {}).get("digest")
+        if recorded and recorded != plan.data.digest:
+            raise UsageError(
+                f"the data of {self.config['dataset']} are not those of {self.folder}",
+                do="restore the data",
+            )
+        return plan
+
+    def model(
+        self, client: int, which: Literal["last", "best"] = "last", trial: int = 0
+    ) -> SplitModel:
+        """Return a client's model in eval mode, with its weights at the end of a round.
+
+        A client that has not trained has its initial weights.
+
+        Args:
+            client: The client.
+            which: The ``last`` or ``best`` round of the trial, if ``--keep`` kept it.
+            trial: The trial.
+
+        Raises:
+            UsageError: The run has not kept the round, there is no such client, or its data or
+                plugins are missing.
+        """
+        from protofl.hooks.wire.weights import load_weights
+
+        if not 0 <= client < self.config["clients"]:
+            raise UsageError(
+                f"{self.folder} has no client {client}",
+                f"clients are 0 to {self.config['clients'] - 1}",
+            )
+        kept = self._reading.weights(which, trial, [client])
+        model = self.plan.initial_model(client, trial)
+        if client in kept.clients:
+            load_weights(model, kept.clients[client], "model")
+        return model.eval()
+
+    def knowledge(
+        self, which: Literal["last", "best"] = "last", trial: int = 0
+    ) -> dict[str, Tensor]:
+        """Return the server's knowledge at the end of a round (names: docs/reference/wire.md).
+
+        Args:
+            which: The ``last`` or ``best`` round of the trial, if ``--keep`` kept it.
+            trial: The trial.
+
+        Raises:
+            UsageError: The run has not kept the round.
+        """
+        server = self._reading.weights(which, trial, []).server
+        start = "knowledge/"
+        return {k.removeprefix(start): t for k, t in server.items() if k.startswith(start)}
+
+    @property
+    def observed(self) -> Observed:
+        """The recorded observations (``--observe``): prototypes, features and images by round."""
+        from protofl.records.observed import Observed
+
+        return Observed(self.folder)

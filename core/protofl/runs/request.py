@@ -1,0 +1,119 @@
+"""What a user asks for: options of a command line or a program, above a file's and a recipe's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import UsageError
+from protofl.hooks.discovery.registry import Registry
+from protofl.runs.recipes import check_needs_of_file, named_in, of_method, read_needs, with_recipe
+from protofl.system.files.tables import check_new_table, read_table
+from protofl.system.options.parsing import (
+    as_typed,
+    check_texts,
+    merge_options,
+    options_in,
+    parse_options,
+)
+from protofl.system.options.table import check_names
+
+
+@dataclass
+class Request:
+    """What a user asks for.
+
+    Attributes:
+        options: Given options by the names of `protofl.system.options.settings`; on resume those
+            that stand beside the run's own.
+        out: The run folder, where one is given.
+        resume: Whether to continue the run in it.
+        save_recipe: Where to write the options as a recipe, if anywhere.
+        said: {plugin: its options that stand on the command line or among the arguments}; what only
+            the user may allow has to be there.
+        quiet: Whether a ``--config`` file asks for the last table only.
+        extra: Plugin classes that are not installed, {(kind, name): class}.
+    """
+
+    options: dict[str, Any]
+    out: Path | None = None
+    resume: bool = False
+    save_recipe: Path | None = None
+    said: dict[str, dict[str, Any]] = field(default_factory=dict)
+    quiet: bool = False
+    extra: dict[tuple[str, str], type] = field(default_factory=dict)
+
+    @property
+    def registry(self) -> Registry:
+        """The plugins that the run can use."""
+        return Registry.of(self.options, self.extra)
+
+
+def read_request(
+    typed: Mapping[str, Any],
+    *,
+    config: str | Path | Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    save_recipe: str | Path | None = None,
+    named: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+) -> Request:
+    """Parse what is given; the options of a file and of a recipe stand below it.
+
+    Args:
+        typed: Options by the long names of ``protofl run``, as one types them there.
+        config: A TOML or JSON file with options, or what it holds.
+        out: The run folder.
+        resume: Continue the run in ``out``.
+        save_recipe: A new file, .toml or .json, for the options given.
+        named: Puts names in the place of classes in the file.
+
+    Raises:
+        UsageError: An option is not written as it should be, or the file or the recipe is broken.
+    """
+    request = Request({}, resume=resume)
+    where = "the options" if isinstance(config, Mapping) else f"--config {config}"
+    check_texts([typed, config, out, save_recipe])
+    request.out = Path(out) if out is not None else None
+    request.save_recipe = Path(save_recipe) if save_recipe is not None else None
+    if request.save_recipe is not None:
+        check_new_table(request.save_recipe, "--save-recipe")
+    if resume:
+        _check_resume(request, more=config is not None)
+        request.options = parse_options(typed)
+        request.said = request.options.get("options", {})
+        return request
+    below, needs = dict[str, Any](), dict[str, str]()
+    if config is not None:
+        table = config
+        if not isinstance(table, Mapping):
+            table = read_table(Path(table), "--config", "options")
+        below, needs = options_in(table), read_needs(table)
+    check_texts(below)
+    if file_out := below.pop("out", None):
+        request.out = request.out or Path(str(file_out))
+    request.quiet = below.pop("quiet", False)
+    if not isinstance(request.quiet, bool):
+        raise UsageError(f"{where}: quiet is {request.quiet!r}", do="write true or false")
+    below = dict(named(as_typed(below)))
+    owner = str(typed.get("method") or below.get("method") or "")
+    below = parse_options(below, owner)
+    check_names(below, f"option in {where}:", ("out", "quiet"))
+    above = parse_options(typed, owner)
+    merged = of_method(merge_options(below, above))
+    if needs and not isinstance(config, Mapping):
+        check_needs_of_file(Path(str(config)), needs, named_in(merged) & named_in(below))
+    request.options = with_recipe(merged)
+    request.said = of_method({**request.options, "options": above.get("options", {})})["options"]
+    return request
+
+
+def _check_resume(request: Request, *, more: bool) -> None:
+    if request.save_recipe is not None:
+        raise UsageError("--resume continues the run as it was; leave --save-recipe out")
+    if request.out is None:
+        raise UsageError("--resume needs --out: the folder of the interrupted run")
+    if more:
+        raise UsageError("--resume continues the run as it was; leave --config out")

@@ -1,0 +1,174 @@
+"""Options and folder of a run that is resumed, also with more rounds or trials."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from protofl.errors import UsageError
+from protofl.federation.plan import Plan
+from protofl.records.run_folder import RunFolder
+from protofl.runs.dry_step.dry_run import dry_step
+from protofl.system.options.parsing import (
+    check_again,
+    merge_nested,
+    merge_options,
+    names_in,
+    options_in,
+)
+from protofl.system.options.table import (
+    EXTENDED,
+    OPTIONS,
+    RESUMABLE,
+    UNRECORDED,
+    default_values,
+    flag_of,
+    validated,
+)
+
+
+def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a run that goes on: its own, and those that may differ as given.
+
+    Raises:
+        UsageError: An option is given that differs from the run's.
+    """
+    values, usual = options_in(recorded), default_values()
+    may_differ = RESUMABLE - (UNRECORDED & values.keys()) | {"options", *EXTENDED}
+    for key, value in given.items():
+        if key in may_differ or key not in values:
+            continue
+        if value == "auto" and usual.get(key) == "auto":
+            continue
+        recipe = values.get("recipe")
+        if key == "method" and isinstance(recipe, dict) and value == recipe.get("name"):
+            continue
+        if str(values[key]) not in (str(value), _as_recorded(key, value)):
+            raise UsageError(
+                f"{flag_of(key)} {value} differs from the run's {values[key]}",
+                do="leave it out, or start a new run in another folder",
+            )
+    options, was = given.get("options", {}), set(values.get("metrics", ()))
+    now = set(names_in(given.get("metrics", [*was])))
+    told = set(names_in(given.get("track", [])))
+    check_again(values["options"], options, RESUMABLE | was | now | told)
+    values["options"] = {k: v for k, v in values["options"].items() if k not in was - now}
+    free = {
+        k: v for k, v in given.items() if k in RESUMABLE and (k in may_differ or k not in values)
+    }
+    free |= {key: given[key] for key in EXTENDED if given.get(key) is not None}
+    return merge_options(values, free) | {"options": merge_nested(values["options"], options)}
+
+
+def _as_recorded(key: str, value: Any) -> str:  # noqa: ANN401 - options are of many types
+    """Return a value as config.json has it."""
+    name, colon, path = str(value).partition(":")
+    if OPTIONS[key].chooses and colon:
+        return f"{name}:{Path(path).expanduser().resolve()}"
+    if key == "public" and value == "none":
+        return "0"
+    found = validated(key, value)
+    return str(found.expanduser().absolute() if isinstance(found, Path) else found)
+
+
+_ANEW = "begin another run: --config RUN/config.json with the number wanted"
+
+
+def with_more(folder: RunFolder, recorded: Mapping[str, Any], plan: Plan) -> RunFolder:
+    """A run's folder at the round from which it goes on.
+
+    Args:
+        folder: The folder as it was opened.
+        recorded: What ``config.json`` says.
+        plan: The run that is asked for.
+
+    Raises:
+        UsageError: The run has more already, or would not be as if it had had so many at once.
+    """
+    if not asks_for_more(recorded, plan):
+        return folder
+    rounds, trials = plan.settings.rounds, plan.settings.trials
+    done = Counter(row.trial for row in folder.rows)
+    if trials < len(done):
+        raise UsageError(
+            f"--trials {trials}: the run has begun {len(done)} already",
+            do=f"ask for more, or {_ANEW}",
+        )
+    most = max(done.values(), default=0)
+    if most > rounds:
+        raise UsageError(
+            f"--rounds {rounds}: the run has {most} already", do=f"ask for more, or {_ANEW}"
+        )
+    folder = RunFolder.reopen(folder.path, whole=True)
+    if rounds != recorded["rounds"] and done:
+        _check_independent(recorded["rounds"], plan)
+        _check_kept(folder, done, rounds)
+    again = [trial for trial in done if _is_other(folder, trial, done[trial], plan)]
+    if any(folder.commit is None or trial != folder.commit.trial for trial in again):
+        raise UsageError(
+            f"--rounds {rounds}: trial {again[0]} was evaluated in its last round, which "
+            f"--eval-every {plan.settings.eval_every} would have left out"
+            if not plan.settings.fine_tune
+            else f"--rounds {rounds}: the unseen clients of trial {again[0]} were fine-tuned after "
+            "what was its last round",
+            do=_ANEW,
+        )
+    if not again:
+        return folder
+    found = RunFolder.reopen(folder.path, whole=True, back=True)
+    if len(found.rows) == len(folder.rows):
+        raise UsageError(
+            f"--rounds {rounds}: round {most - 1} would have to be trained again without the "
+            "evaluation of a last round, and the round before it is not kept any more",
+            do=_ANEW,
+        )
+    return found
+
+
+def asks_for_more(recorded: Mapping[str, Any], plan: Plan) -> bool:
+    """Whether other numbers of rounds or trials are asked for than a run has."""
+    return any(getattr(plan.settings, key) != recorded[key] for key in EXTENDED)
+
+
+def _check_independent(before: int, plan: Plan) -> None:
+    """Whether what has been done depends on how many rounds there were to be."""
+    if horizon := plan.schedule.horizon:
+        raise UsageError(
+            f"--rounds {plan.settings.rounds}: the learning rate falls over the {before} rounds of "
+            f"the run (--lr-schedule {plan.settings.lr_schedule})",
+            f"with --set {horizon}=N from the beginning a run can go on",
+            _ANEW,
+        )
+    dry_step(plan)
+    if "rounds" in plan.info.asked:
+        raise UsageError(
+            f"--rounds {plan.settings.rounds}: {plan.settings.method} depends on the number of "
+            f"rounds, and the run was begun with {before}",
+            do=_ANEW,
+        )
+
+
+def _check_kept(folder: RunFolder, done: Mapping[int, int], rounds: int) -> None:
+    """Whether every trial that is to go on has been kept."""
+    if folder.commit is None:
+        raise UsageError(
+            f"--rounds {rounds}: the run has no checkpoint to go on from (--checkpoint-every off)",
+            do=_ANEW,
+        )
+    here = folder.commit.trial
+    over = [t for t in done if done[t] < rounds and t != here and not folder.has_last(t)]
+    if over:
+        raise UsageError(
+            f"--rounds {rounds}: the last round of trial {over[0]} was not kept (--keep current)",
+            do=_ANEW,
+        )
+
+
+def _is_other(folder: RunFolder, trial: int, rounds: int, plan: Plan) -> bool:
+    """Whether a trial's last round was evaluated as one and would not have been, or the reverse."""
+    last = [row for row in folder.rows if row.trial == trial][-1]
+    wanted = rounds % plan.settings.eval_every == 0 or rounds == plan.settings.rounds
+    tuned = bool(plan.settings.fine_tune) and rounds == plan.settings.rounds
+    return bool(last.evaluated) != wanted or ("fine_tuned_accuracy" in last) != tuned

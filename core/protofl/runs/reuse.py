@@ -1,0 +1,90 @@
+"""A run that is wanted: the one that is there already, or is taken up again, or is begun.
+
+    run = run_or_reuse(request, "runs")
+
+trains nothing where the folder has a run of the same identity (`protofl.runs.identity`)
+with the rounds wanted, goes on with one that has fewer, and otherwise begins one in a new folder,
+``METHOD-MODELS-DATA-sSEED-IDENTITY``. What comes back has just the trials and rounds that were
+asked for, whatever else its folder has. Processes that want the same run at the same time wait for
+the one that makes it.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from protofl.federation import events
+from protofl.federation.events import Progress
+from protofl.records.reading import GOING_ON
+from protofl.runs.matching import RequestedRun
+from protofl.runs.recorded_run import Run
+from protofl.runs.request import Request
+from protofl.system.files.atomic import told_of_disk
+from protofl.system.files.lock import in_turn
+from protofl.system.machine import Idle
+
+SECONDS = 0.5
+"""Between two looks at whether another process is at work on a run."""
+
+
+def run_or_reuse(
+    request: Request,
+    runs: str | Path = "runs",
+    progress: Progress = events.ignore,
+    idle: Idle | None = None,
+) -> Run:
+    """The run that is asked for, trained only as far as it isn't there.
+
+    Args:
+        request: The run, without a folder (`protofl.runs.request.read_request`).
+        runs: The folder of runs; those in folders below it are found too.
+        progress: Called with every event of what is trained, and with notes: which run is reused
+            and what isn't known of it, why another is not.
+        idle: Hosts that earlier runs have left, and where this one leaves its own.
+
+    Returns:
+        A run with exactly the trials and rounds asked for; trial k has seed s + k.
+
+    Raises:
+        UsageError: Something asked for can't be done; nothing has been started.
+        RunFailure: The run failed; finished rounds are in its folder, and count the next time.
+    """
+    wanted, folder = RequestedRun.of(request, progress), Path(runs).expanduser()
+    waits = f"waiting for another process that makes the same run in {folder}"
+    with told_of_disk(), ExitStack() as until:
+        for lock in wanted.locks(folder):
+            until.enter_context(in_turn(lock, lambda: wanted.note(waits)))
+        while True:
+            there = wanted.candidates(folder)
+            if parts := [part for run in there if (part := wanted.part_of(run))]:
+                return wanted.told_of(parts[0])
+            busy = [run for run in there if run.state == GOING_ON and wanted.shares_trials(run)]
+            if not busy:
+                break
+            wanted.note(f"waiting for {busy[0].folder}, at which another process is at work")
+            while busy[0].state == GOING_ON:
+                time.sleep(SECONDS)
+        for run in filter(wanted.can_extend, there):
+            if done := wanted.extended(run, idle):
+                return done
+        return wanted.begun(folder, idle)
+
+
+def find(
+    request: Request, runs: str | Path = "runs", progress: Progress = events.ignore
+) -> Run | None:
+    """The run that is asked for if it is there whole, else None; nothing is trained.
+
+    Args:
+        request: What is asked for; it names no folder.
+        runs: The folder of runs.
+        progress: Called with notes, as in `run_or_reuse`.
+
+    Raises:
+        UsageError: Something asked for can't be done.
+    """
+    wanted = RequestedRun.of(request, progress)
+    parts = map(wanted.part_of, wanted.candidates(Path(runs).expanduser()))
+    return next((wanted.told_of(part) for part in parts if part), None)

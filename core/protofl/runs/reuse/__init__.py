@@ -1,1 +1,0 @@
-"""Recorded runs as objects, and runs that are only trained as far as they are missing."""

@@ -1,0 +1,291 @@
+"""Trackers of a run: a thread and a queue for each tracker."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from protofl.errors import ProtoflError, in_words
+from protofl.federation import events
+from protofl.federation.events import Event, Progress
+from protofl.federation.plan import Plan
+from protofl.hooks.plugin.members import Choice
+from protofl.hooks.views.tracked_run import TrackedRun
+from protofl.records.layout import TRACKING
+from protofl.records.run_folder import RunFolder
+from protofl.system.files.atomic import write_json
+from protofl.system.files.checksums import read_json
+
+AGAIN = "--resume --track on the finished run writes them down"
+
+WAITING = 1000
+"""Rounds that wait for a slow tracker, at most."""
+
+
+def still_at_work() -> bool:
+    """Whether a tracker of this program has not ended."""
+    threads = threading.enumerate()
+    return any(isinstance(thread, Told) and not thread.over.is_set() for thread in threads)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended."""
+
+    status: str
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+
+class Told(threading.Thread):
+    """Tells a tracker of a run, in its own time.
+
+    Args:
+        tracker: The tracker.
+        run: The run.
+        say: Takes lines for the user, from this thread.
+        waiting: Rounds that wait, at most.
+    """
+
+    def __init__(
+        self,
+        tracker: Choice,
+        run: TrackedRun,
+        say: Callable[[str], None],
+        waiting: int = WAITING,
+    ) -> None:
+        super().__init__(name=f"tracker {tracker.name}", daemon=True)
+        self.tracker, self._run, self._say, self._most = tracker, run, say, waiting
+        self._rows: deque[tuple[int, Mapping[str, Any]]] = deque()
+        self._ending: Ending | None = None
+        self._changed = threading.Condition()
+        self._lost = self._failed = 0
+        self._dead = False
+        self.over = threading.Event()
+        """Set when the tracker has been told of all; unlike join, a wait may be interrupted."""
+
+    # --- in the run's thread ----------------------------------------------------------------------
+
+    def take(self, number: int, row: Mapping[str, Any]) -> None:
+        """A round; it is left out where too many are waiting."""
+        with self._changed:
+            if self._dead:
+                return
+            if len(self._rows) >= self._most:
+                self._lost += 1
+                return
+            self._rows.append((number, row))
+            self._changed.notify()
+
+    def end(self, ending: Ending) -> None:
+        """The run has ended; what waits is still told."""
+        with self._changed:
+            self._ending = self._ending or ending
+            self._changed.notify()
+
+    # --- in its own -------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Open, tell every round, close; no error leaves it.
+
+        What a tracker is given is its own: the run goes on with its record whatever becomes of it.
+        """
+        try:
+            self._tell()
+        finally:
+            self.over.set()
+
+    def _tell(self) -> None:
+        config, rows = deepcopy((self._run.config, self._run.rows))
+        self._run = replace(self._run, config=config, rows=rows)
+        try:
+            opened = self.tracker.call("open_run", run=self._run)
+        except BaseException as error:
+            with self._changed:
+                self._dead = True
+                self._rows.clear()
+            self._say(f"{self._words(error)}; the run goes on without it")
+            return
+        while (round := self._next()) is not None:
+            number, row = round[0], deepcopy(round[1])
+            try:
+                self.tracker.call("log_round", opened=opened, run=self._run, row=row, number=number)
+            except BaseException as error:
+                self._failed += 1
+                if self._failed == 1:
+                    self._say(f"{self._words(error)}; the run goes on")
+        self._close(opened)
+
+    def _next(self) -> tuple[int, Mapping[str, Any]] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._rows or self._ending is not None)
+            return self._rows.popleft() if self._rows else None
+
+    def _close(self, opened: Any) -> None:  # noqa: ANN401 - the tracker's own
+        assert self._ending is not None
+        ending = {
+            "status": self._ending.status,
+            "summary": deepcopy(self._ending.summary),
+            "error": self._ending.error,
+        }
+        try:
+            self.tracker.call("end_run", opened=opened, run=self._run, **ending)
+        except BaseException as error:
+            self._say(self._words(error))
+        if self._failed > 1:
+            self._say(f"tracker {self.tracker.name}: {self._failed} rounds were not written down")
+        if self._lost:
+            words = f"tracker {self.tracker.name} is slow: {self._lost} rounds were left out"
+            self._say(f"{words}; {AGAIN}")
+
+    def _words(self, error: BaseException) -> str:
+        return f"tracker {self.tracker.name}: {' '.join(in_words(error).split())[:300]}"
+
+
+def check_trackers(plan: Plan) -> None:
+    """Whether the trackers of a run can track at all.
+
+    Raises:
+        UsageError: One can't: its library is missing.
+    """
+    for tracker in plan.trackers:
+        tracker.call("check")
+
+
+class Followed:
+    """The progress of a run, of which its trackers are told too.
+
+    The trackers are those of the plan that the run tells of. They are told once the run folder is
+    there, so that a run that is refused has left nothing anywhere.
+
+    Args:
+        progress: Called with every event, and with a note for what is wrong with a tracker.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._plan: Plan | None = None
+        self._folder: RunFolder | None = None
+        self._told: list[Told] = []
+        self._begun, self._count = False, 0
+        self._lines: list[str] = []
+        self._lock = threading.Lock()
+
+    @property
+    def follows_steps(self) -> bool:
+        """Whether steps are counted: trackers don't need them."""
+        return events.follows_steps(self._progress)
+
+    def __enter__(self) -> Followed:
+        return self
+
+    def __call__(self, event: Event) -> None:
+        """Take an event, in the thread of the run."""
+        match event:
+            case events.Planned():
+                self._plan, self._folder = event.plan, event.folder
+            case events.FolderMade():
+                self._folder = event.folder
+                self._begin()
+            case events.RoundStarted():
+                self._begin()
+            case events.RoundDone():
+                for told in self._told:
+                    told.take(self._count, event.row)
+                self._count += 1
+            case events.Finished():
+                self._begin()
+                self._end(Ending("finished", event.result.summary))
+        self._progress(event)  # it may end the run
+        self._tell()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for the trackers, as long as the user will."""
+        if not self._told or self._plan is None:
+            return
+        if isinstance(problem, Exception):
+            words = problem.what if isinstance(problem, ProtoflError) else in_words(problem)
+            self._end(Ending("failed", error=" ".join(words.split())))
+        else:
+            self._end(Ending("interrupted"))  # counts only where it did not finish
+        wait = self._plan.settings.track_wait
+        late = f"has not ended within {wait:g} s (--track-wait)"
+        try:
+            until = time.monotonic() + wait
+            for told in self._told:
+                told.over.wait(max(0.0, until - time.monotonic()))
+        except KeyboardInterrupt:  # ends the wait; what the run has come to stays
+            late = "was not waited for any longer"
+        self._tell()
+        for told in (told for told in self._told if not told.over.is_set()):
+            line = f"tracker {told.tracker.name} {late}, and may lack rounds: {AGAIN}"
+            self._progress(events.Note(line))
+
+    def _begin(self) -> None:
+        """Start the threads, where there are trackers and they have not been started."""
+        if self._begun or self._plan is None or self._folder is None or not self._plan.trackers:
+            return
+        self._begun = True
+        try:
+            self._start(self._plan, self._folder)
+        except (OSError, ProtoflError) as error:
+            self._say(f"the run is not tracked: {in_words(error)}")
+
+    def _start(self, plan: Plan, home: RunFolder) -> None:
+        settings, folder = plan.settings, home.path.expanduser().absolute()
+        rows = [*home.rows]
+        self._count = len(rows)
+        run = TrackedRun(
+            key=self._key(home.path / TRACKING),
+            name=folder.name,
+            group=settings.track_group,
+            folder=folder,
+            config=home.config(),
+            trials=settings.trials,
+            rounds=settings.rounds,
+            rows=rows,
+        )
+        self._told = [Told(tracker, run, self._say) for tracker in plan.trackers]
+        for told in self._told:
+            told.start()
+
+    def _key(self, path: Path) -> str:
+        """What names the run for its trackers, now and when it is resumed."""
+        key = ""
+        if path.exists():
+            try:
+                key = str(read_json(path).get("key", ""))
+            except ProtoflError as error:
+                self._say(f"{error.what}: trackers take the run for another one")
+        if not key.isalnum():
+            key = uuid.uuid4().hex[:16]
+            write_json(path, {"key": key})
+        return key
+
+    def _end(self, ending: Ending) -> None:
+        for told in self._told:
+            told.end(ending)
+
+    def _say(self, line: str) -> None:
+        with self._lock:
+            self._lines.append(line)
+
+    def _tell(self) -> None:
+        """Pass on what the threads have to say: who follows is called in the run's thread alone."""
+        with self._lock:
+            lines, self._lines = self._lines, []
+        for line in lines:
+            self._progress(events.Note(line))
