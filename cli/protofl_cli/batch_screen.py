@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from protofl.system.formatting import count, shortened
 from protofl_cli import render
 from protofl_cli.tables import clock, shown_path
-from protofl_workbench.batch import events
+from protofl_workbench.batch import batch_events as events
 
 if TYPE_CHECKING:
-    from protofl_workbench.batch.wanted import Outcome, Tried, Wanted
+    from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 
 ALL = "all"
 """The key of the line that is about all runs."""
@@ -55,8 +55,8 @@ class BatchScreen:
         self.quiet, self.total = quiet, total
         self.failed: list[Outcome] = []
         self._bars = render.Bars()
-        self._going: dict[Wanted, _Going] = {}
-        self._weights: dict[Wanted, float] = {}
+        self._going: dict[BatchRun, _Going] = {}
+        self._weights: dict[BatchRun, float] = {}
         self._ended = self._there = 0
         self._weight_done = 0.0
         self._began: float | None = None
@@ -90,22 +90,22 @@ class BatchScreen:
     def __call__(self, event: events.Event) -> None:
         """Take an event of a batch."""
         match event:
-            case events.Trying():
-                self._tried(event.tried, event.done, event.of)
-            case events.Begun():
-                self._begun(event.wanted)
-            case events.Planned():
-                going = self._going[event.wanted]
+            case events.RunChecked():
+                self._tried(event.checked, event.done, event.of)
+            case events.RunStarted():
+                self._begun(event.batch_run)
+            case events.RunPlanned():
+                going = self._going[event.batch_run]
                 going.rounds, going.before = event.rounds * event.trials, event.done
-            case events.Training():
-                self._going[event.wanted].within = TRAINING_SHARE * event.share
-            case events.Row():
+            case events.TrainingProgress():
+                self._going[event.batch_run].within = TRAINING_SHARE * event.share
+            case events.RoundDone():
                 self._row(event)
             case events.Note():
-                self._note(event.wanted, event.text)
-            case events.Ended():
+                self._note(event.batch_run, event.text)
+            case events.RunEnded():
                 self._take_end(event.outcome)
-            case events.Ending():
+            case events.BatchStopping():
                 self.say(
                     f"ending {count(event.runs, 'run')} behind what is saved; "
                     "^C once more kills them",
@@ -115,8 +115,8 @@ class BatchScreen:
 
     # --- events ---------------------------------------------------------------------------------
 
-    def _tried(self, tried: Tried, done: int, of: int) -> None:
-        self._weights[tried.wanted] = 0.0 if tried.finished else self._weight(tried)
+    def _tried(self, tried: CheckedRun, done: int, of: int) -> None:
+        self._weights[tried.batch_run] = 0.0 if tried.finished else self._weight(tried)
         self._there += tried.finished
         if self.quiet:
             return
@@ -126,37 +126,39 @@ class BatchScreen:
             self._bars.line(f"tried {count(of, 'run')}{there}")
 
     @staticmethod
-    def _weight(tried: Tried) -> float:
+    def _weight(tried: CheckedRun) -> float:
         """What of a run is left, in mini-batches."""
         whole = max(1, tried.rounds * tried.trials)
         return max(1, tried.steps) * (1 - tried.done / whole)
 
-    def _begun(self, wanted: Wanted) -> None:
+    def _begun(self, wanted: BatchRun) -> None:
         self._began = time.monotonic() if self._began is None else self._began
         self._going[wanted] = _Going(time.monotonic())
 
-    def _row(self, event: events.Row) -> None:
-        going, accuracy = self._going[event.wanted], event.row.get("test_accuracy")
+    def _row(self, event: events.RoundDone) -> None:
+        going, accuracy = self._going[event.batch_run], event.row.get("test_accuracy")
         going.done, going.within = going.done + 1, 0.0
         if accuracy is not None:
             going.last, going.best = accuracy, max(accuracy, going.best or 0.0)
 
-    def _note(self, wanted: Wanted, text: str) -> None:
+    def _note(self, wanted: BatchRun, text: str) -> None:
         if not self.quiet and text not in self._noted:  # most are the same for all runs
             self._noted.add(text)
             self._bars.line(f"note: {wanted.name}: {text}", "yellow")
 
     def _take_end(self, outcome: Outcome) -> None:
-        going = self._going.pop(outcome.wanted, None)
-        self._bars.drop(str(id(outcome.wanted)))
+        going = self._going.pop(outcome.batch_run, None)
+        self._bars.drop(str(id(outcome.batch_run)))
         self._ended += 1
-        self._weight_done += self._weights.get(outcome.wanted, self._usual)
+        self._weight_done += self._weights.get(outcome.batch_run, self._usual)
         if outcome.state == "failed":
             self.failed.append(outcome)
         if self.quiet:
             return
         count = f"{self._done}/{self.total}" if self.total else str(self._done)
-        self._bars.line(f"{count} {outcome.wanted.name}: {_told(outcome, going)}", _style(outcome))
+        self._bars.line(
+            f"{count} {outcome.batch_run.name}: {_told(outcome, going)}", _style(outcome)
+        )
 
     @property
     def _done(self) -> int:
@@ -232,4 +234,4 @@ def show_failures(failed: Sequence[Outcome]) -> None:
         assert outcome.error is not None
         where = f" ({shown_path(outcome.folder)})" if outcome.folder else ""
         error = outcome.error
-        render.error(f"{outcome.wanted.name}{where}: {error.what}", error.near, error.do)
+        render.error(f"{outcome.batch_run.name}{where}: {error.what}", error.near, error.do)

@@ -14,8 +14,8 @@ from protofl.runs.recipes import Recipe, recipe_of
 from protofl.system.sources import load
 from protofl.testing import CONTRACTS as OF_ONE_RUN
 from protofl.testing.contract import Contract
-from protofl_workbench.studies.contract import StudyContract
 from protofl_workbench.studies.finding import collection_of_file, holds_study
+from protofl_workbench.studies.study_contract import StudyContract
 
 CONTRACTS: dict[str, type[Contract]] = {**OF_ONE_RUN, "study": StudyContract}
 """The contract of each kind."""

@@ -9,8 +9,8 @@ from protofl_cli import render
 from protofl_cli.tables import clock, shown_path
 
 if TYPE_CHECKING:
-    from protofl_workbench.studies.planning import StudyPlan
-    from protofl_workbench.studies.result import Entry, StudyResult
+    from protofl_workbench.studies.study_plan import StudyPlan
+    from protofl_workbench.studies.study_result import Entry, StudyResult
 
 
 def show_result(result: StudyResult) -> None:
@@ -37,7 +37,7 @@ def show_result(result: StudyResult) -> None:
 
 
 def _cell(entry: Entry) -> str:
-    from protofl_workbench.studies.texts import lines_of
+    from protofl_workbench.studies.study_texts import lines_of
 
     if entry.state == "empty":
         return "–"

@@ -11,9 +11,9 @@ from protofl_cli import render
 from protofl_cli.tables import clock, shown_path
 
 if TYPE_CHECKING:
-    from protofl_workbench.batch.wanted import Tried
-    from protofl_workbench.sweeps.results import PointResult, SweepResult
+    from protofl_workbench.batch.batch_events import CheckedRun
     from protofl_workbench.sweeps.sweep import Sweep
+    from protofl_workbench.sweeps.sweep_results import PointResult, SweepResult
 
 
 def _name(sweep: Sweep) -> str:
@@ -69,7 +69,7 @@ def show_results(results: SweepResult, sweep: Sweep, folder: Path) -> None:
 
 
 def _shown(line: PointResult, key: str) -> str:
-    from protofl_workbench.sweeps.axes import shown
+    from protofl_workbench.sweeps.sweep_points import shown
 
     return shown(line.point[key])
 
@@ -86,13 +86,13 @@ def _rounds(line: PointResult) -> str:
     return " … ".join(map(str, dict.fromkeys((found[0], found[-1])))) if found else ""
 
 
-def show_plan(sweep: Sweep, tried: Sequence[Tried], at_once: int | None) -> None:
+def show_plan(sweep: Sweep, tried: Sequence[CheckedRun], at_once: int | None) -> None:
     """The runs that are to be, and what they will take."""
-    from protofl_workbench.batch.sharing import shared
+    from protofl_workbench.batch.batch_tasks import shared_cores
 
     shown = [
         [
-            one.wanted.name,
+            one.batch_run.name,
             f"{one.rounds:,}",
             f"{one.steps:,}",
             "there" if one.finished else f"{one.done} rounds" if one.done else "",
@@ -111,7 +111,9 @@ def show_plan(sweep: Sweep, tried: Sequence[Tried], at_once: int | None) -> None
         seconds, steps = seconds * runs / tries, steps * runs // tries
     todo = runs - (0 if sweep.search else sum(one.finished for one in tried))
     on_gpu = any(one.device != "cpu" for one in tried)
-    most, hosts = shared([one.wanted.request for one in tried][:todo], at_once, on_gpu=on_gpu)
+    most, hosts = shared_cores(
+        [one.batch_run.request for one in tried][:todo], at_once, on_gpu=on_gpu
+    )
     rows += [
         ("runs", f"{runs:,}, {todo:,} to do; {steps:,} mini-batches in all"),
         ("at once", f"{count(most, 'run')}" + f", each with {hosts} hosts" * (hosts > 1)),

@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from protofl_workbench.comparing.compare import compare
     from protofl_workbench.replaying.replay import replay
     from protofl_workbench.reporting.page import report
-    from protofl_workbench.studies.program import reproduce, study
-    from protofl_workbench.sweeps.program import sweep
+    from protofl_workbench.studies.study_interface import reproduce, study
+    from protofl_workbench.sweeps.sweep_interface import sweep
 
 
 _HOME = {
@@ -113,10 +113,10 @@ _HOME = {
     "compare": "protofl_workbench.comparing.compare",
     "plots": "protofl_workbench.plots",
     # tables and figures of papers
-    "study": "protofl_workbench.studies.program",
-    "reproduce": "protofl_workbench.studies.program",
+    "study": "protofl_workbench.studies.study_interface",
+    "reproduce": "protofl_workbench.studies.study_interface",
     # many runs
-    "sweep": "protofl_workbench.sweeps.program",
+    "sweep": "protofl_workbench.sweeps.sweep_interface",
     # errors
     "ProtoflError": "protofl.errors",
     "UsageError": "protofl.errors",

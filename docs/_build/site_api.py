@@ -89,11 +89,11 @@ TYPES = (
     "protofl_workbench.studies.study.Study",
     "protofl_workbench.studies.study.Line",
     "protofl_workbench.studies.study.Published",
-    "protofl_workbench.sweeps.results.SweepResult",
-    "protofl_workbench.sweeps.results.PointResult",
-    "protofl_workbench.sweeps.results.Done",
-    "protofl_workbench.studies.result.StudyResult",
-    "protofl_workbench.studies.result.Entry",
+    "protofl_workbench.sweeps.sweep_results.SweepResult",
+    "protofl_workbench.sweeps.sweep_results.PointResult",
+    "protofl_workbench.sweeps.sweep_results.PointRun",
+    "protofl_workbench.studies.study_result.StudyResult",
+    "protofl_workbench.studies.study_result.Entry",
     "protofl.data.batches.Samples",
     "protofl.hooks.views.run_info.ClientCard",
     "protofl.hooks.wire.payload.Knowledge",
@@ -112,7 +112,7 @@ TYPES = (
     "protofl.records.observed.Images",
     "protofl_workbench.replaying.replay.Replay",
     "protofl_workbench.replaying.replay.Replayed",
-    "protofl_workbench.replaying.server.ReplayedRound",
+    "protofl_workbench.replaying.replayed_server.ReplayedRound",
 )
 """Classes that programs receive and need not import."""
 

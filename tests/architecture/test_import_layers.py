@@ -185,7 +185,6 @@ def test_a_run_loads_little():
 
 LONG_FILES = {"protofl.data.cache", "protofl.errors", "protofl.testing.contract"}
 LONG_FILES |= {"protofl.testing.methods"}
-LONG_FILES |= {"protofl_workbench.sweeps.axes"}
 LONG_FUNCTIONS = {
     "protofl.data.arrays:dataset_from_arrays",
     "protofl.data.picture:split_figure",
@@ -193,8 +192,8 @@ LONG_FUNCTIONS = {
     "protofl.runs.python_api:run",
     "protofl_workbench.comparing.compare:compare",
     "protofl_workbench.replaying.replay:replay",
-    "protofl_workbench.studies.program:reproduce",
-    "protofl_workbench.sweeps.program:sweep",
+    "protofl_workbench.studies.study_interface:reproduce",
+    "protofl_workbench.sweeps.sweep_interface:sweep",
 }
 """What is still longer than it should be; nothing may join it."""
 

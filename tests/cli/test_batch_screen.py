@@ -10,10 +10,10 @@ from protofl.errors import RunFailure
 from protofl.runs.request import Request
 from protofl_cli import batch_screen
 from protofl_cli.batch_screen import BatchScreen, show_failures
-from protofl_workbench.batch import events
-from protofl_workbench.batch.wanted import Outcome, Tried, Wanted
+from protofl_workbench.batch import batch_events as events
+from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 
-RUNS = [Wanted(f"lr={n}", Request({})) for n in range(4)]
+RUNS = [BatchRun(f"lr={n}", Request({})) for n in range(4)]
 
 
 class Clock:
@@ -45,15 +45,17 @@ def drawn(monkeypatch):
 def tried(screen, **there):
     for number, wanted in enumerate(RUNS):
         done = 10 if wanted.name in there.get("finished", ()) else 0
-        found = Tried(wanted, done=done, rounds=10, steps=100)
-        screen(events.Trying(found, number + 1, len(RUNS)))
+        found = CheckedRun(wanted, done=done, rounds=10, steps=100)
+        screen(events.RunChecked(found, number + 1, len(RUNS)))
 
 
 def rows(screen, wanted, count):
-    screen(events.Begun(wanted))
-    screen(events.Planned(wanted, 10, 1, 0))
+    screen(events.RunStarted(wanted))
+    screen(events.RunPlanned(wanted, 10, 1, 0))
     for number in range(count):
-        screen(events.Row(wanted, {"round": number, "test_accuracy": number / 10}, before=False))
+        screen(
+            events.RoundDone(wanted, {"round": number, "test_accuracy": number / 10}, before=False)
+        )
 
 
 def test_a_line_for_each_run_that_goes_on_and_one_for_all(drawn, clock, capsys):
@@ -64,7 +66,7 @@ def test_a_line_for_each_run_that_goes_on_and_one_for_all(drawn, clock, capsys):
         clock.now = 20.0
         rows(screen, RUNS[2], 0)
         for number in range(5):
-            screen(events.Row(RUNS[1], {"round": number, "test_accuracy": 0.5}, before=False))
+            screen(events.RoundDone(RUNS[1], {"round": number, "test_accuracy": 0.5}, before=False))
         assert drawn[str(id(RUNS[1]))] == (
             "lr=1",
             "round 5/10  acc 50.0%, best 50.0%  0:20 left",
@@ -72,12 +74,12 @@ def test_a_line_for_each_run_that_goes_on_and_one_for_all(drawn, clock, capsys):
         )
         # Half of one of three runs in 20 s: two and a half are left.
         assert drawn["all"] == ("all", "1/4 runs, 1:40 left", 0.25)
-        screen(events.Training(RUNS[1], 0.5))
+        screen(events.TrainingProgress(RUNS[1], 0.5))
         assert drawn[str(id(RUNS[1]))][2] == 0.54  # training is 0.8 of a round
-        screen(events.Ended(Outcome(RUNS[1], "finished", Path("x"))))
+        screen(events.RunEnded(Outcome(RUNS[1], "finished", Path("x"))))
         assert str(id(RUNS[1])) not in drawn
         error = RunFailure("it broke", do="mend it")
-        screen(events.Ended(Outcome(RUNS[2], "failed", Path("y"), error=error)))
+        screen(events.RunEnded(Outcome(RUNS[2], "failed", Path("y"), error=error)))
         assert drawn["all"][1].startswith("3/4 runs, 1 failed")
     said = capsys.readouterr().out
     assert "tried 4 runs, 1 of them there already" in said
@@ -98,5 +100,5 @@ def test_notes_that_all_runs_have_are_told_once_and_quiet_is_quiet(capsys):
         tried(screen)
         rows(screen, RUNS[0], 2)
         screen(events.Note(RUNS[0], "batches are small"))
-        screen(events.Ended(Outcome(RUNS[0], "stopped", Path("x"))))
+        screen(events.RunEnded(Outcome(RUNS[0], "stopped", Path("x"))))
     assert capsys.readouterr().out == ""

@@ -10,9 +10,9 @@ import pytest
 import protofl as pf
 from protofl_workbench.studies.cells import Change
 from protofl_workbench.studies.finding import collections
-from protofl_workbench.studies.pictures import draw
-from protofl_workbench.studies.planning import plan_study
 from protofl_workbench.studies.study import Study
+from protofl_workbench.studies.study_pictures import draw
+from protofl_workbench.studies.study_plan import plan_study
 
 STUDY = """
 title = "Accuracy (%) on few images"

@@ -10,8 +10,8 @@ import pytest
 
 import protofl as pf
 from protofl_workbench.reporting.page import report
-from protofl_workbench.studies.pictures import figures_of
-from protofl_workbench.studies.texts import as_text
+from protofl_workbench.studies.study_pictures import figures_of
+from protofl_workbench.studies.study_texts import as_text
 
 METHOD = '''
 import protofl as pf

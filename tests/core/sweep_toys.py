@@ -9,8 +9,8 @@ import protofl as pf
 from protofl.runs.plugin_names import requested
 from protofl.runs.request import Request
 from protofl.system.options.parsing import parse_options
-from protofl_workbench.batch import events
-from protofl_workbench.batch.wanted import Wanted
+from protofl_workbench.batch import batch_events as events
+from protofl_workbench.batch.batch_events import BatchRun
 
 BATCHES: list[int] = []
 """The sizes of the mini-batches that were trained."""
@@ -27,7 +27,7 @@ class Halting:
         self.left = rounds
 
     def __call__(self, event):
-        if isinstance(event, events.Row) and not event.before:
+        if isinstance(event, events.RoundDone) and not event.before:
             self.left -= 1
             if self.left == 0:
                 raise Halted
@@ -65,7 +65,7 @@ def request_of(method=Scaled, **options):
 
 
 def wanted(name, method=Scaled, **options):
-    return Wanted(name, request_of(method, **options))
+    return BatchRun(name, request_of(method, **options))
 
 
 def records(outcomes):

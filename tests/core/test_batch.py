@@ -17,10 +17,10 @@ from sweep_toys import BATCHES, Halted, Scaled, records, request_of, wanted
 import protofl as pf
 from protofl.errors import Diverged, Refused
 from protofl.federation.plan import Plan
-from protofl_workbench.batch import events
-from protofl_workbench.batch.batch import Batch, done
+from protofl_workbench.batch import batch_events as events
+from protofl_workbench.batch.batch_tasks import shared_cores, with_hosts
 from protofl_workbench.batch.estimate import pace, seconds_of, workload
-from protofl_workbench.batch.sharing import placed, shared
+from protofl_workbench.batch.run_batch import Batch, run_batch
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def toys(monkeypatch):
 
 def here(runs, all_wanted, follow=events.ignore):
     with Batch(runs, at_once=0, follow=follow) as batch:
-        return batch.do_all(batch.try_all(all_wanted))
+        return batch.run_all(batch.check_all(all_wanted))
 
 
 def test_runs_are_as_they_are_one_by_one(tmp_path):
@@ -39,7 +39,7 @@ def test_runs_are_as_they_are_one_by_one(tmp_path):
         train(Scaled, tmp_path / f"alone{n}", dry_step=False, progress=False, **given)
         for n, given in enumerate(({"lr": 0.1}, {"lr": 0.2, "seed": 3}))
     ]
-    assert [o.wanted.name for o in outcomes] == ["a", "b"]
+    assert [o.batch_run.name for o in outcomes] == ["a", "b"]
     assert records(outcomes) == [without_times(result.record) for result in alone]
 
 
@@ -49,20 +49,20 @@ def test_what_is_finished_is_not_trained_again(tmp_path):
     again = here(tmp_path, [wanted("b", lr=0.2), wanted("c", lr=0.3)], told.append)
     assert [o.reused for o in first + again] == [False, False, True, False]
     assert again[0].folder == first[1].folder
-    assert {e.wanted.name for e in told if isinstance(e, events.Row)} == {"c"}
+    assert {e.batch_run.name for e in told if isinstance(e, events.RoundDone)} == {"c"}
 
 
 def test_a_mistake_in_the_last_is_found_before_the_first_is_trained(tmp_path):
     good, bad = wanted("good"), wanted("bad", set={"scale": -1})
     with pytest.raises(pf.UsageError) as caught:
-        done([good, bad, wanted("worse", set={"scal": 1})], tmp_path, at_once=0)
+        run_batch([good, bad, wanted("worse", set={"scal": 1})], tmp_path, at_once=0)
     assert "bad (and of 1 more): " in caught.value.what and "scale" in caught.value.what
     assert not [*tmp_path.glob("*/metrics.jsonl")]
 
 
 def test_the_dry_step_of_each_composition_is_done_beforehand(tmp_path):
     with pytest.raises(pf.UsageError, match="so it was asked for"):
-        done(
+        run_batch(
             [wanted("a", dry_step=True), wanted("b", dry_step=True, set={"fails": 1})],
             tmp_path,
             at_once=0,
@@ -71,7 +71,7 @@ def test_the_dry_step_of_each_composition_is_done_beforehand(tmp_path):
 
 
 def test_one_that_fails_stops_no_other(tmp_path):
-    outcomes = done(
+    outcomes = run_batch(
         [wanted("bad", rounds=3, set={"fails": 1}), wanted("good")], tmp_path, at_once=0
     )
     bad, good = outcomes
@@ -93,7 +93,7 @@ def test_all_rounds_without_the_evaluation_of_a_last_one_are_not_finished(tmp_pa
     seen = []
 
     def halt(event):
-        seen.extend([event] * isinstance(event, events.Row))
+        seen.extend([event] * isinstance(event, events.RoundDone))
         if len(seen) == 3:
             raise Halted
 
@@ -101,7 +101,7 @@ def test_all_rounds_without_the_evaluation_of_a_last_one_are_not_finished(tmp_pa
         here(tmp_path, [wanted("long", rounds=9, eval_every=2)], halt)
     short = wanted("short", rounds=3, eval_every=2)
     with Batch(tmp_path, at_once=0) as batch:
-        assert not batch.try_all([short])[0].finished
+        assert not batch.check_all([short])[0].finished
     (outcome,) = here(tmp_path, [short])
     assert [row["evaluated"] > 0 for row in outcome.run.rows] == [False, True, True]
 
@@ -126,8 +126,8 @@ def test_interrupted_at_any_moment_it_goes_on_to_the_same(tmp_path, moment):
 
     def halt(event):
         nonlocal seen
-        seen += isinstance(event, events.Row)
-        if seen == moment and isinstance(event, events.Row):
+        seen += isinstance(event, events.RoundDone)
+        if seen == moment and isinstance(event, events.RoundDone):
             raise Halted
 
     with pytest.raises(Halted):
@@ -137,16 +137,16 @@ def test_interrupted_at_any_moment_it_goes_on_to_the_same(tmp_path, moment):
     told = []
     on = here(tmp_path / "halted", both, told.append)
     assert records(on) == records(whole)
-    new = [e for e in told if isinstance(e, events.Row) and not e.before]
+    new = [e for e in told if isinstance(e, events.RoundDone) and not e.before]
     assert len(new) == 4 - moment
 
 
 def test_steps_are_the_mini_batches_that_are_trained(tmp_path):
     BATCHES.clear()
     with Batch(tmp_path, at_once=0) as batch:
-        tried = batch.try_all([wanted("a", local_epochs=2, trials=2)])
+        tried = batch.check_all([wanted("a", local_epochs=2, trials=2)])
         assert not BATCHES
-        batch.do_all(tried)
+        batch.run_all(tried)
     assert tried[0].steps == len(BATCHES) > 0
 
 
@@ -154,7 +154,7 @@ def test_an_estimate_grows_with_the_work(tmp_path):
     runs = [wanted("short"), wanted("long", rounds=200), wanted("there", lr=0.4)]
     here(tmp_path, runs[2:])
     with Batch(tmp_path, at_once=0) as batch:
-        short, long, there = batch.try_all(runs, measure=True)
+        short, long, there = batch.check_all(runs, measure=True)
     assert long.seconds == pytest.approx(100 * short.seconds)
     assert short.seconds > 0 and there.seconds is None and there.finished
 
@@ -204,18 +204,18 @@ def test_what_comes_once_a_round_is_not_counted_for_each_batch(monkeypatch):
     ],
 )
 def test_cores_are_shared_out(monkeypatch, count, at_once, own, expected):
-    monkeypatch.setattr("protofl_workbench.batch.sharing.usable_cores", lambda: [*range(4)])
-    assert shared([request_of(**own)] * count, at_once) == expected
-    assert shared([request_of(**own)] * count, at_once, on_gpu=True)[0] == (at_once or 1)
+    monkeypatch.setattr("protofl_workbench.batch.batch_tasks.usable_cores", lambda: [*range(4)])
+    assert shared_cores([request_of(**own)] * count, at_once) == expected
+    assert shared_cores([request_of(**own)] * count, at_once, on_gpu=True)[0] == (at_once or 1)
 
 
 def test_hosts_are_placed_where_nothing_is_said():
     free = request_of(backend="auto")
-    assert placed(free, 1).options["backend"] == "local"
-    assert placed(free, 3).options["workers"] == 3
+    assert with_hosts(free, 1).options["backend"] == "local"
+    assert with_hosts(free, 3).options["workers"] == 3
     for said in ({"workers": 2}, {"backend": "process"}):
         request = request_of(**{"backend": "auto", **said})
-        assert placed(request, 1) is request
+        assert with_hosts(request, 1) is request
 
 
 # --- in processes ---------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_processes_give_the_same_and_one_that_is_killed_takes_no_other_with_it(t
         wanted("b", method=killed, lr=0.2),
         wanted("c", method=killed, lr=0.3),
     ]
-    outcomes = done(runs, tmp_path / "runs", at_once=2)
+    outcomes = run_batch(runs, tmp_path / "runs", at_once=2)
     assert [o.state for o in outcomes] == ["finished", "failed", "finished", "finished"]
     assert f"killed by signal {signal.SIGKILL.value}" in outcomes[1].error.what
     assert "the last words" in outcomes[1].error.near
@@ -278,13 +278,13 @@ def test_interrupted_runs_in_processes_end_and_keep_their_rounds(tmp_path, kille
     seen = set()
 
     def halt(event):
-        if isinstance(event, events.Row):
-            seen.add(event.wanted.name)
+        if isinstance(event, events.RoundDone):
+            seen.add(event.batch_run.name)
         if len(seen) == 2:
             raise Halted
 
     with pytest.raises(Halted), Batch(tmp_path / "runs", at_once=2, follow=halt) as batch:
-        batch.do_all(batch.try_all(runs))
+        batch.run_all(batch.check_all(runs))
     folders = [p.parent for p in Path(tmp_path, "runs").glob("*/metrics.jsonl")]
     assert len(folders) == 2
     for folder in folders:
@@ -323,5 +323,5 @@ def test_errors_cross_to_another_process():
 
 def test_a_class_of_this_program_can_not_go_to_another_process(tmp_path):
     with Batch(tmp_path, at_once=1) as batch:
-        tried = batch.try_all([wanted("a")])
+        tried = batch.check_all([wanted("a")])
     assert "class of this program" in tried[0].error.what

@@ -11,7 +11,7 @@ from runtime_toys import install, train
 
 import protofl as pf
 from protofl_workbench.replaying.replay import replay
-from protofl_workbench.replaying.server import is_same
+from protofl_workbench.replaying.replayed_server import is_same
 
 ROUNDS, TAU, OTHER = 3, 0.5, 0.05
 ADDED = ("download_payload", "upload_payload", "server_aggregate")

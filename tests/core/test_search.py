@@ -10,12 +10,12 @@ from runtime_toys import install
 from sweep_toys import Halted, Halting, request_of
 
 import protofl as pf
-from protofl_workbench.batch import events
-from protofl_workbench.sweeps.axes import located, read_axes
-from protofl_workbench.sweeps.points import ends_of
+from protofl_workbench.batch import batch_events as events
+from protofl_workbench.sweeps.axes import read_axes, resolved_axes
 from protofl_workbench.sweeps.search import JOURNAL
-from protofl_workbench.sweeps.start import begin, resume
 from protofl_workbench.sweeps.sweep import Sweep, check_sweep
+from protofl_workbench.sweeps.sweep_execution import resume_sweep, start_sweep
+from protofl_workbench.sweeps.sweep_points import end_points
 
 optuna = pytest.importorskip("optuna")
 
@@ -30,13 +30,15 @@ def toys(monkeypatch, tmp_path):
 
 def search_in(tmp_path, name, budget=BUDGET, trials=1):
     base = request_of("fedproto", models="toy1", rounds=4, local_epochs=3)
-    axes = located(read_axes(["lambda=0.01..10:log", "lr=0.0001..0.5:log"]), base)
+    axes = resolved_axes(read_axes(["lambda=0.01..10:log", "lr=0.0001..0.5:log"]), base)
     runs = tmp_path / f"runs-{name}"
     return Sweep(base, axes, trials, search="tpe", budget=budget, runs=runs)
 
 
 def begun(tmp_path, name, follow=events.ignore, **changes):
-    return begin(search_in(tmp_path, name, **changes), tmp_path / name, at_once=0, follow=follow)
+    return start_sweep(
+        search_in(tmp_path, name, **changes), tmp_path / name, at_once=0, follow=follow
+    )
 
 
 def told_of(results):
@@ -63,8 +65,8 @@ def test_a_search_with_one_run_at_a_time_is_repeatable_and_goes_on(tmp_path):
     (tmp_path / "two" / f"{JOURNAL}.lock").touch()
     for rounds in (4, 9):
         with pytest.raises(Halted):
-            resume(tmp_path / "two", at_once=0, follow=Halting(rounds))
-    assert told_of(resume(tmp_path / "two", at_once=0)[1]) == told_of(one)
+            resume_sweep(tmp_path / "two", at_once=0, follow=Halting(rounds))
+    assert told_of(resume_sweep(tmp_path / "two", at_once=0)[1]) == told_of(one)
 
     # A run that was stopped keeps its rounds, and can be gone on with.
     run = stopped[0].runs[0]
@@ -73,7 +75,7 @@ def test_a_search_with_one_run_at_a_time_is_repeatable_and_goes_on(tmp_path):
     assert len(on.record) == 4
 
     # More points; what was found before counts.
-    more = resume(tmp_path / "two", budget=BUDGET + 1, at_once=0)[1]
+    more = resume_sweep(tmp_path / "two", budget=BUDGET + 1, at_once=0)[1]
     assert len(more.lines) == BUDGET + 1
     assert json.loads((tmp_path / "two/results.json").read_text())["best"]
 
@@ -94,39 +96,43 @@ def test_the_runs_of_a_point_are_one_for_each_seed_and_the_mean_counts(tmp_path)
 
 def test_a_point_that_is_chosen_again_is_one_and_values_stay_what_they_were(tmp_path):
     base = request_of("fedproto", models="toy1", rounds=1)
-    axes = located(read_axes(["lambda=0.1,1"]), base)
+    axes = resolved_axes(read_axes(["lambda=0.1,1"]), base)
     sweep = Sweep(base, axes, search="tpe", budget=4, runs=tmp_path / "runs")
     assert "without --search each is done once" in check_sweep(sweep)[0]
-    results = begin(sweep, tmp_path / "sweep", at_once=0)
+    results = start_sweep(sweep, tmp_path / "sweep", at_once=0)
     assert sorted(line.point["lambda"] for line in results.lines) == ["0.1", "1"]
     file = tmp_path / "sweep/sweep.toml"
     text = file.read_text()
     for changed in ('lambda = "0.1,1,2"', 'lambda = "0.1..1"', 'lambda = "0.1,1"\nlr = "0.1,0.2"'):
         file.write_text(text.replace('lambda = "0.1,1"', changed))
         with pytest.raises(pf.UsageError, match=r"sweep.toml: \[grid\] is not that of the search"):
-            resume(tmp_path / "sweep", at_once=0)
+            resume_sweep(tmp_path / "sweep", at_once=0)
     file.write_text(text)
-    assert len(resume(tmp_path / "sweep", at_once=0)[1].lines) == 2
+    assert len(resume_sweep(tmp_path / "sweep", at_once=0)[1].lines) == 2
 
 
 def test_ends_of_ranges_and_all_values_are_tried_beforehand(tmp_path):
     axes = read_axes(["a=1,2,3", "b=0.5..2"])
     assert (
-        ends_of(axes)
+        end_points(axes)
         == [
             {"a": "1", "b": 0.5},
             {"a": "2", "b": 0.5},
             {"a": "3", "b": 0.5},
             {"a": "1", "b": 2.0},
         ]
-        or ends_of(axes)[-1]["b"] == 2
+        or end_points(axes)[-1]["b"] == 2
     )
     base = request_of("fedproto", models="toy1")
     sweep = Sweep(
-        base, located(read_axes(["lambda=-1..10"]), base), search="tpe", budget=3, runs=tmp_path
+        base,
+        resolved_axes(read_axes(["lambda=-1..10"]), base),
+        search="tpe",
+        budget=3,
+        runs=tmp_path,
     )
     with pytest.raises(pf.UsageError, match=r"lambda=-1: .*lambda"):
-        begin(sweep, tmp_path / "sweep", at_once=0)
+        start_sweep(sweep, tmp_path / "sweep", at_once=0)
     assert not (tmp_path / "sweep").exists()
 
 

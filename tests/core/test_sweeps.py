@@ -16,11 +16,9 @@ from sweep_toys import Halted, Halting, Scaled, request_of, wanted
 import protofl as pf
 from protofl.records.row import Row
 from protofl.system.options.table import OPTIONS
-from protofl_workbench.batch import events
-from protofl_workbench.batch.batch import Batch
-from protofl_workbench.sweeps.axes import at_point, located, number_of_points, points_of, read_axes
-from protofl_workbench.sweeps.results import Done, PointResult, SweepResult, figure_of
-from protofl_workbench.sweeps.start import begin, new_folder, planned, resume
+from protofl_workbench.batch import batch_events as events
+from protofl_workbench.batch.run_batch import Batch
+from protofl_workbench.sweeps.axes import read_axes, resolved_axes
 from protofl_workbench.sweeps.sweep import (
     Sweep,
     check_new_folder,
@@ -29,6 +27,14 @@ from protofl_workbench.sweeps.sweep import (
     load_sweep,
     write_sweep,
 )
+from protofl_workbench.sweeps.sweep_execution import (
+    new_folder,
+    plan_sweep,
+    resume_sweep,
+    start_sweep,
+)
+from protofl_workbench.sweeps.sweep_points import number_of_points, points_of, request_at
+from protofl_workbench.sweeps.sweep_results import PointResult, PointRun, SweepResult, figure_of
 
 # --- axes -----------------------------------------------------------------------------------------
 
@@ -39,7 +45,7 @@ def fedtgp():
 
 
 def axes_of(base, *texts):
-    return located(read_axes(texts), base)
+    return resolved_axes(read_axes(texts), base)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +136,7 @@ def test_whose_options_axes_are(fedtgp):
     points = points_of(axes)
     assert points[0] == {"tau": "10", "lr": 0.01, "partition.beta": "0.1", "run.rounds": 2}
     assert points[1]["run.rounds"] == 3 and len({tuple(p.items()) for p in points}) == 16
-    request = at_point(fedtgp, axes, points[-1], seed=7)
+    request = request_at(fedtgp, axes, points[-1], seed=7)
     assert request.options["options"]["fedtgp"] == {"tau": "100"}
     assert request.options["options"]["partition"] == {"beta": "0.5"}
     assert (request.options["lr"], request.options["rounds"]) == (0.1, 3)
@@ -153,7 +159,7 @@ def test_an_option_that_method_and_run_have_is_asked_for():
 def test_methods_and_recipes_are_an_axis(fedtgp):
     base = replace(fedtgp, options={k: v for k, v in fedtgp.options.items() if k != "method"})
     axes = axes_of(base, "method=fedproto,fedsa-tgp")
-    plain, recipe = (at_point(base, axes, point, 0).options for point in points_of(axes))
+    plain, recipe = (request_at(base, axes, point, 0).options for point in points_of(axes))
     assert plain["method"] == "fedproto" and "recipe" not in plain
     assert recipe["recipe"]["name"] == "fedsa-tgp" and recipe["use"]
     assert recipe["method"] in ("fedsa", "fedtgp")
@@ -213,13 +219,13 @@ def line(point, *values, state="finished"):
     figures = [{"value": v, "test": v - 0.1, "round": 1, "chosen_on": "validation"} for v in values]
     return PointResult(
         {"lr": point},
-        [Done(n, state, 2, figure=figure) for n, figure in enumerate(figures)],
+        [PointRun(n, state, 2, figure=figure) for n, figure in enumerate(figures)],
     )
 
 
 def test_points_are_sorted_and_the_best_is_whole(tmp_path):
     lines = [line(1, 0.5, 0.7), line(2, 0.99, state="stopped"), line(3, 0.8, 0.9)]
-    lines += [PointResult({"lr": 4}, [Done(0, "failed", error="why"), *line(4, 0.9).runs])]
+    lines += [PointResult({"lr": 4}, [PointRun(0, "failed", error="why"), *line(4, 0.9).runs])]
     results = SweepResult("best", lines)
     assert [one.point["lr"] for one in results.lines] == [3, 1, 2, 4]
     assert results.best.point == {"lr": 3}
@@ -250,7 +256,7 @@ def toy_sweep(tmp_path, *texts, method=Scaled, **options):
 
 def test_a_grid_is_its_runs_one_by_one(toys, tmp_path):
     sweep = toy_sweep(tmp_path, "scale=0.5", "lr=0.1,0.2")
-    results = begin(sweep, tmp_path / "sweep", at_once=0)
+    results = start_sweep(sweep, tmp_path / "sweep", at_once=0)
     assert len(results.lines) == 2
     for one in results.lines:
         alone = train(
@@ -279,7 +285,7 @@ def test_from_a_program(toys, tmp_path, monkeypatch):
     found = pf.sweep(
         "fedproto", grid={"lambda": [0.5, 2]}, out="sweep", follow=told.append, **given
     )
-    assert sum(isinstance(event, events.Row) for event in told) == 2
+    assert sum(isinstance(event, events.RoundDone) for event in told) == 2
     rows = found.records()
     assert sorted(row["lambda"] for row in rows) == [0.5, 2]
     assert rows[0]["value"] == found.best.mean("value") >= rows[1]["value"]
@@ -289,7 +295,7 @@ def test_from_a_program(toys, tmp_path, monkeypatch):
     assert found.folder == Path("sweep") and (tmp_path / "sweep/results.csv").exists()
     told.clear()
     again = pf.sweep(resume="sweep", at_once=0, follow=told.append)
-    assert again.records() == rows and not any(isinstance(e, events.Row) for e in told)
+    assert again.records() == rows and not any(isinstance(e, events.RoundDone) for e in told)
     with pytest.raises(pf.UsageError, match="leave --grid out"):
         pf.sweep(resume="sweep", grid={"lambda": [1]})
     with pytest.raises(pf.UsageError, match="has a comma"):
@@ -309,16 +315,16 @@ def test_interrupted_and_gone_on_with_the_table_is_the_same(toys, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     # A method that is installed, as the file has it.
     sweep = toy_sweep(tmp_path, "lambda=0.5,1", method="fedproto", models="toy1")
-    whole = begin(replace(sweep, runs=tmp_path / "whole"), tmp_path / "one", at_once=0)
+    whole = start_sweep(replace(sweep, runs=tmp_path / "whole"), tmp_path / "one", at_once=0)
     with pytest.raises(Halted):
-        begin(sweep, tmp_path / "two", at_once=0, follow=Halting(1))
+        start_sweep(sweep, tmp_path / "two", at_once=0, follow=Halting(1))
     for rounds in (2, 3):
         with pytest.raises(Halted):
-            resume(tmp_path / "two", at_once=0, follow=Halting(rounds))
+            resume_sweep(tmp_path / "two", at_once=0, follow=Halting(rounds))
     told = []
-    again, results = resume(tmp_path / "two", at_once=0, follow=told.append)
+    again, results = resume_sweep(tmp_path / "two", at_once=0, follow=told.append)
     assert again.values() == sweep.values()
-    new = [e for e in told if isinstance(e, events.Row) and not e.before]
+    new = [e for e in told if isinstance(e, events.RoundDone) and not e.before]
     assert len(new) == 8 - 1 - 2 - 3
     assert figures(results) == figures(whole)
 
@@ -341,12 +347,12 @@ def test_its_runs_are_a_group_for_trackers(toys, tmp_path):
 
     sweep = toy_sweep(tmp_path, "lr=0.1,0.2", track=["groups"])
     sweep.base.extra["tracker", "groups"] = Groups
-    begin(replace(sweep, trials=1), tmp_path / "my-sweep", at_once=0)
+    start_sweep(replace(sweep, trials=1), tmp_path / "my-sweep", at_once=0)
     assert groups == ["my-sweep"] * 2
 
 
 def test_a_failing_cell_is_told_and_the_others_are_done(toys, tmp_path):
-    results = begin(toy_sweep(tmp_path, "fails=-1,1"), tmp_path / "sweep", at_once=0)
+    results = start_sweep(toy_sweep(tmp_path, "fails=-1,1"), tmp_path / "sweep", at_once=0)
     good, bad = results.lines
     assert (good.state, bad.state) == ("finished", "2 failed")
     assert results.best is good
@@ -355,7 +361,7 @@ def test_a_failing_cell_is_told_and_the_others_are_done(toys, tmp_path):
 
 def test_a_value_out_of_range_is_found_before_anything_is_made(toys, tmp_path):
     with pytest.raises(pf.UsageError, match=r"scale=-1 · seed 0 \(and of 1 more\)"):
-        begin(toy_sweep(tmp_path, "scale=1,-1"), tmp_path / "sweep", at_once=0)
+        start_sweep(toy_sweep(tmp_path, "scale=1,-1"), tmp_path / "sweep", at_once=0)
     assert not (tmp_path / "sweep").exists()
     assert not [*tmp_path.glob("runs/*/config.json")]
 
@@ -363,14 +369,14 @@ def test_a_value_out_of_range_is_found_before_anything_is_made(toys, tmp_path):
 def test_a_figure_that_no_run_will_have_is_found_before_anything_is_trained(toys, tmp_path):
     sweep = replace(toy_sweep(tmp_path, "scale=1,2"), figure="best-server")
     with pytest.raises(pf.UsageError, match="no model that is scored") as caught:
-        begin(sweep, tmp_path / "sweep", at_once=0)
+        start_sweep(sweep, tmp_path / "sweep", at_once=0)
     assert "--figure best" in caught.value.do and not (tmp_path / "sweep").exists()
     with Batch(tmp_path, at_once=0) as batch:
-        assert batch.try_all([wanted("a", "fedpkd", public=12)])[0].scores_server
+        assert batch.check_all([wanted("a", "fedpkd", public=12)])[0].scores_server
 
 
 def test_a_plan_trains_nothing(toys, tmp_path):
-    tried = planned(toy_sweep(tmp_path, "rounds=1,4"), at_once=0)
+    tried = plan_sweep(toy_sweep(tmp_path, "rounds=1,4"), at_once=0)
     assert [one.steps for one in tried[::2]] == [tried[0].steps, 4 * tried[0].steps]
     assert tried[2].seconds > tried[0].seconds > 0
     assert not [*tmp_path.glob("**/metrics.jsonl")]
@@ -379,21 +385,21 @@ def test_a_plan_trains_nothing(toys, tmp_path):
 def test_folders_that_are_in_use(toys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sweep = toy_sweep(tmp_path, "lambda=0.5,1", method="fedproto", rounds=1, models="toy1")
-    begin(sweep, tmp_path / "sweep", at_once=0)
+    start_sweep(sweep, tmp_path / "sweep", at_once=0)
     with pytest.raises(pf.UsageError, match="is the folder of this sweep") as caught:
-        begin(sweep, tmp_path / "sweep", at_once=0)
+        start_sweep(sweep, tmp_path / "sweep", at_once=0)
     assert "--resume" in caught.value.do
     with pytest.raises(pf.UsageError, match="is the folder of another sweep"):
-        begin(replace(sweep, trials=1), tmp_path / "sweep", at_once=0)
+        start_sweep(replace(sweep, trials=1), tmp_path / "sweep", at_once=0)
     (tmp_path / "other").mkdir()
     for left in (".lock", "sweep.toml.part"):  # by one that was killed
         (tmp_path / "other" / left).touch()
     check_new_folder(tmp_path / "other", sweep)
     (tmp_path / "other/file").touch()
     with pytest.raises(pf.UsageError, match="is in use"):
-        begin(sweep, tmp_path / "other", at_once=0)
+        start_sweep(sweep, tmp_path / "other", at_once=0)
     with pytest.raises(pf.UsageError, match=r"no folder of a sweep \(it has no sweep.toml\)"):
-        resume(tmp_path / "other", at_once=0)
+        resume_sweep(tmp_path / "other", at_once=0)
 
 
 def test_the_file_of_a_sweep_says_what_it_is(fedtgp, tmp_path):
@@ -480,10 +486,10 @@ def test_what_only_the_user_may_allow_is_said_again(toys, tmp_path, monkeypatch)
     (tmp_path / "opens.py").write_text(CONSENT)
     base = request_of("opens.py:Opens", rounds=1, set={"opens": True})
     sweep = Sweep(base, axes_of(base, "scale=1,2"), runs=tmp_path / "runs")
-    whole = begin(sweep, tmp_path / "sweep", at_once=0)
+    whole = start_sweep(sweep, tmp_path / "sweep", at_once=0)
     with pytest.raises(pf.UsageError, match="for nobody but you to allow"):
-        resume(tmp_path / "sweep", at_once=0)
+        resume_sweep(tmp_path / "sweep", at_once=0)
     with pytest.raises(pf.UsageError, match="differs from the run's"):
-        resume(tmp_path / "sweep", said=["opens.opens=false"], at_once=0)
-    again = resume(tmp_path / "sweep", said=["opens.opens=true"], at_once=0)[1]
+        resume_sweep(tmp_path / "sweep", said=["opens.opens=false"], at_once=0)
+    again = resume_sweep(tmp_path / "sweep", said=["opens.opens=true"], at_once=0)[1]
     assert figures(again) == figures(whole)

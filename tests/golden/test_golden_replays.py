@@ -10,7 +10,7 @@ from slowness import quick
 from protofl.federation.observer import Observer
 from protofl.testing import toy as toyfed
 from protofl_workbench.replaying.replay import RecordedUploads
-from protofl_workbench.replaying.server import ReplayedServer, is_same
+from protofl_workbench.replaying.replayed_server import ReplayedServer, is_same
 
 LEARNING = sorted(RUNS.keys() - {"local"})
 OFTEN = ("fedproto", "fedtgp", "fedsa", "fedkd", "fedpkd")

@@ -160,7 +160,7 @@ def _compared(
                 flag = f"--{name.rstrip('_').replace('_', '-')}"
                 raise UsageError(f"{flag} is of a study, and runs were given", do="leave it out")
         return compared(runs, **given)
-    from protofl_workbench.studies.program import compare_study
+    from protofl_workbench.studies.study_interface import compare_study
 
     options = {"data_dir": of_study.pop("data_dir")}
     change = change_of(options, rounds=given["rounds"], **of_study)

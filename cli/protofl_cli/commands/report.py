@@ -13,7 +13,7 @@ from protofl_cli.options import Debug
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
-    from protofl_workbench.studies.result import StudyResult
+    from protofl_workbench.studies.study_result import StudyResult
 
 
 def report(
@@ -93,7 +93,7 @@ def _result_of(name: str, scale: str, runs: Path | None) -> StudyResult:
         UsageError: It is neither a study nor a folder.
     """
     from protofl.errors import Unknown
-    from protofl_workbench.studies.program import reproduce
+    from protofl_workbench.studies.study_interface import reproduce
 
     try:
         return reproduce(name, scale=scale, runs=runs or Path("runs"), start=False)

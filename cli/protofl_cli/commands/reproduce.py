@@ -123,7 +123,7 @@ def reproduce(
         )
     from protofl_workbench.studies.cells import cells_of
     from protofl_workbench.studies.finding import find_study
-    from protofl_workbench.studies.texts import PAGE, PICTURES, as_text, format_of
+    from protofl_workbench.studies.study_texts import PAGE, PICTURES, as_text, format_of
 
     form = format_of(out, format_)
     if out is not None:
@@ -156,7 +156,7 @@ def reproduce(
     from protofl_cli.study_tables import show_result
 
     if form in PICTURES and out is not None:
-        from protofl_workbench.studies.pictures import draw
+        from protofl_workbench.studies.study_pictures import draw
 
         show_result(result)
         for path in draw(result, out):
@@ -216,7 +216,7 @@ def _plan(study: Study, change: Change, runs: Path) -> None:
     from protofl_cli.study_tables import show_plan
 
     with render.waiting("planning"), put_off():
-        from protofl_workbench.studies.planning import plan_study
+        from protofl_workbench.studies.study_plan import plan_study
 
     bar = render.Bar()
     try:
@@ -239,8 +239,8 @@ def _done(study: Study, change: Change, runs: Path, **how: Any) -> Any:  # noqa:
         with BatchScreen() as screen:
             screen.loading("loading")
             with put_off():
-                from protofl_workbench.studies.execution import do_study
-            result = do_study(
+                from protofl_workbench.studies.study_execution import run_study
+            result = run_study(
                 study, change, runs, follow=screen, note=lambda line: screen.loading(line), **how
             )
             screen.end()

@@ -139,19 +139,21 @@ def sweep(
         with BatchScreen(quiet=quiet) as screen:
             screen.loading("loading")
             with put_off():
-                from protofl_workbench.sweeps.program import (  # torch, which takes seconds
-                    asked,
-                    check_alone,
+                from protofl_workbench.sweeps.sweep_interface import (  # torch, which takes seconds
+                    check_resume_options,
+                    requested_sweep,
                 )
             if resume is not None:
                 others = {"method": method, "grid": grid, "out": out, "runs": runs, "most": most}
                 others |= {"config": config, "figure": figure, "search": search, **typed}
-                check_alone({key: v for key, v in others.items() if key != "set"}, plan=plan)
+                check_resume_options(
+                    {key: v for key, v in others.items() if key != "set"}, plan=plan
+                )
                 places.append(resume)
                 _go_on(resume, typed.get("set"), budget, at_once, screen)
             else:
                 typed = {"method": method, **typed}
-                found, _, notes = asked(
+                found, _, notes = requested_sweep(
                     typed, grid or (), config=config, runs=runs, most=most, **own
                 )
                 for line in notes:
@@ -176,13 +178,13 @@ def _begin(
     asked: Sweep, out: Path | None, at_once: int | None, screen: BatchScreen, places: list[Path]
 ) -> None:
     from protofl_cli.sweep_tables import show_results
-    from protofl_workbench.sweeps.start import begin, new_folder
+    from protofl_workbench.sweeps.sweep_execution import new_folder, start_sweep
 
     folder = (out if out is not None else new_folder(asked)).expanduser()
     places.append(folder)
     screen.total = asked.points * asked.trials
     _show(asked, folder, screen)
-    results = begin(asked, folder, at_once=at_once, follow=screen)
+    results = start_sweep(asked, folder, at_once=at_once, follow=screen)
     screen.end()
     show_results(results, asked, folder)
 
@@ -195,13 +197,15 @@ def _go_on(
     screen: BatchScreen,
 ) -> None:
     from protofl_cli.sweep_tables import show_results
-    from protofl_workbench.sweeps.start import resume
     from protofl_workbench.sweeps.sweep import load_sweep
+    from protofl_workbench.sweeps.sweep_execution import resume_sweep
 
     asked = load_sweep(folder)
     screen.total = max(asked.points, budget or 0) * asked.trials
     _show(asked, folder, screen)
-    asked, results = resume(folder, said=said or (), budget=budget, at_once=at_once, follow=screen)
+    asked, results = resume_sweep(
+        folder, said=said or (), budget=budget, at_once=at_once, follow=screen
+    )
     screen.end()
     show_results(results, asked, folder)
 
@@ -218,9 +222,9 @@ def _show(asked: Sweep, folder: Path, screen: BatchScreen) -> None:
 
 def _plan(asked: Sweep, at_once: int | None, screen: BatchScreen) -> None:
     from protofl_cli.sweep_tables import show_plan
-    from protofl_workbench.sweeps.start import planned
+    from protofl_workbench.sweeps.sweep_execution import plan_sweep
 
-    tried = planned(asked, at_once=at_once, follow=screen)
+    tried = plan_sweep(asked, at_once=at_once, follow=screen)
     screen.end()
     show_plan(asked, tried, at_once)
 

@@ -72,4 +72,4 @@ CONTRACTS: dict[str, type[Contract]] = {
         RecipeContract,
     )
 }
-"""The contract of each kind but studies: that one is `protofl_workbench.studies.contract`."""
+"""The contract of each kind but studies: that one is `protofl_workbench.studies.study_contract`."""

@@ -107,16 +107,16 @@ class PartitionerContract(Contract):
 
     def test_no_sample_is_lost(self) -> None:
         """No sample is lost, unless leaves_out says which and why."""
-        words_of = str(getattr(self.cls, "leaves_out", ""))
+        figure_title = str(getattr(self.cls, "leaves_out", ""))
         lost = {}
         for words, (sizes, clients) in self.taken().items():
             missing = sum(sizes) - sum(len(part) for part in self.split(sizes, clients))
             if missing:
                 lost[words] = missing
-        if words_of:
-            self.remarks.append(f"it leaves out {words_of}")
+        if figure_title:
+            self.remarks.append(f"it leaves out {figure_title}")
         told = "; ".join(f"{words}: {missing} samples" for words, missing in lost.items())
-        expect(not lost or bool(words_of), f"nobody gets {told}; say so: leaves_out = '…'")
+        expect(not lost or bool(figure_title), f"nobody gets {told}; say so: leaves_out = '…'")
 
     def test_every_client_gets_enough(self) -> None:
         """Every client gets at least the samples asked for, or a note says who does not."""

@@ -25,8 +25,8 @@ from typing import IO, Any
 
 from protofl.errors import RunFailure
 from protofl.system.machine import fresh_interpreter
-from protofl_workbench.batch import events
-from protofl_workbench.batch.jobs import Job, JobRunner, Result
+from protofl_workbench.batch import batch_events as events
+from protofl_workbench.batch.run_jobs import Job, JobRunner, Result
 
 GRACE = 45.0
 """Seconds that runs have to end when the batch does."""
@@ -34,18 +34,18 @@ GRACE = 45.0
 LAST = 1500
 """Characters of a dead process's last output in its error."""
 
-Told = events.Event | Result | None
+WorkerMessage = events.Event | Result | None
 """An event, a result, or None if the process has ended."""
 
 
-class Process:
+class ProcessWorker:
     """A process of its own, so that a crash affects no other run; it stays for the next job.
 
     Args:
         inbox: Takes the process with what it sends.
     """
 
-    def __init__(self, inbox: queue.Queue[tuple[Process, Told]]) -> None:
+    def __init__(self, inbox: queue.Queue[tuple[ProcessWorker, WorkerMessage]]) -> None:
         command, environment = fresh_interpreter("protofl_workbench.batch.workers")
         self._output: IO[bytes] = tempfile.TemporaryFile()
         # Clients compute with one thread anyhow, and so do the runs beside this one.
@@ -111,14 +111,14 @@ class Process:
             self._output.close()
 
 
-class Here:
+class LocalWorker:
     """Carries out jobs in this process, which sees the program's own classes.
 
     Args:
         take: Takes this worker with an event or a result; returns whether the run goes on.
     """
 
-    def __init__(self, take: Callable[[Here, Told], bool]) -> None:
+    def __init__(self, take: Callable[[LocalWorker, WorkerMessage], bool]) -> None:
         self._take = take
         self._runner = JobRunner(lambda event: take(self, event))
 
@@ -149,7 +149,7 @@ def main() -> None:
 
     def tell(event: events.Event) -> bool:
         send(event)
-        return bool(inbox.get()) if isinstance(event, events.Row) else True
+        return bool(inbox.get()) if isinstance(event, events.RoundDone) else True
 
     runner = JobRunner(tell)
     try:

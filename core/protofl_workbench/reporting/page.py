@@ -33,7 +33,7 @@ from protofl_workbench.reporting.run_page import run_page
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from protofl_workbench.studies.result import StudyResult
+    from protofl_workbench.studies.study_result import StudyResult
 
 
 KINDS = {Fact: "fact", Table: "table", Picture: "picture", Command: "command", str: "text"}

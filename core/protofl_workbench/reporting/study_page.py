@@ -10,12 +10,12 @@ from protofl_workbench.reporting.comparison_page import comparison_page
 from protofl_workbench.reporting.inline_svg import Drawings
 from protofl_workbench.reporting.number_formats import count, integer, sentence
 from protofl_workbench.reporting.page_parts import Fact, Page, Part, Picture, Section, Table
-from protofl_workbench.studies.figures import unit_of, words_of
-from protofl_workbench.studies.pictures import figures_of
-from protofl_workbench.studies.texts import headings, lines_of
+from protofl_workbench.studies.study_figures import figure_title, unit_of
+from protofl_workbench.studies.study_pictures import figures_of
+from protofl_workbench.studies.study_texts import headings, lines_of
 
 if TYPE_CHECKING:
-    from protofl_workbench.studies.result import Entry, StudyResult
+    from protofl_workbench.studies.study_result import Entry, StudyResult
 
 
 def study_page(result: StudyResult, drawings: Drawings, foot: str, baseline: str = "") -> Page:
@@ -66,7 +66,7 @@ def _table(result: StudyResult) -> Table:
 
 def _name(entry: Entry) -> str:
     unit = unit_of(entry.figure)
-    return words_of(entry.figure) + (f" ({unit})" if unit else "")
+    return figure_title(entry.figure) + (f" ({unit})" if unit else "")
 
 
 def _cell(entry: Entry) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError, unknown
 from protofl.system.options.table import OWNERS
-from protofl_workbench.studies.figures import READERS
-from protofl_workbench.studies.given import dealt, files_in, filled
+from protofl_workbench.studies.cell_options import files_in, options_by_run, with_files
 from protofl_workbench.studies.study import DRAWINGS, Figure, Scale, Study, Values
+from protofl_workbench.studies.study_figures import READERS
 
 if TYPE_CHECKING:
     from protofl.runs.request import Request
@@ -132,15 +132,17 @@ def cells_of(study: Study, change: Change) -> list[Cell]:
         if name not in study.files:
             raise unknown(f"file of {study.name} in --file", name, study.files)
     cells = [_cell(study, row, column, layers, change) for row in rows for column in columns]
-    return _told(cells, flat(change.options.get("set", {})))
+    return _with_user_options(cells, flat(change.options.get("set", {})))
 
 
-def _told(cells: list[Cell], said: dict[str, Any]) -> list[Cell]:
+def _with_user_options(cells: list[Cell], said: dict[str, Any]) -> list[Cell]:
     """Cells with the options of plugins that the user gave and that concern them."""
     if not said:
         return cells
     run = [cell for cell in cells if cell.options]
-    own = dict(zip(map(id, run), dealt(said, [cell.request() for cell in run]), strict=True))
+    own = dict(
+        zip(map(id, run), options_by_run(said, [cell.request() for cell in run]), strict=True)
+    )
     return [
         replace(cell, options=merged(cell.options, {"set": given}), said=given)
         if (given := own.get(id(cell)))
@@ -166,7 +168,7 @@ def _cell(study: Study, row: str, column: str, layers: list[Scale], change: Chan
         return Cell(row, column, figure, formula=formula, empty=empty)
     options = _scaled(study, row, column, layers)
     lacks = {n: study.files[n] for n in files_in(options) if n not in change.files}
-    options = filled(options, change.files)
+    options = with_files(options, change.files)
     options = merged(options, {k: v for k, v in change.options.items() if k != "set"})
     options["dataset"] = change.datasets.get(str(options.get("dataset")), options.get("dataset"))
     if change.trials is not None:

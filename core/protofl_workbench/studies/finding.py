@@ -20,9 +20,9 @@ from protofl.errors import ProtoflError, UsageError, unknown
 from protofl.hooks.discovery.kinds import Plugin
 from protofl.hooks.discovery.registry import Registry
 from protofl.system.files.tables import parse_toml
-from protofl_workbench.studies.reading import read_study
 from protofl_workbench.studies.study import Study
-from protofl_workbench.studies.study_files import Found
+from protofl_workbench.studies.study_files import ExtendedFile
+from protofl_workbench.studies.study_reader import read_study
 
 
 class Collection:
@@ -55,14 +55,14 @@ class Collection:
         return read_study(text, f"{cls.name}/{name}", f"{name}.toml", cls.load, cls.origin)
 
     @classmethod
-    def load(cls, other: str) -> Found:
+    def load(cls, other: str) -> ExtendedFile:
         """What a file of the collection extends.
 
         Raises:
             UsageError: There is no such file.
         """
         if other in cls.texts:
-            return Found(f"{other}.toml", cls.texts[other], cls.load)
+            return ExtendedFile(f"{other}.toml", cls.texts[other], cls.load)
         return installed(other, cls.texts)
 
 
@@ -122,10 +122,10 @@ def study_of_file(path: Path) -> Study:
         UsageError: It can't be read, or is none of a study.
     """
 
-    def load(other: str) -> Found:
+    def load(other: str) -> ExtendedFile:
         beside = path.parent / f"{other.removesuffix('.toml')}.toml"
         if beside.is_file():
-            return Found(str(beside), _text(beside), load)
+            return ExtendedFile(str(beside), _text(beside), load)
         return installed(other, ())
 
     return read_study(_text(path), path.stem, str(path), load, str(path))
@@ -155,7 +155,7 @@ def collection_of_file(path: Path) -> type[Collection]:
     return OfFile
 
 
-def installed(name: str, beside: Iterable[str]) -> Found:
+def installed(name: str, beside: Iterable[str]) -> ExtendedFile:
     """The file that ``extends = "COLLECTION/NAME"`` means.
 
     Args:
@@ -169,7 +169,7 @@ def installed(name: str, beside: Iterable[str]) -> Found:
     collection, _, own = name.partition("/")
     if collection in found and own in found[collection].texts:
         loaded = found[collection]
-        return Found(f"{name}.toml", loaded.texts[own], loaded.load)
+        return ExtendedFile(f"{name}.toml", loaded.texts[own], loaded.load)
     known = {f"{c}/{n}" for c, loaded in found.items() for n in loaded.texts}
     raise unknown("study to extend", name, {*known, *beside})
 

@@ -22,14 +22,14 @@ from protofl.system.files.atomic import default_data_dir
 from protofl.system.options.plugin_options import Config, consents
 from protofl.system.options.table import build
 from protofl_workbench.studies.account import data_choice, outline_of
+from protofl_workbench.studies.cell_options import files_in, generator_class, needs_generator
 from protofl_workbench.studies.cells import Cell, Change, cells_of
-from protofl_workbench.studies.figures import READERS
-from protofl_workbench.studies.given import files_in, generator_class, needs_generator
 from protofl_workbench.studies.study import Study
+from protofl_workbench.studies.study_figures import READERS
 
 
 @dataclass
-class Done:
+class StudyProgress:
     """What is known of the cells of a study.
 
     Attributes:
@@ -55,7 +55,7 @@ class Done:
     splits: dict[str, tuple[np.ndarray, tuple[str, ...]]] = field(default_factory=dict)
 
     @classmethod
-    def begun(cls, study: Study, change: Change) -> Done:
+    def of(cls, study: Study, change: Change) -> StudyProgress:
         """A study of which nothing is known yet."""
         return cls(study, change, cells_of(study, change))
 
@@ -80,7 +80,7 @@ def needs_run(study: Study, cell: Cell) -> bool:
     return READERS[cell.figure.read].trains or study.kind != "account"
 
 
-def whole(cell: Cell, runs: Path) -> Run | None:
+def finished_run(cell: Cell, runs: Path) -> Run | None:
     """The run of a cell, if it has the rounds that are wanted.
 
     With ``--rounds`` those of a run count too that was begun for the study's number and has come so
@@ -104,13 +104,13 @@ def whole(cell: Cell, runs: Path) -> Run | None:
     return None
 
 
-def begun(request: Request, runs: Path) -> Run | None:
+def unfinished_run(request: Request, runs: Path) -> Run | None:
     """The run that would go on to be the one that is asked for, with the most rounds."""
     wanted = RequestedRun.of(request, ignore)
     return next(filter(wanted.can_extend, wanted.candidates(runs.expanduser())), None)
 
 
-def not_reused(request: Request, runs: Path) -> str:
+def reuse_notes(request: Request, runs: Path) -> str:
     """Why runs that were begun with these options are not the one that is asked for; "" for none.
 
     They were made by other code, say, or of other data.
@@ -126,7 +126,7 @@ def not_reused(request: Request, runs: Path) -> str:
     return "; ".join(said)
 
 
-def check_here(
+def missing_inputs(
     cells: Sequence[Cell], note: Callable[[str], None], *, fetch: bool, account: bool = False
 ) -> dict[str, UsageError]:
     """What cells lack, by `Cell.key`; nothing for cells that have all.

@@ -99,7 +99,7 @@ class Figure(BaseModel):
     """Which number is read of a run.
 
     Attributes:
-        read: How, see `protofl_workbench.studies.figures.READERS`.
+        read: How, see `protofl_workbench.studies.study_figures.READERS`.
         of: The column of the record that it is read from; empty for the reader's own.
         target: What has to be reached, for ``rounds-to`` and the like.
         round: The round, from 0; None for the reader's own.

@@ -58,11 +58,11 @@ KEYS = (*TEXTS, *TABLES, "extends", "figure", "chosen", "draw")
 PLAIN = {"a valid dictionary": "a table", "a valid integer": "an integer", "a valid": "a"}
 """pydantic's words in an error, and ours."""
 
-Load = Callable[[str], "Found"]
+Load = Callable[[str], "ExtendedFile"]
 """Finds what ``extends`` names."""
 
 
-class Found(NamedTuple):
+class ExtendedFile(NamedTuple):
     """A file that another one extends.
 
     Attributes:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 from protofl.errors import UsageError, unknown
-from protofl.runs.plugin_names import named
-from protofl.runs.recipes import with_recipe
 from protofl.runs.request import Request
-from protofl.system.options.parsing import merge_options, names_in
+from protofl.system.options.parsing import names_in
 from protofl.system.options.plugin_options import Config, option_names
 from protofl.system.options.table import (
     CHOOSING,
@@ -130,7 +126,7 @@ def _number(text: str) -> float:
 # --- whose options they are -----------------------------------------------------------------------
 
 
-def located(axes: Iterable[Axis], base: Request) -> list[Axis]:
+def resolved_axes(axes: Iterable[Axis], base: Request) -> list[Axis]:
     """The axes with the options that they stand for.
 
     Raises:
@@ -256,55 +252,3 @@ def _value(axis: Axis, value: Any) -> Any:  # noqa: ANN401 - options are of many
     except UsageError as error:
         error.what = f"--grid {axis.key}={value}: {error.what.partition(': ')[2] or error.what}"
         raise
-
-
-# --- points ---------------------------------------------------------------------------------------
-
-
-def points_of(axes: Iterable[Axis]) -> list[Point]:
-    """All points of a grid, the last axis quickest."""
-    axes = [*axes]
-    return [
-        dict(zip([axis.key for axis in axes], values, strict=True))
-        for values in product(*(axis.values for axis in axes))
-    ]
-
-
-def number_of_points(axes: Iterable[Axis]) -> int:
-    """How many points a grid has."""
-    return math.prod(len(axis.values) for axis in axes)
-
-
-def at_point(base: Request, axes: Iterable[Axis], point: Point, seed: int) -> Request:
-    """What is asked for at a point: one trial.
-
-    Args:
-        base: The options that all runs have.
-        axes: The axes, located.
-        point: The point.
-        seed: The run's seed.
-    """
-    options = dict(base.options)
-    for axis in axes:
-        value = point[axis.key]
-        if axis.owner:
-            options = merge_options(options, {"options": {axis.owner: {axis.option: value}}})
-        elif axis.option == "method":
-            options = with_recipe(merge_options(options, named({"method": value}).typed))
-        elif axis.option in CHOOSING:
-            options = merge_options(options, named({axis.option: value}).typed)
-        else:
-            options[axis.option] = value
-    return replace(base, options={**options, "seed": seed, "trials": 1}, out=None)
-
-
-def point_name(point: Point) -> str:
-    """``tau=10 lr=0.1``."""
-    return " ".join(f"{key}={shown(value)}" for key, value in point.items())
-
-
-def shown(value: Any) -> str:  # noqa: ANN401 - options are of many types
-    """A value in a table."""
-    if isinstance(value, bool) or not isinstance(value, float):
-        return str(value).lower() if isinstance(value, bool) else str(value)
-    return f"{value:.4g}"

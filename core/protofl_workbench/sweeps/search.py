@@ -19,11 +19,10 @@ from protofl.errors import UsageError
 from protofl.records.row import Row
 from protofl.runs.recorded_run import load_run
 from protofl.system.randomness import numpy_stream
-from protofl_workbench.batch.wanted import Outcome, Wanted
-from protofl_workbench.sweeps.grid import done_of
-from protofl_workbench.sweeps.points import distribution_of, point_value, suggested
-from protofl_workbench.sweeps.results import Done, PointResult, figure_of
+from protofl_workbench.batch.batch_events import BatchRun, Outcome
 from protofl_workbench.sweeps.sweep import SWEEP, Sweep
+from protofl_workbench.sweeps.sweep_points import distribution_of, point_value, suggest_value
+from protofl_workbench.sweeps.sweep_results import PointResult, PointRun, figure_of, point_run
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -36,7 +35,7 @@ _STEP = 10_000_000
 
 
 @dataclass(eq=False)
-class _Trying:
+class _PointTrial:
     """A point that is being tried.
 
     Attributes:
@@ -53,7 +52,7 @@ class _Trying:
 
 
 class Search:
-    """The points of a search; a `protofl_workbench.batch.batch.Source`.
+    """The points of a search; a `protofl_workbench.batch.run_batch.Source`.
 
     The runs of a point, one for each seed, are done one after the other. Behind each round that was
     evaluated Optuna is told what the point seems to be worth: the mean over its finished runs and
@@ -71,15 +70,15 @@ class Search:
         self._sweep, self._folder = sweep, folder
         self._optuna = check_installed()
         self._study = self._open(folder / JOURNAL)
-        self._going: list[_Trying] = []
-        self._of: dict[Wanted, _Trying] = {}
+        self._going: list[_PointTrial] = []
+        self._of: dict[BatchRun, _PointTrial] = {}
         self._check_axes()
-        self._take_up()
+        self._requeue()
 
     def _open(self, journal: Path) -> Study:
         optuna = self._optuna
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        _mend(journal)
+        _repair_journal(journal)
         backend = optuna.storages.journal.JournalFileBackend(
             str(journal), optuna.storages.journal.JournalFileOpenLock(str(journal))
         )
@@ -115,7 +114,7 @@ class Search:
                     "put [grid] back, or begin another sweep: runs that it shares are found again",
                 )
 
-    def _take_up(self) -> None:
+    def _requeue(self) -> None:
         """Points that were interrupted, or failed, are tried once more, before others."""
         state = self._optuna.trial.TrialState
         for trial in self._trials(state.RUNNING):
@@ -134,7 +133,7 @@ class Search:
 
     # --- what a batch asks ----------------------------------------------------------------------
 
-    def next(self) -> Wanted | None:
+    def next(self) -> BatchRun | None:
         """A run of a point that has more, or of a new point."""
         waiting = [t for t in self._going if not t.busy]
         if not waiting and self._begun() < self._sweep.budget:
@@ -144,7 +143,7 @@ class Search:
             return None
         trying = waiting[0]
         trying.busy, trying.rows = True, []
-        wanted = self._sweep.wanted(trying.line.point, self._sweep.seeds[len(trying.line.runs)])
+        wanted = self._sweep.run_at(trying.line.point, self._sweep.seeds[len(trying.line.runs)])
         self._of[wanted] = trying
         return wanted
 
@@ -155,14 +154,16 @@ class Search:
 
     _failed = 0
 
-    def _new(self) -> _Trying:
+    def _new(self) -> _PointTrial:
         optuna, number = self._optuna, self._begun()
         seed = int(numpy_stream(self._sweep.seeds[0], "search", number).integers(2**31))
         self._study.sampler = optuna.samplers.TPESampler(seed=seed)
         trial = self._study.ask()
-        return _Trying(trial, PointResult({a.key: suggested(trial, a) for a in self._sweep.axes}))
+        return _PointTrial(
+            trial, PointResult({a.key: suggest_value(trial, a) for a in self._sweep.axes})
+        )
 
-    def goes_on(self, wanted: Wanted, row: dict[str, Any]) -> bool:
+    def should_continue(self, wanted: BatchRun, row: dict[str, Any]) -> bool:
         """Whether a run is worth going on with, by the median rule."""
         trying = self._of[wanted]
         trying.rows.append(Row.from_json(row))
@@ -170,7 +171,7 @@ class Search:
             return True
         return not trying.trial.should_prune()
 
-    def _report(self, trying: _Trying) -> bool:
+    def _report(self, trying: _PointTrial) -> bool:
         """Tell Optuna what a point seems to be worth by its last row; whether that was new."""
         row, figure = trying.rows[-1], self._sweep.figure
         now = figure_of(trying.rows, figure)
@@ -181,9 +182,9 @@ class Search:
         trying.trial.report(sum(values) / len(values), step)
         return True
 
-    def ended(self, outcome: Outcome) -> None:
+    def run_ended(self, outcome: Outcome) -> None:
         """Take what a run came to; the point is done with its last run."""
-        trying = self._of.pop(outcome.wanted)
+        trying = self._of.pop(outcome.batch_run)
         trying.busy = False
         if outcome.state == "finished":  # what was there already has not been told
             for row in outcome.run.rows_of(0):
@@ -191,7 +192,7 @@ class Search:
                     trying.rows.append(row)
                     self._report(trying)
         runs = trying.line.runs
-        runs.append(done_of(outcome, self._sweep.seeds[len(runs)], self._sweep.figure))
+        runs.append(point_run(outcome, self._sweep.seeds[len(runs)], self._sweep.figure))
         if len(runs) < self._sweep.trials and outcome.state == "finished":
             return
         trying.trial.set_user_attr("runs", [_written(run) for run in runs])
@@ -217,18 +218,20 @@ class Search:
                 if runs:
                     axes = self._sweep.axes
                     point = {axis.key: point_value(axis, trial.params) for axis in axes}
-                    missing = [Done(seed) for seed in self._sweep.seeds[len(runs) :]]
+                    missing = [PointRun(seed) for seed in self._sweep.seeds[len(runs) :]]
                     lines.setdefault((*point.values(),), PointResult(point, runs + missing))
         return [*lines.values()]
 
-    def _read(self, values: Mapping[str, Any]) -> Done:
-        found = Done(**{**values, "folder": Path(values["folder"]) if values["folder"] else None})
+    def _read(self, values: Mapping[str, Any]) -> PointRun:
+        found = PointRun(
+            **{**values, "folder": Path(values["folder"]) if values["folder"] else None}
+        )
         if found.folder is None or found.state == "failed":
             return found
         try:
             rows = load_run(found.folder).rows_of(0)[: found.rounds]
         except UsageError as gone:
-            return Done(found.seed, "missing", error=gone.what)
+            return PointRun(found.seed, "missing", error=gone.what)
         found.figure = figure_of(rows, self._sweep.figure)
         return found
 
@@ -249,7 +252,7 @@ def check_installed() -> Any:  # noqa: ANN401 - a module
     return optuna
 
 
-def _written(run: Done) -> dict[str, Any]:
+def _written(run: PointRun) -> dict[str, Any]:
     folder = str(run.folder) if run.folder else None
     return {
         "seed": run.seed,
@@ -260,7 +263,7 @@ def _written(run: Done) -> dict[str, Any]:
     }
 
 
-def _mend(journal: Path) -> None:
+def _repair_journal(journal: Path) -> None:
     """Take away what a search that was killed left: half a line, and a lock.
 
     The sweep's folder is this process's alone (`protofl.system.files.lock.alone`).

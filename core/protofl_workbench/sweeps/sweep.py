@@ -15,16 +15,9 @@ from protofl.system.files.atomic import replacing
 from protofl.system.files.lock import LOCK
 from protofl.system.files.tables import read_table, to_toml
 from protofl.system.options.parsing import as_typed
-from protofl_workbench.batch.wanted import Wanted
-from protofl_workbench.sweeps.axes import (
-    Axis,
-    Point,
-    at_point,
-    located,
-    number_of_points,
-    point_name,
-    read_axes,
-)
+from protofl_workbench.batch.batch_events import BatchRun
+from protofl_workbench.sweeps.axes import Axis, Point, read_axes, resolved_axes
+from protofl_workbench.sweeps.sweep_points import number_of_points, point_name, request_at
 
 SWEEP = "sweep.toml"
 
@@ -85,12 +78,12 @@ class Sweep:
             )
         return replace(self, budget=budget)
 
-    def wanted(self, point: Point, seed: int) -> Wanted:
+    def run_at(self, point: Point, seed: int) -> BatchRun:
         """The run of a point with a seed."""
         name = point_name(point)
         if self.trials > 1:
             name += f" · seed {seed}"
-        return Wanted(name, at_point(self.base, self.axes, point, seed))
+        return BatchRun(name, request_at(self.base, self.axes, point, seed))
 
     def values(self) -> dict[str, Any]:
         """What ``sweep.toml`` holds: options as ``--config`` takes them, and two tables."""
@@ -227,7 +220,7 @@ def _read(values: dict[str, Any]) -> Sweep:
     axes = read_axes(f"{key}={value}" for key, value in grid.items())
     sweep = Sweep(
         base,
-        located(axes, base),
+        resolved_axes(axes, base),
         trials=int(own["trials"]),
         figure=str(own["figure"]),
         search=str(own.get("search", "")),

@@ -12,7 +12,7 @@ import protofl as pf
 from protofl.data import cache
 from protofl.data.splitting import make_split, number_of_clients
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.plugin.choice import choose
+from protofl.hooks.plugin.members import choose
 
 X = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
 Y = np.arange(12) % 3

@@ -8,9 +8,9 @@ import protofl as pf
 from protofl.runs.plugin_names import requested
 from protofl_workbench.studies.account import traffic
 from protofl_workbench.studies.cells import Change, cells_of
-from protofl_workbench.studies.execution import do_study
 from protofl_workbench.studies.finding import find_study
-from protofl_workbench.studies.planning import plan_study
+from protofl_workbench.studies.study_execution import run_study
+from protofl_workbench.studies.study_plan import plan_study
 
 TRAFFIC = ("upload_floats", "download_floats")
 
@@ -55,17 +55,17 @@ def test_an_account_needs_no_data_that_are_not_here(tmp_path):
 
 
 def test_table_12_is_printed_from_table_8():
-    result = do_study(find_study("fedtgp/table-12"), Change(columns=("published",)), start=False)
+    result = run_study(find_study("fedtgp/table-12"), Change(columns=("published",)), start=False)
     for entry in result.entries.values():
         assert entry.ours == entry.text.rstrip("†"), entry.row
     alone = Change(columns=("published",), only=("fml",))  # whose formula names another row
-    assert do_study(result.study, alone, start=False)["fml", "published"].ours == "99.81B"
+    assert run_study(result.study, alone, start=False)["fml", "published"].ours == "99.81B"
 
 
 @pytest.mark.slow
 def test_table_5_to_the_digit(tmp_path):
     study = find_study("fedtgp/table-5")
-    result = do_study(study, Change(options={"data_dir": tmp_path}), start=False)
+    result = run_study(study, Change(options={"data_dir": tmp_path}), start=False)
     for row in result.rows:
         entry = result[row, "practice"]
         assert entry.ours == entry.text or row == "fedkd-untrained", row
@@ -89,9 +89,9 @@ def test_a_cell_whose_data_are_not_here_is_an_error_or_left_empty(tmp_path):
         only=("fml",), columns=("practical-cifar10",), datasets={"cifar10": "npz:no.npz"}
     )
     with pytest.raises(pf.UsageError, match=r"no\.npz") as found:
-        do_study(study, change, tmp_path)
+        run_study(study, change, tmp_path)
     assert "wanted by fml, practical-cifar10" in found.value.near
     assert "--skip-missing" in found.value.do
-    result = do_study(study, change, tmp_path, skip_missing=True)
+    result = run_study(study, change, tmp_path, skip_missing=True)
     assert result["fml", "practical-cifar10"].state == "missing"
     assert "no.npz" in result.notes[-1]

@@ -11,11 +11,11 @@ import pytest
 
 from protofl.errors import UsageError
 from protofl.records.row import Row
-from protofl_workbench.studies.figures import evaluate, figure_of
-from protofl_workbench.studies.pictures import draw
-from protofl_workbench.studies.result import Entry, StudyResult, facts_of
 from protofl_workbench.studies.study import Figure, Line, Scale, Study, published_figure
-from protofl_workbench.studies.texts import as_text
+from protofl_workbench.studies.study_figures import evaluate, figure_of
+from protofl_workbench.studies.study_pictures import draw
+from protofl_workbench.studies.study_result import Entry, StudyResult, facts_of
+from protofl_workbench.studies.study_texts import as_text
 
 
 def row(trial, number, accuracy, server=None, **more):

@@ -8,8 +8,8 @@ import pytest
 
 from protofl.errors import UsageError
 from protofl_workbench.studies.cells import Change, cells_of
-from protofl_workbench.studies.execution import do_study
 from protofl_workbench.studies.finding import collections, find_study, study_of_file
+from protofl_workbench.studies.study_execution import run_study
 
 BASE = """
 paper = "A paper"
@@ -204,14 +204,14 @@ def test_an_option_that_turns_out_wrong_is_told_with_its_line(
     text, base = TABLE.replace(right, wrong), BASE.replace(right, wrong)
     change = Change(scale="smoke", only=("few-epochs",))
     with pytest.raises(UsageError) as found:
-        do_study(study_of_file(written(text, base)), change, tmp_path / "runs", **how)
+        run_study(study_of_file(written(text, base)), change, tmp_path / "runs", **how)
     assert what in found.value.what and "unknown" in found.value.what
 
 
 def test_what_the_user_said_wrong_is_in_no_file(written, tmp_path):
     change = Change(scale="smoke", only=("few-epochs",), options={"set": {"fedtgp.tao": 1}})
     with pytest.raises(UsageError, match=r"^few-epochs, skewed: unknown option of fedtgp 'tao'"):
-        do_study(study_of_file(written()), change, tmp_path / "runs", start=False)
+        run_study(study_of_file(written()), change, tmp_path / "runs", start=False)
 
 
 @pytest.mark.parametrize(

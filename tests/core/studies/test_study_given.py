@@ -7,9 +7,9 @@ import pytest
 from protofl.errors import UsageError
 from protofl_workbench.studies.account import traffic
 from protofl_workbench.studies.cells import Change, cells_of
-from protofl_workbench.studies.execution import do_study
 from protofl_workbench.studies.finding import find_study, study_of_file
-from protofl_workbench.studies.planning import plan_study
+from protofl_workbench.studies.study_execution import run_study
+from protofl_workbench.studies.study_plan import plan_study
 
 TABLE = """
 title = "Generators"
@@ -90,7 +90,7 @@ def test_files_that_lack_are_told_at_once_with_the_words_to_type():
     with pytest.raises(
         UsageError, match="3 files are needed and not given: afhqv2, ffhq-u, w"
     ) as e:
-        do_study(study, change)
+        run_study(study, change)
     assert "stylegan3-t-afhqv2-512x512.pkl" in e.value.near
     words = "--file afhqv2=PATH --file ffhq-u=PATH --file wikiart=PATH"
     assert f"add {words} --set generator.trust_pickle=true; or" in e.value.do
@@ -98,7 +98,7 @@ def test_files_that_lack_are_told_at_once_with_the_words_to_type():
 
 
 def test_files_that_lack_leave_cells_empty_where_the_user_says_so():
-    result = do_study(find_study("fedktl/table-6"), Change(), start=False, skip_missing=True)
+    result = run_study(find_study("fedktl/table-6"), Change(), start=False, skip_missing=True)
     assert {entry.state for entry in result.entries.values()} == {"missing"}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import protofl as pf
 from protofl.errors import UsageError
-from protofl_workbench.studies.pictures import figures_of
+from protofl_workbench.studies.study_pictures import figures_of
 
 STUDY = """
 title = "Images"

@@ -11,14 +11,10 @@ from protofl.records.layout import fresh_folder
 from protofl.system.files.atomic import told_of_disk
 from protofl.system.files.lock import alone
 from protofl.system.options.parsing import check_again, parse_options
-from protofl_workbench.batch import events
-from protofl_workbench.batch.batch import Batch
-from protofl_workbench.batch.tasks import mistakes
-from protofl_workbench.batch.wanted import Tried, Wanted
-from protofl_workbench.sweeps.axes import points_of
-from protofl_workbench.sweeps.grid import lines_of
-from protofl_workbench.sweeps.points import ends_of
-from protofl_workbench.sweeps.results import PointResult, SweepResult
+from protofl_workbench.batch import batch_events as events
+from protofl_workbench.batch.batch_events import BatchRun, CheckedRun
+from protofl_workbench.batch.batch_tasks import check_error
+from protofl_workbench.batch.run_batch import Batch
 from protofl_workbench.sweeps.search import Search, check_installed
 from protofl_workbench.sweeps.sweep import (
     Sweep,
@@ -27,6 +23,8 @@ from protofl_workbench.sweeps.sweep import (
     load_sweep,
     write_sweep,
 )
+from protofl_workbench.sweeps.sweep_points import end_points, points_of
+from protofl_workbench.sweeps.sweep_results import PointResult, SweepResult, point_results
 
 
 def new_folder(sweep: Sweep) -> Path:
@@ -37,15 +35,15 @@ def new_folder(sweep: Sweep) -> Path:
     return fresh_folder(*(str(word) for word in words if word), below=Path("runs/sweeps"))
 
 
-def planned(
+def plan_sweep(
     sweep: Sweep, *, at_once: int | None = None, follow: events.Follow = events.ignore
-) -> list[Tried]:
+) -> list[CheckedRun]:
     """What a sweep will do; nothing is trained and no folder is made.
 
     Args:
         sweep: The sweep.
-        at_once: As `protofl_workbench.batch.batch.Batch` takes it.
-        follow: As `protofl_workbench.batch.batch.Batch` takes it.
+        at_once: As `protofl_workbench.batch.run_batch.Batch` takes it.
+        follow: As `protofl_workbench.batch.run_batch.Batch` takes it.
 
     Returns:
         Its runs with their steps and an estimate of their seconds; of a search, whose points nobody
@@ -55,10 +53,10 @@ def planned(
         UsageError: A run can't be done.
     """
     with Batch(sweep.runs, at_once=at_once, follow=follow) as batch:
-        return _tried(sweep, batch, measure=True)
+        return _checked(sweep, batch, measure=True)
 
 
-def begin(
+def start_sweep(
     sweep: Sweep,
     folder: Path,
     *,
@@ -72,8 +70,8 @@ def begin(
     Args:
         sweep: The sweep.
         folder: Its folder, in which there is nothing yet.
-        at_once: As `protofl_workbench.batch.batch.Batch` takes it.
-        follow: As `protofl_workbench.batch.batch.Batch` takes it.
+        at_once: As `protofl_workbench.batch.run_batch.Batch` takes it.
+        follow: As `protofl_workbench.batch.run_batch.Batch` takes it.
 
     Raises:
         UsageError: A run can't be done, or the folder is in use; nothing has been started.
@@ -85,14 +83,14 @@ def begin(
         batch = until.enter_context(
             Batch(sweep.runs, at_once=at_once, follow=follow, group=folder.name)
         )
-        tried = _tried(sweep, batch)
+        tried = _checked(sweep, batch)
         until.enter_context(alone(folder.expanduser().absolute(), "--out"))
         check_new_folder(folder, sweep)
         write_sweep(folder, sweep)
-        return _carried_out(sweep, folder, batch, tried)
+        return _execute(sweep, folder, batch, tried)
 
 
-def resume(
+def resume_sweep(
     folder: Path,
     *,
     said: Iterable[str] = (),
@@ -107,8 +105,8 @@ def resume(
         said: ``NAME.KEY=VALUE`` of the sweep's options that are said again: those that nobody but
             the user may allow.
         budget: Points that a search is to try, where they are to be more than it was begun with.
-        at_once: As `protofl_workbench.batch.batch.Batch` takes it.
-        follow: As `protofl_workbench.batch.batch.Batch` takes it.
+        at_once: As `protofl_workbench.batch.run_batch.Batch` takes it.
+        follow: As `protofl_workbench.batch.run_batch.Batch` takes it.
 
     Raises:
         UsageError: It is no sweep's folder, another process is at work there, or a run can't be
@@ -127,43 +125,43 @@ def resume(
         batch = until.enter_context(
             Batch(sweep.runs, at_once=at_once, follow=follow, group=folder.name)
         )
-        return sweep, _carried_out(sweep, folder, batch, _tried(sweep, batch))
+        return sweep, _execute(sweep, folder, batch, _checked(sweep, batch))
 
 
-def _tried(sweep: Sweep, batch: Batch, *, measure: bool = False) -> list[Tried]:
+def _checked(sweep: Sweep, batch: Batch, *, measure: bool = False) -> list[CheckedRun]:
     """Plan the runs, and do the dry steps of those that are not finished."""
     wanted = _ends(sweep) if sweep.search else _all(sweep)
-    tried = batch.try_all(wanted, measure=measure)
-    if (wrong := mistakes(tried)) is not None:
+    tried = batch.check_all(wanted, measure=measure)
+    if (wrong := check_error(tried)) is not None:
         raise wrong
     without = [one for one in tried if not one.scores_server]
     if sweep.figure.endswith("-server") and without:
         raise UsageError(
-            f"--figure {sweep.figure}: in {without[0].wanted.name} the server has no model that is "
-            "scored on test samples",
+            f"--figure {sweep.figure}: the server of {without[0].batch_run.name} has no model that "
+            "is scored on test samples",
             do=f"compare points by --figure {sweep.figure.removesuffix('-server')}",
         )
     return tried
 
 
-def _all(sweep: Sweep) -> list[Wanted]:
-    return [sweep.wanted(point, seed) for point in points_of(sweep.axes) for seed in sweep.seeds]
+def _all(sweep: Sweep) -> list[BatchRun]:
+    return [sweep.run_at(point, seed) for point in points_of(sweep.axes) for seed in sweep.seeds]
 
 
-def _ends(sweep: Sweep) -> list[Wanted]:
-    return [sweep.wanted(point, sweep.seeds[0]) for point in ends_of(sweep.axes)]
+def _ends(sweep: Sweep) -> list[BatchRun]:
+    return [sweep.run_at(point, sweep.seeds[0]) for point in end_points(sweep.axes)]
 
 
-def _carried_out(sweep: Sweep, folder: Path, batch: Batch, tried: Sequence[Tried]) -> SweepResult:
+def _execute(sweep: Sweep, folder: Path, batch: Batch, tried: Sequence[CheckedRun]) -> SweepResult:
     lines: list[PointResult]
     if sweep.search:
         search = Search(sweep, folder)
         on_gpu = any(one.device != "cpu" for one in tried)
-        alike = [tried[0].wanted.request] * sweep.budget
+        alike = [tried[0].batch_run.request] * sweep.budget
         batch.do(search, alike, on_gpu=on_gpu)
         lines = search.lines()
     else:
-        lines = lines_of(sweep, batch.do_all(tried))
+        lines = point_results(sweep, batch.run_all(tried))
     results = SweepResult(sweep.figure, lines, folder)
     results.write(folder)
     return results

@@ -12,8 +12,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.system.options.table import FLAGS, OPTIONS
-from protofl_workbench.studies.figures import READERS, UNITS, evaluate
-from protofl_workbench.studies.given import files_in
+from protofl_workbench.studies.cell_options import files_in
 from protofl_workbench.studies.study import (
     DRAWINGS,
     EMPTY,
@@ -27,6 +26,7 @@ from protofl_workbench.studies.study import (
     Study,
     published_figure,
 )
+from protofl_workbench.studies.study_figures import READERS, UNITS, evaluate
 from protofl_workbench.studies.study_files import File, Load, open_file
 
 OF_LINE = ("label", "group", "figure", "figures", "formula", "note", "published")

@@ -147,7 +147,7 @@ def unit_of(figure: Figure) -> str:
     return READERS[figure.read].unit if figure.unit is None else figure.unit
 
 
-def words_of(figure: Figure) -> str:
+def figure_title(figure: Figure) -> str:
     """What a figure is, in words."""
     words = figure.words or READERS[figure.read].words
     if figure.target is not None:

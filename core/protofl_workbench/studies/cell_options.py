@@ -1,4 +1,4 @@
-"""What a user gives for a whole study, dealt out to the cells that it concerns.
+"""What a user gives for a whole study, options_by_run out to the cells that it concerns.
 
 A study names files that are the user's, such as a generator's weights, in its table ``[files]``; in
 options ``{NAME}`` stands for one. Options of plugins concern the cells that have the plugin.
@@ -31,19 +31,21 @@ def files_in(value: Any) -> list[str]:  # noqa: ANN401 - options are of many typ
     return [n for v in value for n in files_in(v)] if isinstance(value, (list, tuple)) else []
 
 
-def filled(value: Any, files: Mapping[str, str]) -> Any:  # noqa: ANN401 - options are of many types
+def with_files(value: Any, files: Mapping[str, str]) -> Any:  # noqa: ANN401 - options are of many types
     """Options with the user's files in their places; those that are not given stay as they are."""
     if isinstance(value, str):
         return FILE.sub(lambda found: files.get(found[1], found[0]), value)
     if isinstance(value, Mapping):
-        return {key: filled(inner, files) for key, inner in value.items()}
-    return [filled(inner, files) for inner in value] if isinstance(value, (list, tuple)) else value
+        return {key: with_files(inner, files) for key, inner in value.items()}
+    return (
+        [with_files(inner, files) for inner in value] if isinstance(value, (list, tuple)) else value
+    )
 
 
 # --- options of plugins ---------------------------------------------------------------------------
 
 
-def dealt(said: Values, requests: Sequence[Request]) -> list[dict[str, Any]]:
+def options_by_run(said: Values, requests: Sequence[Request]) -> list[dict[str, Any]]:
     """Of options of plugins, those that concern each run.
 
     Args:

@@ -12,23 +12,29 @@ import numpy as np
 
 from protofl.errors import UsageError
 from protofl.records.failure import failure_of
-from protofl_workbench.batch import events
-from protofl_workbench.batch.batch import Batch
-from protofl_workbench.batch.tasks import mistakes
-from protofl_workbench.batch.wanted import Outcome, Tried, Wanted
+from protofl_workbench.batch import batch_events as events
+from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
+from protofl_workbench.batch.batch_tasks import check_error
+from protofl_workbench.batch.run_batch import Batch
 from protofl_workbench.studies.account import flops, plan_of, traffic
 from protofl_workbench.studies.cells import Cell, Change
-from protofl_workbench.studies.entries import result_of
-from protofl_workbench.studies.figures import READERS
-from protofl_workbench.studies.inventory import Done, begun, check_here, not_reused, whole
-from protofl_workbench.studies.result import StudyResult
+from protofl_workbench.studies.inventory import (
+    StudyProgress,
+    finished_run,
+    missing_inputs,
+    reuse_notes,
+    unfinished_run,
+)
 from protofl_workbench.studies.study import Study
+from protofl_workbench.studies.study_entries import result_of
+from protofl_workbench.studies.study_figures import READERS
+from protofl_workbench.studies.study_result import StudyResult
 
 _QUOTED = re.compile(r"'([^']+)'")
 
 
 @contextmanager
-def placed(study: Study, cell: Cell) -> Iterator[None]:
+def error_place(study: Study, cell: Cell) -> Iterator[None]:
     """Errors about a cell's options name file, line and cell.
 
     Args:
@@ -92,7 +98,7 @@ def _words(value: Any) -> set[str]:  # noqa: ANN401 - options are of many types
 Note = Callable[[str], None]
 
 
-def do_study(
+def run_study(
     study: Study,
     change: Change | None = None,
     runs: str | Path = "runs",
@@ -121,28 +127,28 @@ def do_study(
     Raises:
         UsageError: A cell can't be run, or its data or weights lack; nothing has been started.
     """
-    done = Done.begun(study, change or Change())
+    progress = StudyProgress.of(study, change or Change())
     start = start and study.kind != "account"
-    found = check_here(done.to_run(), note, fetch=start)
-    accounts = check_here(done.to_account(), note, fetch=start, account=True)
+    found = missing_inputs(progress.to_run(), note, fetch=start)
+    accounts = missing_inputs(progress.to_account(), note, fetch=start, account=True)
     found |= accounts
     if (accounts or (start and found)) and not skip_missing:
-        raise missing_error(done, found)
-    done.missing |= found
+        raise missing_error(progress, found)
+    progress.missing |= found
     if start:
-        _run(done, Path(runs), at_once, follow, again=again)
+        _run(progress, Path(runs), at_once, follow, again=again)
     else:
-        _look_up(done, Path(runs), note)
-    for cell in done.to_account():
+        _find_runs(progress, Path(runs), note)
+    for cell in progress.to_account():
         note(f"counting {cell.name}")
         if study.draw == "partition":
-            with placed(study, cell):
-                done.splits[cell.key] = _split_of(cell)
+            with error_place(study, cell):
+                progress.splits[cell.key] = _split_of(cell)
             continue
         count = flops if READERS[cell.figure.read].measure == "flops" else traffic
-        with placed(study, cell):
-            done.rows[cell.key] = count(cell.request())
-    return result_of(done)
+        with error_place(study, cell):
+            progress.rows[cell.key] = count(cell.request())
+    return result_of(progress)
 
 
 def _split_of(cell: Cell) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -152,44 +158,44 @@ def _split_of(cell: Cell) -> tuple[np.ndarray, tuple[str, ...]]:
     return (train + test).numpy(), tuple(plan.data.classes)
 
 
-def missing_error(done: Done, found: Mapping[str, UsageError]) -> UsageError:
+def missing_error(progress: StudyProgress, found: Mapping[str, UsageError]) -> UsageError:
     """The error for cells whose data or weights lack: the first one's, and how many there are."""
     first = next(iter(found.values()))
-    names = [cell.name for cell in done.cells if cell.options and cell.key in found]
+    names = [cell.name for cell in progress.cells if cell.options and cell.key in found]
     more = f" and {len(names) - 3} more cells" if len(names) > 3 else ""
     near = f"wanted by {'; '.join(names[:3])}{more}"
     return UsageError(first.what, "; ".join(p for p in (first.near, near) if p), first.do)
 
 
 def _run(
-    done: Done, runs: Path, at_once: int | None, follow: events.Follow, *, again: bool
+    progress: StudyProgress, runs: Path, at_once: int | None, follow: events.Follow, *, again: bool
 ) -> None:
-    if done.change.rounds is not None:
-        for cell in done.to_run():
-            _is_whole(done, cell, runs)
-    cells = [cell for cell in done.to_run() if cell.key not in done.rows]
-    wanted = [Wanted(cell.name, cell.request()) for cell in cells]
+    if progress.change.rounds is not None:
+        for cell in progress.to_run():
+            _find_finished(progress, cell, runs)
+    cells = [cell for cell in progress.to_run() if cell.key not in progress.rows]
+    wanted = [BatchRun(cell.name, cell.request()) for cell in cells]
     if not wanted:
         return
-    with Batch(runs, at_once=at_once, follow=follow, group=done.study.name) as batch:
-        tried: list[Tried] = batch.try_all(wanted)
-        if (wrong := mistakes(tried)) is not None:
+    with Batch(runs, at_once=at_once, follow=follow, group=progress.study.name) as batch:
+        tried: list[CheckedRun] = batch.check_all(wanted)
+        if (wrong := check_error(tried)) is not None:
             first = next(i for i, one in enumerate(tried) if one.error is not None)
-            wrong.what = f"{place_of(done.study, cells[first], wrong.what)}{wrong.what}"
+            wrong.what = f"{place_of(progress.study, cells[first], wrong.what)}{wrong.what}"
             raise wrong
         todo = [one for one in tried if again or one.failed_before is None]
-        outcomes = {outcome.wanted: outcome for outcome in batch.do_all(todo)}
+        outcomes = {outcome.batch_run: outcome for outcome in batch.run_all(todo)}
     for cell, one in zip(cells, tried, strict=True):
-        _take(done, cell, outcomes.get(one.wanted) or _as_before(one))
+        _record_outcome(progress, cell, outcomes.get(one.batch_run) or _previous_failure(one))
 
 
-def _as_before(tried: Tried) -> Outcome:
+def _previous_failure(tried: CheckedRun) -> Outcome:
     """What became of a run that diverged before, and is not done again."""
     assert tried.failed_before is not None
     error = tried.failed_before.error
     error.what += ", as before: it is done again only with --again"
     return Outcome(
-        tried.wanted,
+        tried.batch_run,
         "failed",
         tried.folder,
         seed=tried.seed,
@@ -199,38 +205,38 @@ def _as_before(tried: Tried) -> Outcome:
     )
 
 
-def _take(done: Done, cell: Cell, outcome: Outcome) -> None:
+def _record_outcome(progress: StudyProgress, cell: Cell, outcome: Outcome) -> None:
     """Take what became of a cell's run; of one that failed too the rounds that it finished."""
     if outcome.error is not None:
-        done.failed[cell.key] = outcome.error
+        progress.failed[cell.key] = outcome.error
     if outcome.folder is not None:
-        done.folders[cell.key] = outcome.folder
+        progress.folders[cell.key] = outcome.folder
         with suppress(UsageError) if outcome.error else nullcontext():
-            done.rows[cell.key] = outcome.run.rows
+            progress.rows[cell.key] = outcome.run.rows
 
 
-def _is_whole(done: Done, cell: Cell, runs: Path) -> bool:
+def _find_finished(progress: StudyProgress, cell: Cell, runs: Path) -> bool:
     """Whether the run of a cell is there with all rounds that are wanted; it is taken then."""
-    with placed(done.study, cell):
-        run = whole(cell, runs)
+    with error_place(progress.study, cell):
+        run = finished_run(cell, runs)
     if run is not None:
-        done.rows[cell.key], done.folders[cell.key] = run.rows, run.folder
+        progress.rows[cell.key], progress.folders[cell.key] = run.rows, run.folder
     return run is not None
 
 
-def _look_up(done: Done, runs: Path, note: Note) -> None:
-    for cell in done.to_run():
+def _find_runs(progress: StudyProgress, runs: Path, note: Note) -> None:
+    for cell in progress.to_run():
         note(f"looking for {cell.name}")
-        if _is_whole(done, cell, runs):
+        if _find_finished(progress, cell, runs):
             continue
-        if (part := begun(cell.request(), runs)) is None:
-            done.parts[cell.key] = not_reused(cell.request(), runs)
+        if (part := unfinished_run(cell.request(), runs)) is None:
+            progress.parts[cell.key] = reuse_notes(cell.request(), runs)
             continue
         rounds, trials = part.config["rounds"], int(cell.options.get("trials", 1))
         rounds = cell.rounds or rounds
-        done.folders[cell.key] = part.folder
+        progress.folders[cell.key] = part.folder
         if failure := failure_of(part.folder):
-            done.failed[cell.key] = failure.error
-            done.rows[cell.key] = part.part(range(trials), rounds).rows
+            progress.failed[cell.key] = failure.error
+            progress.rows[cell.key] = part.part(range(trials), rounds).rows
         else:
-            done.parts[cell.key] = f"{part.rounds_done} of {rounds * trials} rounds are there"
+            progress.parts[cell.key] = f"{part.rounds_done} of {rounds * trials} rounds are there"

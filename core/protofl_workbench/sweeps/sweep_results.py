@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from protofl.records.row import Row, frame_of
 from protofl.system.files.atomic import replacing, write_json
+from protofl_workbench.batch.batch_events import Outcome
 from protofl_workbench.sweeps.axes import Point
+from protofl_workbench.sweeps.sweep import Sweep
+from protofl_workbench.sweeps.sweep_points import points_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 CSV, JSON = "results.csv", "results.json"
 
@@ -61,7 +65,7 @@ def _server(row: Row) -> tuple[float, float, str] | None:
 
 
 @dataclass
-class Done:
+class PointRun:
     """A point's run.
 
     Attributes:
@@ -91,7 +95,7 @@ class PointResult:
     """
 
     point: Point
-    runs: list[Done] = field(default_factory=list)
+    runs: list[PointRun] = field(default_factory=list)
 
     @property
     def whole(self) -> bool:
@@ -229,7 +233,7 @@ def _number(value: Any) -> Any:  # noqa: ANN401 - options are of many types
     return value
 
 
-def _run(run: Done, folder: Path | None) -> dict[str, Any]:
+def _run(run: PointRun, folder: Path | None) -> dict[str, Any]:
     """A run in a table; its folder as seen from another one where that is given."""
     figure = run.figure or dict.fromkeys(("value", "test", "round", "chosen_on"))
     place = None if run.folder is None else str(run.folder)
@@ -242,3 +246,27 @@ def _run(run: Done, folder: Path | None) -> dict[str, Any]:
         "folder": place,
         "error": run.error,
     }
+
+
+def point_results(sweep: Sweep, outcomes: Sequence[Outcome]) -> list[PointResult]:
+    """What the runs of a grid came to, by points.
+
+    Args:
+        sweep: The sweep.
+        outcomes: Of all points in their order, of each point by its seeds.
+    """
+    rest = iter(outcomes)
+    return [
+        PointResult(point, [point_run(next(rest), seed, sweep.figure) for seed in sweep.seeds])
+        for point in points_of(sweep.axes)
+    ]
+
+
+def point_run(outcome: Outcome, seed: int, figure: str) -> PointRun:
+    """What became of a run, with its figure."""
+    error = outcome.error.what if outcome.error else ""
+    found = PointRun(seed, outcome.state, folder=outcome.folder, error=error)
+    if outcome.state != "failed" and outcome.folder is not None:
+        rows = outcome.run.rows_of(0)
+        found.rounds, found.figure = len(rows), figure_of(rows, figure)
+    return found

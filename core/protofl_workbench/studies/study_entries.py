@@ -11,7 +11,9 @@ from protofl.errors import Diverged, UsageError
 from protofl.records.row import Row
 from protofl.runs.recorded_run import load_run
 from protofl_workbench.studies.cells import Cell, Change, cells_of
-from protofl_workbench.studies.figures import (
+from protofl_workbench.studies.inventory import StudyProgress, needs_run
+from protofl_workbench.studies.study import Study
+from protofl_workbench.studies.study_figures import (
     READERS,
     UNITS,
     evaluate,
@@ -21,60 +23,58 @@ from protofl_workbench.studies.figures import (
     series,
     unit_of,
 )
-from protofl_workbench.studies.inventory import Done, needs_run
-from protofl_workbench.studies.result import Entry, State, StudyResult, facts_of
-from protofl_workbench.studies.study import Study
+from protofl_workbench.studies.study_result import Entry, State, StudyResult, facts_of
 
 
-def result_of(done: Done) -> StudyResult:
+def result_of(progress: StudyProgress) -> StudyResult:
     """What is known of a study's cells as a table."""
-    study, change = done.study, done.change
-    entries = {(c.row, c.column): _entry(done, c) for c in done.cells}
+    study, change = progress.study, progress.change
+    entries = {(c.row, c.column): _entry(progress, c) for c in progress.cells}
     # Formulas may stand on others.
-    for cell in [c for c in done.cells if c.figure.read == "formula" and not c.empty] * 2:
+    for cell in [c for c in progress.cells if c.figure.read == "formula" and not c.empty] * 2:
         entries[cell.row, cell.column] = _by_formula(study, cell, entries)
     variant = study.variant if change.variant is None else change.variant
-    options = [c.options for c in done.cells if c.options and needs_run(study, c)]
+    options = [c.options for c in progress.cells if c.options and needs_run(study, c)]
     usual = Change(change.scale, change.variant, change.only, change.columns)
     before = [c.options for c in cells_of(study, usual) if c.options and needs_run(study, c)]
     return StudyResult(
         study,
-        tuple(dict.fromkeys(cell.row for cell in done.cells)),
-        tuple(dict.fromkeys(cell.column for cell in done.cells)),
+        tuple(dict.fromkeys(cell.row for cell in progress.cells)),
+        tuple(dict.fromkeys(cell.column for cell in progress.cells)),
         entries,
         change.scale,
         facts_of(study, change.scale, variant, options, before),
     )
 
 
-def _entry(done: Done, cell: Cell) -> Entry:
+def _entry(progress: StudyProgress, cell: Cell) -> Entry:
     state: State = "not run"
-    why, rows = done.parts.get(cell.key, ""), done.rows.get(cell.key, ())
+    why, rows = progress.parts.get(cell.key, ""), progress.rows.get(cell.key, ())
     partial = ""
-    text = done.study.published.get((cell.row, cell.column), "")
+    text = progress.study.published.get((cell.row, cell.column), "")
     values: tuple[float, ...] = ()
     curve: dict[int, list[tuple[int, float]]] = {}
     if cell.empty:
         state = "empty"
-    elif cell.key in done.missing:
-        state, why = "missing", done.missing[cell.key].what
-    elif cell.key in done.failed:
-        why = done.failed[cell.key].what
-        partial, values = _finished(done, cell, rows) if rows else ("", ())
+    elif cell.key in progress.missing:
+        state, why = "missing", progress.missing[cell.key].what
+    elif cell.key in progress.failed:
+        why = progress.failed[cell.key].what
+        partial, values = _finished(progress, cell, rows) if rows else ("", ())
         state = "broken off" if partial else "failed"
-        curve = _curves(rows, cell) if partial and done.study.kind == "curves" else {}
-    elif cell.key in done.splits:
-        counts, _ = done.splits[cell.key]
+        curve = _curves(rows, cell) if partial and progress.study.kind == "curves" else {}
+    elif cell.key in progress.splits:
+        counts, _ = progress.splits[cell.key]
         state, values = "done", (float((counts > 0).sum(1).mean()),)
     elif rows:
-        rounds = cell.rounds if needs_run(done.study, cell) else None
+        rounds = cell.rounds if needs_run(progress.study, cell) else None
         found = figure_of(rows, cell.figure, rounds)
         values = tuple(value for value in found if value is not None)
         state = "done" if len(values) == len(found) else "not reached"
         if not values and state == "not reached" and not READERS[cell.figure.read].needs_target:
             why = f"the run's record has no {cell.figure.of or READERS[cell.figure.read].of}"
         values = values if state == "done" else ()
-        curve = _curves(rows, cell) if done.study.kind == "curves" else {}
+        curve = _curves(rows, cell) if progress.study.kind == "curves" else {}
     return Entry(
         cell.row,
         cell.column,
@@ -84,22 +84,24 @@ def _entry(done: Done, cell: Cell) -> Entry:
         text,
         cell.rounds,
         curve,
-        done.splits.get(cell.key),
-        done.folders.get(cell.key),
+        progress.splits.get(cell.key),
+        progress.folders.get(cell.key),
         why,
         partial,
     )
 
 
-def _finished(done: Done, cell: Cell, rows: Sequence[Row]) -> tuple[str, tuple[float, ...]]:
+def _finished(
+    progress: StudyProgress, cell: Cell, rows: Sequence[Row]
+) -> tuple[str, tuple[float, ...]]:
     """What a run that failed had finished, in words, and its figures; none where it has none.
 
     Of whole trials, where there are some: the figure of one that broke off is no figure of theirs.
     """
-    rounds = cell.rounds or int(load_run(done.folders[cell.key]).config["rounds"])
+    rounds = cell.rounds or int(load_run(progress.folders[cell.key]).config["rounds"])
     trials, count = int(cell.options.get("trials", 1)), Counter(row.trial for row in rows)
     whole = [trial for trial in sorted(count) if count[trial] >= rounds]
-    how = "diverged" if isinstance(done.failed[cell.key], Diverged) else "failed"
+    how = "diverged" if isinstance(progress.failed[cell.key], Diverged) else "failed"
     far = f"{count[len(whole)]} of {rounds} rounds"
     if whole:
         words = f"{len(whole)} of {trials} trials, the next {how} after {far}"

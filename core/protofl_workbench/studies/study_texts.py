@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 from protofl.errors import UsageError
-from protofl_workbench.studies.result import Entry, StudyResult
 from protofl_workbench.studies.study import EMPTY
+from protofl_workbench.studies.study_result import Entry, StudyResult
 
 FORMATS = ("md", "csv", "tex", "json")
 PICTURES = ("png", "pdf", "svg")

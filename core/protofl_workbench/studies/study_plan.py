@@ -13,10 +13,16 @@ from protofl.records.failure import repeated
 from protofl_workbench.batch.estimate import pace, seconds_of, steps_in, workload
 from protofl_workbench.studies.account import plan_of
 from protofl_workbench.studies.cells import Cell, Change
-from protofl_workbench.studies.execution import place_of
-from protofl_workbench.studies.inventory import Done, begun, check_here, needs_run, whole
-from protofl_workbench.studies.result import facts_of
+from protofl_workbench.studies.inventory import (
+    StudyProgress,
+    finished_run,
+    missing_inputs,
+    needs_run,
+    unfinished_run,
+)
 from protofl_workbench.studies.study import Study
+from protofl_workbench.studies.study_execution import place_of
+from protofl_workbench.studies.study_result import facts_of
 
 Progress = Callable[[str, float], None]
 
@@ -34,7 +40,7 @@ class PlannedRun:
         seconds: What is left takes with one host; None where that was not measured.
         missing: What its data or weights lack; empty for nothing.
         folder: Where it is.
-        diverged: Whether it did, and would again, so that it is not done.
+        diverged: Whether it did, and would again, so that it is not progress.
     """
 
     name: str
@@ -92,16 +98,16 @@ def plan_study(
         study: The study.
         change: Scale, selection, and what else is changed.
         runs: The folder of runs.
-        progress: Takes what is being planned, and the share that is done.
+        progress: Takes what is being planned, and the share that is progress.
         measure: Whether to measure steps, for hours.
 
     Raises:
         UsageError: A cell can't be run.
     """
-    done, folder = Done.begun(study, change), Path(runs).expanduser()
-    cells = done.to_run() if study.kind != "account" else []
-    made = Counter(cell.key for cell in done.cells if cell.options)
-    missing = check_here(cells, lambda line: None, fetch=False)
+    progress, folder = StudyProgress.of(study, change), Path(runs).expanduser()
+    cells = progress.to_run() if study.kind != "account" else []
+    made = Counter(cell.key for cell in progress.cells if cell.options)
+    missing = missing_inputs(cells, lambda line: None, fetch=False)
     paces: dict[str, dict[str, float]] = {}
     found, device = [], "cpu"
     for number, cell in enumerate(cells):
@@ -119,10 +125,10 @@ def plan_study(
         device = str(plan.device)
         found.append(_planned(cell, made[cell.key], plan, missing, folder, paces, measure=measure))
     variant = study.variant if change.variant is None else change.variant
-    options = [cell.options for cell in done.cells if cell.options and needs_run(study, cell)]
+    options = [cell.options for cell in progress.cells if cell.options and needs_run(study, cell)]
     facts = facts_of(study, change.scale, variant, options, options)
     files = {name: about for cell in cells for name, about in cell.lacks.items()}
-    return StudyPlan(study, tuple(found), len(done.to_account()), folder, device, facts, files)
+    return StudyPlan(study, tuple(found), len(progress.to_account()), folder, device, facts, files)
 
 
 def _planned(
@@ -137,7 +143,7 @@ def _planned(
 ) -> PlannedRun:
     load, rounds = workload(plan), plan.settings.rounds * plan.settings.trials
     lacks = missing.get(cell.key)
-    known = None if lacks else whole(cell, folder) or begun(cell.request(), folder)
+    known = None if lacks else finished_run(cell, folder) or unfinished_run(cell.request(), folder)
     finished = 0 if known is None else min(known.rounds_done, rounds)
     ended = finished < rounds and known and repeated(known.folder, plan.device.type)
     seconds = None

@@ -24,13 +24,13 @@ from protofl.runs.reuse import run_or_reuse
 from protofl.runs.tracking import check_trackers
 from protofl.system.machine import Idle
 from protofl.system.options.table import EXTENT, OPTIONS
-from protofl_workbench.batch import events
+from protofl_workbench.batch import batch_events as events
+from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 from protofl_workbench.batch.estimate import pace, seconds_of, steps_in, workload
-from protofl_workbench.batch.wanted import Outcome, Tried, Wanted
 
 
 @dataclass(frozen=True)
-class Try:
+class CheckJob:
     """Plan a run and do its dry step, unless it is finished.
 
     Attributes:
@@ -45,7 +45,7 @@ class Try:
 
 
 @dataclass(frozen=True)
-class Do:
+class RunJob:
     """Do a run, unless it is finished.
 
     Attributes:
@@ -57,8 +57,8 @@ class Do:
     runs: Path
 
 
-Job: TypeAlias = Try | Do
-Result: TypeAlias = Tried | Outcome | ProtoflError
+Job: TypeAlias = CheckJob | RunJob
+Result: TypeAlias = CheckedRun | Outcome | ProtoflError
 Tell: TypeAlias = Callable[[events.Event], bool]
 """Takes an event; returns whether the run goes on."""
 
@@ -87,7 +87,7 @@ class JobRunner:
     def carry_out(self, job: Job) -> Result:
         """Return what a job came to, or its error."""
         try:
-            return self._try(job) if isinstance(job, Try) else self._do(job)
+            return self._try(job) if isinstance(job, CheckJob) else self._do(job)
         except Exception as error:
             self._idle.close()  # a host may be in the middle of something
             return ProtoflError.from_values(ProtoflError.to_values(error))
@@ -96,7 +96,7 @@ class JobRunner:
         """Stop the hosts that wait for a next run."""
         self._idle.close()
 
-    def _try(self, job: Try) -> Tried:
+    def _try(self, job: CheckJob) -> CheckedRun:
         request = job.request
         wanted = RequestedRun.of(request, of_rounds.ignore)  # its notes come when it is done
         plan, s = wanted.plan, wanted.plan.settings
@@ -119,8 +119,8 @@ class JobRunner:
             if job.measure:
                 left = 1 - done / whole
                 seconds = seconds_of(load, self._pace(plan, request.options)) * left
-        return Tried(
-            Wanted("", request),
+        return CheckedRun(
+            BatchRun("", request),
             identity=wanted.identity,
             folder=part.folder if part else None,
             done=done,
@@ -141,8 +141,8 @@ class JobRunner:
             self._paces[alike] = pace(plan)
         return self._paces[alike]
 
-    def _do(self, job: Do) -> Outcome:
-        wanted, trained, reported = Wanted("", job.request), 0, time.monotonic()
+    def _do(self, job: RunJob) -> Outcome:
+        wanted, trained, reported = BatchRun("", job.request), 0, time.monotonic()
 
         def follow(event: of_rounds.Event) -> None:
             nonlocal trained, reported
@@ -150,14 +150,14 @@ class JobRunner:
                 case of_rounds.StepsDone() if event.stage == "train":
                     if time.monotonic() - reported >= REPORT_SECONDS:
                         reported = time.monotonic()
-                        self._tell(events.Training(wanted, event.share))
+                        self._tell(events.TrainingProgress(wanted, event.share))
                 case of_rounds.Note():
                     self._tell(events.Note(wanted, event.text))
                 case of_rounds.Planned():
                     s, rows = event.plan.settings, event.folder.rows
                     there = event.folder.path if rows else None
                     asked = (s.rounds, s.trials, len(rows), s.seed, there)
-                    self._tell(events.Planned(wanted, *asked))
+                    self._tell(events.RunPlanned(wanted, *asked))
                     for row in rows:
                         tell(row, before=True)
                 case of_rounds.FolderMade():
@@ -169,7 +169,7 @@ class JobRunner:
         def tell(row: Mapping[str, Any], *, before: bool) -> None:
             found = {**_plain(row), "extra": _plain(row["extra"])}
             found["seconds"] = row["seconds"]["total"]
-            if not self._tell(events.Row(wanted, found, before)):
+            if not self._tell(events.RoundDone(wanted, found, before)):
                 raise Stopped
 
         try:

@@ -9,16 +9,16 @@ from typing import Any
 
 from protofl.errors import UsageError, unknown
 from protofl.runs.recorded_run import Run
-from protofl_workbench.batch import events
+from protofl_workbench.batch import batch_events as events
 from protofl_workbench.comparing.compare import compare
 from protofl_workbench.comparing.comparison import Comparison
 from protofl_workbench.comparing.figure_table import FigureTable
 from protofl_workbench.studies.cells import Change
-from protofl_workbench.studies.execution import do_study
 from protofl_workbench.studies.finding import find_study
-from protofl_workbench.studies.inventory import Done, check_here, whole
-from protofl_workbench.studies.result import StudyResult
+from protofl_workbench.studies.inventory import StudyProgress, finished_run, missing_inputs
 from protofl_workbench.studies.study import Study
+from protofl_workbench.studies.study_execution import run_study
+from protofl_workbench.studies.study_result import StudyResult
 
 
 def compare_study(
@@ -40,7 +40,7 @@ def compare_study(
     Raises:
         UsageError: In no column are there runs of two rows, or they can't be compared.
     """
-    there, lacking = runs_there(study, change or Change(), Path(runs), note)
+    there, lacking = study_runs(study, change or Change(), Path(runs), note)
     columns = list(dict.fromkeys(column for _, column in there))
     tables: list[FigureTable] = []
     notes = [f"{len(lacking)} runs are not there: {_few(lacking)}"] if lacking else []
@@ -66,7 +66,7 @@ def compare_study(
     return Comparison(tuple(tables), tuple(notes), paired, shown)
 
 
-def runs_there(
+def study_runs(
     study: Study, change: Change, runs: Path, note: Callable[[str], None] = lambda line: None
 ) -> tuple[dict[tuple[str, str], Run], list[str]]:
     """The runs of a study that are whole, by row and column, and the cells without one.
@@ -77,14 +77,14 @@ def runs_there(
         runs: The folder of runs.
         note: Takes lines about what takes long.
     """
-    done = Done.begun(study, change)
-    wanted = {cell.key: cell for cell in done.to_run()}
-    absent = check_here([*wanted.values()], note, fetch=False)
+    progress = StudyProgress.of(study, change)
+    wanted = {cell.key: cell for cell in progress.to_run()}
+    absent = missing_inputs([*wanted.values()], note, fetch=False)
     found: dict[str, Run | None] = {}
     for key, cell in wanted.items():
         note(f"looking for {cell.name}")
-        found[key] = None if key in absent else whole(cell, runs)
-    cells = [cell for cell in done.cells if cell.options and cell.key in wanted]
+        found[key] = None if key in absent else finished_run(cell, runs)
+    cells = [cell for cell in progress.cells if cell.options and cell.key in wanted]
     there = {(c.row, c.column): run for c in cells if (run := found[c.key]) is not None}
     return there, [cell.name for cell in cells if found[cell.key] is None]
 
@@ -158,7 +158,7 @@ def reproduce(
         skip_missing: Whether cells whose data or weights lack are left empty.
         again: Whether runs are done again that diverged before, though nothing has changed since.
         at_once: Runs that are done at once; None as many as there are cores, 0 in this process.
-        follow: Called with every event of the runs (`protofl_workbench.batch.events`).
+        follow: Called with every event of the runs (`protofl_workbench.batch.batch_events`).
         **options: Further options of all runs, as `protofl.run` takes them.
 
     Returns:
@@ -180,7 +180,7 @@ def reproduce(
         files={name: str(path) for name, path in (files or {}).items()},
         options=options,
     )
-    return do_study(
+    return run_study(
         found,
         change,
         runs,

@@ -11,11 +11,11 @@ from protofl.errors import UsageError
 from protofl.runs.plugin_names import Named, requested
 from protofl.system.options.parsing import as_typed
 from protofl.system.options.table import validated
-from protofl_workbench.batch import events
-from protofl_workbench.sweeps import start
-from protofl_workbench.sweeps.axes import located, read_axes
-from protofl_workbench.sweeps.results import SweepResult
+from protofl_workbench.batch import batch_events as events
+from protofl_workbench.sweeps import sweep_execution
+from protofl_workbench.sweeps.axes import read_axes, resolved_axes
 from protofl_workbench.sweeps.sweep import MOST, Sweep, check_sweep
+from protofl_workbench.sweeps.sweep_results import SweepResult
 
 
 def sweep(
@@ -58,7 +58,7 @@ def sweep(
             classes of this program need it.
         config: A TOML or JSON file with options of the runs; arguments win over it.
         set: Options of plugins as ``--set`` takes them.
-        follow: Called with every event of the runs (`protofl_workbench.batch.events`).
+        follow: Called with every event of the runs (`protofl_workbench.batch.batch_events`).
         **options: Further options of all runs, as `protofl.run` takes them.
 
     Returns:
@@ -77,12 +77,14 @@ def sweep(
     typed = {"method": method, "trials": trials, **options}
     if resume is not None:
         others = {**typed, **own, "grid": grid, "out": out, "runs": runs, "most": most}
-        check_alone({k: v for k, v in {**others, "config": config}.items() if k != "budget"})
+        check_resume_options(
+            {k: v for k, v in {**others, "config": config}.items() if k != "budget"}
+        )
         said = [f"{key}={value}" for key, value in (set or {}).items()]
-        return start.resume(
+        return sweep_execution.resume_sweep(
             Path(resume).expanduser(), said=said, budget=budget, at_once=at_once, follow=follow
         )[1]
-    found, named, _ = asked(
+    found, named, _ = requested_sweep(
         as_typed({**typed, "set": set}),
         _texts(grid or {}),
         config=config,
@@ -95,11 +97,13 @@ def sweep(
     with ExitStack() as until:
         for offer in named.offers:
             until.enter_context(offer.open())
-        folder = Path(out) if out is not None else start.new_folder(found)
-        return start.begin(found, folder.expanduser(), at_once=at_once, follow=follow)
+        folder = Path(out) if out is not None else sweep_execution.new_folder(found)
+        return sweep_execution.start_sweep(
+            found, folder.expanduser(), at_once=at_once, follow=follow
+        )
 
 
-def asked(
+def requested_sweep(
     typed: Mapping[str, Any],
     grid: Iterable[str],
     *,
@@ -138,7 +142,7 @@ def asked(
         )
     sweep = Sweep(
         request,
-        located(axes, request),
+        resolved_axes(axes, request),
         runs=Path(runs or "runs").expanduser().absolute(),
         **{key: value for key, value in own.items() if value is not None},
     )
@@ -146,7 +150,7 @@ def asked(
     return sweep, found, [*found.notes, *notes]
 
 
-def check_alone(others: Mapping[str, Any], *, plan: bool = False) -> None:
+def check_resume_options(others: Mapping[str, Any], *, plan: bool = False) -> None:
     """Whether nothing is given, beside a sweep that is to go on, that its file says.
 
     Raises:

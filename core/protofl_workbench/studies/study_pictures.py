@@ -16,10 +16,10 @@ from protofl_workbench.plots.bar_charts import bar_chart
 from protofl_workbench.plots.curves import Curve, curve_chart
 from protofl_workbench.plots.figure_files import save
 from protofl_workbench.plots.image_grids import own_images, rounds_with_images
-from protofl_workbench.studies.figures import unit_of, words_of
-from protofl_workbench.studies.result import Entry, StudyResult
 from protofl_workbench.studies.study import Figure as Read
 from protofl_workbench.studies.study import OfImages
+from protofl_workbench.studies.study_figures import figure_title, unit_of
+from protofl_workbench.studies.study_result import Entry, StudyResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -149,7 +149,7 @@ def _label(result: StudyResult, row: str, entry: Entry) -> str:
 def _axis(result: StudyResult, column: str) -> str:
     figure = result.study.figure_of(result.rows[0], column)
     label = result.study.columns[column].label
-    return _with_unit(", ".join(part for part in (words_of(figure), label) if part), figure)
+    return _with_unit(", ".join(part for part in (figure_title(figure), label) if part), figure)
 
 
 def _with_unit(words: str, figure: Read) -> str:
@@ -171,7 +171,7 @@ def _bars(result: StudyResult) -> Figure:
                 theirs = series.setdefault(f"{label}, published", {})
                 theirs[name] = (published.mean, published.std or 0.0)
     figure = result.study.figure_of(result.rows[0], result.columns[0])
-    return bar_chart(series, _with_unit(words_of(figure), figure), width="page")
+    return bar_chart(series, _with_unit(figure_title(figure), figure), width="page")
 
 
 def _split(result: StudyResult, entry: Entry) -> Figure:

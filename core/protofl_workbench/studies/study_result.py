@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from protofl.records.row import frame_of
-from protofl_workbench.studies.figures import READERS, unit_of, words_of
 from protofl_workbench.studies.study import (
     EMPTY,
     UNKNOWN,
@@ -19,6 +18,7 @@ from protofl_workbench.studies.study import (
     Study,
     published_figure,
 )
+from protofl_workbench.studies.study_figures import READERS, figure_title, unit_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -180,7 +180,7 @@ class StudyResult:
                 "scale": self.scale,
                 "row": entry.row,
                 "column": entry.column,
-                "figure": words_of(entry.figure),
+                "figure": figure_title(entry.figure),
                 "unit": unit_of(entry.figure),
                 "state": entry.state,
                 "ours": entry.mean,
@@ -241,7 +241,7 @@ def facts_of(
                 facts.append(f"{now}{of} {one}{'' if now == '1' and not of else 's'}")
     places = [(row, column) for row in study.rows for column in study.columns]
     figures = [study.figure_of(*place) for place in places if not study.is_empty(*place)]
-    words = dict.fromkeys(words_of(f) for f in figures if f.read not in ("best", "formula"))
+    words = dict.fromkeys(figure_title(f) for f in figures if f.read not in ("best", "formula"))
     facts += [", ".join(words)] if words else []
     if options and any(READERS[figure.read].chosen_on_test for figure in figures):
         facts.append("best round on test samples")

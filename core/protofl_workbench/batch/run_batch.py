@@ -2,14 +2,14 @@
 
 ::
 
-    wanted = [Wanted("tau=10", request), Wanted("tau=100", other)]
+    wanted = [BatchRun("tau=10", request), BatchRun("tau=100", other)]
     with Batch(Path("runs")) as batch:
-        tried = batch.try_all(wanted)            # plan and dry step of each, nothing is trained
-        outcomes = batch.do_all(tried)           # in the order of what is wanted
+        tried = batch.check_all(wanted)            # plan and dry step of each, nothing is trained
+        outcomes = batch.run_all(tried)           # in the order of what is wanted
 
-or, where any mistake is to end it, ``done(wanted, Path("runs"))``. Runs are begun through
+or, where any mistake is to end it, ``run_batch(wanted, Path("runs"))``. Runs are begun through
 `protofl.runs.reuse` alone: one that is finished is not repeated, one that was interrupted
-goes on. `do_all` never raises because of a run; its `Outcome` says what became of it, and its
+goes on. `run_all` never raises because of a run; its `Outcome` says what became of it, and its
 ``run`` is the recorded run. What is wanted next may depend on what was
 found before: `Batch.do` takes a `Source` in place of a list.
 
@@ -33,11 +33,17 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.runs.request import Request
-from protofl_workbench.batch import events
-from protofl_workbench.batch.sharing import shared
-from protofl_workbench.batch.tasks import InOrder, Runs, Source, Tries, mistakes
-from protofl_workbench.batch.wanted import Outcome, Tried, Wanted
-from protofl_workbench.batch.workers import GRACE, Here, Process, Told
+from protofl_workbench.batch import batch_events as events
+from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
+from protofl_workbench.batch.batch_tasks import (
+    OrderedRuns,
+    RunChecks,
+    RunExecution,
+    Source,
+    check_error,
+    shared_cores,
+)
+from protofl_workbench.batch.workers import GRACE, LocalWorker, ProcessWorker, WorkerMessage
 
 
 class Batch:
@@ -48,7 +54,7 @@ class Batch:
         at_once: Runs that are done at once; None for as many as there are cores, on a GPU one. 0
             does them in this process, one after the other: it sees classes of this program, and
             has nothing to start.
-        follow: Called with every event (`protofl_workbench.batch.events`).
+        follow: Called with every event (`protofl_workbench.batch.batch_events`).
         group: The name under which trackers of the runs, where they have some, put them together.
     """
 
@@ -62,11 +68,11 @@ class Batch:
     ) -> None:
         self._group = group
         self.runs, self._at_once, self._follow = runs.expanduser().absolute(), at_once, follow
-        self._inbox: queue.Queue[tuple[Process, Told]] = queue.Queue()
-        self._workers: list[Process | Here] = []
-        self._free: list[Process | Here] = []
-        self._going: dict[Process | Here, Wanted] = {}
-        self._task: Tries | Runs = Tries((), measure=False)
+        self._inbox: queue.Queue[tuple[ProcessWorker, WorkerMessage]] = queue.Queue()
+        self._workers: list[ProcessWorker | LocalWorker] = []
+        self._free: list[ProcessWorker | LocalWorker] = []
+        self._going: dict[ProcessWorker | LocalWorker, BatchRun] = {}
+        self._task: RunChecks | RunExecution = RunChecks((), measure=False)
 
     def __enter__(self) -> Batch:
         return self
@@ -81,14 +87,14 @@ class Batch:
             worker.close()
         try:
             if self._going and self._at_once != 0:
-                self._follow(events.Ending(len(self._going)))
+                self._follow(events.BatchStopping(len(self._going)))
         finally:
             self._end()
 
     def _end(self) -> None:
         """Wait until all that was done has ended."""
         until, again = time.monotonic() + GRACE, None
-        processes = [worker for worker in self._workers if isinstance(worker, Process)]
+        processes = [worker for worker in self._workers if isinstance(worker, ProcessWorker)]
         while processes:
             try:
                 processes.pop().wait(until)
@@ -99,35 +105,35 @@ class Batch:
 
     # --- what is asked of it --------------------------------------------------------------------
 
-    def try_all(self, wanted: Sequence[Wanted], *, measure: bool = False) -> list[Tried]:
+    def check_all(self, wanted: Sequence[BatchRun], *, measure: bool = False) -> list[CheckedRun]:
         """Plan every run, and do the dry step of those that are not finished; train nothing.
 
         Args:
             wanted: The runs.
-            measure: Whether to measure what steps take, for `Tried.seconds`.
+            measure: Whether to measure what steps take, for `CheckedRun.seconds`.
 
         Returns:
-            What was found of each, in their order; mistakes are in it.
+            What was found of each, in their order; check_error are in it.
         """
-        task = Tries(wanted, measure=measure)
-        most = shared([one.request for one in wanted], self._at_once)[0]
+        task = RunChecks(wanted, measure=measure)
+        most = shared_cores([one.request for one in wanted], self._at_once)[0]
         self._work(task, most)
         return [task.found[one] for one in wanted]
 
-    def do_all(self, tried: Sequence[Tried]) -> list[Outcome]:
+    def run_all(self, tried: Sequence[CheckedRun]) -> list[Outcome]:
         """Do runs to their ends.
 
         Args:
-            tried: The runs, as `try_all` found them; those with a mistake are left out.
+            tried: The runs, as `check_all` found them; those with a mistake are left out.
 
         Returns:
             What became of each, in their order.
         """
-        source = InOrder(tried)
+        source = OrderedRuns(tried)
         todo = [one for one in tried if one.error is None and not one.finished]
         devices = {one.device for one in todo}
-        self.do(source, [one.wanted.request for one in todo], on_gpu=devices - {"cpu"} != set())
-        return [source.outcomes[one.wanted] for one in tried]
+        self.do(source, [one.batch_run.request for one in todo], on_gpu=devices - {"cpu"} != set())
+        return [source.outcomes[one.batch_run] for one in tried]
 
     def do(
         self,
@@ -143,12 +149,12 @@ class Batch:
             alike: The requests, or as many that are like them: by these cores are shared out.
             on_gpu: Whether they compute on a GPU.
         """
-        most, hosts = shared(alike, self._at_once, on_gpu=on_gpu)
-        self._work(Runs(source, hosts=hosts, group=self._group), most)
+        most, hosts = shared_cores(alike, self._at_once, on_gpu=on_gpu)
+        self._work(RunExecution(source, hosts=hosts, group=self._group), most)
 
     # --- how it is done -------------------------------------------------------------------------
 
-    def _work(self, task: Tries | Runs, most: int) -> None:
+    def _work(self, task: RunChecks | RunExecution, most: int) -> None:
         self._task = task
         while True:
             while len(self._going) < most and (wanted := task.next(self._follow)) is not None:
@@ -157,10 +163,10 @@ class Batch:
                 return
             worker, told = self._inbox.get()
             goes_on = self._take(worker, told)
-            if isinstance(told, events.Row):
+            if isinstance(told, events.RoundDone):
                 worker.send(goes_on)
 
-    def _begin(self, wanted: Wanted) -> None:
+    def _begin(self, wanted: BatchRun) -> None:
         if wanted.request.extra and self._at_once != 0:
             self._task.end(wanted, _unseen(wanted.request), self._follow)
             return
@@ -168,20 +174,20 @@ class Batch:
         self._going[worker] = wanted
         worker.send(self._task.job(wanted, self.runs))
 
-    def _worker(self) -> Process | Here:
-        worker = Here(self._take) if self._at_once == 0 else Process(self._inbox)
+    def _worker(self) -> ProcessWorker | LocalWorker:
+        worker = LocalWorker(self._take) if self._at_once == 0 else ProcessWorker(self._inbox)
         self._workers.append(worker)
         return worker
 
-    def _take(self, worker: Process | Here, told: Any) -> bool:  # noqa: ANN401 - `Told`
+    def _take(self, worker: ProcessWorker | LocalWorker, told: Any) -> bool:  # noqa: ANN401 - `WorkerMessage`
         """Take an event or the result of a worker's job; return whether its run goes on."""
         if isinstance(told, events.Event):
             event: Any = told
-            return self._task.told(replace(event, wanted=self._going[worker]), self._follow)
+            return self._task.forward(replace(event, batch_run=self._going[worker]), self._follow)
         wanted = self._going.pop(worker, None)
         if told is not None:
             self._free.append(worker)
-        elif isinstance(worker, Process):  # it has ended
+        elif isinstance(worker, ProcessWorker):  # it has ended
             self._workers.remove(worker)
             self._free = [one for one in self._free if one is not worker]
             told = worker.failure()
@@ -199,8 +205,8 @@ def _unseen(request: Request) -> UsageError:
     )
 
 
-def done(
-    wanted: Sequence[Wanted],
+def run_batch(
+    wanted: Sequence[BatchRun],
     runs: Path,
     *,
     at_once: int | None = None,
@@ -221,7 +227,7 @@ def done(
         UsageError: One can't be done; nothing has been trained.
     """
     with Batch(runs, at_once=at_once, follow=follow) as batch:
-        tried = batch.try_all(wanted)
-        if (wrong := mistakes(tried)) is not None:
+        tried = batch.check_all(wanted)
+        if (wrong := check_error(tried)) is not None:
             raise wrong
-        return batch.do_all(tried)
+        return batch.run_all(tried)

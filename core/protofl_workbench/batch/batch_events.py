@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from protofl.errors import ProtoflError
 from protofl.records.failure import Failure
@@ -14,7 +15,7 @@ from protofl.runs.request import Request
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
+class BatchRun:
     """A run that is wanted.
 
     Attributes:
@@ -28,11 +29,11 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Tried:
+class CheckedRun:
     """What was found of a run that is wanted, before anything was trained.
 
     Attributes:
-        wanted: The run.
+        batch_run: The run.
         error: Why it can't be done; None where it can.
         identity: Its identity; runs of one identity and seed are one run.
         folder: Where it is already, in part or as a whole.
@@ -44,11 +45,11 @@ class Tried:
         steps: Mini-batches that all of its clients train on, as far as they are known beforehand.
         scores_server: Whether its record may have an accuracy of the server's model.
         seconds: What the rest of it takes with one host, by measured steps; None where nothing was
-            measured (`protofl_workbench.batch.batch.Batch.try_all`).
+            measured (`protofl_workbench.batch.run_batch.Batch.check_all`).
         failed_before: Why it ended where it is unfinished, and would end again; None for nothing.
     """
 
-    wanted: Wanted
+    batch_run: BatchRun
     error: ProtoflError | None = None
     identity: str = ""
     folder: Path | None = None
@@ -76,10 +77,9 @@ class Outcome:
     """What became of a run that was wanted.
 
     Attributes:
-        wanted: The run.
+        batch_run: The run.
         state: ``finished``; ``failed``; or ``stopped``, as
-            `protofl_workbench.batch.batch.Source.goes_on` said; its finished rounds are in the
-            folder.
+            `Source.should_continue` decided; its finished rounds are in the folder.
         folder: Where it is; None where it failed before it began.
         reused: Whether it was there already as a whole.
         seed: The seed of its first trial.
@@ -88,7 +88,7 @@ class Outcome:
         error: Why it failed.
     """
 
-    wanted: Wanted
+    batch_run: BatchRun
     state: State
     folder: Path | None = None
     reused: bool = False
@@ -106,7 +106,7 @@ class Outcome:
         return whole.part(range(first, first + self.trials), self.rounds)
 
 
-def grouped(request: Request, group: str) -> Request:
+def with_group(request: Request, group: str) -> Request:
     """The request, whose trackers, where it has some, put it under a name with others.
 
     Args:
@@ -117,3 +117,125 @@ def grouped(request: Request, group: str) -> Request:
     if not (group and options.get("track")) or options.get("track_group"):
         return request
     return replace(request, options={**options, "track_group": group})
+
+
+class Event:
+    """What has happened."""
+
+
+@dataclass(frozen=True)
+class RunChecked(Event):
+    """A run has been tried.
+
+    Attributes:
+        checked: What was found of it.
+        done: Runs that have been tried.
+        of: Runs that are to be.
+    """
+
+    checked: CheckedRun
+    done: int
+    of: int
+
+
+@dataclass(frozen=True)
+class RunStarted(Event):
+    """A run is taken up: it begins, goes on, or is read if it is there."""
+
+    batch_run: BatchRun
+
+
+@dataclass(frozen=True)
+class RunPlanned(Event):
+    """A run that is taken up is to be trained.
+
+    Attributes:
+        batch_run: The run.
+        rounds: Its rounds in each trial.
+        trials: Its trials.
+        done: Rounds that are done.
+        seed: The seed of its first trial.
+        folder: Its folder, if it has rounds already.
+    """
+
+    batch_run: BatchRun
+    rounds: int
+    trials: int
+    done: int
+    seed: int = 0
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class FolderMade(Event):
+    """A new run has its folder."""
+
+    batch_run: BatchRun
+    folder: Path
+
+
+@dataclass(frozen=True)
+class TrainingProgress(Event):
+    """Clients train in a round; at most once a second.
+
+    Attributes:
+        batch_run: The run.
+        share: Share of the round's local training that is done, 0 to 1.
+    """
+
+    batch_run: BatchRun
+    share: float
+
+
+@dataclass(frozen=True)
+class RoundDone(Event):
+    """A round is over.
+
+    Attributes:
+        batch_run: The run.
+        row: Of its line of ``metrics.jsonl`` what is one number or text; ``seconds`` its whole.
+        before: Whether the round was done before the run was taken up again.
+    """
+
+    batch_run: BatchRun
+    row: dict[str, Any]
+    before: bool
+
+
+@dataclass(frozen=True)
+class Note(Event):
+    """A line for the user.
+
+    Attributes:
+        batch_run: The run that it is about.
+        text: The line.
+    """
+
+    batch_run: BatchRun
+    text: str
+
+
+@dataclass(frozen=True)
+class RunEnded(Event):
+    """A run is finished, has failed, or was stopped."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class BatchStopping(Event):
+    """The batch is interrupted; runs that go on are ended in order.
+
+    Attributes:
+        runs: How many there are.
+    """
+
+    runs: int
+
+
+Follow = Callable[[Event], None]
+"""Called with every event of a batch, in the thread that does it."""
+
+
+def ignore(event: Event) -> None:
+    """What follows a batch that nobody watches."""

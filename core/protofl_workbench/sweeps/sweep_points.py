@@ -1,0 +1,102 @@
+"""The points of a sweep: those of a grid, and those that a search chooses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from protofl.runs.plugin_names import named
+from protofl.runs.recipes import with_recipe
+from protofl.runs.request import Request
+from protofl.system.options.parsing import merge_options
+from protofl.system.options.table import CHOOSING
+from protofl_workbench.sweeps.axes import Axis, Point
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
+
+
+def points_of(axes: Iterable[Axis]) -> list[Point]:
+    """All points of a grid, the last axis quickest."""
+    axes = [*axes]
+    return [
+        dict(zip([axis.key for axis in axes], values, strict=True))
+        for values in product(*(axis.values for axis in axes))
+    ]
+
+
+def number_of_points(axes: Iterable[Axis]) -> int:
+    """How many points a grid has."""
+    return math.prod(len(axis.values) for axis in axes)
+
+
+def request_at(base: Request, axes: Iterable[Axis], point: Point, seed: int) -> Request:
+    """What is asked for at a point: one trial.
+
+    Args:
+        base: The options that all runs have.
+        axes: The axes, resolved_axes.
+        point: The point.
+        seed: The run's seed.
+    """
+    options = dict(base.options)
+    for axis in axes:
+        value = point[axis.key]
+        if axis.owner:
+            options = merge_options(options, {"options": {axis.owner: {axis.option: value}}})
+        elif axis.option == "method":
+            options = with_recipe(merge_options(options, named({"method": value}).typed))
+        elif axis.option in CHOOSING:
+            options = merge_options(options, named({axis.option: value}).typed)
+        else:
+            options[axis.option] = value
+    return replace(base, options={**options, "seed": seed, "trials": 1}, out=None)
+
+
+def point_name(point: Point) -> str:
+    """``tau=10 lr=0.1``."""
+    return " ".join(f"{key}={shown(value)}" for key, value in point.items())
+
+
+def shown(value: Any) -> str:  # noqa: ANN401 - options are of many types
+    """A value in a table."""
+    if isinstance(value, bool) or not isinstance(value, float):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{value:.4g}"
+
+
+def end_points(axes: list[Axis]) -> list[Point]:
+    """Points by which a search is tried beforehand: every value, and both ends of every range."""
+    first = {axis.key: axis.ends[0] for axis in axes}
+    others = [{**first, axis.key: value} for axis in axes for value in axis.ends[1:]]
+    return [first, *others]
+
+
+def distribution_of(known: Any, axis: Axis) -> Any:  # noqa: ANN401 - Optuna's
+    """What Optuna calls an axis; ``known`` are its distributions."""
+    if axis.values:
+        return known.CategoricalDistribution(axis.values)
+    kind = known.IntDistribution if axis.whole else known.FloatDistribution
+    return kind(axis.low, axis.high, log=axis.log)
+
+
+def suggest_value(trial: Trial, axis: Axis) -> Any:  # noqa: ANN401 - options are of many types
+    """The value that Optuna chooses."""
+    if axis.values:
+        return trial.suggest_categorical(axis.key, list(axis.values))
+    if axis.whole:
+        trial.suggest_int(axis.key, int(axis.low), int(axis.high), log=axis.log)
+    else:
+        trial.suggest_float(axis.key, axis.low, axis.high, log=axis.log)
+    return point_value(axis, trial.params)
+
+
+def point_value(axis: Axis, params: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """The value of a point: of a range of real numbers no more than six digits."""
+    value = params[axis.key]
+    if axis.values or axis.whole:
+        return value
+    return min(max(float(f"{value:.6g}"), axis.low), axis.high)
