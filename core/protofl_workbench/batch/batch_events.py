@@ -1,4 +1,4 @@
-"""What a batch is asked for, and what became of it."""
+"""The runs of a batch, their outcomes, and the events of a batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protofl.runs.request import Request
 
 @dataclass(frozen=True, eq=False)
 class BatchRun:
-    """A run that is wanted.
+    """A run of a batch.
 
     Attributes:
         name: What it is called on the screen, ``tau=10 · seed 0``.
@@ -30,7 +30,7 @@ class BatchRun:
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """What was found of a run that is wanted, before anything was trained.
+    """A checked run, before any training.
 
     Attributes:
         batch_run: The run.
@@ -65,7 +65,7 @@ class CheckedRun:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do."""
+        """True if all rounds are done."""
         return 0 < self.rounds * self.trials <= self.done
 
 
@@ -74,7 +74,7 @@ State = Literal["finished", "failed", "stopped"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run that was wanted.
+    """The outcome of a run.
 
     Attributes:
         batch_run: The run.
@@ -99,7 +99,7 @@ class Outcome:
 
     @cached_property
     def run(self) -> Run:
-        """The run as it is recorded: the trials and rounds that were asked for."""
+        """The recorded run with the requested trials and rounds."""
         assert self.folder is not None, "it failed before it began"
         whole = load_run(self.folder)
         first = self.seed - int(whole.config["seed"])
@@ -120,12 +120,12 @@ def with_group(request: Request, group: str) -> Request:
 
 
 class Event:
-    """What has happened."""
+    """An event of a batch."""
 
 
 @dataclass(frozen=True)
 class RunChecked(Event):
-    """A run has been tried.
+    """A run has been checked.
 
     Attributes:
         checked: What was found of it.
@@ -140,14 +140,14 @@ class RunChecked(Event):
 
 @dataclass(frozen=True)
 class RunStarted(Event):
-    """A run is taken up: it begins, goes on, or is read if it is there."""
+    """A run starts, resumes, or is read if it is finished."""
 
     batch_run: BatchRun
 
 
 @dataclass(frozen=True)
 class RunPlanned(Event):
-    """A run that is taken up is to be trained.
+    """A run will be trained.
 
     Attributes:
         batch_run: The run.
@@ -168,7 +168,7 @@ class RunPlanned(Event):
 
 @dataclass(frozen=True)
 class FolderMade(Event):
-    """A new run has its folder."""
+    """The folder of a new run exists."""
 
     batch_run: BatchRun
     folder: Path
@@ -189,7 +189,7 @@ class TrainingProgress(Event):
 
 @dataclass(frozen=True)
 class RoundDone(Event):
-    """A round is over.
+    """A round is finished.
 
     Attributes:
         batch_run: The run.
@@ -238,4 +238,4 @@ Follow = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """What follows a batch that nobody watches."""
+    """Ignore an event."""

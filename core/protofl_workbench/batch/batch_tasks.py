@@ -1,4 +1,4 @@
-"""How cores are shared out among runs that are done at once."""
+"""The tasks of a batch, and the cores of parallel runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from protofl_workbench.batch.run_jobs import CheckJob, Job, RunJob
 def shared_cores(
     requests: Sequence[Request], at_once: int | None, *, on_gpu: bool = False
 ) -> tuple[int, int]:
-    """How many runs are done at once, and how many hosts each has.
+    """Return the number of parallel runs, and the number of hosts of each.
 
     A run that has one host has it in its own process: that is the most that a core can do. So where
     there are as many runs as cores, each has one; where there are fewer, hosts of theirs take the
@@ -42,7 +42,7 @@ def shared_cores(
 
 
 def with_hosts(request: Request, hosts: int) -> Request:
-    """A request with so many hosts, unless it says itself where clients live.
+    """Return a request with a number of hosts, unless it sets its own backend or workers.
 
     Results depend on none of it: where they would, an engine trains several clients at once, and
     then there is one host whatever is asked for.
@@ -56,7 +56,7 @@ def with_hosts(request: Request, hosts: int) -> Request:
 
 
 class Source(Protocol):
-    """What is wanted, one after the other."""
+    """Gives a batch its runs, one after the other."""
 
     def next(self) -> BatchRun | None:
         """The next run that is wanted; None where there is none now.
@@ -66,14 +66,14 @@ class Source(Protocol):
         ...
 
     def should_continue(self, wanted: BatchRun, row: dict[str, Any]) -> bool:
-        """Whether a run goes on behind a round; asked in order, of rounds done before too.
+        """Return True if a run continues after a round; called for earlier rounds too.
 
         Behind its last round it is finished, whatever is said here.
         """
         ...
 
     def run_ended(self, outcome: Outcome) -> None:
-        """A run has ended."""
+        """Take the outcome of a run."""
         ...
 
 
@@ -163,7 +163,7 @@ class RunExecution:
 
 
 Trial = tuple[str, int]
-"""A trial by its run's identity, which leaves out the seed, and its seed."""
+"""Identity of the run, which does not include the seed, and the seed of a trial."""
 
 
 def _trials(tried: CheckedRun) -> set[Trial]:
@@ -207,7 +207,7 @@ class OrderedRuns:
 
 
 def _known(tried: CheckedRun) -> Outcome | None:
-    """What became of a run that need not, or can't, be begun."""
+    """Return the outcome of a run that is finished or has an error."""
     if tried.error is not None:
         return Outcome(tried.batch_run, "failed", error=tried.error)
     if tried.finished:
@@ -224,7 +224,7 @@ def _known(tried: CheckedRun) -> Outcome | None:
 
 
 def check_error(tried: Iterable[CheckedRun]) -> UsageError | None:
-    """The error for runs that can't be done: the first one's, and how many there are."""
+    """Return the first error of checked runs with the number of others; None for none."""
     wrong = [one for one in tried if one.error is not None]
     if not wrong:
         return None

@@ -1,4 +1,4 @@
-"""How long a run will take: what it has to do, by what a little of it takes here."""
+"""Estimate the time of a run from its workload and a short measurement."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONCE = "once"
 
 
 def workload(plan: Plan) -> dict[str, float]:
-    """What all rounds of all trials have to do, as far as it is known beforehand.
+    """Return the workload of all rounds of all trials, as far as it is known before a run.
 
     Every client is taken to be asked as often as the others.
 
@@ -61,7 +61,7 @@ def steps_in(load: dict[str, float]) -> int:
 
 
 class _Timed(Host):
-    """A host that keeps the seconds of its last jobs by stage and architecture."""
+    """A host that records the seconds of its last jobs by stage and architecture."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -99,7 +99,7 @@ def pace(plan: Plan) -> dict[str, float]:
 
 
 class _Measured(NamedTuple):
-    """What a dry round took.
+    """The time of a dry round.
 
     Attributes:
         spent: Seconds by stage and architecture, of training those of a phase; ``server`` as many

@@ -1,4 +1,4 @@
-"""A batch: runs that are wanted, all done.
+"""A batch of runs.
 
 ::
 

@@ -181,13 +181,13 @@ class JobRunner:
 
 
 def _scores_server(plan: Plan) -> bool:
-    """Whether a record may have the server's accuracy."""
+    """Return True if the record may have the server's accuracy."""
     is_scored = plan.composition.has("global_models") and plan.split(0).global_test is not None
     return is_scored or plan.composition.has("end_round")  # which may tell of anything
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a row is one number or text."""
+    """Return the entries of a row that are a number or a text."""
     return {k: v for k, v in row.items() if v is None or isinstance(v, (int, float, str))}
 
 

@@ -1,4 +1,4 @@
-"""The options of a replay: a run's own, with some of the server's changed."""
+"""The options of a replay: those of the run, with changed options of the server."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _own_options(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _device(of_run: str) -> str:
-    """The run's device; the CPU where this machine has no such one."""
+    """Return the device of the run, or the CPU if this machine does not have it."""
     try:
         device_of(of_run)
     except UsageError:

@@ -25,7 +25,7 @@ from protofl_workbench.replaying.replayed_server import ReplayedRound, ReplayedS
 
 
 class RecordedUploads:
-    """What clients sent in the rounds of a trial, as the gate let it in.
+    """The accepted uploads of the rounds of a trial.
 
     Args:
         run: The run's folder.
@@ -82,7 +82,7 @@ OWN = "as it was"
 
 @dataclass
 class Replayed:
-    """What a server came to with some options.
+    """The rounds of a server with given options.
 
     Attributes:
         label: What was changed: ``tau=10``.
@@ -97,7 +97,7 @@ class Replayed:
 
     @property
     def first_other(self) -> int | None:
-        """The first round behind which the server knows something else; None where none is."""
+        """The first round after which the knowledge differs; None if it never does."""
         return next((r.round for r in self.rounds if not r.same), None)
 
 
@@ -126,7 +126,7 @@ class Replay:
     notes: list[str] = field(default_factory=list)
 
     def to_values(self) -> dict[str, Any]:
-        """All figures, as JSON can hold them."""
+        """Return all figures for JSON."""
         every = [
             {
                 "changed": each.label,
@@ -209,7 +209,7 @@ def replay(
 
 
 class _KeptKnowledge:
-    """What the server knew in the rounds whose weights the run has kept."""
+    """The knowledge of the server in rounds with kept weights."""
 
     def __init__(self, run: Path, trial: int) -> None:
         self._by_round: dict[int, dict[str, Tensor]] = {}
@@ -233,7 +233,7 @@ class _KeptKnowledge:
 def _differs(
     own: ReplayedServer, extra: Mapping[str, Any], kept: Mapping[str, Tensor] | None
 ) -> str:
-    """What of a round is not as the run has it, in words; empty where nothing is."""
+    """Describe how a round differs from the record; empty if it does not."""
     for key, was in extra.items():
         now = own.extra.get(key)
         if was != now:
@@ -244,7 +244,7 @@ def _differs(
 
 
 def _other_versions(recorded: Mapping[str, Any], plan: Plan) -> list[str]:
-    """What results may depend on and is not what it was when the run was made: lines."""
+    """Return notes about versions and devices that differ from those of the run."""
     was = {"device": recorded["device"], **recorded_facts(recorded)}
     here = recorded_facts({"versions": versions(), "machine": machine_facts()})
     now: dict[str, Any] = {"device": plan.settings.device, **here}

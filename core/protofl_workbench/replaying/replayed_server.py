@@ -1,4 +1,4 @@
-"""A server that is run again, and figures of what it comes to know."""
+"""A server that runs again on recorded uploads, and figures of its knowledge."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ReplayedRound:
 
 @dataclass
 class ReplayedServer:
-    """A trial's server, which meets the uploads of a run.
+    """The server of a trial, which receives the uploads of a run.
 
     Attributes:
         plan: The run, perhaps with other options.
@@ -60,11 +60,11 @@ class ReplayedServer:
 
     @property
     def knowledge(self) -> Payload:
-        """What it knows."""
+        """Knowledge of the server."""
         return self._side.record.knowledge
 
     def downloads(self, number: int, clients: Iterable[int]) -> dict[int, bytes]:
-        """What clients would download at the beginning of a round.
+        """Return the downloads of clients at the beginning of a round.
 
         Args:
             number: The round.
@@ -75,7 +75,7 @@ class ReplayedServer:
             return dict(self._side.downloads(clients, Tally(), counted=False))
 
     def round(self, number: int, uploads: Mapping[int, Payload]) -> None:
-        """A round as the run had it: aggregate, train, the figures at its end.
+        """Run a round: aggregation, training, and figures at its end.
 
         Args:
             number: The round.
@@ -98,7 +98,7 @@ class ReplayedServer:
     def figures(
         self, uploads: Mapping[int, Payload], own: Payload, features: Features | None
     ) -> dict[str, Any]:
-        """What it has come to.
+        """Return figures of the knowledge.
 
         Args:
             uploads: {client: upload} of the round.
@@ -123,7 +123,7 @@ class ReplayedServer:
 
 
 def is_same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
-    """Whether two servers know the same, to the last bit."""
+    """Return True if two servers have the same knowledge, bit by bit."""
     return one.keys() == other.keys() and all(
         value.dtype == other[key].dtype and torch.equal(value.cpu(), other[key].cpu())
         for key, value in one.items()

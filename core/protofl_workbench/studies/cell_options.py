@@ -1,4 +1,4 @@
-"""What a user gives for a whole study, options_by_run out to the cells that it concerns.
+"""A user's files and plugin options for a study, assigned to its cells.
 
 A study names files that are the user's, such as a generator's weights, in its table ``[files]``; in
 options ``{NAME}`` stands for one. Options of plugins concern the cells that have the plugin.
@@ -19,7 +19,7 @@ from protofl.system.options.table import OWNERS, SEVERAL
 Values = Mapping[str, Any]
 
 FILE = re.compile(r"\{([A-Za-z0-9_.-]+)\}")
-"""How an option names a file of the study."""
+"""Pattern of a file of the study in an option."""
 
 
 def files_in(value: Any) -> list[str]:  # noqa: ANN401 - options are of many types
@@ -46,7 +46,7 @@ def with_files(value: Any, files: Mapping[str, str]) -> Any:  # noqa: ANN401 - o
 
 
 def options_by_run(said: Values, requests: Sequence[Request]) -> list[dict[str, Any]]:
-    """Of options of plugins, those that concern each run.
+    """Return the plugin options that apply to each run.
 
     Args:
         said: {``OWNER.OPTION`` or ``OPTION``: value}.
@@ -70,7 +70,7 @@ def options_by_run(said: Values, requests: Sequence[Request]) -> list[dict[str, 
 
 
 def _has(owner: str, request: Request) -> bool:
-    """Whether a run has the plugin that options name."""
+    """Return True if a run has the plugin of an option."""
     if owner == "generator":
         return needs_generator(request)
     composed = {"method", "wrapper", *SEVERAL.values()}
@@ -79,7 +79,7 @@ def _has(owner: str, request: Request) -> bool:
 
 
 def needs_generator(request: Request) -> bool:
-    """Whether a run's method, or one that it has hooks of, needs an image generator."""
+    """Return True if a method of the run needs an image generator."""
     options, registry = request.options, request.registry
     names = {str(options.get("method")), *map(str, options.get("use", {}).values())}
     loaded: list[Any] = [registry.load("method", name) for name in names]

@@ -1,4 +1,4 @@
-"""The cells of a study: options of a run each, at a scale, with what the user changes."""
+"""The cells of a study, with the options of their runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NESTED = ("set", "use")
 
 @dataclass(frozen=True)
 class Change:
-    """What a user changes in all cells of a study.
+    """A user's changes to all cells of a study.
 
     Attributes:
         scale: The scale.
@@ -48,7 +48,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell that is wanted.
+    """A selected cell.
 
     Attributes:
         row: Its row.
@@ -85,7 +85,7 @@ class Cell:
         return ", ".join(part for part in (self.row, self.column) if part)
 
     def request(self) -> Request:
-        """What is asked for.
+        """Return the request of the run.
 
         Raises:
             UsageError: An option is not written as it should be.
@@ -101,7 +101,7 @@ class Cell:
 
 
 def cells_of(study: Study, change: Change) -> list[Cell]:
-    """The cells that are wanted, row by row.
+    """Return the selected cells, row by row.
 
     Args:
         study: The study.
@@ -185,7 +185,7 @@ def _cell(study: Study, row: str, column: str, layers: list[Scale], change: Chan
 
 
 def _scaled(study: Study, row: str, column: str, layers: list[Scale]) -> dict[str, Any]:
-    """The options of a cell, behind variant and scale."""
+    """Return the options of a cell after variant and scale."""
     options: dict[str, Any] = {}
     for layer in (study.options, study.columns[column].options, study.rows[row].options):
         options = merged(options, layer)

@@ -1,4 +1,4 @@
-"""Where studies are: installed collections (entry points ``protofl.studies``), and files.
+"""Find studies: installed collections (entry points ``protofl.studies``) and files.
 
 A collection is a package with files ``NAME.toml``, named in an entry point::
 
@@ -56,7 +56,7 @@ class Collection:
 
     @classmethod
     def load(cls, other: str) -> ExtendedFile:
-        """What a file of the collection extends.
+        """Return the file that a study of the collection extends.
 
         Raises:
             UsageError: There is no such file.
@@ -98,7 +98,7 @@ def collections() -> dict[str, type[Collection]]:
 
 
 def find_study(name: str) -> Study:
-    """An installed study, ``COLLECTION/NAME``, or that of a file, ``FILE.toml``.
+    """Return an installed study, ``COLLECTION/NAME``, or the study of a ``FILE.toml``.
 
     Raises:
         UsageError: There is none of that name, or its file is none of a study.
@@ -116,7 +116,7 @@ def find_study(name: str) -> Study:
 
 
 def study_of_file(path: Path) -> Study:
-    """The study in a file; what it extends is beside it, or installed.
+    """Return the study of a file; it may extend a file next to it or an installed study.
 
     Raises:
         UsageError: It can't be read, or is none of a study.
@@ -132,7 +132,7 @@ def study_of_file(path: Path) -> Study:
 
 
 def holds_study(path: Path) -> bool:
-    """Whether a TOML file is a study's; one with a method is a recipe."""
+    """Return True for the file of a study; a file with a method is a recipe."""
     return "title" in _values(_text(path))
 
 

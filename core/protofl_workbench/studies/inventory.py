@@ -30,7 +30,7 @@ from protofl_workbench.studies.study_figures import READERS
 
 @dataclass
 class StudyProgress:
-    """What is known of the cells of a study.
+    """The progress of the cells of a study.
 
     Attributes:
         study: The study.
@@ -56,15 +56,15 @@ class StudyProgress:
 
     @classmethod
     def of(cls, study: Study, change: Change) -> StudyProgress:
-        """A study of which nothing is known yet."""
+        """Return the empty progress of a study."""
         return cls(study, change, cells_of(study, change))
 
     def to_run(self) -> list[Cell]:
-        """The cells that runs make, one for each run."""
+        """Return one cell for each run."""
         return self._first(trains=True)
 
     def to_account(self) -> list[Cell]:
-        """The cells that accounts make, one for each account."""
+        """Return one cell for each account."""
         return self._first(trains=False)
 
     def _first(self, *, trains: bool) -> list[Cell]:
@@ -74,14 +74,14 @@ class StudyProgress:
 
 
 def needs_run(study: Study, cell: Cell) -> bool:
-    """Whether a cell is made by a run; those of accounts are not."""
+    """Return True if a cell needs a run, False for an account."""
     if study.draw == "partition":
         return False
     return READERS[cell.figure.read].trains or study.kind != "account"
 
 
 def finished_run(cell: Cell, runs: Path) -> Run | None:
-    """The run of a cell, if it has the rounds that are wanted.
+    """Return the run of a cell if it has the required rounds.
 
     With ``--rounds`` those of a run count too that was begun for the study's number and has come so
     far: of methods that depend on the number (``fedkd``) it is another run than one begun for less.
@@ -105,7 +105,7 @@ def finished_run(cell: Cell, runs: Path) -> Run | None:
 
 
 def unfinished_run(request: Request, runs: Path) -> Run | None:
-    """The run that would go on to be the one that is asked for, with the most rounds."""
+    """Return the longest unfinished run that can be resumed for a request."""
     wanted = RequestedRun.of(request, ignore)
     return next(filter(wanted.can_extend, wanted.candidates(runs.expanduser())), None)
 
@@ -129,7 +129,7 @@ def reuse_notes(request: Request, runs: Path) -> str:
 def missing_inputs(
     cells: Sequence[Cell], note: Callable[[str], None], *, fetch: bool, account: bool = False
 ) -> dict[str, UsageError]:
-    """What cells lack, by `Cell.key`; nothing for cells that have all.
+    """Return the missing data or weights of cells, by `Cell.key`.
 
     Args:
         cells: Cells that are made by runs, or by accounts.
@@ -200,7 +200,7 @@ def _lacks(
 
 
 def _needs_files(cell: Cell, *, account: bool) -> bool:
-    """Whether a cell lacks a file of the user's; an account asks of a generator its sizes alone."""
+    """Return True if a cell lacks a file; an account needs only the sizes of a generator."""
     if not (account and cell.lacks):
         return bool(cell.lacks)
     own = {k: v for k, v in cell.options.get("set", {}).items() if not k.startswith("generator.")}
@@ -209,7 +209,7 @@ def _needs_files(cell: Cell, *, account: bool) -> bool:
 
 
 def _not_given(cells: Sequence[Cell]) -> UsageError:
-    """The error about files that are the user's to give, with the words to type."""
+    """Return the error about missing files, with the options to add."""
     files = {name: about for cell in cells for name, about in cell.lacks.items()}
     words = [f"--file {name}=PATH" for name in files]
     for cell in cells:

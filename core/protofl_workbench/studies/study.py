@@ -1,4 +1,4 @@
-"""What a study is: the rows and columns of a table, how its cells are run, and what is read."""
+"""The definition of a study: rows, columns, options of runs, and figures."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ DRAWINGS: dict[str, str] = {
     "features": "features",
     "images": "images",
 }
-"""What may be drawn of each cell, and what its run has to observe for it."""
+"""Pictures of a cell, and the observations that they need."""
 
 
 class OfImages(BaseModel):
-    """How pictures of images are drawn: what may stand in ``draw`` beside ``picture = "images"``.
+    """Options of ``draw`` for ``picture = "images"``.
 
     Attributes:
         together: One picture, a line a cell, in place of one a cell with a line a round.
@@ -86,7 +86,7 @@ _FIGURE = re.compile(
 
 
 def published_figure(text: str) -> Published | None:
-    """A figure as it is printed, ``86.82±0.26``, ``2.05M``, ``99.81B†``; None where it is none."""
+    """Parse a printed figure, ``86.82±0.26``, ``2.05M``, ``99.81B†``; None for other text."""
     found = _FIGURE.fullmatch(text)
     if found is None:
         return None
@@ -96,7 +96,7 @@ def published_figure(text: str) -> Published | None:
 
 
 class Figure(BaseModel):
-    """Which number is read of a run.
+    """The number that is read from a run.
 
     Attributes:
         read: How, see `protofl_workbench.studies.study_figures.READERS`.
@@ -121,12 +121,12 @@ class Figure(BaseModel):
 
 
 USUAL = Figure()
-"""What is read where a study says nothing."""
+"""The default figure."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row or a column: its options lie above those of all cells.
+    """A row or a column; its options override those of the study.
 
     Attributes:
         name: Its name on the command line.
@@ -151,7 +151,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Scale:
-    """What takes the place of options of cells.
+    """Replacements of the options of cells.
 
     Attributes:
         name: Its name.
@@ -222,12 +222,12 @@ class Study:
         return f"{where}: {self.title}" if where else self.title
 
     def figure_of(self, row: str, column: str) -> Figure:
-        """What is read of a cell; ``{column}`` in what it is of is its column's name."""
+        """Return the figure of a cell; ``{column}`` stands for the name of its column."""
         own = self.rows[row]
         beside = own.figures.get(column) or own.figure
         found = beside or self.columns[column].figure or self.figure
         return found.model_copy(update={"of": found.of.replace("{column}", column)})
 
     def is_empty(self, row: str, column: str) -> bool:
-        """Whether the paper leaves a cell empty."""
+        """Return True if the paper leaves a cell empty."""
         return self.published.get((row, column)) == EMPTY

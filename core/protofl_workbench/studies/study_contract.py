@@ -1,4 +1,4 @@
-"""What every collection of studies promises."""
+"""The contract of collections of studies."""
 
 from __future__ import annotations
 

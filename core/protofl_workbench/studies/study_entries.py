@@ -1,4 +1,4 @@
-"""What came of a study: its cells as entries of a table, from lines of runs and accounts."""
+"""The cells of a study as entries of a table, from the lines of runs and accounts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from protofl_workbench.studies.study_result import Entry, State, StudyResult, fa
 
 
 def result_of(progress: StudyProgress) -> StudyResult:
-    """What is known of a study's cells as a table."""
+    """Return the result of a study so far."""
     study, change = progress.study, progress.change
     entries = {(c.row, c.column): _entry(progress, c) for c in progress.cells}
     # Formulas may stand on others.
@@ -94,7 +94,7 @@ def _entry(progress: StudyProgress, cell: Cell) -> Entry:
 def _finished(
     progress: StudyProgress, cell: Cell, rows: Sequence[Row]
 ) -> tuple[str, tuple[float, ...]]:
-    """What a run that failed had finished, in words, and its figures; none where it has none.
+    """Describe the finished part of a failed run, and return its figures.
 
     Of whole trials, where there are some: the figure of one that broke off is no figure of theirs.
     """
@@ -129,7 +129,7 @@ def _round(row: Row) -> int:
 
 
 def _by_formula(study: Study, cell: Cell, entries: Mapping[tuple[str, str], Entry]) -> Entry:
-    """A cell by arithmetic over constants, and over other cells of its column or its row."""
+    """Compute a cell from constants and from other cells of its column or row."""
     names: dict[str, float] = {plain(key): value for key, value in study.constants.items()}
     for row, line in study.rows.items():  # of rows too that are not wanted
         if line.formula and row != cell.row:

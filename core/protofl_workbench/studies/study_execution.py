@@ -87,7 +87,7 @@ def _path(values: Mapping[str, Any], names: set[str]) -> tuple[str, ...]:
 
 
 def _words(value: Any) -> set[str]:  # noqa: ANN401 - options are of many types
-    """The keys and texts in an option, and what dots divide in them."""
+    """Return the keys and texts in an option, and their parts between dots."""
     if isinstance(value, Mapping):
         return set().union(*map(_words, value), *map(_words, value.values()))
     if isinstance(value, list | tuple):
@@ -159,7 +159,7 @@ def _split_of(cell: Cell) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def missing_error(progress: StudyProgress, found: Mapping[str, UsageError]) -> UsageError:
-    """The error for cells whose data or weights lack: the first one's, and how many there are."""
+    """Return the error for missing data or weights, with the names of the cells."""
     first = next(iter(found.values()))
     names = [cell.name for cell in progress.cells if cell.options and cell.key in found]
     more = f" and {len(names) - 3} more cells" if len(names) > 3 else ""
@@ -190,7 +190,7 @@ def _run(
 
 
 def _previous_failure(tried: CheckedRun) -> Outcome:
-    """What became of a run that diverged before, and is not done again."""
+    """Return the outcome of a run that diverged before and is not repeated."""
     assert tried.failed_before is not None
     error = tried.failed_before.error
     error.what += ", as before: it is done again only with --again"
@@ -216,7 +216,7 @@ def _record_outcome(progress: StudyProgress, cell: Cell, outcome: Outcome) -> No
 
 
 def _find_finished(progress: StudyProgress, cell: Cell, runs: Path) -> bool:
-    """Whether the run of a cell is there with all rounds that are wanted; it is taken then."""
+    """Record the finished run of a cell; return True if there is one."""
     with error_place(progress.study, cell):
         run = finished_run(cell, runs)
     if run is not None:

@@ -1,4 +1,4 @@
-"""Which number of a run a cell shows: figures read from its record, or by a formula."""
+"""The figure of a cell: read from the record of a run, or computed by a formula."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _CALLS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "sqrt": lambda 
 
 
 def plain(name: str) -> str:
-    """A name as formulas have it, ``-`` and ``.`` as ``_``."""
+    """Return a name for formulas, with ``_`` for ``-`` and ``.``."""
     return name.replace("-", "_").replace(".", "_")
 
 
 def evaluate(formula: str, values: Mapping[str, float]) -> float:
-    """The value of a formula.
+    """Return the value of a formula.
 
     Args:
         formula: Numbers, names, ``+ - * / **``, brackets, ``min``, ``max`` and ``sqrt``.
@@ -83,7 +83,7 @@ UNITS: dict[str, float] = {
     "MiB": 2**20,
     "min": 60,
 }
-"""What one of a unit is."""
+"""Factors of units."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def series(rows: Rows, figure: Figure) -> list[tuple[int, float]]:
 
 
 def figure_of(rows: Iterable[Row], figure: Figure, rounds: int | None = None) -> list[float | None]:
-    """The figure of each trial, in its unit.
+    """Return the figure of each trial, in its unit.
 
     Args:
         rows: Lines of a record.
@@ -148,7 +148,7 @@ def unit_of(figure: Figure) -> str:
 
 
 def figure_title(figure: Figure) -> str:
-    """What a figure is, in words."""
+    """Return the title of a figure."""
     words = figure.words or READERS[figure.read].words
     if figure.target is not None:
         of = (figure.of or READERS[figure.read].of).rpartition(".")[2].replace("_", " ")
@@ -170,7 +170,7 @@ def _final(rows: Rows, figure: Figure) -> float | None:
 
 
 def _value(rows: Rows, figure: Figure) -> float | None:
-    """Of a round: the one asked for, or the last that has it."""
+    """Return the value of a given round, or of the last round that has it."""
     if figure.round is None:
         return _final(rows, figure)
     return dict(series(rows, figure)).get(figure.round)
@@ -188,7 +188,7 @@ def _of_round(*columns: str) -> Callable[[Rows, Figure], float | None]:
 
 
 def _until(cost: Callable[[Row], float]) -> Callable[[Rows, Figure], float | None]:
-    """What rounds cost until a figure is reached."""
+    """Return a reader of the cost until a target is reached."""
 
     def read(rows: Rows, figure: Figure) -> float | None:
         assert figure.target is not None
@@ -252,4 +252,4 @@ READERS: dict[str, Reader] = {
     "classes": Reader("mean number of a client's classes", _nothing, unit="", trains=False),
     "formula": Reader("by the formula of the row", _nothing, unit="", trains=False),
 }
-"""What may stand for ``figure`` in a study."""
+"""Values of ``figure`` in a study."""

@@ -1,4 +1,4 @@
-"""A study's pictures: curves and bars by the room of plots, splits as in the papers."""
+"""The pictures of a study: curves, bars, splits and observations."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def figures_of(result: StudyResult) -> Iterator[tuple[str, Figure]]:
 
 
 def _observed(result: StudyResult, folder: Path) -> Figure:
-    """What a run has observed."""
+    """Draw the observations of a run."""
     how = result.study.of_images
     if result.study.draw != "images" or how == OfImages():
         found: Figure = getattr(plots, result.study.draw.replace("-", "_"))(folder)

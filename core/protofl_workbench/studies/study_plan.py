@@ -1,4 +1,4 @@
-"""What a study will take: its runs, those that are there, steps, and hours by a measured step."""
+"""The plan of a study: runs, finished rounds, steps, and estimated hours."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class PlannedRun:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do."""
+        """True if all rounds are done."""
         return 0 < self.rounds <= self.done
 
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """What a study will take.
+    """The plan of a study.
 
     Attributes:
         study: The study.
@@ -167,7 +167,7 @@ def _planned(
 
 
 def _without(cell: Cell, lacks: UsageError | None) -> str:
-    """What a run lacks, in a few words."""
+    """Return what a run lacks in a few words."""
     if lacks is None:
         return ""
     return f"without {', '.join(cell.lacks)}" if cell.lacks else lacks.what

@@ -1,4 +1,4 @@
-"""What came of a study: ours beside the published figures, as data."""
+"""The result of a study: our figures and the published ones."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class StudyResult:
 
     @property
     def notes(self) -> list[str]:
-        """What stands below the table: choices, deviations, and why cells are empty."""
+        """Notes below the table: choices, deviations, and reasons for empty cells."""
         study = self.study
         lines = [*study.chosen]
         own = [study.rows[name] for name in self.rows]
@@ -173,7 +173,7 @@ class StudyResult:
         return ", ".join(part for part in parts if part)
 
     def records(self) -> list[dict[str, Any]]:
-        """A table of plain values, a line a cell."""
+        """Return a mapping for each cell."""
         return [
             {
                 "study": self.study.name,
@@ -198,7 +198,7 @@ class StudyResult:
         ]
 
     def frame(self) -> pd.DataFrame:
-        """The same as a pandas frame.
+        """Return the records as a pandas frame.
 
         Raises:
             UsageError: pandas is not installed.
@@ -217,7 +217,7 @@ def facts_of(
     options: Sequence[Mapping[str, Any]],
     before: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[str, ...]:
-    """What a title says: scale, methods, splits, trials, rounds, and where the best is chosen.
+    """Return the facts of a title: scale, splits, trials, rounds, and how rounds are chosen.
 
     Args:
         study: The study.
@@ -257,7 +257,7 @@ def _numbers(options: Sequence[Mapping[str, Any]], key: str) -> str:
 
 
 def _splits(options: Sequence[Mapping[str, Any]]) -> str:
-    """Whose splits they are."""
+    """Describe the splits."""
     names = [str(given.get("partition", "dirichlet")) for given in options]
     published = [name.startswith("published:") for name in names]
     if all(published):

@@ -15,7 +15,7 @@ from protofl_workbench.studies.study_result import Entry, StudyResult
 FORMATS = ("md", "csv", "tex", "json")
 PICTURES = ("png", "pdf", "svg")
 PAGE = "html"
-"""What `protofl.report` makes of a result; it is a file always."""
+"""The format of `protofl.report`, which is always a file."""
 
 
 def format_of(path: Path | None, given: str | None) -> str:
@@ -35,12 +35,12 @@ def format_of(path: Path | None, given: str | None) -> str:
 
 
 def as_text(result: StudyResult, form: str) -> str:
-    """A result in one of `FORMATS`."""
+    """Return a result in one of `FORMATS`."""
     return {"md": markdown, "csv": comma_separated, "tex": latex, "json": as_json}[form](result)
 
 
 def headings(result: StudyResult) -> list[str]:
-    """What stands above the columns."""
+    """Return the headings of the columns."""
     columns = [result.study.columns[name] for name in result.columns]
     return [" ".join(part for part in (c.group, c.label) if part) or "ours" for c in columns]
 
@@ -52,7 +52,7 @@ def lines_of(entry: Entry) -> list[str]:
 
 
 def markdown(result: StudyResult) -> str:
-    """A table in which every cell has ours / published / difference."""
+    """Return a table with our figure / the published one / the difference in each cell."""
     table = ["", *headings(result)]
     rows = [
         [result.study.rows[row].label, *(_in_one(result[row, column]) for column in result.columns)]
@@ -77,7 +77,7 @@ def _pipe(cells: list[str]) -> str:
 
 
 def comma_separated(result: StudyResult) -> str:
-    """A line a cell; of curves a line a round."""
+    """Return a line for each cell; for curves a line for each round."""
     out = io.StringIO()
     records = result.records()
     if result.study.kind == "curves":

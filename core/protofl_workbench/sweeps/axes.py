@@ -55,12 +55,12 @@ class Axis:
 
     @property
     def is_range(self) -> bool:
-        """Whether it is a range."""
+        """True for a range."""
         return not self.values
 
     @property
     def whole(self) -> bool:
-        """Whether a range has whole numbers only."""
+        """True if a range has only integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     @property
@@ -77,7 +77,7 @@ class Axis:
 
 
 def read_axes(given: Iterable[str]) -> list[Axis]:
-    """The axes that ``--grid`` names.
+    """Return the axes of ``--grid``.
 
     Raises:
         UsageError: One is not of the form, is there twice, has a value twice, or a range has no
@@ -127,7 +127,7 @@ def _number(text: str) -> float:
 
 
 def resolved_axes(axes: Iterable[Axis], base: Request) -> list[Axis]:
-    """The axes with the options that they stand for.
+    """Return the axes with their options.
 
     Raises:
         UsageError: A key is nobody's option, or the method's and the run's; a value is none of
@@ -180,7 +180,7 @@ def _located(axis: Axis, base: Request) -> Axis:
 
 
 def _options_of(method: str, base: Request) -> dict[str, str]:
-    """The options of the method, by the names that users write."""
+    """Return the options of the method by users' names."""
     return option_names(getattr(base.registry.load("method", method), "Config", Config))
 
 
@@ -224,7 +224,7 @@ def _instead(name: str) -> tuple[str, str]:
 
 
 def _checked(axis: Axis) -> Axis:
-    """An axis whose values are as the run's option has them; those of plugins are tried later."""
+    """Return an axis with converted values; options of plugins are checked later."""
     if axis.owner or axis.option in {"method", *CHOOSING}:
         return axis
     values = [_value(axis, value) for value in axis.ends]

@@ -1,4 +1,4 @@
-"""A sweep whose points are chosen one after the other, by what the earlier ones came to.
+"""A search: points are chosen one after the other, from the results of earlier points.
 
 Optuna's tree-structured Parzen estimator (Bergstra et al., 2011) chooses them, seeded for each
 point, and its median rule stops a run that is worse in a round than half of the finished ones were
@@ -36,7 +36,7 @@ _STEP = 10_000_000
 
 @dataclass(eq=False)
 class _PointTrial:
-    """A point that is being tried.
+    """A point in progress.
 
     Attributes:
         trial: What Optuna calls it.
@@ -92,7 +92,7 @@ class Search:
         return study
 
     def _check_axes(self) -> None:
-        """Whether what has been tried are points of these axes; a range may be another one."""
+        """Check that earlier points are on these axes; the ends of a range may differ."""
         state = self._optuna.trial.TrialState
         compatible = self._optuna.distributions.check_distribution_compatibility
         now = {
@@ -134,7 +134,7 @@ class Search:
     # --- what a batch asks ----------------------------------------------------------------------
 
     def next(self) -> BatchRun | None:
-        """A run of a point that has more, or of a new point."""
+        """Return the next run of a point in progress, or of a new point."""
         waiting = [t for t in self._going if not t.busy]
         if not waiting and self._begun() < self._sweep.budget:
             waiting = [self._new()]
@@ -164,7 +164,7 @@ class Search:
         )
 
     def should_continue(self, wanted: BatchRun, row: dict[str, Any]) -> bool:
-        """Whether a run is worth going on with, by the median rule."""
+        """Return False if the median rule stops a run."""
         trying = self._of[wanted]
         trying.rows.append(Row.from_json(row))
         if not self._report(trying):
@@ -209,7 +209,7 @@ class Search:
     # --- what it came to ------------------------------------------------------------------------
 
     def lines(self) -> list[PointResult]:
-        """All points that have been tried; one that was chosen several times is one."""
+        """Return all points so far; a point that was chosen several times is listed once."""
         state = self._optuna.trial.TrialState
         lines: dict[tuple[Any, ...], PointResult] = {}
         for trials in map(self._trials, (state.COMPLETE, state.PRUNED, state.FAIL)):

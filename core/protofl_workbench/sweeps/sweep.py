@@ -1,4 +1,4 @@
-"""A sweep: what it is, the file in its folder that says so, and the runs that it wants."""
+"""A sweep: its definition, its file, and its runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIGURES: tuple[str, ...] = get_args(Figure)
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep is.
+    """The definition of a sweep.
 
     Attributes:
         base: The options that all runs have.
@@ -61,11 +61,11 @@ class Sweep:
 
     @property
     def points(self) -> int:
-        """How many points there are to be."""
+        """Number of points."""
         return self.budget if self.search else number_of_points(self.axes)
 
     def with_budget(self, budget: int) -> Sweep:
-        """The same search over more points.
+        """Return the search with more points.
 
         Raises:
             UsageError: It is no search, or the points would be fewer.
@@ -79,14 +79,14 @@ class Sweep:
         return replace(self, budget=budget)
 
     def run_at(self, point: Point, seed: int) -> BatchRun:
-        """The run of a point with a seed."""
+        """Return the run of a point with a seed."""
         name = point_name(point)
         if self.trials > 1:
             name += f" · seed {seed}"
         return BatchRun(name, request_at(self.base, self.axes, point, seed))
 
     def values(self) -> dict[str, Any]:
-        """What ``sweep.toml`` holds: options as ``--config`` takes them, and two tables."""
+        """Return the content of ``sweep.toml``: options as in ``--config``, and two tables."""
         own: dict[str, Any] = {"trials": self.trials, "figure": self.figure}
         if self.search:
             own |= {"search": self.search, "budget": self.budget}
@@ -96,7 +96,7 @@ class Sweep:
 
 
 def check_sweep(sweep: Sweep, most: int = MOST) -> list[str]:
-    """Whether a sweep can be.
+    """Check a sweep.
 
     Returns:
         Lines for the user.
@@ -150,7 +150,7 @@ def check_sweep(sweep: Sweep, most: int = MOST) -> list[str]:
 
 
 def check_new_folder(folder: Path, sweep: Sweep) -> None:
-    """Whether a sweep can begin in a folder.
+    """Check that a sweep can start in a folder.
 
     Raises:
         UsageError: Something else is there, or another sweep.
@@ -245,7 +245,7 @@ def _as_config(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_same_place(sweep: Sweep) -> None:
-    """Whether paths among a sweep's options mean here what they meant where it was begun.
+    """Check that relative paths in the options of a sweep are valid in this folder.
 
     Raises:
         UsageError: There are some, and this is another folder.
@@ -265,7 +265,7 @@ def check_same_place(sweep: Sweep) -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 - options are of many types
-    """All texts among options; keys are none."""
+    """Yield all texts in options, without keys."""
     if isinstance(value, Mapping):
         value = [*value.values()]
     if isinstance(value, (list, tuple)):
@@ -276,7 +276,7 @@ def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401 - options are of many t
 
 
 def _is_below(where: Path, text: str) -> bool:
-    """Whether a text, ``PATH`` or ``NAME:PATH``, names by a relative path what is in a folder."""
+    """Return True if a text is ``PATH`` or ``NAME:PATH`` with a relative path in a folder."""
     paths = [*[text][: os.sep in text], text.partition(":")[2]]
     relative = [path for path in paths if path and not Path(path).expanduser().is_absolute()]
     return any(os.path.exists(where / path) for path in relative)

@@ -1,4 +1,4 @@
-"""A sweep from its beginning, or from where it was interrupted, to its table."""
+"""Start, resume or plan a sweep."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def new_folder(sweep: Sweep) -> Path:
 def plan_sweep(
     sweep: Sweep, *, at_once: int | None = None, follow: events.Follow = events.ignore
 ) -> list[CheckedRun]:
-    """What a sweep will do; nothing is trained and no folder is made.
+    """Return the checked runs of a sweep; nothing is trained or written.
 
     Args:
         sweep: The sweep.

@@ -114,7 +114,7 @@ def requested_sweep(
     budget: int | None = None,
     figure: str | None = None,
 ) -> tuple[Sweep, Named, list[str]]:
-    """The sweep that is asked for, its classes and arrays, and lines for the user.
+    """Return the requested sweep, its classes and arrays, and notes.
 
     Args:
         typed: Options of the runs by their long names, with ``trials``.
@@ -151,7 +151,7 @@ def requested_sweep(
 
 
 def check_resume_options(others: Mapping[str, Any], *, plan: bool = False) -> None:
-    """Whether nothing is given, beside a sweep that is to go on, that its file says.
+    """Check that no option is given that the file of a resumed sweep sets.
 
     Raises:
         UsageError: Something is.
@@ -165,7 +165,7 @@ def check_resume_options(others: Mapping[str, Any], *, plan: bool = False) -> No
 
 
 def _texts(grid: Mapping[str, Any]) -> list[str]:
-    """The axes as ``--grid`` has them.
+    """Return the axes as ``--grid`` takes them.
 
     Raises:
         UsageError: A value has a comma in it.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def points_of(axes: Iterable[Axis]) -> list[Point]:
-    """All points of a grid, the last axis quickest."""
+    """Return all points of a grid; the last axis varies fastest."""
     axes = [*axes]
     return [
         dict(zip([axis.key for axis in axes], values, strict=True))
@@ -29,12 +29,12 @@ def points_of(axes: Iterable[Axis]) -> list[Point]:
 
 
 def number_of_points(axes: Iterable[Axis]) -> int:
-    """How many points a grid has."""
+    """Return the number of points of a grid."""
     return math.prod(len(axis.values) for axis in axes)
 
 
 def request_at(base: Request, axes: Iterable[Axis], point: Point, seed: int) -> Request:
-    """What is asked for at a point: one trial.
+    """Return the request of a point, with one trial.
 
     Args:
         base: The options that all runs have.
@@ -62,7 +62,7 @@ def point_name(point: Point) -> str:
 
 
 def shown(value: Any) -> str:  # noqa: ANN401 - options are of many types
-    """A value in a table."""
+    """Return a value as text."""
     if isinstance(value, bool) or not isinstance(value, float):
         return str(value).lower() if isinstance(value, bool) else str(value)
     return f"{value:.4g}"
@@ -76,7 +76,7 @@ def end_points(axes: list[Axis]) -> list[Point]:
 
 
 def distribution_of(known: Any, axis: Axis) -> Any:  # noqa: ANN401 - Optuna's
-    """What Optuna calls an axis; ``known`` are its distributions."""
+    """Return the Optuna distribution of an axis; ``known`` is its module."""
     if axis.values:
         return known.CategoricalDistribution(axis.values)
     kind = known.IntDistribution if axis.whole else known.FloatDistribution
@@ -84,7 +84,7 @@ def distribution_of(known: Any, axis: Axis) -> Any:  # noqa: ANN401 - Optuna's
 
 
 def suggest_value(trial: Trial, axis: Axis) -> Any:  # noqa: ANN401 - options are of many types
-    """The value that Optuna chooses."""
+    """Return the value that Optuna suggests."""
     if axis.values:
         return trial.suggest_categorical(axis.key, list(axis.values))
     if axis.whole:
@@ -95,7 +95,7 @@ def suggest_value(trial: Trial, axis: Axis) -> Any:  # noqa: ANN401 - options ar
 
 
 def point_value(axis: Axis, params: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    """The value of a point: of a range of real numbers no more than six digits."""
+    """Return the value of a point; numbers of a range are rounded to six digits."""
     value = params[axis.key]
     if axis.values or axis.whole:
         return value

@@ -1,4 +1,4 @@
-"""What a sweep came to: a line for each point, the best one marked, as a table and as files."""
+"""The results of a sweep by points, as a table and as files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CSV, JSON = "results.csv", "results.json"
 
 
 def figure_of(rows: Sequence[Row], figure: str) -> dict[str, Any] | None:
-    """A trial's figure, and on which samples the round was chosen.
+    """Return the figure of a trial, and the samples on which the round was chosen.
 
     Where clients have validation samples the best round is the one that is best on them, and the
     sweep's best point is chosen by them too; ``test`` is the accuracy on test samples there.
@@ -66,7 +66,7 @@ def _server(row: Row) -> tuple[float, float, str] | None:
 
 @dataclass
 class PointRun:
-    """A point's run.
+    """A run of a point.
 
     Attributes:
         seed: Its seed.
@@ -99,7 +99,7 @@ class PointResult:
 
     @property
     def whole(self) -> bool:
-        """Whether all of its runs are finished."""
+        """True if all runs are finished."""
         return all(run.state == "finished" and run.figure for run in self.runs)
 
     @property
@@ -117,7 +117,7 @@ class PointResult:
         return ", ".join(f"{count} {state}" for state, count in counts.items() if count)
 
     def values(self, key: str) -> list[float]:
-        """A figure (``value`` or ``test``) of all runs that have it."""
+        """Return a figure (``value`` or ``test``) of all runs that have it."""
         return [run.figure[key] for run in self.runs if run.figure]
 
     def mean(self, key: str) -> float | None:
@@ -133,7 +133,7 @@ class PointResult:
 
 @dataclass
 class SweepResult:
-    """What a sweep came to.
+    """The result of a sweep.
 
     Attributes:
         figure: The figure by which points are compared.
@@ -162,7 +162,7 @@ class SweepResult:
 
     @property
     def words(self) -> str:
-        """The figure and the samples in words, as they stand beside every table."""
+        """Description of the figure and the samples."""
         which, _, server = self.figure.partition("-")
         whose = "the server's accuracy" if server else "accuracy"
         best = which == "best"
@@ -171,7 +171,7 @@ class SweepResult:
         return f"{whose} {when}; {what} chosen on {self.chosen_on} samples"
 
     def records(self) -> list[dict[str, Any]]:
-        """A table of plain values, a line a run: its point's, seed, state, figure, folder."""
+        """Return a mapping for each run: point, seed, state, figure and folder."""
         return [
             {**{key: _number(value) for key, value in line.point.items()}, **_run(run, None)}
             for line in self.lines
@@ -179,7 +179,7 @@ class SweepResult:
         ]
 
     def frame(self) -> pd.DataFrame:
-        """The same as a pandas frame.
+        """Return the records as a pandas frame.
 
         Raises:
             UsageError: pandas is not installed.
@@ -187,7 +187,7 @@ class SweepResult:
         return frame_of(self.records(), "SweepResult.records() has the same as plain values")
 
     def to_values(self, folder: Path) -> dict[str, Any]:
-        """What ``results.json`` holds; folders of runs as seen from the sweep's."""
+        """Return the content of ``results.json``, with relative run folders."""
         return {
             "figure": self.figure,
             "chosen_on": self.chosen_on,
@@ -226,7 +226,7 @@ _COLUMNS = ("seed", "state", "value", "test", "round", "chosen_on", "rounds", "f
 
 
 def _number(value: Any) -> Any:  # noqa: ANN401 - options are of many types
-    """A number where a text is one: values of plugins' options are as they were typed."""
+    """Return the number that a text is, or the value itself."""
     for read in (int, float) if isinstance(value, str) else ():
         with suppress(ValueError):
             return read(value)
@@ -234,7 +234,7 @@ def _number(value: Any) -> Any:  # noqa: ANN401 - options are of many types
 
 
 def _run(run: PointRun, folder: Path | None) -> dict[str, Any]:
-    """A run in a table; its folder as seen from another one where that is given."""
+    """Return a run as a mapping; its folder is relative to `folder` if given."""
     figure = run.figure or dict.fromkeys(("value", "test", "round", "chosen_on"))
     place = None if run.folder is None else str(run.folder)
     place = os.path.relpath(place, folder) if place and folder else place
@@ -249,7 +249,7 @@ def _run(run: PointRun, folder: Path | None) -> dict[str, Any]:
 
 
 def point_results(sweep: Sweep, outcomes: Sequence[Outcome]) -> list[PointResult]:
-    """What the runs of a grid came to, by points.
+    """Return the results of a grid by points.
 
     Args:
         sweep: The sweep.
@@ -263,7 +263,7 @@ def point_results(sweep: Sweep, outcomes: Sequence[Outcome]) -> list[PointResult
 
 
 def point_run(outcome: Outcome, seed: int, figure: str) -> PointRun:
-    """What became of a run, with its figure."""
+    """Return a run of a point with its figure."""
     error = outcome.error.what if outcome.error else ""
     found = PointRun(seed, outcome.state, folder=outcome.folder, error=error)
     if outcome.state != "failed" and outcome.folder is not None:
