@@ -104,9 +104,9 @@ def plan_study(
     Raises:
         UsageError: A cell can't be run.
     """
-    progress, folder = StudyProgress.of(study, change), Path(runs).expanduser()
-    cells = progress.to_run() if study.kind != "account" else []
-    made = Counter(cell.key for cell in progress.cells if cell.options)
+    state, folder = StudyProgress.of(study, change), Path(runs).expanduser()
+    cells = state.to_run() if study.kind != "account" else []
+    made = Counter(cell.key for cell in state.cells if cell.options)
     missing = missing_inputs(cells, lambda line: None, fetch=False)
     paces: dict[str, dict[str, float]] = {}
     found, device = [], "cpu"
@@ -125,10 +125,10 @@ def plan_study(
         device = str(plan.device)
         found.append(_planned(cell, made[cell.key], plan, missing, folder, paces, measure=measure))
     variant = study.variant if change.variant is None else change.variant
-    options = [cell.options for cell in progress.cells if cell.options and needs_run(study, cell)]
+    options = [cell.options for cell in state.cells if cell.options and needs_run(study, cell)]
     facts = facts_of(study, change.scale, variant, options, options)
     files = {name: about for cell in cells for name, about in cell.lacks.items()}
-    return StudyPlan(study, tuple(found), len(progress.to_account()), folder, device, facts, files)
+    return StudyPlan(study, tuple(found), len(state.to_account()), folder, device, facts, files)
 
 
 def _planned(
