@@ -40,7 +40,7 @@ class PlannedRun:
         seconds: What is left takes with one host; None where that was not measured.
         missing: What its data or weights lack; empty for nothing.
         folder: Where it is.
-        diverged: Whether it did, and would again, so that it is not progress.
+        diverged: Whether it did, and would again, so that it is not repeated.
     """
 
     name: str
@@ -98,7 +98,7 @@ def plan_study(
         study: The study.
         change: Scale, selection, and what else is changed.
         runs: The folder of runs.
-        progress: Takes what is being planned, and the share that is progress.
+        progress: Takes what is being planned, and the share that is done.
         measure: Whether to measure steps, for hours.
 
     Raises:
