@@ -30,6 +30,14 @@ ALIASES = {
         "folder or a folder of runs; a list of these; or a mapping of labels to these. "
         "Runs without labels are grouped by the options in which they differ."
     ),
+    "RunLike": "A run, a result of [`run`](#protofl.run), or the folder of a run.",
+    "Row": (
+        "A line of [the record](record.md): the figures of a round, as attributes and as a mapping."
+    ),
+    "StyleOptions": (
+        'Keyword arguments of all figures: `width`, `"column"` (3.3 in), `"page"` (6.9 in) or '
+        'inches, and `font`, `"serif"` or `"sans"`.'
+    ),
     "Follow": (
         "A function that receives every event of a batch of runs, in the thread that "
         "waits for them."

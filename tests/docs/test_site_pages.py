@@ -237,7 +237,7 @@ def test_every_function_is_on_its_page(module, page):
 THEIRS = set(
     "Any Callable Collection Container DataFrame Exception Figure Hashable Iterable Iterator "
     "Mapping NDArray NoReturn None Sequence "
-    "AbstractContextManager Path Module Optimizer Parameter Tensor Generator Literal".split()
+    "AbstractContextManager Unpack Path Module Optimizer Parameter Tensor Generator Literal".split()
 )
 """Types of Python, torch, NumPy and pandas."""
 
