@@ -46,14 +46,15 @@ def show(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The seed s.")] = 0,
     batch_size: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--batch-size",
             metavar="N",
             min=1,
-            help="Samples per mini-batch, which a client should fill.",
+            help="Samples per mini-batch, which a client should fill (≥ 1; default: the data set's, "
+            "otherwise 10)",
         ),
-    ] = 10,
+    ] = None,
     public: Annotated[
         int, typer.Option("--public", metavar="N", min=0, help="Public samples to hold out first.")
     ] = 0,
@@ -163,7 +164,7 @@ def _make(
     partition: str | None,
     clients: int | None,
     seed: int,
-    batch_size: int,
+    batch_size: int | None,
     public: int,
     subset: float,
     options: dict[str, dict[str, Any]],
@@ -181,8 +182,9 @@ def _make(
     registry = Registry(block)
     chosen = choose(registry, "dataset", dataset, options["dataset"])
     usual = default_values() | getattr(chosen.plugin, "defaults", {})
+    own = usual.get("options", {}).get("partition", {}) if partition is None else {}
     name = partition or usual["partition"]
-    partitioner = choose(registry, "partitioner", name, options["partition"])
+    partitioner = choose(registry, "partitioner", name, {**own, **options["partition"]})
     folder = (data_dir or default_data_dir()).expanduser().absolute()
     data = load_data(chosen, folder, lambda line: render.line(line, "dim"))
     bound, counting = (
@@ -193,7 +195,7 @@ def _make(
         data,
         bound,
         count,
-        batch_size,
+        batch_size or usual["batch_size"],
         seed,
         public,
         partitioner=partitioner.name,
