@@ -51,8 +51,8 @@ def show(
             "--batch-size",
             metavar="N",
             min=1,
-            help="Samples per mini-batch, which a client should fill (≥ 1; default: the data set's, "
-            "otherwise 10)",
+            help="Samples per mini-batch, which a client should fill (≥ 1; default: the data "
+            "set's, otherwise 10)",
         ),
     ] = None,
     public: Annotated[
