@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import re
 from pathlib import Path
 
 from protofl.errors import UsageError
+from protofl_workbench.comparing.text_formats import csv_text, json_text, tex, tex_table
 from protofl_workbench.studies.study import EMPTY
 from protofl_workbench.studies.study_result import Entry, StudyResult
 
@@ -78,7 +75,6 @@ def _pipe(cells: list[str]) -> str:
 
 def comma_separated(result: StudyResult) -> str:
     """Return a line for each cell; for curves a line for each round."""
-    out = io.StringIO()
     records = result.records()
     if result.study.kind == "curves":
         records = [
@@ -87,59 +83,16 @@ def comma_separated(result: StudyResult) -> str:
             for trial, points in entry.curve.items()
             for number, value in points
         ] or records
-    writer = csv.DictWriter(out, fieldnames=list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return out.getvalue()
+    return csv_text(records)
 
 
 def as_json(result: StudyResult) -> str:
     """The title, notes and cells."""
     found = {"title": result.title, "notes": result.notes, "cells": result.records()}
-    return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_text(found)
 
 
 # --- LaTeX ----------------------------------------------------------------------------------------
-
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": "$-$",
-    "–": "--",
-    "×": r"$\times$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "·": r"$\cdot$",
-    "τ": r"$\tau$",
-    "ρ": r"$\rho$",
-    "λ": r"$\lambda$",
-    "δ": r"$\delta$",
-    "θ": r"$\theta$",
-    "μ": r"$\mu$",
-    "η": r"$\eta$",
-    "α": r"$\alpha$",
-    "β": r"$\beta$",
-    "γ": r"$\gamma$",
-    "ε": r"$\varepsilon$",
-    "σ": r"$\sigma$",
-    "Σ": r"$\Sigma$",
-    "†": r"$\dagger$",
-    "‡": r"$\ddagger$",
-    "₁": "$_1$",
-    "₂": "$_2$",
-    "₃": "$_3$",
-    "…": r"\ldots{}",
-    "’": "'",
-}
 
 
 def latex(result: StudyResult) -> str:
@@ -163,17 +116,9 @@ def latex(result: StudyResult) -> str:
     published_caption = " Grey: published, and the difference." if result.has_published else ""
     lines = [
         r"% \usepackage{booktabs}, \usepackage{xcolor}",
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_tex(result.title)}.{published_caption}}}",
-        rf"\begin{{tabular}}{{l{'c' * len(columns)}}}",
-        r"\toprule",
-        *head,
-        r"\midrule",
-        *body,
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
+        *tex_table(
+            f"{_tex(result.title)}.{published_caption}", f"l{'c' * len(columns)}", head, body
+        ),
     ]
     return "\n".join([*lines, *(f"% {note}" for note in result.notes)]) + "\n"
 
@@ -201,5 +146,4 @@ def _theirs(entry: Entry) -> str:
 
 
 def _tex(text: str) -> str:
-    made = re.sub(".", lambda m: _SPECIAL.get(m[0], m[0]), text)
-    return made.replace("$$", "")
+    return tex(text).replace("$$", "")
