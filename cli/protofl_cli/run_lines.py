@@ -13,7 +13,7 @@ from protofl_cli import render
 from protofl_cli.tables import clock
 
 if TYPE_CHECKING:
-    from protofl.records.monitor import Seen
+    from protofl.records.monitor import RunStatus
 
 CURVE, WIDE = 24, 110
 """Characters of a curve, half as many on a terminal that is not so wide."""
@@ -26,7 +26,7 @@ COLUMNS = ("run", "state", "round", "accuracy", "last", "best", "left", "traffic
 RIGHT = ("round", "last", "best", "left", "traffic", "absent")
 
 
-def board(seen: Sequence[Seen], folder: Path, width: int, height: int = 0) -> render.Board:
+def board(seen: Sequence[RunStatus], folder: Path, width: int, height: int = 0) -> render.Board:
     """The runs as a table of as many lines and columns as there is room for.
 
     Args:
@@ -44,13 +44,13 @@ def board(seen: Sequence[Seen], folder: Path, width: int, height: int = 0) -> re
     return columns, [row[: len(columns)] for row in rows], words
 
 
-def _cells(run: Seen, folder: Path, width: int = CURVE) -> list[str]:
-    told = run.told
-    trial = f"trial {run.trial + 1}/{told.trials} " if told.trials > 1 else ""
+def _cells(run: RunStatus, folder: Path, width: int = CURVE) -> list[str]:
+    entry = run.entry
+    trial = f"trial {run.trial + 1}/{entry.trials} " if entry.trials > 1 else ""
     return [
         _name(run, folder),
         run.state,
-        f"{trial}{run.round}/{told.rounds}",
+        f"{trial}{run.round}/{entry.rounds}",
         curve(run.curve, width),
         f"{run.curve[-1]:.1%}" if run.curve else "",
         f"{max(run.curve):.1%}" if run.curve else "",
@@ -60,12 +60,12 @@ def _cells(run: Seen, folder: Path, width: int = CURVE) -> list[str]:
     ]
 
 
-def _name(run: Seen, folder: Path) -> str:
+def _name(run: RunStatus, folder: Path) -> str:
     name = run.path.relative_to(folder).as_posix()
     return run.path.absolute().name if name == "." else name
 
 
-def _counts(seen: Sequence[Seen]) -> str:
+def _counts(seen: Sequence[RunStatus]) -> str:
     states = Counter(run.state for run in seen)
     order = ("going on", "finished", "unfinished", "diverged", "damaged")
     return ", ".join(f"{states[state]:,} {state}" for state in order if states[state])
@@ -100,7 +100,7 @@ class Lines:
         self._folder = folder
         self._said: dict[Path, tuple[str, int, int]] = {}
 
-    def new(self, seen: Sequence[Seen]) -> Iterator[str]:
+    def new(self, seen: Sequence[RunStatus]) -> Iterator[str]:
         """A line for each run that has moved."""
         for run in seen:
             now = (run.state, run.trial, run.round)

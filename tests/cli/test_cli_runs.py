@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from protofl.errors import Diverged
-from protofl.records.failure import kept_in
+from protofl.records.failure import record_divergence
 from protofl.system.files.lock import alone
 
 
@@ -173,6 +173,6 @@ def test_one_that_diverged(cli, data_dir, runs):
 
 
 def test_what_diverges_before_it_begins_leaves_nothing(tmp_path):
-    with pytest.raises(Diverged), kept_in(tmp_path, "cpu"):
+    with pytest.raises(Diverged), record_divergence(tmp_path, "cpu"):
         raise Diverged("NaN")
     assert not any(tmp_path.iterdir())

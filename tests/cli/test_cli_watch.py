@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from protofl.records.monitor import Following
+from protofl.records.monitor import Monitor
 from protofl.system.files.atomic import replacing, write_json
 from protofl.system.files.lock import LOCK, alone, is_held
 from protofl_cli.commands import watch
@@ -46,7 +46,7 @@ def quick(monkeypatch):
 @pytest.fixture
 def after_each_look(monkeypatch):
     """``after_each_look(do)``: what becomes of the runs between two looks at them."""
-    look = Following.look
+    look = Monitor.look
 
     def follow(do):
         def look_and_do(self):
@@ -54,7 +54,7 @@ def after_each_look(monkeypatch):
             do()
             return found
 
-        monkeypatch.setattr(Following, "look", look_and_do)
+        monkeypatch.setattr(Monitor, "look", look_and_do)
 
     return follow
 
@@ -79,7 +79,7 @@ def test_seconds_left_and_absent(tmp_path):
     rows = [row(0, n, 0.5, absent={"1": "failed", "2": "skipped"}) for n in range(4)]
     folder = write(tmp_path / "run", rows)
     with alone(folder, "--out"):
-        (seen,) = Following(tmp_path).look()
+        (seen,) = Monitor(tmp_path).look()
     assert seen.absent == 8 and seen.megabytes == 8
     assert 6 * 30 - 60 < seen.left <= 6 * 30  # six rounds of 30 s, less what has gone since
 
@@ -87,7 +87,7 @@ def test_seconds_left_and_absent(tmp_path):
 def test_a_run_that_ends_after_its_last_file_was_read(tmp_path):
     """Its lock goes last, and nothing of its files changes then."""
     folder = write(tmp_path / "run", [row(0, 0, 0.5)], rounds=1, finished=True)
-    following = Following(tmp_path)
+    following = Monitor(tmp_path)
     with alone(folder, "--out"):
         assert [run.state for run in following.look()] == ["going on"]
     assert [run.state for run in following.look()] == ["finished"]
@@ -149,7 +149,7 @@ def test_a_run_that_nobody_is_at_work_on(cli, tmp_path, quick):
 
 def test_one_that_diverges_as_soon_as_it_goes_on(tmp_path):
     folder = write(tmp_path / "run", [row(0, 0, 0.5)])
-    following = Following(folder)
+    following = Monitor(folder)
 
     def state():
         (seen,) = following.look()

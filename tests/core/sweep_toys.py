@@ -6,7 +6,7 @@ from runtime_toys import GIVEN, without_times
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.runs.plugin_names import requested
+from protofl.runs.plugin_names import named_request
 from protofl.runs.request import Request
 from protofl.system.options.parsing import parse_options
 from protofl_workbench.batch import batch_events as events
@@ -58,8 +58,8 @@ def request_of(method=Scaled, **options):
     """What is asked for: a toy run."""
     options = {**GIVEN, "dry_step": False, **options}
     if isinstance(method, str):
-        return requested({**options, "method": method})[0]
-    # As `requested` has it, which looks through all that is installed.
+        return named_request({**options, "method": method})[0]
+    # As `named_request` has it, which looks through all that is installed.
     given = parse_options({**options, "method": "scaled"})
     return Request(given, extra={("method", "scaled"): method})
 

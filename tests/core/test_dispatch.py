@@ -29,7 +29,7 @@ from protofl.federation.jobs import (
     Train,
     TrainReply,
 )
-from protofl.federation.recovery import Watched
+from protofl.federation.recovery import Deadline
 
 
 class FakeHost:
@@ -488,7 +488,7 @@ class Rings:
 
     @contextmanager
     def over(self, host):
-        self.jobs[host] = Watched(host, self.seconds)
+        self.jobs[host] = Deadline(host, self.seconds)
         yield self.jobs[host]
 
     def late(self, host):

@@ -11,7 +11,7 @@ import torch
 from runtime_toys import GIVEN, install, make_plan, train, without_times
 
 import protofl as pf
-from protofl.federation.observation_limits import Expected, announce, check_observing
+from protofl.federation.observation_limits import ExpectedSize, check_observing, report_size
 from protofl.federation.observer import Observer
 from protofl.records.observed import Observed
 from protofl.system.files import series
@@ -314,7 +314,7 @@ def test_more_than_is_allowed_is_refused(toys, tmp_path):
     number = int(caught.value.do.partition("--observe-limit ")[2].partition(")")[0])
     assert not (tmp_path / "run").exists()
     enough = GIVEN | given | {"method": "fedproto", "observe_limit": number}
-    announce(pf.backends.Plan.make(enough), {}, lambda line: None)
+    report_size(pf.backends.Plan.make(enough), {}, lambda line: None)
 
 
 def test_uploads_that_nobody_has_seen(toys, tmp_path):
@@ -418,7 +418,7 @@ def test_a_limit_keeps_the_same_of_a_run_that_is_interrupted(tmp_path):
 
 
 def test_nothing_is_expected_where_nothing_is_asked_for():
-    assert Expected(make_plan("fedproto"), {}).by_what == {}
+    assert ExpectedSize(make_plan("fedproto"), {}).by_what == {}
 
 
 # --- what is refused ------------------------------------------------------------------------------

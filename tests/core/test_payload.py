@@ -10,7 +10,7 @@ import torch
 import protofl as pf
 from protofl.errors import MissingKey
 from protofl.hooks.wire.payload import Knowledge, Payload, class_rows, stack_rows
-from protofl.runs.dry_step.state_checks import Looks, Watched
+from protofl.runs.dry_step.state_checks import MissingKeys, WatchedPayload
 
 
 def t(*values):
@@ -157,8 +157,8 @@ def test_a_missing_key_says_what_is_there():
 
 
 def test_what_is_looked_for_in_vain_is_noted_where_it_is_watched():
-    looks = Looks()
-    payload = Watched(Payload(prototypes=rows(1), classes=t(1), head=rows(0)), looks)
+    looks = MissingKeys()
+    payload = WatchedPayload(Payload(prototypes=rows(1), classes=t(1), head=rows(0)), looks)
     looks.reader = "fedproto.receive"
     before = payload.to_bytes()
     assert "prototypes" in payload

@@ -3,7 +3,7 @@
 import threading
 
 from protofl.federation import recovery as watching
-from protofl.federation.recovery import NAME, Watch
+from protofl.federation.recovery import NAME, Deadlines
 
 
 class Clock:
@@ -26,7 +26,7 @@ class Host:
 def test_a_late_job_ends_its_host_and_no_other(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(watching, "time", clock)
-    watch, hosts = Watch(0.1), [Host() for _ in range(4)]
+    watch, hosts = Deadlines(0.1), [Host() for _ in range(4)]
     with watch.over(hosts[0]) as done:
         clock.now = 0.05
     with watch.over(hosts[1]) as first:
@@ -53,7 +53,7 @@ def looking():
 
 
 def test_one_thread_looks_after_all_jobs_and_ends_when_it_is_closed():
-    before, watch = looking(), Watch(1000)
+    before, watch = looking(), Deadlines(1000)
     for _ in range(50):
         with watch.over(Host()):
             (thread,) = {*looking()} - {*before}

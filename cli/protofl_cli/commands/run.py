@@ -101,7 +101,7 @@ def run(
     data set's, and those below. Exit code 2: found before training; 1: the run failed; 130:
     interrupted (finished rounds are saved).
     """
-    from protofl.runs.plugin_names import requested
+    from protofl.runs.plugin_names import named_request
     from protofl.system.options.table import build
     from protofl_cli.screen import Screen
 
@@ -109,7 +109,7 @@ def run(
     typed = {name.removesuffix("_"): value for name, value in given.items()}
     try:
         with screen:
-            request, found = requested(
+            request, found = named_request(
                 {"method": method, **typed},
                 config=config,
                 out=out,

@@ -159,10 +159,10 @@ def show_runs(
     words: Words, runs: Folder = Path("runs"), as_json: Json = False, debug: Debug = False
 ) -> None:
     """Show all about a run: what it was, how far it is, what it came to, and how to repeat it."""
-    from protofl.records.run_index import named
+    from protofl.records.run_index import find_runs
     from protofl.runs.recorded_run import load_run
 
-    found = [load_run(path) for word in words for path in named(word, runs)]
+    found = [load_run(path) for word in words for path in find_runs(word, runs)]
     if as_json:
         about = [
             {
@@ -202,9 +202,9 @@ def remove_runs(
     Asks first. What is no run, and a run that goes on, is refused, and then nothing is removed.
     """
     from protofl.errors import UsageError
-    from protofl.records.run_index import check_removable, named, remove, size_of
+    from protofl.records.run_index import check_removable, find_runs, remove, size_of
 
-    found = dict.fromkeys(path for word in words for path in named(word, runs))
+    found = dict.fromkeys(path for word in words for path in find_runs(word, runs))
     folders = [check_removable(path) for path in found]
     sizes = [size_of(path) for path in folders]
     if not force:

@@ -80,10 +80,10 @@ def show(
 def _placed(name: str, block: list[str]) -> tuple[Registry, str]:
     """The plugins, with the class of a place among them, and KIND/NAME of that; else as written."""
     from protofl.hooks.discovery.registry import Registry
-    from protofl.runs.plugin_names import Named
+    from protofl.runs.plugin_names import NamedOptions
 
     with contextlib.redirect_stdout(sys.stderr):
-        given = Named({"block": block})
+        given = NamedOptions({"block": block})
         found = given.name("", name)
     for label, where in given.typed.get("classes", {}).items():
         argument = found.partition(":")[1:]

@@ -14,7 +14,7 @@ from protofl_cli import render
 from protofl_cli.options import Debug
 
 if TYPE_CHECKING:
-    from protofl.records.monitor import Following, Seen
+    from protofl.records.monitor import Monitor, RunStatus
 
 GRACE = 10.0
 """Seconds without anybody at work after which it ends: a sweep may be between two runs."""
@@ -39,19 +39,19 @@ def watch(
     folder. It ends when nobody is at work any more; Ctrl-C ends it at any time, and no run.
     """
     from protofl.errors import UsageError
-    from protofl.records.monitor import Following
+    from protofl.records.monitor import Monitor
     from protofl_cli.run_lines import RIGHT, Lines, board
 
     path = folder.expanduser()
     if not path.is_dir():
         raise UsageError(f"there is no folder {folder}", do="name a run, or the folder of runs")
-    following = Following(path)
+    following = Monitor(path)
     path = following.runs
     lines = Lines(path)
     if once:
         render.board(partial(board, following.look(), path), RIGHT)
         return
-    seen: list[Seen] = []
+    seen: list[RunStatus] = []
     try:
         with render.Live(RIGHT) as live:
             for seen in _looks(following, every):
@@ -65,7 +65,7 @@ def watch(
         render.line(line, "yellow")
 
 
-def _looks(following: Following, every: float) -> Iterator[list[Seen]]:
+def _looks(following: Monitor, every: float) -> Iterator[list[RunStatus]]:
     """The runs, again and again, until nobody is at work on them."""
     quiet_since = time.monotonic()
     while True:
@@ -78,14 +78,14 @@ def _looks(following: Following, every: float) -> Iterator[list[Seen]]:
         time.sleep(every)
 
 
-def _is_over(seen: list[Seen]) -> bool:
+def _is_over(seen: list[RunStatus]) -> bool:
     """Whether there is a single run, and it has come to its end."""
     from protofl.records.reading import DIVERGED, FINISHED
 
     return len(seen) == 1 and seen[0].state in (FINISHED, DIVERGED)
 
 
-def _ends(seen: list[Seen]) -> list[str]:
+def _ends(seen: list[RunStatus]) -> list[str]:
     """How runs that nobody is at work on go on."""
     from protofl.records.reading import DIVERGED, UNFINISHED
     from protofl_cli.tables import shown_path
@@ -95,5 +95,5 @@ def _ends(seen: list[Seen]) -> list[str]:
     found = [f"go on with it: protofl run --resume --out {shown_path(r.path)}" for r in left[:3]]
     if len(left) > 3:
         found = [f"{len(left)} are unfinished: protofl runs list --unfinished"]
-    told = [f"why it diverged: protofl runs show {shown_path(run.path)}" for run in lost[:3]]
-    return found + told
+    entry = [f"why it diverged: protofl runs show {shown_path(run.path)}" for run in lost[:3]]
+    return found + entry

@@ -19,7 +19,7 @@ from protofl.system.machine import at_most
 from protofl.system.randomness import numpy_stream
 
 
-class Members:
+class Membership:
     """Who may be asked in the rounds of a trial (``--unseen``, ``--join-round``).
 
     Args:
@@ -70,7 +70,7 @@ Recorded = Mapping[tuple[int, int], list[int]]
 """{(trial, round): the clients that took part and answered, ascending}."""
 
 
-def usual(seed: int, round: int, clients: int, participants: int) -> list[int]:
+def default_participants(seed: int, round: int, clients: int, participants: int) -> list[int]:
     """The clients of a round whose line of the record names none: those of ``uniform``.
 
     Args:
@@ -129,7 +129,7 @@ def _answered(row: Row, config: Mapping[str, Any]) -> list[int]:
     answered = row.answered
     if answered is None:
         seed = config["seed"] + row.trial
-        return usual(seed, row.round, config["clients"], row.participants)
+        return default_participants(seed, row.round, config["clients"], row.participants)
     known = {*range(config["clients"])}
     if not known.issuperset(answered) or answered != sorted({*answered}):
         raise ValueError

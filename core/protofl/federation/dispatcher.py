@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from protofl.federation.jobs import Absent, ClientJob, Job, Reply, StartTrial, Train
 from protofl.federation.placement import Seconds, place
 from protofl.federation.recovery import JOURNAL, Handle
-from protofl.federation.workers import Crew, NoHost
+from protofl.federation.workers import NoHost, Workers
 from protofl.system.machine import usable_cores
 from protofl.system.progress import OnSteps
 
@@ -22,7 +22,7 @@ class _Steps(NamedTuple):
     done: int
 
 
-class Deal:
+class JobQueue:
     """Jobs, which hosts take as they become free; those of a client by its own host alone.
 
     Args:
@@ -33,12 +33,12 @@ class Deal:
     """
 
     def __init__(
-        self, crew: Crew, jobs: Iterable[ClientJob], on_steps: OnSteps | None = None
+        self, workers: Workers, jobs: Iterable[ClientJob], on_steps: OnSteps | None = None
     ) -> None:
-        self._crew, self._left, self._on_steps = crew, list(jobs), on_steps
+        self._workers, self._left, self._on_steps = workers, list(jobs), on_steps
         self._busy: set[int] = set()
         self._done: Queue[tuple[ClientJob, Reply] | _Steps | BaseException | None] = Queue()
-        crew.on_steps = lambda client, done: self._done.put(_Steps(client, done))
+        workers.on_steps = lambda client, done: self._done.put(_Steps(client, done))
 
     def replies(self) -> Iterator[tuple[ClientJob, Reply] | None]:
         """Each job with its reply as it is done; None where a host found nothing more to do.
@@ -47,7 +47,7 @@ class Deal:
             HostFailure: A job ended three hosts, or a client could not be restored.
             Late: A job did not end.
         """
-        working = self._crew.working
+        working = self._workers.working
         for number in working:
             threading.Thread(target=self._serve, args=(number,), daemon=True).start()
         idle = 0
@@ -63,47 +63,47 @@ class Deal:
                 idle += item is None
                 yield item
         finally:
-            with self._crew.lock:
+            with self._workers.lock:
                 self._left.clear()
-                self._crew.lock.notify_all()
+                self._workers.lock.notify_all()
 
     def _serve(self, number: int) -> None:
         """What a host's thread does."""
         try:
             while (job := self._take(number)) is not None:
                 try:
-                    self._done.put((job, self._crew.attempt(number, job)))
+                    self._done.put((job, self._workers.attempt(number, job)))
                 except NoHost:
-                    with self._crew.lock:
+                    with self._workers.lock:
                         self._left.insert(0, job)
                     break
                 finally:
-                    with self._crew.lock:
+                    with self._workers.lock:
                         self._busy.discard(number)
-                        self._crew.lock.notify_all()
+                        self._workers.lock.notify_all()
         except BaseException as error:
             self._done.put(error)
         self._done.put(None)
 
     def _take(self, number: int) -> ClientJob | None:
         """The next job for a host; None where there will be none, or it has ended."""
-        crew = self._crew
-        with crew.lock:
-            while (self._left or self._busy) and number in crew.working:
+        workers = self._workers
+        with workers.lock:
+            while (self._left or self._busy) and number in workers.working:
                 for position, job in enumerate(self._left):
-                    home = crew.home(job.client)
-                    owner = crew.assigned.get(job.client) if home is None else home
+                    home = workers.home(job.client)
+                    owner = workers.assigned.get(job.client) if home is None else home
                     if owner in (number, None):
                         self._busy.add(number)
                         if isinstance(job, Train):
-                            crew.assigned[job.client] = number
+                            workers.assigned[job.client] = number
                         return self._left.pop(position)
                 # A host may yet end, and its clients go to whoever is free.
-                crew.lock.wait()
+                workers.lock.wait()
         return None
 
 
-def at_once(work: Callable[..., Any], each: Iterable[tuple[Any, ...]]) -> None:
+def call_in_threads(work: Callable[..., Any], each: Iterable[tuple[Any, ...]]) -> None:
     """Call something with several sets of arguments at the same time.
 
     Raises:
@@ -165,24 +165,24 @@ class Dispatcher:
     ) -> None:
         self.report: Callable[[str], None] = lambda line: None
         self.on_steps: OnSteps | None = None
-        self._crew = Crew(start, count, journal, job_limit)
+        self._workers = Workers(start, count, journal, job_limit)
         self._seconds = Seconds()
         self._placed: int | None = None
 
     def broadcast(self, job: Job) -> None:
         """Have every host do a job at the same time, and wait for all."""
         if isinstance(job, StartTrial):
-            self._crew.begin(job)
+            self._workers.begin(job)
             self._placed = None
         told = None if isinstance(job, StartTrial) else job
 
         def tell(number: int) -> None:
             try:
-                self._crew.attempt(number, told)
+                self._workers.attempt(number, told)
             except NoHost:
                 pass  # there are others
 
-        at_once(tell, [(number,) for number in self._crew.working])
+        call_in_threads(tell, [(number,) for number in self._workers.working])
         self._say()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
@@ -194,10 +194,10 @@ class Dispatcher:
         """
         mine = [job for job in jobs if isinstance(job, ClientJob)]
         assert len(mine) == len(jobs), "a job that concerns no client is for broadcast"
-        self._crew.assigned = {}
+        self._workers.assigned = {}
         self._move(self._places(mine))
         try:
-            for item in Deal(self._crew, mine, self.on_steps).replies():
+            for item in JobQueue(self._workers, mine, self.on_steps).replies():
                 self._say()
                 if item is not None:
                     job, reply = item
@@ -209,7 +209,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """End all hosts."""
-        self._crew.close()
+        self._workers.close()
 
     def _places(self, jobs: list[ClientJob]) -> dict[int, int]:
         """Where the clients of a round go that have been measured; nothing within a round."""
@@ -218,23 +218,23 @@ class Dispatcher:
             return {}
         self._placed = first.round
         costs = self._seconds.of(job.client for job in jobs)
-        hosts = self._crew.working
+        hosts = self._workers.working
         if len(hosts) < 2 or not costs:
             return {}
-        homes = {client: self._crew.home(client) for client in costs}
+        homes = {client: self._workers.home(client) for client in costs}
         return place(costs, {c: home for c, home in homes.items() if home is not None}, hosts)
 
     def _move(self, places: dict[int, int]) -> None:
         """Take clients from the hosts that they are to leave."""
         leaving: dict[int, list[int]] = {}
         for client, number in places.items():
-            home = self._crew.home(client)
+            home = self._workers.home(client)
             if home not in (number, None):
                 leaving.setdefault(home, []).append(client)
-        at_once(self._crew.release, leaving.items())
-        working = self._crew.working
-        self._crew.assigned = {c: number for c, number in places.items() if number in working}
+        call_in_threads(self._workers.release, leaving.items())
+        working = self._workers.working
+        self._workers.assigned = {c: number for c, number in places.items() if number in working}
 
     def _say(self) -> None:
-        while not self._crew.notes.empty():
-            self.report(self._crew.notes.get())
+        while not self._workers.notes.empty():
+            self.report(self._workers.notes.get())

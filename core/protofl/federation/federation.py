@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 from protofl.federation import events, jobs
 from protofl.federation.evaluation import figures_of
-from protofl.federation.observer import Nobody
+from protofl.federation.observer import NoObserver
 from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
-from protofl.federation.round_totals import Tally
-from protofl.federation.server_side import ServerSide, let_in
+from protofl.federation.round_totals import RoundTotals
+from protofl.federation.server_side import ServerSide, admit_uploads
 from protofl.federation.stages import Stages
 from protofl.hooks.models.cost import ClientFlops, flops_of_round
 from protofl.hooks.views.packing import unpack_server
@@ -71,7 +71,7 @@ class Federation:
         self.client_accuracy: dict[int, float] = {}
         self.flops: Sequence[ClientFlops] = ()
         self.learned: Mapping[str, Any] = {}
-        self.observer = Nobody()
+        self.observer = NoObserver()
         self._server_side: ServerSide
 
     @property
@@ -134,74 +134,78 @@ class Federation:
     def _round(self, number: int) -> tuple[Row, list[int]]:
         start, settings = time.perf_counter(), self.plan.settings
         self._server_side.begin(number)
-        tally = Tally(malicious=self.server.malicious)
+        totals = RoundTotals(malicious=self.server.malicious)
         # 1. Who takes part.
         asked = self.participants(number)
         # 2. What each downloads; 3. local training and upload, wherever the clients live. From here
         # on the round's clients are those that answered.
-        uploads = self.train_clients(asked, number, tally)
-        clients, unusual = self._who.answered(number, asked, tally.absent)
-        tally.participants, tally.answered = len(clients), clients if unusual else None
+        uploads = self.train_clients(asked, number, totals)
+        clients, unusual = self._who.answered(number, asked, totals.absent)
+        totals.participants, totals.answered = len(clients), clients if unusual else None
         # 4. The server aggregates, then trains.
-        self.train_server(uploads, tally)
+        self.train_server(uploads, totals)
         self.observer.see(number, uploads, self.server.knowledge)
         # 5. Phases that follow the server's step, with this round's download.
         if self.plan.composition.has_follow_up(self.plan.info):
-            self._follow_up(clients, number, tally)
+            self._follow_up(clients, number, totals)
         # 6. Evaluation, each client with what it would download next.
         if self.server.evaluates:
             everyone = settings.eval_clients == "all"
             chosen = self._who.members.numbers(number) if everyone else clients
-            self.evaluate_clients(chosen, number, tally)
-            tally.add_metrics(figures_of(self.plan.metrics, tally.counts))
-            self._evaluate_unseen(number, tally)
+            self.evaluate_clients(chosen, number, totals)
+            totals.add_metrics(figures_of(self.plan.metrics, totals.counts))
+            self._evaluate_unseen(number, totals)
         with self._sums.span("end_round", "server"):
-            extra = self._server_side.end_round(tally)
+            extra = self._server_side.end_round(totals)
         if self.flops:
-            tally.measures["flops"] = flops_of_round(self.flops, tally.trained)
+            totals.measures["flops"] = flops_of_round(self.flops, totals.trained)
         self.observer.keep(self.trial, number)
-        tally.seconds["total"] = time.perf_counter() - start
-        self.client_accuracy = tally.accuracy
+        totals.seconds["total"] = time.perf_counter() - start
+        self.client_accuracy = totals.accuracy
         rate = {"lr": self.server.lr} if self.plan.scheduled else {}
-        line = {"trial": self.trial, "round": number, **tally.line(extra), **rate}
+        line = {"trial": self.trial, "round": number, **totals.line(extra), **rate}
         return Row.from_json({**line, **self._who.line(number)}), clients
 
-    def train_clients(self, clients: list[int], number: int, tally: Tally) -> dict[int, Payload]:
+    def train_clients(
+        self, clients: list[int], number: int, totals: RoundTotals
+    ) -> dict[int, Payload]:
         """Downloads, local training and uploads; {client: upload} of those that count."""
-        replies = self._train(clients, number, "before_upload", tally)
+        replies = self._train(clients, number, "before_upload", totals)
         # Who would come too late, or not at all, is as if never asked.
-        for client, reason in self._who.trained(replies, [*tally.absent]).items():
-            tally.leave_out(client, reason)
-        came = [client for client in clients if client in replies and client not in tally.absent]
+        for client, reason in self._who.trained(replies, [*totals.absent]).items():
+            totals.leave_out(client, reason)
+        came = [client for client in clients if client in replies and client not in totals.absent]
         with self._sums.span("uploads", "server"):
             found = {client: replies[client] for client in came}
-            uploads = let_in(found, number, tally, self._server_side.gate, self.plan, self._stages)
-        lied = [client for client, reason in tally.absent.items() if reason == "skipped"]
+            uploads = admit_uploads(
+                found, number, totals, self._server_side.gate, self.plan, self._stages
+            )
+        lied = [client for client, reason in totals.absent.items() if reason == "skipped"]
         gone = sorted({*replies, *lied} - uploads.keys())
         if gone:
-            self._replies("undo", [jobs.Undo(client) for client in gone], jobs.Reply, tally)
+            self._replies("undo", [jobs.Undo(client) for client in gone], jobs.Reply, totals)
         self._who.hear({client: replies[client] for client in uploads})
         return uploads
 
-    def train_server(self, uploads: Mapping[int, Payload], tally: Tally) -> None:
+    def train_server(self, uploads: Mapping[int, Payload], totals: RoundTotals) -> None:
         """The server's hooks; without uploads it stays what it is."""
         start = time.perf_counter()
         if uploads:
             self._stages.begin("server")
-            tally.measures |= self._server_side.learn(uploads)
-        tally.spend({"server": time.perf_counter() - start})
+            totals.measures |= self._server_side.learn(uploads)
+        totals.spend({"server": time.perf_counter() - start})
 
-    def _follow_up(self, clients: list[int], number: int, tally: Tally) -> None:
+    def _follow_up(self, clients: list[int], number: int, totals: RoundTotals) -> None:
         """Phases behind the server's step; clients keep what they download for it."""
         self.holders = set()
-        replies = self._train(clients, number, "after_server", tally)
+        replies = self._train(clients, number, "after_server", totals)
         self._who.followed(replies)
         for client in clients:
-            tally.add_losses(replies[client])
+            totals.add_losses(replies[client])
         self.holders = set(clients)
 
     def _train(
-        self, clients: list[int], number: int, when: str, tally: Tally
+        self, clients: list[int], number: int, when: str, totals: RoundTotals
     ) -> dict[int, jobs.TrainReply]:
         """Local training; what a client holds already is not sent to it.
 
@@ -210,7 +214,7 @@ class Federation:
         settings, first = self.plan.settings, when == "before_upload"
         with self._sums.span("downloads", "server"):
             lacking = [client for client in clients if client not in self.holders]
-            blobs = dict(self._server_side.downloads(lacking, tally))
+            blobs = dict(self._server_side.downloads(lacking, totals))
             sizes = {client: len(blobs.get(client, b"")) for client in clients}
             idle = self._who.downloading(sizes, when)
             undo = settings.on_bad_upload == "skip" or self._who.leaves_out
@@ -228,32 +232,32 @@ class Federation:
                 if c not in idle
             ]
         self._stages.begin("train", [job.client for job in work], when)
-        replies = self._replies("train", work, jobs.TrainReply, tally)
+        replies = self._replies("train", work, jobs.TrainReply, totals)
         for client, reply in replies.items():
-            tally.trained[client] = tally.trained.get(client, 0) + reply.samples
+            totals.trained[client] = totals.trained.get(client, 0) + reply.samples
         return replies
 
     def evaluate_clients(
-        self, clients: Sequence[int], number: int, tally: Tally, epochs: int | None = None
+        self, clients: Sequence[int], number: int, totals: RoundTotals, epochs: int | None = None
     ) -> None:
         """Score clients, each with what it would download next; of unseen ones epochs are said."""
         self._stages.begin("evaluate", clients, epochs=epochs or 0)
         work: list[jobs.Evaluate] = []
         held, last = 0, b""
-        for client, blob in self._server_side.downloads(clients, tally, counted=False):
+        for client, blob in self._server_side.downloads(clients, totals, counted=False):
             held += len(blob) if blob is not last else 0
             observe = self.observer.samples(number) if epochs is None else 0
             work.append(jobs.Evaluate(client, number, observe, epochs or 0, blob=blob))
             last = blob
             # Where every client gets other bytes, those of all clients are never held at once.
-            if held > AHEAD or len(work) + len(tally.scores) == len(clients):
-                replies = self._replies("evaluate", work, jobs.EvaluateReply, tally)
+            if held > AHEAD or len(work) + len(totals.scores) == len(clients):
+                replies = self._replies("evaluate", work, jobs.EvaluateReply, totals)
                 for scored, reply in replies.items():
-                    tally.add_score(scored, reply)
-                    self.observer.take_features(scored, tally.counts.get(scored, Payload()))
+                    totals.add_score(scored, reply)
+                    self.observer.take_features(scored, totals.counts.get(scored, Payload()))
                 work, held = [], 0
 
-    def _evaluate_unseen(self, number: int, tally: Tally) -> None:
+    def _evaluate_unseen(self, number: int, totals: RoundTotals) -> None:
         """Score the clients that never train, behind the last round fine-tuned too."""
         unseen, settings, found = self._who.members.unseen, self.plan.settings, {}
         if unseen:
@@ -261,21 +265,21 @@ class Federation:
         if unseen and settings.fine_tune and number + 1 == settings.rounds:
             found["fine_tuned_accuracy"] = settings.fine_tune
         for name, epochs in found.items():
-            own = Tally()
+            own = RoundTotals()
             self.evaluate_clients(unseen, number, own, epochs)
-            tally.apart[name] = own.scores
-            tally.spend(own.seconds)
+            totals.apart[name] = own.scores
+            totals.spend(own.seconds)
 
     def save_clients(self, clients: Iterable[int], paths: Mapping[int, str]) -> float:
         """Have hosts write clients; seconds that it took."""
         start = time.perf_counter()
         work = [jobs.Save(client, paths[client]) for client in clients]
         self._stages.begin("checkpoint", [job.client for job in work])
-        self._replies("checkpoint", work, jobs.Reply, Tally())
+        self._replies("checkpoint", work, jobs.Reply, RoundTotals())
         return time.perf_counter() - start
 
     def _replies(
-        self, stage: str, work: Sequence[jobs.ClientJob], kind: type[R], tally: Tally
+        self, stage: str, work: Sequence[jobs.ClientJob], kind: type[R], totals: RoundTotals
     ) -> dict[int, R]:
         """Have the hosts do jobs of one kind; {client: reply} of those that are not absent."""
         replies: dict[int, R] = {}
@@ -283,9 +287,9 @@ class Federation:
             for job, reply in self.pool.run(ordered):
                 assert isinstance(job, jobs.ClientJob), f"{job} concerns no client"
                 found = self._stages.sound(job, reply, kind)
-                self._stages.done(stage, job.client, found, tally)
+                self._stages.done(stage, job.client, found, totals)
                 if isinstance(found, jobs.Absent):
-                    tally.leave_out(job.client, found.reason)
+                    totals.leave_out(job.client, found.reason)
                 else:
                     replies[job.client] = found
         return replies

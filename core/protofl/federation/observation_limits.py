@@ -56,7 +56,7 @@ def check_observing(plan: Plan) -> None:
         )
 
 
-def announce(plan: Plan, learned: Mapping[str, Any], note: Callable[[str], None]) -> None:
+def report_size(plan: Plan, learned: Mapping[str, Any], note: Callable[[str], None]) -> None:
     """Say how much space what a run observes will take.
 
     Args:
@@ -67,7 +67,7 @@ def announce(plan: Plan, learned: Mapping[str, Any], note: Callable[[str], None]
     Raises:
         UsageError: It is more than ``--observe-limit`` allows.
     """
-    sizes = Expected(plan, learned).by_what
+    sizes = ExpectedSize(plan, learned).by_what
     if not sizes:
         return
     unknown = [what for what, size in sizes.items() if size is None]
@@ -87,7 +87,7 @@ def announce(plan: Plan, learned: Mapping[str, Any], note: Callable[[str], None]
 
 
 @dataclass
-class Expected:
+class ExpectedSize:
     """How many bytes a run's observations are expected to take.
 
     Attributes:

@@ -45,7 +45,7 @@ def test_features(plan: Plan, record: ClientRecord, most: int) -> Payload:
     return Payload({FEATURES: torch.cat(found[1:] or found), LABELS: chosen.y.cpu()})
 
 
-class Nobody:
+class NoObserver:
     """Observes nothing, as of a run that is not asked to."""
 
     def samples(self, round: int) -> int:
@@ -68,7 +68,7 @@ class Nobody:
         """Write what was seen in a round, before the round counts."""
 
 
-class Observer(Nobody):
+class Observer(NoObserver):
     """Observes what a run is asked to.
 
     Args:
@@ -180,7 +180,7 @@ class Observer(Nobody):
 
 def observer_of(
     plan: Plan, folder: Path, rows: Iterable[Row], note: Callable[[str], None]
-) -> Nobody:
+) -> NoObserver:
     """Who observes a run; nobody where nothing is asked for.
 
     Args:
@@ -191,7 +191,7 @@ def observer_of(
     """
     settings = plan.settings
     if not (settings.observe or settings.record_uploads):
-        return Nobody()
+        return NoObserver()
     return Observer(plan, folder, {(row.trial, row.round) for row in rows}, note)
 
 

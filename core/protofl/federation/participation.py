@@ -7,11 +7,11 @@ from typing import Any
 
 from protofl.errors import RunFailure, UsageError
 from protofl.federation.client_selection import (
-    Members,
+    Membership,
     Recorded,
     Selection,
+    default_participants,
     recorded_clients,
-    usual,
 )
 from protofl.federation.jobs import TrainReply
 from protofl.federation.plan import Plan
@@ -34,7 +34,7 @@ class Participation:
         self._recorded = (
             {} if plan.dry else recorded_clients(plan) if recorded is None else recorded
         )
-        self.members = Members(plan)
+        self.members = Membership(plan)
         """The clients that there are in a round."""
         self._check_recorded()
         self._selection = Selection(plan)
@@ -113,13 +113,15 @@ class Participation:
             raise RunFailure(
                 f"{len(clients)} of {len(asked)} clients answered in round {round}, "
                 f"and --min-clients asks for {least}",
-                f"absent: {named(absent)}" if absent else "",
+                f"absent: {describe_absent(absent)}" if absent else "",
                 do,
             )
         if self._plan.dry:
             return clients, False
         seed = self._plan.seed(self._trial)
-        return clients, clients != usual(seed, round, info.num_clients, info.participants)
+        return clients, clients != default_participants(
+            seed, round, info.num_clients, info.participants
+        )
 
     def hear(self, replies: Mapping[int, TrainReply]) -> None:
         """The server has what these clients sent, and knows their losses."""
@@ -155,7 +157,7 @@ def check_participation(plan: Plan) -> None:
         UsageError: Options exclude each other, ask for more clients than there are, or the
             plugins can't meet theirs.
     """
-    settings, info, members = plan.settings, plan.info, Members(plan)
+    settings, info, members = plan.settings, plan.info, Membership(plan)
     least = members.asked(0)
     if settings.min_clients > least:
         raise UsageError(
@@ -199,7 +201,7 @@ def more_than(count: int, share: float) -> int:
     return round(count * (1 + share))
 
 
-def named(absent: Mapping[int, str]) -> str:
+def describe_absent(absent: Mapping[int, str]) -> str:
     """Absent clients in words, each with why: the first ten."""
     who = [f"{client} ({reason})" for client, reason in sorted(absent.items())]
     more = f" and {len(who) - 10} more" if len(who) > 10 else ""

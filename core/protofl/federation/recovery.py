@@ -55,7 +55,7 @@ class Slot:
 
 
 @dataclass(eq=False)
-class Kept:
+class ClientHistory:
     """A client that has left its seed, or its file: how to make it again.
 
     Attributes:
@@ -94,14 +94,14 @@ class Memory:
     def forget(self, files: dict[int, str]) -> None:
         """A new trial, in which some clients lie in files."""
         self.files = dict(files)
-        self.clients: dict[int, Kept] = {}
+        self.clients: dict[int, ClientHistory] = {}
         self._uses: Counter[int] = Counter()
         self._bytes = 0
 
-    def of(self, client: int) -> Kept:
+    def of(self, client: int) -> ClientHistory:
         """A client."""
         if client not in self.clients:
-            self.clients[client] = Kept(self.files.get(client))
+            self.clients[client] = ClientHistory(self.files.get(client))
         return self.clients[client]
 
     def moved(self, client: int) -> bool:
@@ -134,7 +134,7 @@ class Memory:
         self.files[client] = path
         self._forget_jobs(kept)
 
-    def _forget_jobs(self, kept: Kept) -> None:
+    def _forget_jobs(self, kept: ClientHistory) -> None:
         self._release(kept.jobs)
         kept.jobs = []
 
@@ -151,7 +151,7 @@ NAME = "protofl deadlines"
 
 
 @dataclass(eq=False)
-class Watched:
+class Deadline:
     """A job on a host.
 
     Attributes:
@@ -165,7 +165,7 @@ class Watched:
     rung: bool = False
 
 
-class Watch:
+class Deadlines:
     """Ends hosts whose job takes too long.
 
     Its thread starts with the first job: one for each job would cost more than what else there is
@@ -176,14 +176,14 @@ class Watch:
     """
 
     def __init__(self, seconds: float) -> None:
-        self._seconds, self._jobs = seconds, set[Watched]()
+        self._seconds, self._jobs = seconds, set[Deadline]()
         self._lock, self._closed = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def over(self, host: Handle) -> Iterator[Watched]:
+    def over(self, host: Handle) -> Iterator[Deadline]:
         """While a host does a job."""
-        job = Watched(host, time.monotonic() + self._seconds)
+        job = Deadline(host, time.monotonic() + self._seconds)
         with self._lock:
             self._jobs.add(job)
             if self._thread is None:

@@ -24,7 +24,7 @@ TRAFFIC = ("upload_floats", "upload_bytes", "download_floats", "download_bytes")
 
 
 @dataclass
-class Tally:
+class RoundTotals:
     """The sums of a round.
 
     Attributes:

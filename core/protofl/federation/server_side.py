@@ -16,7 +16,7 @@ from protofl.federation.evaluation import figures_of_server
 from protofl.federation.jobs import TrainReply
 from protofl.federation.measures import measured
 from protofl.federation.plan import Plan
-from protofl.federation.round_totals import Tally
+from protofl.federation.round_totals import RoundTotals
 from protofl.federation.stages import Stages
 from protofl.hooks.models.scoring import mean_accuracy, scores_of
 from protofl.hooks.transport.gates import UploadGate
@@ -106,14 +106,14 @@ class ServerSide:
             return Payload(found)
 
     def downloads(
-        self, clients: Iterable[int], tally: Tally, *, counted: bool = True
+        self, clients: Iterable[int], totals: RoundTotals, *, counted: bool = True
     ) -> Iterator[tuple[int, bytes]]:
         """What clients download in one stage, as bytes; the same tensors again are encoded once.
 
         Args:
             clients: The clients; those of one architecture come behind each other, as they often
                 get the same.
-            tally: Takes seconds and, where these downloads count, floats and bytes.
+            totals: Takes seconds and, where these downloads count, floats and bytes.
             counted: Whether they count as traffic; those for an evaluation don't.
         """
         architectures = len(self._plan.info.architectures)
@@ -127,10 +127,10 @@ class ServerSide:
                     floats, blob = codec.pack(payload, server=self.view, client_id=client)
                 last = payload
             if counted:
-                sent = tally.traffic[client]
+                sent = totals.traffic[client]
                 sent["download_floats"] += floats
                 sent["download_bytes"] += len(blob)
-            tally.spend({"payload": time.perf_counter() - start})
+            totals.spend({"payload": time.perf_counter() - start})
             yield client, blob
 
     def learn(self, uploads: Mapping[int, Payload]) -> dict[str, Any]:
@@ -151,24 +151,24 @@ class ServerSide:
         return measured(self._plan, self._trial, record.knowledge, uploads)
 
     @torch.no_grad()
-    def end_round(self, tally: Tally) -> dict[str, float | None]:
+    def end_round(self, totals: RoundTotals) -> dict[str, float | None]:
         """Further numbers for the record: the prototypes' margin, and what methods add.
 
         Args:
-            tally: Takes the metrics of the methods' global models.
+            totals: Takes the metrics of the methods' global models.
         """
         knowledge, extra = self.record.knowledge, dict[str, float | None]()
         if "prototypes" in knowledge.keys():
             table, known = knowledge.table("prototypes", self._plan.info.num_classes)
             extra["prototype_margin"] = finite(float(functional.nearest_margin(table, known)))
-        extra |= self._server_accuracy(tally)
+        extra |= self._server_accuracy(totals)
         with self._within(f"end_round, round {self.record.round}"):
             ended = self._plan.composition.lifecycle("end_round", server=self.view)
         for found in ended.values():
             extra |= {key: finite(float(value)) for key, value in (found or {}).items()}
         return extra
 
-    def _server_accuracy(self, tally: Tally) -> dict[str, float | None]:
+    def _server_accuracy(self, totals: RoundTotals) -> dict[str, float | None]:
         """Accuracy of the methods' global models on the global test samples; empty without any."""
         test = self.record.test
         if test is None or not self.record.evaluates:
@@ -177,7 +177,7 @@ class ServerSide:
             found = self._plan.composition.lifecycle("global_models", server=self.view)
             each = [models for models in found.values() if models]
             scores = {name: scores_of(model, test) for name, model in ChainMap(*each).items()}
-            tally.add_metrics(figures_of_server(self._plan.metrics, scores, test.y))
+            totals.add_metrics(figures_of_server(self._plan.metrics, scores, test.y))
             return {**mean_accuracy(scores, test.y, "server_test_accuracy")}
 
 
@@ -199,10 +199,10 @@ def _fresh(plan: Plan, trial: int) -> ServerRecord:
     )
 
 
-def let_in(
+def admit_uploads(
     replies: Mapping[int, TrainReply],
     number: int,
-    tally: Tally,
+    totals: RoundTotals,
     gate: UploadGate,
     plan: Plan,
     stages: Stages,
@@ -212,7 +212,7 @@ def let_in(
     Args:
         replies: {client: what its training came to}.
         number: The round.
-        tally: Takes traffic, losses and seconds, and who is absent.
+        totals: Takes traffic, losses and seconds, and who is absent.
         gate: What lets uploads in.
         plan: The run.
         stages: Tells the user lines.
@@ -223,16 +223,16 @@ def let_in(
     start = time.perf_counter()
     blobs = {client: reply.blob for client, reply in replies.items()}
     uploads, faults = gate.admit(blobs, plan.device)
-    tally.spend({"payload": time.perf_counter() - start})
+    totals.spend({"payload": time.perf_counter() - start})
     for client in uploads:
-        reply, sent = replies[client], tally.traffic[client]
+        reply, sent = replies[client], totals.traffic[client]
         sent["upload_bytes"], sent["upload_floats"] = len(reply.blob), reply.floats
-        tally.add_losses(reply)
+        totals.add_losses(reply)
         for term in diverged(reply.sums):
             stages.note(f"client {client}: its {term} loss is NaN or infinite")
     for client, fault in faults.items():
         if plan.settings.on_bad_upload == "stop":
             raise refused_upload(client, number, fault)
         stages.note(left_out(client, number, fault))
-        tally.leave_out(client, "skipped")
+        totals.leave_out(client, "skipped")
     return uploads

@@ -11,7 +11,7 @@ from protofl.data.batches import batch_bounds
 from protofl.federation import events
 from protofl.federation.jobs import Absent, ClientJob, Pool, Reply, Train
 from protofl.federation.plan import Plan
-from protofl.federation.round_totals import STAGES, Tally
+from protofl.federation.round_totals import STAGES, RoundTotals
 from protofl.hooks.transport.rules import Fault, check_reply, left_out, printable, refused_reply
 from protofl.system.profile.run_profile import RunProfile
 from protofl.system.progress import Stage
@@ -154,11 +154,11 @@ class Stages:
         assert isinstance(reply, (Absent, kind))
         return reply
 
-    def done(self, stage: str, client: int, reply: Reply, tally: Tally) -> None:
+    def done(self, stage: str, client: int, reply: Reply, totals: RoundTotals) -> None:
         """Book and tell what a client's job took."""
         if reply.profile:
             self._profile.take(client, reply.profile, reply.seconds)
-        tally.spend(reply.seconds)
+        totals.spend(reply.seconds)
         for note in getattr(reply, "notes", ()):
             self.note(printable(note))
         if stage == self._told:

@@ -29,7 +29,7 @@ from protofl.federation.jobs import (
     Train,
     Undo,
 )
-from protofl.federation.recovery import Handle, Kept, Memory, Slot, Watch
+from protofl.federation.recovery import ClientHistory, Deadlines, Handle, Memory, Slot
 from protofl.system.files.atomic import ScratchFolder
 from protofl.system.progress import OnSteps
 
@@ -45,7 +45,7 @@ class NoHost(Exception):
     """A host ended and could not be replaced."""
 
 
-class Crew:
+class Workers:
     """Hosts, their clients, and what to do when a host ends.
 
     Args:
@@ -72,7 +72,7 @@ class Crew:
         self.notes: SimpleQueue[str] = SimpleQueue()
         self.on_steps: OnSteps = lambda client, done: None
         self._start, self._memory, self._limit = start, Memory(journal), job_limit
-        self._watch = Watch(job_limit + GRACE)
+        self._watch = Deadlines(job_limit + GRACE)
         self._handover = ScratchFolder("protofl-moved-")
         self._trial: StartTrial | None = None
         self._closed = False
@@ -239,7 +239,7 @@ class Crew:
             elif isinstance(job, Save):
                 self._memory.saved(job.client, job.path)
 
-    def _lost_with(self, slot: Slot, failure: HostFailure) -> list[Kept]:
+    def _lost_with(self, slot: Slot, failure: HostFailure) -> list[ClientHistory]:
         """Note that a host has ended; the clients that lived on it."""
         with self.lock:
             if self._closed:

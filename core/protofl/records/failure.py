@@ -39,7 +39,7 @@ class Failure:
         return Diverged(self.what, self.near, self.do)
 
 
-def failure_of(folder: Path) -> Failure | None:
+def read_failure(folder: Path) -> Failure | None:
     """Why a run ended; None where it didn't, or where it has come further since."""
     try:
         found = Reading(folder).failure
@@ -48,14 +48,14 @@ def failure_of(folder: Path) -> Failure | None:
         return None
 
 
-def repeated(folder: Path, device: str) -> Failure | None:
+def repeated_failure(folder: Path, device: str) -> Failure | None:
     """Why a run ended, where it would end so again here; None where it may come further.
 
     Args:
         folder: The run's folder.
         device: The kind of device on which it would go on.
     """
-    found = failure_of(folder)
+    found = read_failure(folder)
     return found if found is not None and found.machine == _here(device) else None
 
 
@@ -65,7 +65,7 @@ def _here(device: str) -> dict[str, str]:
 
 
 @contextmanager
-def kept_in(folder: Path, device: str) -> Iterator[None]:
+def record_divergence(folder: Path, device: str) -> Iterator[None]:
     """Keep in a run's folder that its training diverged, if it does.
 
     Args:

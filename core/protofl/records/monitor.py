@@ -22,7 +22,7 @@ ORDER = {GOING_ON: 0, DAMAGED: 1, DIVERGED: 2, UNFINISHED: 3, FINISHED: 4}
 
 
 @dataclass(frozen=True)
-class Seen:
+class RunStatus:
     """How far a run is.
 
     Attributes:
@@ -38,7 +38,7 @@ class Seen:
     """
 
     path: Path
-    told: IndexEntry
+    entry: IndexEntry
     state: str
     trial: int = 0
     round: int = 0
@@ -48,7 +48,7 @@ class Seen:
     left: float | None = None
 
 
-class Following:
+class Monitor:
     """All runs in a folder, a single run, or the folder in which a sweep has its runs.
 
     Args:
@@ -64,15 +64,15 @@ class Following:
     def __init__(self, folder: Path) -> None:
         self._folder, self.runs = folder, _runs_of(folder)
         self._index = Index(self.runs)
-        self._ended: dict[Path, tuple[IndexEntry, Seen]] = {}
+        self._ended: dict[Path, tuple[IndexEntry, RunStatus]] = {}
 
-    def look(self) -> list[Seen]:
+    def look(self) -> list[RunStatus]:
         """The runs as they are now: those that go on first, then by the time of the last round."""
         runs = self._index.runs(save=False)
-        seen = [self._seen(path, told) for path, told in runs.items()]
-        return sorted(seen, key=lambda run: (ORDER[run.state], -run.told.time, run.path))
+        seen = [self._seen(path, entry) for path, entry in runs.items()]
+        return sorted(seen, key=lambda run: (ORDER[run.state], -run.entry.time, run.path))
 
-    def is_at_work(self, seen: Sequence[Seen]) -> bool:
+    def is_at_work(self, seen: Sequence[RunStatus]) -> bool:
         """Whether a process is at work: on a run, or on a sweep that is between two.
 
         Args:
@@ -80,24 +80,24 @@ class Following:
         """
         return any(run.state == GOING_ON for run in seen) or is_held(self._folder / LOCK)
 
-    def _seen(self, path: Path, told: IndexEntry) -> Seen:
+    def _seen(self, path: Path, entry: IndexEntry) -> RunStatus:
         """One run; the record of one that has ended is read once."""
-        if told.problem:
-            return Seen(path, told, DAMAGED)
+        if entry.problem:
+            return RunStatus(path, entry, DAMAGED)
         reading = Reading(path)
         held, old = reading.going_on, self._ended.get(path)
-        if old is not None and old[0] == told and not held:
+        if old is not None and old[0] == entry and not held:
             return old[1]
         if held:
             self._ended.pop(path, None)  # it may end otherwise this time, with no round more
         broken = DIVERGED if reading.failure else UNFINISHED
-        state = GOING_ON if held else FINISHED if told.finished else broken
+        state = GOING_ON if held else FINISHED if entry.finished else broken
         try:
-            found = _follow(reading, told, state)
+            found = _follow(reading, entry, state)
         except (UsageError, *STRANGE):  # since it was told of, or in what isn't told
-            return Seen(path, told, DAMAGED)
+            return RunStatus(path, entry, DAMAGED)
         if not held:
-            self._ended[path] = (told, found)
+            self._ended[path] = (entry, found)
         return found
 
 
@@ -110,30 +110,30 @@ def _runs_of(folder: Path) -> Path:
     return Path(str(about.get("runs", folder))) if isinstance(about, dict) else folder
 
 
-def _follow(reading: Reading, told: IndexEntry, state: str) -> Seen:
+def _follow(reading: Reading, entry: IndexEntry, state: str) -> RunStatus:
     rows = reading.rows
     if not rows:
-        return Seen(reading.path, told, state)
+        return RunStatus(reading.path, entry, state)
     trial = rows[-1].trial
     own = [row for row in rows if row.trial == trial]
-    return Seen(
+    return RunStatus(
         path=reading.path,
-        told=told,
+        entry=entry,
         state=state,
         trial=trial,
         round=len(own),
         curve=[a for row in own if (a := row.test_accuracy) is not None],
         megabytes=sum(row.traffic for row in rows) / 1e6,
         absent=sum(len(row.absent) for row in rows),
-        left=_left(reading, rows, told) if state == GOING_ON else None,
+        left=_left(reading, rows, entry) if state == GOING_ON else None,
     )
 
 
-def _left(reading: Reading, rows: Sequence[Row], told: IndexEntry) -> float | None:
+def _left(reading: Reading, rows: Sequence[Row], entry: IndexEntry) -> float | None:
     """Seconds left, from the last rounds and the time since the last one ended."""
     recent: list[float] = [row.seconds["total"] for row in rows[-RECENT:] if "seconds" in row]
     if not recent:
         return None
-    to_go = (told.rounds * told.trials - len(rows)) * sum(recent) / len(recent)
+    to_go = (entry.rounds * entry.trials - len(rows)) * sum(recent) / len(recent)
     since = time.time() - (reading.path / METRICS).stat().st_mtime
     return max(0.0, to_go - max(0.0, since))

@@ -221,7 +221,7 @@ def _write(file: Path, runs: Mapping[str, tuple[Stamps, IndexEntry]]) -> None:
 _IDENTITY = re.compile(r"([0-9a-f]{4,})(?:-s(\d+))?")
 
 
-def named(word: str, runs: Path) -> list[Path]:
+def find_runs(word: str, runs: Path) -> list[Path]:
     """Return the runs that a word names, at least one.
 
     Args:

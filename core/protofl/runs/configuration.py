@@ -66,7 +66,7 @@ def _recorded(plugin: Plugin, loaded: type) -> dict[str, str]:
     return about | ({"code": code} if code != UNKNOWN else {})
 
 
-def told_changes(recorded: Mapping[str, Any], plan: Plan) -> list[str]:
+def describe_changes(recorded: Mapping[str, Any], plan: Plan) -> list[str]:
     """Compare what a run's results depend on beside its options with what it is now.
 
     Args:

@@ -17,23 +17,28 @@ from protofl.federation.events import Progress
 from protofl.federation.federation import Federation
 from protofl.federation.jobs import Pool
 from protofl.federation.measures import check_measures
-from protofl.federation.observation_limits import announce, check_observing
+from protofl.federation.observation_limits import check_observing, report_size
 from protofl.federation.observer import observer_of
 from protofl.federation.participation import Participation, check_participation
 from protofl.federation.plan import Plan
 from protofl.federation.resolution import parts_of
 from protofl.hooks.views.packing import pack_server
-from protofl.records.failure import kept_in
+from protofl.records.failure import record_divergence
 from protofl.records.layout import check_free, check_resumable, fresh_folder
 from protofl.records.result import Result, is_best, recorded_accuracies, summarise
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
-from protofl.runs.configuration import check_same_data, check_same_files, config_of, told_changes
+from protofl.runs.configuration import (
+    check_same_data,
+    check_same_files,
+    config_of,
+    describe_changes,
+)
 from protofl.runs.dry_step.dry_run import count_flops, dry_step
 from protofl.runs.recipes import typed_in, write_recipe
 from protofl.runs.request import Request
 from protofl.runs.resuming import asks_for_more, continued, with_more
-from protofl.runs.tracking import Followed, check_trackers
+from protofl.runs.tracking import TrackedProgress, check_trackers
 from protofl.system.device import deterministic_kernels
 from protofl.system.files.atomic import gone_afterwards, told_of_disk, write_json
 from protofl.system.files.lock import alone
@@ -59,7 +64,7 @@ def start(
         RunFailure: The run failed; finished rounds are in the folder.
     """
     with ExitStack() as until, told_of_disk():
-        return _start(request, until.enter_context(Followed(progress)), idle, plan, until)
+        return _start(request, until.enter_context(TrackedProgress(progress)), idle, plan, until)
 
 
 def _start(
@@ -89,7 +94,7 @@ def _start(
         folder = with_more(folder, recorded, plan)
         _take_up(folder, recorded, plan, progress)
     else:
-        folder = RunFolder(out or fresh_folder(*words_of(plan)))
+        folder = RunFolder(out or fresh_folder(*folder_words(plan)))
     progress(events.Planned(plan, folder))
     profile = RunProfile(
         lambda client: plan.info.architecture_of(client).name,
@@ -97,11 +102,11 @@ def _start(
     )
     if profile.on:
         profile.sums.seconds["start"]["plan"] = time.perf_counter() - began
-    life = _Life(plan, folder, progress, profile, request, idle, until)
+    life = _Lifecycle(plan, folder, progress, profile, request, idle, until)
     if folder.finished:
         life.write_partition()
     else:
-        kept = kept_in(folder.path.expanduser(), plan.device.type)
+        kept = record_divergence(folder.path.expanduser(), plan.device.type)
         with deterministic_kernels(plan.settings.deterministic), kept:
             life.train()
     return life.conclude()
@@ -109,7 +114,7 @@ def _start(
 
 def _take_up(folder: RunFolder, recorded: dict[str, Any], plan: Plan, progress: Progress) -> None:
     """Cut a run's folder to what counts, and say what is not as it was."""
-    lines = told_changes(recorded, plan) if folder.commit and not folder.finished else []
+    lines = describe_changes(recorded, plan) if folder.commit and not folder.finished else []
     if damage := folder.settle():
         row = f"round {folder.commit.round}" if folder.commit else "the beginning"
         lines.append(f"{damage}; the run goes on from {row}, which is whole")
@@ -120,7 +125,7 @@ def _take_up(folder: RunFolder, recorded: dict[str, Any], plan: Plan, progress: 
 
 
 @dataclass
-class _Life:
+class _Lifecycle:
     """A run that is planned: its folder, who follows it, and what has been found so far."""
 
     plan: Plan
@@ -181,7 +186,7 @@ class _Life:
             self.progress(events.DryStepStarted())
             with sums.span("dry step", "start"):
                 learned = dry_step(plan, self._note)
-        announce(plan, learned, self._note)
+        report_size(plan, learned, self._note)
         if path := self.request.save_recipe:
             parts = parts_of(plan.composition, plan.choices)
             write_recipe(path, typed_in(plan.settings, parts, self.request.options))
@@ -262,7 +267,7 @@ class _Life:
         return result
 
 
-def words_of(plan: Plan) -> list[str]:
+def folder_words(plan: Plan) -> list[str]:
     """What a run's folder is called: method, models, data and seed."""
     s = plan.settings
     data, _, file = s.dataset.partition(":")

@@ -13,7 +13,7 @@ from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.federation.plan import Plan
 from protofl.federation.resolution import parts_of
-from protofl.records.failure import Failure, repeated
+from protofl.records.failure import Failure, repeated_failure
 from protofl.records.layout import name_of
 from protofl.records.row import Row
 from protofl.records.run_index import IndexEntry, runs_in
@@ -27,7 +27,7 @@ from protofl.runs.identity import (
     identity_of,
     not_recorded,
 )
-from protofl.runs.lifecycle import start, words_of
+from protofl.runs.lifecycle import folder_words, start
 from protofl.runs.recorded_run import Run, load_run
 from protofl.runs.request import Request
 from protofl.system.files.atomic import unused
@@ -195,7 +195,7 @@ class RequestedRun:
 
     def failed_before(self, run: Run) -> Failure | None:
         """Why a run that would go on ended, where it would end so again."""
-        return repeated(run.folder, self._device)
+        return repeated_failure(run.folder, self._device)
 
     # --- what is made -----------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class RequestedRun:
 
     def begun(self, runs: Path, idle: Idle | None) -> Run:
         """Make the run, in a folder of its own."""
-        folder = unused(runs / name_of(*words_of(self.plan), self.identity[:8]))
+        folder = unused(runs / name_of(*folder_words(self.plan), self.identity[:8]))
         start(replace(self.request, out=folder), self.progress, idle, self.plan)
         settings = self.plan.settings
         return load_run(folder).part(range(settings.trials), settings.rounds)

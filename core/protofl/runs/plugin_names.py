@@ -26,7 +26,7 @@ _MODULE = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*):([A-Za-z_]\w*(?:\.[A-Za
 
 
 @dataclass
-class Named:
+class NamedOptions:
     """Options in which every plugin has a name, and the classes that stand behind some names.
 
     Attributes:
@@ -91,7 +91,7 @@ class Named:
             self.notes.append(f"{name!r} is the class given, not {_owned(plugin)}")
 
 
-def named(typed: Mapping[str, Any]) -> Named:
+def name_plugins(typed: Mapping[str, Any]) -> NamedOptions:
     """Give names to the classes, instances and arrays among options.
 
     A class may stand for any plugin: itself, an instance of it, or its place, ``MODULE:CLASS`` or
@@ -106,7 +106,7 @@ def named(typed: Mapping[str, Any]) -> Named:
         UsageError: A place has no class, a class has no hooks of the kind that is wanted, or
             arrays are no data set.
     """
-    found = Named({key: value for key, value in typed.items() if value is not None})
+    found = NamedOptions({key: value for key, value in typed.items() if value is not None})
     options = found.typed
     further = options.pop("class", None) or options.pop("classes", None) or {}
     options |= {"classes": dict(further)} if isinstance(further, Mapping) else {}
@@ -137,7 +137,7 @@ def named(typed: Mapping[str, Any]) -> Named:
     return found
 
 
-def requested(typed: Mapping[str, Any], **places: Any) -> tuple[Request, Named]:  # noqa: ANN401
+def named_request(typed: Mapping[str, Any], **places: Any) -> tuple[Request, NamedOptions]:  # noqa: ANN401
     """What is asked for, with names in the place of classes and arrays.
 
     Args:
@@ -147,13 +147,13 @@ def requested(typed: Mapping[str, Any], **places: Any) -> tuple[Request, Named]:
     Raises:
         UsageError: An option is not written as it should be.
     """
-    found = named(typed)
-    request = read_request(found.typed, **places, named=lambda below: named(below).typed)
+    found = name_plugins(typed)
+    request = read_request(found.typed, **places, named=lambda below: name_plugins(below).typed)
     request.extra = found.extra
     return request, found
 
 
-def _further(found: Named, given: Any) -> None:  # noqa: ANN401 - whatever a user writes
+def _further(found: NamedOptions, given: Any) -> None:  # noqa: ANN401 - whatever a user writes
     """A class that options may name."""
     kind, slash, rest = given.partition("/") if isinstance(given, str) else ("", "", "")
     kind, given = (kind, rest) if slash and kind in KINDS else ("", given)
@@ -170,7 +170,7 @@ def _further(found: Named, given: Any) -> None:  # noqa: ANN401 - whatever a use
         )
 
 
-def _added(found: Named, item: Any) -> Any:  # noqa: ANN401 - whatever a user writes
+def _added(found: NamedOptions, item: Any) -> Any:  # noqa: ANN401 - whatever a user writes
     """``HOOK=METHOD.TERM`` in which a file's class may be the method."""
     hook, sign, rest = item.partition("=") if isinstance(item, str) else ("", "", "")
     if not sign or not _FILE.fullmatch(rest):

@@ -17,7 +17,7 @@ SELDOM = 0.2
 """Seconds between two changes of a notebook's last line, at least."""
 
 
-def shown() -> Progress:
+def default_progress() -> Progress:
     """What shows a run here."""
     page = _notebook()
     return Lines(to_stderr) if page is None else Notebook(page)
@@ -47,7 +47,7 @@ class Lines:
             case events.RoundDone():
                 assert self._settings is not None
                 better = self._take(event.row)
-                self._say(told(event.row, self._settings, better=better))
+                self._say(round_line(event.row, self._settings, better=better))
             case events.Finished():
                 self._say(_ended(event))
 
@@ -120,7 +120,7 @@ def where(trial: int, round: int, settings: Settings) -> str:
     return f"{trials}round {round + 1}/{settings.rounds}"
 
 
-def told(row: Row, settings: Settings, *, better: bool) -> str:
+def round_line(row: Row, settings: Settings, *, better: bool) -> str:
     """A round in a line.
 
     Args:

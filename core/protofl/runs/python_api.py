@@ -13,8 +13,8 @@ from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.records.result import Result
 from protofl.runs.lifecycle import start
-from protofl.runs.plugin_names import requested
-from protofl.runs.progress_lines import shown
+from protofl.runs.plugin_names import named_request
+from protofl.runs.progress_lines import default_progress
 from protofl.runs.reuse import run_or_reuse
 from protofl.system.machine import Idle
 from protofl.system.options.parsing import as_typed
@@ -103,8 +103,8 @@ def carry_out(
         reuse: A folder of runs among which it may be already.
         **places: The files of a request, and whether it continues.
     """
-    follow = shown() if progress is True else progress or events.ignore
-    request, found = requested(as_typed(typed), **places)
+    follow = default_progress() if progress is True else progress or events.ignore
+    request, found = named_request(as_typed(typed), **places)
     with ExitStack() as until:
         for offer in found.offers:
             until.enter_context(offer.open())

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from protofl.hooks.plugin.members import Choice
 
 
-Named = set[tuple[str, str]]
+PluginNames = set[tuple[str, str]]
 """Plugins by kind and name."""
 
 
-def named_in(options: Mapping[str, Any]) -> Named:
+def named_in(options: Mapping[str, Any]) -> PluginNames:
     """The plugins that options of a run name.
 
     Args:
@@ -54,7 +54,7 @@ def named_in(options: Mapping[str, Any]) -> Named:
     return found
 
 
-def missing(named: Named) -> list[tuple[str, str]]:
+def missing(named: PluginNames) -> list[tuple[str, str]]:
     """Those that no installed distribution has."""
     registry = Registry()
     return sorted((k, n) for k, n in named if n not in {p.name for p in registry.plugins(k)})

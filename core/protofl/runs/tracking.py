@@ -24,7 +24,7 @@ from protofl.records.run_folder import RunFolder
 from protofl.system.files.atomic import write_json
 from protofl.system.files.checksums import read_json
 
-AGAIN = "--resume --track on the finished run writes them down"
+RESUME_TRACKING = "--resume --track on the finished run writes them down"
 
 WAITING = 1000
 """Rounds that wait for a slow tracker, at most."""
@@ -33,7 +33,7 @@ WAITING = 1000
 def still_at_work() -> bool:
     """Whether a tracker of this program has not ended."""
     threads = threading.enumerate()
-    return any(isinstance(thread, Told) and not thread.over.is_set() for thread in threads)
+    return any(isinstance(thread, TrackerThread) and not thread.over.is_set() for thread in threads)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Ending:
     error: str = ""
 
 
-class Told(threading.Thread):
+class TrackerThread(threading.Thread):
     """Tells a tracker of a run, in its own time.
 
     Args:
@@ -144,7 +144,7 @@ class Told(threading.Thread):
             self._say(f"tracker {self.tracker.name}: {self._failed} rounds were not written down")
         if self._lost:
             words = f"tracker {self.tracker.name} is slow: {self._lost} rounds were left out"
-            self._say(f"{words}; {AGAIN}")
+            self._say(f"{words}; {RESUME_TRACKING}")
 
     def _words(self, error: BaseException) -> str:
         return f"tracker {self.tracker.name}: {' '.join(in_words(error).split())[:300]}"
@@ -160,7 +160,7 @@ def check_trackers(plan: Plan) -> None:
         tracker.call("check")
 
 
-class Followed:
+class TrackedProgress:
     """The progress of a run, of which its trackers are told too.
 
     The trackers are those of the plan that the run tells of. They are told once the run folder is
@@ -174,7 +174,7 @@ class Followed:
         self._progress = progress
         self._plan: Plan | None = None
         self._folder: RunFolder | None = None
-        self._told: list[Told] = []
+        self._told: list[TrackerThread] = []
         self._begun, self._count = False, 0
         self._lines: list[str] = []
         self._lock = threading.Lock()
@@ -184,7 +184,7 @@ class Followed:
         """Whether steps are counted: trackers don't need them."""
         return events.follows_steps(self._progress)
 
-    def __enter__(self) -> Followed:
+    def __enter__(self) -> TrackedProgress:
         return self
 
     def __call__(self, event: Event) -> None:
@@ -231,7 +231,7 @@ class Followed:
             late = "was not waited for any longer"
         self._tell()
         for told in (told for told in self._told if not told.over.is_set()):
-            line = f"tracker {told.tracker.name} {late}, and may lack rounds: {AGAIN}"
+            line = f"tracker {told.tracker.name} {late}, and may lack rounds: {RESUME_TRACKING}"
             self._progress(events.Note(line))
 
     def _begin(self) -> None:
@@ -258,7 +258,7 @@ class Followed:
             rounds=settings.rounds,
             rows=rows,
         )
-        self._told = [Told(tracker, run, self._say) for tracker in plan.trackers]
+        self._told = [TrackerThread(tracker, run, self._say) for tracker in plan.trackers]
         for told in self._told:
             told.start()
 

@@ -90,10 +90,10 @@ class Cell:
         Raises:
             UsageError: An option is not written as it should be.
         """
-        from protofl.runs.plugin_names import requested
+        from protofl.runs.plugin_names import named_request
         from protofl.system.options.parsing import parse_options
 
-        request, _ = requested(self.options)
+        request, _ = named_request(self.options)
         # What the study's file says is nobody's consent.
         owner = str(request.options["method"])
         request.said = parse_options({"set": self.said}, owner).get("options", {})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from protofl.errors import UsageError
 from protofl.federation.plan import Plan
-from protofl.records.failure import repeated
+from protofl.records.failure import repeated_failure
 from protofl_workbench.batch.estimate import pace, seconds_of, steps_in, workload
 from protofl_workbench.studies.account import plan_of
 from protofl_workbench.studies.cells import Cell, Change
@@ -145,7 +145,7 @@ def _planned(
     lacks = missing.get(cell.key)
     known = None if lacks else finished_run(cell, folder) or unfinished_run(cell.request(), folder)
     finished = 0 if known is None else min(known.rounds_done, rounds)
-    ended = finished < rounds and known and repeated(known.folder, plan.device.type)
+    ended = finished < rounds and known and repeated_failure(known.folder, plan.device.type)
     seconds = None
     if measure and finished < rounds and not ended:
         s = plan.settings

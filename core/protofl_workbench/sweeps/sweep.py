@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from protofl.errors import UsageError, unknown
-from protofl.runs.plugin_names import named
+from protofl.runs.plugin_names import name_plugins
 from protofl.runs.request import Request, read_request
 from protofl.system.files.atomic import replacing
 from protofl.system.files.lock import LOCK
@@ -216,7 +216,7 @@ def _read(values: dict[str, Any]) -> Sweep:
     own, grid = values.pop("sweep"), values.pop("grid")
     if not isinstance(own, dict) or not isinstance(grid, dict):
         raise TypeError("sweep and grid are no tables")
-    base = read_request({}, config=values, named=lambda below: named(below).typed)
+    base = read_request({}, config=values, named=lambda below: name_plugins(below).typed)
     axes = read_axes(f"{key}={value}" for key, value in grid.items())
     sweep = Sweep(
         base,

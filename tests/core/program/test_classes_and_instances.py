@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 import protofl as pf
-from protofl.runs.plugin_names import requested
+from protofl.runs.plugin_names import named_request
 from protofl_plugins.methods.fedproto import FedProto
 from protofl_plugins.models.mlp import MLPs
 
@@ -158,7 +158,7 @@ def test_a_class_called_as_an_installed_one_is_meant(run):
 def test_two_classes_of_one_name_are_refused():
     one, two = (type("Twin", (Sends,), {}) for _ in range(2))
     with pytest.raises(pf.UsageError, match="two classes are called method/twin"):
-        requested({"method": one, "use": {"inference": two}})
+        named_request({"method": one, "use": {"inference": two}})
 
 
 def test_further_classes_may_be_named(run):
@@ -186,7 +186,7 @@ def test_a_file_s_donors_wrappers_and_terms(file):
         "add": [f"local_loss={file}:Loss.ce"],
         "class": [f"method/{file}:MyMethod"],
     }
-    request, _ = requested(typed)
+    request, _ = named_request(typed)
     assert request.options["use"] == {"inference": "my-method"}
     assert request.options["add"] == ["loss.ce"]
     assert request.options["classes"] == {
@@ -197,19 +197,19 @@ def test_a_file_s_donors_wrappers_and_terms(file):
 
 def test_names_with_arguments_stay():
     typed = {"method": "local", "dataset": "npz:a/b.npz", "models": "torchvision:resnet18"}
-    options = requested(typed)[0].options
+    options = named_request(typed)[0].options
     assert options == typed
-    with_argument = requested({"method": "local", "models": "of_mine_data.py"})[0].options
+    with_argument = named_request({"method": "local", "models": "of_mine_data.py"})[0].options
     assert with_argument["models"] == "of_mine_data.py"
 
 
 def test_a_file_that_was_changed_is_loaded_again(file):
-    request, _ = requested({"method": f"{file}:MyMethod"})
+    request, _ = named_request({"method": f"{file}:MyMethod"})
     assert request.options["method"] == "my-method"
     file.write_text(SOURCE.replace("class MyMethod", "class Another"))
     with pytest.raises(pf.UsageError, match="unknown class in"):
-        requested({"method": f"{file}:MyMethod"})
-    assert requested({"method": f"{file}:Another"})[0].options["method"] == "another"
+        named_request({"method": f"{file}:MyMethod"})
+    assert named_request({"method": f"{file}:Another"})[0].options["method"] == "another"
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_file_that_was_changed_is_loaded_again(file):
 )
 def test_what_is_no_class(typed, words):
     with pytest.raises(pf.UsageError, match=words):
-        requested(typed)
+        named_request(typed)
 
 
 def test_a_class_without_a_place_can_t_be_elsewhere(run):

@@ -9,9 +9,9 @@ import time
 import pytest
 
 import protofl as pf
-from protofl.records.monitor import Following
+from protofl.records.monitor import Monitor
 from protofl.records.reading import Reading
-from protofl.records.run_index import INDEX, entry_of, named, remove, runs_in
+from protofl.records.run_index import INDEX, entry_of, find_runs, remove, runs_in
 from protofl.system.files.lock import alone
 
 
@@ -125,7 +125,7 @@ def test_things_that_no_run_writes_keep_nobody_from_the_others(folder, name, key
     told = runs_in(folder)
     assert str(folder / "one") in told[folder / "one"].problem
     assert told[folder / "below/two"] == whole
-    states = {run.path.name: run.state for run in Following(folder).look()}
+    states = {run.path.name: run.state for run in Monitor(folder).look()}
     assert states == {"one": "damaged", "two": "finished"}
 
 
@@ -148,24 +148,24 @@ def test_digits_by_which_several_identities_begin_name_none(folder):
     config = json.loads((folder / "below/two/config.json").read_text())
     other = identity[:5] + "0123456789abcdef"["0" == identity[5]] + identity[6:]
     (folder / "below/two/config.json").write_text(json.dumps({**config, "identity": other}))
-    assert named(identity[:6], folder) == [folder / "one"]
+    assert find_runs(identity[:6], folder) == [folder / "one"]
     with pytest.raises(pf.UsageError, match="2 identities") as caught:
-        named(identity[:5], folder)
+        find_runs(identity[:5], folder)
     assert other in caught.value.near
 
 
 def test_runs_by_their_names(folder, monkeypatch):
     identity = pf.load_run(folder / "one").identity
     both = [folder / "below/two", folder / "one"]
-    assert named(str(folder / "one"), folder) == [folder / "one"]
-    assert named("two", folder) == [folder / "below/two"]
-    assert named(identity[:6], folder) == both == named(f"{identity}-s0", folder)
+    assert find_runs(str(folder / "one"), folder) == [folder / "one"]
+    assert find_runs("two", folder) == [folder / "below/two"]
+    assert find_runs(identity[:6], folder) == both == find_runs(f"{identity}-s0", folder)
     for word in (f"{identity[:8]}-s1", identity[:3], "ones"):
         with pytest.raises(pf.UsageError, match="unknown run"):
-            named(word, folder)
+            find_runs(word, folder)
     monkeypatch.chdir(folder)
     with pytest.raises(pf.UsageError, match="no run folder"):
-        named("below", folder)
+        find_runs("below", folder)
 
 
 def test_what_a_run_wrote_is_removed_and_nothing_else(folder):

@@ -8,7 +8,7 @@ import sys
 import torch
 
 import protofl as pf
-from protofl.federation.plan.resolution import resolve
+from protofl.federation.resolution import resolve
 from protofl_plugins.datasets.digits import Digits
 
 

@@ -21,21 +21,21 @@ from protofl.federation.virtual_clock import forward_of
 from protofl.hooks.models.cost import ClientFlops, flop_counter
 from protofl.hooks.plugin.members import choose
 from protofl.records.row import Row
-from protofl.runs.dry_step.hook_checks import Watching
+from protofl.runs.dry_step.hook_checks import HookChecks
 from protofl.runs.dry_step.refusals import explained, without_key, without_term
-from protofl.runs.dry_step.state_checks import Looks
+from protofl.runs.dry_step.state_checks import MissingKeys
 
 
 class _DryHost(Host):
     """A host of which what crosses last is kept, and what its clients look for in it."""
 
-    def __init__(self, plan: Plan, looks: Looks, watching: Watching) -> None:
-        super().__init__(plan, read=looks.read)
-        self._looks, self._watching = looks, watching
+    def __init__(self, plan: Plan, missing_keys: MissingKeys, watching: HookChecks) -> None:
+        super().__init__(plan, read=missing_keys.read)
+        self._missing_keys, self._watching = missing_keys, watching
         self.down, self.up = b"", b""
 
     def handle(self, job: Job) -> Reply:
-        self._looks.begin(job)
+        self._missing_keys.begin(job)
         if isinstance(job, Train) and job.client == 0 and job.when == "before_upload":
             self._watching.begin_round()
         if isinstance(job, Evaluate) or (isinstance(job, Train) and not job.keep_received):
@@ -60,21 +60,21 @@ def dry_step(plan: Plan, note: Callable[[str], None] = lambda line: None) -> dic
         Refused: A term or key is missing in the second round, or a tensor has the wrong shape.
         UsageError: A hook failed, or does what no hook may do.
     """
-    looks = Looks()
-    watching = Watching(plan, looks)
+    missing_keys = MissingKeys()
+    watching = HookChecks(plan, missing_keys)
     watched = replace(plan, composition=plan.composition.watched(watching))
-    host = _DryHost(for_dry_rounds(watched, min(2, plan.info.num_clients)), looks, watching)
+    host = _DryHost(for_dry_rounds(watched, min(2, plan.info.num_clients)), missing_keys, watching)
     try:
-        with watching.chance.noticed():
+        with watching.randomness.noticed():
             line, learned = two_dry_rounds(host)
         watching.conclude()
     except ProtoflError as error:
-        raise explained(error, plan, host.down, host.up, looks.reader) from error
+        raise explained(error, plan, host.down, host.up, missing_keys.reader) from error
     missing = [term for term in plan.composition.terms if term.label not in line.loss_terms]
     if missing:
-        raise without_term(missing[0], looks.training, plan)
-    if looks.evaluation:
-        raise without_key(looks.evaluation, plan)
+        raise without_term(missing[0], missing_keys.training, plan)
+    if missing_keys.evaluation:
+        raise without_key(missing_keys.evaluation, plan)
     for words in watching.notes.values():
         note(words)
     return learned

@@ -17,11 +17,11 @@ from protofl.federation.plan import Plan
 from protofl.hooks.discovery.kinds import spec_hooks
 from protofl.hooks.plugin.loss import LossSource, Watch
 from protofl.hooks.transport.return_values import UPDATES
-from protofl.runs.dry_step.payload_checks import FoundLater, Sending, expect_finite_weights
-from protofl.runs.dry_step.randomness_checks import Chance, Inside
+from protofl.runs.dry_step.payload_checks import FoundLater, PayloadChecks, expect_finite_weights
+from protofl.runs.dry_step.randomness_checks import GlobalRandomness, LossCalls
 from protofl.runs.dry_step.state_checks import (
-    Looks,
-    OnPlugins,
+    MissingKeys,
+    PluginState,
     as_it_is,
     changed,
     expect_state,
@@ -41,7 +41,7 @@ GIVEN = ("payload", "labels")
 """Arguments of hooks that others hold too."""
 
 
-class Watching(Watch):
+class HookChecks(Watch):
     """Carries out the calls of hooks, and holds what they do against the rules for authors.
 
     Args:
@@ -52,10 +52,10 @@ class Watching(Watch):
         notes: Lines for the user about what is allowed and hurts.
     """
 
-    def __init__(self, plan: Plan, looks: Looks) -> None:
+    def __init__(self, plan: Plan, missing_keys: MissingKeys) -> None:
         members = plan.composition.members.values()
-        self._looks, self._plugins = looks, OnPlugins(members)
-        self.chance, self._sending = Chance(), Sending(plan)
+        self._missing_keys, self._plugins = missing_keys, PluginState(members)
+        self.randomness, self._sending = GlobalRandomness(), PayloadChecks(plan)
         self.notes: dict[str, str] = {}
         self._terms: dict[str, Tensor] = {}
         self._later: RunFailure | None = None
@@ -78,11 +78,11 @@ class Watching(Watch):
             RunFailure: It breaks a rule.
         """
         who, client, server = f"{method}.{hook}", arguments.get("client"), arguments.get("server")
-        self._looks.reader = who if client is not None and hook not in CODING else ""
+        self._missing_keys.reader = who if client is not None and hook not in CODING else ""
         if hook == "upload_payload":
             self._expect_finite_terms()
         before = _kept(hook, arguments)
-        found = self.chance.watched(who, hook, do)
+        found = self.randomness.watched(who, hook, do)
         try:
             written = changed(before, _kept(hook, arguments))
             if written:
@@ -118,10 +118,10 @@ class Watching(Watch):
         return replace(source, function=partial(self._loss, source))
 
     def _loss(self, source: LossSource, *arguments: Any) -> Mapping[str, Tensor]:  # noqa: ANN401
-        who, inside = f"{source.method}.local_loss", Inside()
+        who, inside = f"{source.method}.local_loss", LossCalls()
         before = as_it_is(source.given)
         do = partial(inside.entered, partial(source.function, *arguments))
-        found: Mapping[str, Tensor] = self.chance.watched(who, "local_loss", do)
+        found: Mapping[str, Tensor] = self.randomness.watched(who, "local_loss", do)
         self._note_inside(who, inside.found)
         written = changed(before, as_it_is(source.given))
         if written:
@@ -207,7 +207,7 @@ class Watching(Watch):
                     "it was made of numbers (.item(), float(), NumPy), of argmax, or detached",
                     "compute it of output.features or output.logits with torch, all the way",
                 )
-        self.chance.conclude()
+        self.randomness.conclude()
 
 
 def _kept(hook: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def is_by_class(name: str) -> bool:
     return key is not None and key.by_class and "/" not in name
 
 
-class Sending:
+class PayloadChecks:
     """Holds payloads and knowledge against the gate's rules, right where they are made.
 
     Attributes:

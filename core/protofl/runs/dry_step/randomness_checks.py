@@ -40,7 +40,7 @@ _SOURCES = {
 """Where a hook may draw what a second run draws otherwise, and what to do instead."""
 
 
-class Chance:
+class GlobalRandomness:
     """Whether hooks draw from generators of the process.
 
     A draw counts where a hook makes it whenever it is called, at least twice: another thread of
@@ -134,7 +134,7 @@ DRAWS = {
 _TORCH = str(Path(torch.__file__).parent)
 
 
-class Inside(TorchFunctionMode):
+class LossCalls(TorchFunctionMode):
     """Notices numbers taken out of tensors and random draws, but for those of modules (dropout).
 
     Attributes:

@@ -64,7 +64,7 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [n for n in names if n not in before or n not in after or before[n] != after[n]]
 
 
-class OnPlugins:
+class PluginState:
     """What plugins keep on themselves and on their classes, where it does not belong."""
 
     def __init__(self, members: Iterable[Member]) -> None:
@@ -148,34 +148,34 @@ def expect_state(state: Mapping[str, Any], side: str, who: str) -> None:
                 raise RunFailure(what, "a checkpoint can't hold it", "keep dense real tensors")
 
 
-class Watched(Payload):
+class WatchedPayload(Payload):
     """A download that notes what is looked for in vain."""
 
     holder = "the download"
 
-    def __init__(self, tensors: Mapping[str, Tensor], looks: Looks) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], missing_keys: MissingKeys) -> None:
         super().__init__(tensors)
-        self._looks = looks
+        self._missing_keys = missing_keys
 
     def __missing__(self, key: str) -> Tensor:
-        self._looks.missed(key)
+        self._missing_keys.missed(key)
         return super().__missing__(key)
 
     def __contains__(self, key: object) -> bool:
         found = super().__contains__(key)
         if not found and isinstance(key, str):
-            self._looks.missed(key)
+            self._missing_keys.missed(key)
         return found
 
     def under(self, prefix: str) -> dict[str, Tensor]:
         """As `Payload.under`."""
         found = super().under(prefix)
         if not found:
-            self._looks.missed(f"{prefix}/…")
+            self._missing_keys.missed(f"{prefix}/…")
         return found
 
 
-class Looks:
+class MissingKeys:
     """What hooks looked for in vain, of all clients.
 
     Attributes:
@@ -203,7 +203,7 @@ class Looks:
     def read(self, payload: Payload) -> Payload:
         """A download as hooks are to see it."""
         self.reader = ""  # until a hook of this client is called
-        return Watched(payload, self)
+        return WatchedPayload(payload, self)
 
     def missed(self, key: str) -> None:
         """A key is looked for in vain, in a download of this round or of the last."""
