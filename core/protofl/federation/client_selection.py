@@ -20,7 +20,7 @@ from protofl.system.randomness import numpy_stream
 
 
 class Membership:
-    """Who may be asked in the rounds of a trial (``--unseen``, ``--join-round``).
+    """Clients that may be asked in each round of a trial (``--unseen``, ``--join-round``).
 
     Args:
         plan: The run.
@@ -137,7 +137,7 @@ def _answered(row: Row, config: Mapping[str, Any]) -> list[int]:
 
 
 class Selection:
-    """Who is asked in the rounds of a trial.
+    """Selection of clients in the rounds of a trial by a plugin.
 
     Args:
         plan: The run.

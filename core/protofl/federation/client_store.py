@@ -1,8 +1,8 @@
-"""Where a host keeps its clients between their jobs: in memory, or in files.
+"""Storage of clients between their jobs, in memory or in files.
 
-A client that has never trained is kept nowhere: it is its seed, and is built whenever it is
-needed. One that has trained stays live (``memory`` on a CPU), as tensors in host memory
-(``memory`` on an accelerator), or in a safetensors file (``disk``). Results don't depend on it.
+A client that has never trained is not stored, because its seed builds it. A client that has trained
+stays live (``memory`` on a CPU), as tensors in host memory (``memory`` on an accelerator), or in a
+safetensors file (``disk``). Results do not depend on the storage.
 """
 
 from __future__ import annotations

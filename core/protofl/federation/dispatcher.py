@@ -1,4 +1,9 @@
-"""Dealing jobs to hosts that work at the same time, a thread for each."""
+"""The dispatcher: a pool of hosts in other processes, for any backend.
+
+A backend starts hosts and sends jobs to them. Everything else is done here: `placement` assigns
+clients to hosts, `JobQueue` deals jobs, and `workers` and `recovery` restore clients of hosts that
+ended.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +109,7 @@ class JobQueue:
 
 
 def call_in_threads(work: Callable[..., Any], each: Iterable[tuple[Any, ...]]) -> None:
-    """Call something with several sets of arguments at the same time.
+    """Call a function with several sets of arguments at the same time.
 
     Raises:
         BaseException: The first error of a call.

@@ -1,9 +1,9 @@
-"""What a run tells while it goes on: `pf.run(progress=…)` is called with one of these.
+"""Events of a run: `pf.run(progress=…)` is called with each of them.
 
-Which come when: ``Planned``, ``DryStepStarted``, ``FolderMade``; then in every round
-``RoundStarted``, ``StageStarted`` and its ``StepsDone`` and ``ClientDone``, ``RoundDone``; and
+Order: ``Planned``, ``DryStepStarted``, ``FolderMade``; in every round ``RoundStarted``,
+``StageStarted`` with its ``StepsDone`` and ``ClientDone``, and ``RoundDone``; at the end
 ``Finished``. A ``Note`` may come at any time. A resumed run makes no folder, and has a dry step
-only where further trials are to begin.
+only if further trials start.
 """
 
 from __future__ import annotations

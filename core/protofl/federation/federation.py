@@ -1,4 +1,4 @@
-"""The federation loop: what happens in a round, in order. Where it happens is the backend's."""
+"""The federation loop: the steps of a round in order. The backend decides where they run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients as their seeds say: data, model, and what methods set up."""
+"""Hosts: they store clients, execute jobs, and answer with payload bytes and plain values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Jobs and replies: what crosses between a run and its hosts, one class an operation.
+"""Jobs and replies that a run and its hosts exchange, one class per operation.
 
-Each is plain values and one blob of bytes: ``header()`` gives the values as JSON can hold them, and
-``from_header(header, blob)`` makes the same object again on the other side.
+Each consists of plain values and one blob of bytes. ``header()`` returns the values as JSON can
+hold them, and ``from_header(header, blob)`` builds the same object again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Local training of clients: their downloads, the phases of their method, their uploads.
+"""Local training of clients: downloads, the phases of the method, and uploads.
 
-The work on one client is a generator that yields each `TrainJob` and waits for what the engine made
-of it. So the same lines serve one client and several that are trained together.
+The work on a client is a generator that yields each `TrainJob` and receives its result from the
+engine. So the same code trains one client or several clients together.
 """
 
 from __future__ import annotations

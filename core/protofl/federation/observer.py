@@ -1,4 +1,4 @@
-"""The observer of a run: called in a round to keep prototypes, features, images and uploads."""
+"""The observer: records prototypes, features, images and uploads of a round."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_features(plan: Plan, record: ClientRecord, most: int) -> Payload:
 
 
 class NoObserver:
-    """Observes nothing, as of a run that is not asked to."""
+    """Observer of a run without `--observe`: it records nothing."""
 
     def samples(self, round: int) -> int:
         """Test samples of a client whose features are kept after a round, at most."""
@@ -69,7 +69,7 @@ class NoObserver:
 
 
 class Observer(NoObserver):
-    """Observes what a run is asked to.
+    """Records what `--observe` and `--record-uploads` ask for.
 
     Args:
         plan: The run.
@@ -181,7 +181,7 @@ class Observer(NoObserver):
 def observer_of(
     plan: Plan, folder: Path, rows: Iterable[Row], note: Callable[[str], None]
 ) -> NoObserver:
-    """Who observes a run; nobody where nothing is asked for.
+    """Return the observer of a run.
 
     Args:
         plan: The run.

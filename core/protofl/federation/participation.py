@@ -1,4 +1,4 @@
-"""Who takes part in the rounds of a run: chosen or replayed, and left out by the clock."""
+"""Participation in the rounds of a run: selected or replayed clients, without absent ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from protofl.records.row import Row
 
 
 class Participation:
-    """Who takes part in the rounds of a run.
+    """Participation in the rounds of a run.
 
     Args:
         plan: The run.

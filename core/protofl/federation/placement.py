@@ -1,4 +1,4 @@
-"""Which host a client works on: by measured seconds, moved only where that pays."""
+"""Placement of clients on hosts by measured training time."""
 
 from __future__ import annotations
 

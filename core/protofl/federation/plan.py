@@ -1,6 +1,6 @@
-"""The plan of a run: every option resolved, every plugin loaded, data and split at hand.
+"""The plan of a run: resolved options, loaded plugins, data and split.
 
-The federation loop and every host build the same plan from the same settings, wherever they are.
+The federation loop and every host build the same plan from the same settings.
 """
 
 from __future__ import annotations

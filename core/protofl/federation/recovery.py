@@ -56,7 +56,7 @@ class Slot:
 
 @dataclass(eq=False)
 class ClientHistory:
-    """A client that has left its seed, or its file: how to make it again.
+    """The history of a client that has trained: how to restore it.
 
     Attributes:
         base: The file in which it lay at the last checkpoint; None for its seed.
@@ -85,7 +85,7 @@ class ClientHistory:
 
 
 class Memory:
-    """The clients of a trial, and what was done to them since their last files."""
+    """The clients of a trial, and their jobs since their last files."""
 
     def __init__(self, limit: int = JOURNAL) -> None:
         self._limit = limit
@@ -166,7 +166,7 @@ class Deadline:
 
 
 class Deadlines:
-    """Ends hosts whose job takes too long.
+    """Ends hosts whose jobs exceed the time limit.
 
     Its thread starts with the first job: one for each job would cost more than what else there is
     to a job.

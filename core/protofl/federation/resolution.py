@@ -1,4 +1,4 @@
-"""Resolution of the options of a run: the plugins and values that they come to, before any data."""
+"""Resolution of options: plugins and values of a run, before any data is loaded."""
 
 from __future__ import annotations
 

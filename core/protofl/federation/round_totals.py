@@ -25,7 +25,7 @@ TRAFFIC = ("upload_floats", "upload_bytes", "download_floats", "download_bytes")
 
 @dataclass
 class RoundTotals:
-    """The sums of a round.
+    """The totals of a round, from which its line of the record is made.
 
     Attributes:
         participants: Clients that take part, and answer.

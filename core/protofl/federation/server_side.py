@@ -1,4 +1,4 @@
-"""The server's part of a round: its hooks, and what crosses from it to clients."""
+"""The server's part of a round: its hooks, its downloads, and the check of uploads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine is given: one phase of one client's local training."""
+"""The work of an engine: one phase of the local training of one client."""
 
 from __future__ import annotations
 

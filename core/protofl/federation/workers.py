@@ -1,9 +1,9 @@
-"""A crew of hosts that may end: one job on one of them, on as many as it takes.
+"""Hosts in other processes that may end: each job is repeated until a host has done it.
 
-What a client was trained with since its last file is remembered, so that a client whose host ended
-is made again where it is needed: from that file or its seed, by the same jobs, to the same bits.
+The jobs of a client since its last file are remembered. If the host of a client ends, another host
+restores the client from that file or its seed by the same jobs, to the same bits.
 
-A job that does not end is interrupted by its own host; a host that can't is ended a while later.
+A host interrupts a job that takes too long. A host that cannot do so is ended.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NoHost(Exception):
 
 
 class Workers:
-    """Hosts, their clients, and what to do when a host ends.
+    """The hosts, their clients, and the replacement of hosts that end.
 
     Args:
         start: Starts host number n; see `protofl.backends.Dispatcher`.

@@ -1,4 +1,4 @@
-"""The devices on which clients run in virtual time, as a plugin gives them."""
+"""Devices of clients in virtual time, as a plugin defines them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a run ended before its last round, kept in its folder where it would end so again."""
+"""The error of a run whose training diverged, stored in its folder."""
 
 from __future__ import annotations
 

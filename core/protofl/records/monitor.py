@@ -1,4 +1,4 @@
-"""Runs while they go on, seen from outside: by their files alone, from any process or machine."""
+"""Progress of running experiments, read from their files by any process or machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORDER = {GOING_ON: 0, DAMAGED: 1, DIVERGED: 2, UNFINISHED: 3, FINISHED: 4}
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
         path: Its folder.

@@ -1,4 +1,4 @@
-"""What a run has observed, read from its folder as arrays."""
+"""Observations of a run, read from its folder as arrays."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The run folder: what a run writes, and how an interrupted one is taken up again.
+"""The run folder: how a run writes it, and how an interrupted run is resumed.
 
-``config.json`` (everything resolved), ``partition.json``, ``metrics.jsonl`` (a line per round),
-``summary.json``, ``checkpoint/``. A manifest, renamed last, commits a round: what it does not
-name does not count, so a run that is killed at any moment resumes from its last whole round. It
-holds checksums of all that counts, and of the record's lines; see `protofl.system.files.manifest`.
+Files: ``config.json`` (resolved options), ``partition.json``, ``metrics.jsonl`` (a line per round),
+``summary.json`` and ``checkpoint/``. A manifest, renamed last, commits a round. Files that it does
+not name do not count, so a killed run resumes from its last complete round. The manifest holds
+checksums of all its files and of the record's lines (`protofl.system.files.manifest`).
 
-A round writes as much as it has participants: the files of all clients that have trained are named
-in a journal, to which each round adds its own, and the manifest says how far it counts.
+A round writes only the files of its participants. A journal names the files of all trained clients,
+and the manifest says how much of the journal counts.
 """
 
 from __future__ import annotations

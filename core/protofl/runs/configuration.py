@@ -1,4 +1,4 @@
-"""``config.json``: what a run was, all options resolved; by it a run is repeated or continued."""
+"""``config.json``: the resolved options of a run, from which it is repeated or resumed."""
 
 from __future__ import annotations
 

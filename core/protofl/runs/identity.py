@@ -1,4 +1,14 @@
-"""Files on whose content results depend, beside the data: their digests as a run begins."""
+"""The identity of a run: a hash of everything that its results depend on.
+
+Two runs with the same identity and seed are equal in every round, on similar machines to the last
+bit. The identity covers the options that differ from their defaults, digests of data and other
+files, and the versions of plugins. It does not cover options of the machine, the screen or paths.
+It also excludes seed, rounds and trials: trial k of seed s is the run with seed s + k, and a
+shorter run is the beginning of a longer one.
+
+An option with its default changes nothing, so a later version may add options. The hash only
+finds candidates; `differences` then compares every value.
+"""
 
 from __future__ import annotations
 

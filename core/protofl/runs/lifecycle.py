@@ -1,4 +1,4 @@
-"""A run's life: what the command ``protofl run`` and `protofl.run` do with a request."""
+"""The life of a run: plan, dry step, training and summary of a request."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from protofl.system.profile.run_profile import RunProfile
 def start(
     request: Request, progress: Progress, idle: Idle | None = None, plan: Plan | None = None
 ) -> Result:
-    """Do what is asked for: plan the run, then train.
+    """Plan a requested run, then train it.
 
     Args:
         request: What is asked for.
@@ -126,7 +126,7 @@ def _take_up(folder: RunFolder, recorded: dict[str, Any], plan: Plan, progress: 
 
 @dataclass
 class _Lifecycle:
-    """A run that is planned: its folder, who follows it, and what has been found so far."""
+    """A planned run: its folder, its progress callback, and its results so far."""
 
     plan: Plan
     folder: RunFolder

@@ -1,4 +1,4 @@
-"""A run that is wanted, planned, and held against those that are there."""
+"""A requested run, compared with the recorded runs that could be reused."""
 
 from __future__ import annotations
 

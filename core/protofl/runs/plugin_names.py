@@ -1,4 +1,4 @@
-"""Classes, instances and places of classes where a user may write the name of a plugin."""
+"""Names for plugin classes, instances and paths that a user passes in place of names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run shows by itself: a line a round and notes, on standard error or in a notebook."""
+"""Default progress output of a run: a line per round and notes, on stderr or in a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user asks for: options of a command line or a program, above a file's and a recipe's."""
+"""Requests: options of the command line or a program, merged with a file and a recipe."""
 
 from __future__ import annotations
 

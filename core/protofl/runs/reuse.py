@@ -1,12 +1,10 @@
-"""A run that is wanted: the one that is there already, or is taken up again, or is begun.
+"""Reuse of recorded runs: return a finished run, resume an unfinished one, or start a new one.
 
     run = run_or_reuse(request, "runs")
 
-trains nothing where the folder has a run of the same identity (`protofl.runs.identity`)
-with the rounds wanted, goes on with one that has fewer, and otherwise begins one in a new folder,
-``METHOD-MODELS-DATA-sSEED-IDENTITY``. What comes back has just the trials and rounds that were
-asked for, whatever else its folder has. Processes that want the same run at the same time wait for
-the one that makes it.
+The run is found by its identity (`protofl.runs.identity`). A new run gets the folder ``METHOD-
+MODELS-DATA-sSEED-IDENTITY``. The result has exactly the requested trials and rounds, even if the
+folder has more. If several processes request the same run, one trains it and the others wait.
 """
 
 from __future__ import annotations

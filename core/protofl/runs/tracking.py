@@ -46,7 +46,7 @@ class Ending:
 
 
 class TrackerThread(threading.Thread):
-    """Tells a tracker of a run, in its own time.
+    """The thread of a tracker: it passes rounds to the plugin without blocking the run.
 
     Args:
         tracker: The tracker.
@@ -161,7 +161,7 @@ def check_trackers(plan: Plan) -> None:
 
 
 class TrackedProgress:
-    """The progress of a run, of which its trackers are told too.
+    """Progress of a run that also goes to its trackers.
 
     The trackers are those of the plan that the run tells of. They are told once the run folder is
     there, so that a run that is refused has left nothing anywhere.

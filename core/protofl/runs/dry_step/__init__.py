@@ -1,1 +1,1 @@
-"""The dry step: two short rounds on throw-away copies, and what they show."""
+"""The dry step: two short rounds on copies of two clients, and the checks that run in them."""

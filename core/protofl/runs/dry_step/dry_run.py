@@ -1,7 +1,7 @@
 """The dry step: two short rounds on throw-away copies, before the first round.
 
-It finds what a composition lacks while it costs nothing: a loss term that never comes into being,
-a key that a hook reads and nobody sends, shapes that do not fit.
+It finds errors of a composition before training: a loss term that is never returned, a key that
+a hook reads and nobody sends, or shapes that do not fit. `count_flops` counts FLOPs the same way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the dry step looks at in every call of a hook: authors' mistakes, found in seconds."""
+"""Checks of every hook call in the dry step: common mistakes of plugin authors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GIVEN = ("payload", "labels")
 
 
 class HookChecks(Watch):
-    """Carries out the calls of hooks, and holds what they do against the rules for authors.
+    """Executes hook calls and checks them against the rules for plugin authors.
 
     Args:
         plan: The run.

@@ -1,4 +1,4 @@
-"""What a method sends and learns, by the rules of the gate, and whose hook is to blame."""
+"""Checks of payloads and knowledge in the dry step, with the hook that caused an error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_by_class(name: str) -> bool:
 
 
 class PayloadChecks:
-    """Holds payloads and knowledge against the gate's rules, right where they are made.
+    """Checks payloads and knowledge against the rules of the gate, right after the hook call.
 
     Attributes:
         notes: Lines for the user.

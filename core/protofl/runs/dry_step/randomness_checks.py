@@ -1,4 +1,4 @@
-"""Chance that a run can't repeat: draws from generators that nobody seeded for the hook."""
+"""Checks for random numbers that a run cannot repeat, because no seed of the run covers them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SOURCES = {
 
 
 class GlobalRandomness:
-    """Whether hooks draw from generators of the process.
+    """Detects hooks that draw from global random generators.
 
     A draw counts where a hook makes it whenever it is called, at least twice: another thread of
     the process may draw in between.
@@ -135,7 +135,7 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 class LossCalls(TorchFunctionMode):
-    """Notices numbers taken out of tensors and random draws, but for those of modules (dropout).
+    """Detects tensors converted to numbers and random draws, except in modules (dropout).
 
     Attributes:
         found: {``number`` or ``draw``: the function, and where it was called}.

@@ -1,4 +1,4 @@
-"""Python's and torch's own errors inside hooks, with what an author most likely meant."""
+"""Errors of the dry step: their likely causes, and methods that provide what is missing."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 
 class PluginState:
-    """What plugins keep on themselves and on their classes, where it does not belong."""
+    """Attributes of plugins and of their classes, which hooks may not write."""
 
     def __init__(self, members: Iterable[Member]) -> None:
         self._members = [*members]
@@ -149,7 +149,7 @@ def expect_state(state: Mapping[str, Any], side: str, who: str) -> None:
 
 
 class WatchedPayload(Payload):
-    """A download that notes what is looked for in vain."""
+    """A download that notes missing keys."""
 
     holder = "the download"
 
@@ -176,7 +176,7 @@ class WatchedPayload(Payload):
 
 
 class MissingKeys:
-    """What hooks looked for in vain, of all clients.
+    """Keys that hooks of any client looked for and that downloads do not have.
 
     Attributes:
         training: In the downloads of the last round's training: {key: ``METHOD.HOOK``}.
