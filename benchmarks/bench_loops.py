@@ -19,7 +19,7 @@ from protofl.errors import UsageError
 from protofl.federation.federation import Federation
 from protofl.federation.jobs import Pool
 from protofl.federation.plan import Plan
-from protofl.federation.round_totals import RoundTotals
+from protofl.federation.round_totals import Totals
 from protofl.hooks.wire.payload import Payload
 from protofl.system.device import compute_threads
 from protofl.system.files.tensors import apart, read_tensors
@@ -113,10 +113,10 @@ class ProtoflLoop:
         return tally.seconds
 
     @contextmanager
-    def _part(self, number: int) -> Iterator[RoundTotals]:
+    def _part(self, number: int) -> Iterator[Totals]:
         self._federation.server.round = number
         with compute_threads(self._federation.plan.settings.server_threads):
-            yield RoundTotals()
+            yield Totals()
 
     def accuracies(self) -> dict[int, float]:
         """Return each client's accuracy in the last evaluation."""

@@ -38,12 +38,12 @@ class JobQueue:
     """
 
     def __init__(
-        self, workers: Workers, jobs: Iterable[ClientJob], on_steps: OnSteps | None = None
+        self, hosts: Workers, jobs: Iterable[ClientJob], on_steps: OnSteps | None = None
     ) -> None:
-        self._workers, self._left, self._on_steps = workers, list(jobs), on_steps
+        self._hosts, self._left, self._on_steps = hosts, list(jobs), on_steps
         self._busy: set[int] = set()
         self._done: Queue[tuple[ClientJob, Reply] | _Steps | BaseException | None] = Queue()
-        workers.on_steps = lambda client, done: self._done.put(_Steps(client, done))
+        hosts.on_steps = lambda client, done: self._done.put(_Steps(client, done))
 
     def replies(self) -> Iterator[tuple[ClientJob, Reply] | None]:
         """Each job with its reply as it is done; None where a host found nothing more to do.
@@ -52,7 +52,7 @@ class JobQueue:
             HostFailure: A job ended three hosts, or a client could not be restored.
             Late: A job did not end.
         """
-        working = self._workers.working
+        working = self._hosts.working
         for number in working:
             threading.Thread(target=self._serve, args=(number,), daemon=True).start()
         idle = 0
@@ -68,43 +68,43 @@ class JobQueue:
                 idle += item is None
                 yield item
         finally:
-            with self._workers.lock:
+            with self._hosts.lock:
                 self._left.clear()
-                self._workers.lock.notify_all()
+                self._hosts.lock.notify_all()
 
     def _serve(self, number: int) -> None:
         """What a host's thread does."""
         try:
             while (job := self._take(number)) is not None:
                 try:
-                    self._done.put((job, self._workers.attempt(number, job)))
+                    self._done.put((job, self._hosts.attempt(number, job)))
                 except NoHost:
-                    with self._workers.lock:
+                    with self._hosts.lock:
                         self._left.insert(0, job)
                     break
                 finally:
-                    with self._workers.lock:
+                    with self._hosts.lock:
                         self._busy.discard(number)
-                        self._workers.lock.notify_all()
+                        self._hosts.lock.notify_all()
         except BaseException as error:
             self._done.put(error)
         self._done.put(None)
 
     def _take(self, number: int) -> ClientJob | None:
         """The next job for a host; None where there will be none, or it has ended."""
-        workers = self._workers
-        with workers.lock:
-            while (self._left or self._busy) and number in workers.working:
+        hosts = self._hosts
+        with hosts.lock:
+            while (self._left or self._busy) and number in hosts.working:
                 for position, job in enumerate(self._left):
-                    home = workers.home(job.client)
-                    owner = workers.assigned.get(job.client) if home is None else home
+                    home = hosts.home(job.client)
+                    owner = hosts.assigned.get(job.client) if home is None else home
                     if owner in (number, None):
                         self._busy.add(number)
                         if isinstance(job, Train):
-                            workers.assigned[job.client] = number
+                            hosts.assigned[job.client] = number
                         return self._left.pop(position)
                 # A host may yet end, and its clients go to whoever is free.
-                workers.lock.wait()
+                hosts.lock.wait()
         return None
 
 
@@ -170,24 +170,24 @@ class Dispatcher:
     ) -> None:
         self.report: Callable[[str], None] = lambda line: None
         self.on_steps: OnSteps | None = None
-        self._workers = Workers(start, count, journal, job_limit)
+        self._hosts = Workers(start, count, journal, job_limit)
         self._seconds = Seconds()
         self._placed: int | None = None
 
     def broadcast(self, job: Job) -> None:
         """Have every host do a job at the same time, and wait for all."""
         if isinstance(job, StartTrial):
-            self._workers.begin(job)
+            self._hosts.begin(job)
             self._placed = None
         told = None if isinstance(job, StartTrial) else job
 
         def tell(number: int) -> None:
             try:
-                self._workers.attempt(number, told)
+                self._hosts.attempt(number, told)
             except NoHost:
                 pass  # there are others
 
-        call_in_threads(tell, [(number,) for number in self._workers.working])
+        call_in_threads(tell, [(number,) for number in self._hosts.working])
         self._say()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Reply]]:
@@ -199,10 +199,10 @@ class Dispatcher:
         """
         mine = [job for job in jobs if isinstance(job, ClientJob)]
         assert len(mine) == len(jobs), "a job that concerns no client is for broadcast"
-        self._workers.assigned = {}
+        self._hosts.assigned = {}
         self._move(self._places(mine))
         try:
-            for item in JobQueue(self._workers, mine, self.on_steps).replies():
+            for item in JobQueue(self._hosts, mine, self.on_steps).replies():
                 self._say()
                 if item is not None:
                     job, reply = item
@@ -214,7 +214,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """End all hosts."""
-        self._workers.close()
+        self._hosts.close()
 
     def _places(self, jobs: list[ClientJob]) -> dict[int, int]:
         """Where the clients of a round go that have been measured; nothing within a round."""
@@ -223,23 +223,23 @@ class Dispatcher:
             return {}
         self._placed = first.round
         costs = self._seconds.of(job.client for job in jobs)
-        hosts = self._workers.working
+        hosts = self._hosts.working
         if len(hosts) < 2 or not costs:
             return {}
-        homes = {client: self._workers.home(client) for client in costs}
+        homes = {client: self._hosts.home(client) for client in costs}
         return place(costs, {c: home for c, home in homes.items() if home is not None}, hosts)
 
     def _move(self, places: dict[int, int]) -> None:
         """Take clients from the hosts that they are to leave."""
         leaving: dict[int, list[int]] = {}
         for client, number in places.items():
-            home = self._workers.home(client)
+            home = self._hosts.home(client)
             if home not in (number, None):
                 leaving.setdefault(home, []).append(client)
-        call_in_threads(self._workers.release, leaving.items())
-        working = self._workers.working
-        self._workers.assigned = {c: number for c, number in places.items() if number in working}
+        call_in_threads(self._hosts.release, leaving.items())
+        working = self._hosts.working
+        self._hosts.assigned = {c: number for c, number in places.items() if number in working}
 
     def _say(self) -> None:
-        while not self._workers.notes.empty():
-            self.report(self._workers.notes.get())
+        while not self._hosts.notes.empty():
+            self.report(self._hosts.notes.get())

@@ -13,7 +13,7 @@ from protofl.federation.evaluation import figures_of
 from protofl.federation.observer import NoObserver
 from protofl.federation.participation import Participation
 from protofl.federation.plan import Plan
-from protofl.federation.round_totals import RoundTotals
+from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide, admit_uploads
 from protofl.federation.stages import Stages
 from protofl.hooks.models.cost import ClientFlops, flops_of_round
@@ -82,10 +82,7 @@ class Federation:
     # --- a trial --------------------------------------------------------------------------------
 
     def start_trial(
-        self,
-        trial: int,
-        files: Mapping[int, str] | None = None,
-        rows: Iterable[Row] = (),
+        self, trial: int, files: Mapping[int, str] | None = None, rows: Iterable[Row] = ()
     ) -> None:
         """Set up the server and tell the hosts.
 
@@ -134,7 +131,7 @@ class Federation:
     def _round(self, number: int) -> tuple[Row, list[int]]:
         start, settings = time.perf_counter(), self.plan.settings
         self._server_side.begin(number)
-        totals = RoundTotals(malicious=self.server.malicious)
+        totals = Totals(malicious=self.server.malicious)
         # 1. Who takes part.
         asked = self.participants(number)
         # 2. What each downloads; 3. local training and upload, wherever the clients live. From here
@@ -164,11 +161,9 @@ class Federation:
         self.client_accuracy = totals.accuracy
         rate = {"lr": self.server.lr} if self.plan.scheduled else {}
         line = {"trial": self.trial, "round": number, **totals.line(extra), **rate}
-        return Row.from_json({**line, **self._who.line(number)}), clients
+        return Row({**line, **self._who.line(number)}), clients
 
-    def train_clients(
-        self, clients: list[int], number: int, totals: RoundTotals
-    ) -> dict[int, Payload]:
+    def train_clients(self, clients: list[int], number: int, totals: Totals) -> dict[int, Payload]:
         """Downloads, local training and uploads; {client: upload} of those that count."""
         replies = self._train(clients, number, "before_upload", totals)
         # Who would come too late, or not at all, is as if never asked.
@@ -187,7 +182,7 @@ class Federation:
         self._who.hear({client: replies[client] for client in uploads})
         return uploads
 
-    def train_server(self, uploads: Mapping[int, Payload], totals: RoundTotals) -> None:
+    def train_server(self, uploads: Mapping[int, Payload], totals: Totals) -> None:
         """The server's hooks; without uploads it stays what it is."""
         start = time.perf_counter()
         if uploads:
@@ -195,7 +190,7 @@ class Federation:
             totals.measures |= self._server_side.learn(uploads)
         totals.spend({"server": time.perf_counter() - start})
 
-    def _follow_up(self, clients: list[int], number: int, totals: RoundTotals) -> None:
+    def _follow_up(self, clients: list[int], number: int, totals: Totals) -> None:
         """Phases behind the server's step; clients keep what they download for it."""
         self.holders = set()
         replies = self._train(clients, number, "after_server", totals)
@@ -205,7 +200,7 @@ class Federation:
         self.holders = set(clients)
 
     def _train(
-        self, clients: list[int], number: int, when: str, totals: RoundTotals
+        self, clients: list[int], number: int, when: str, totals: Totals
     ) -> dict[int, jobs.TrainReply]:
         """Local training; what a client holds already is not sent to it.
 
@@ -238,7 +233,7 @@ class Federation:
         return replies
 
     def evaluate_clients(
-        self, clients: Sequence[int], number: int, totals: RoundTotals, epochs: int | None = None
+        self, clients: Sequence[int], number: int, totals: Totals, epochs: int | None = None
     ) -> None:
         """Score clients, each with what it would download next; of unseen ones epochs are said."""
         self._stages.begin("evaluate", clients, epochs=epochs or 0)
@@ -257,7 +252,7 @@ class Federation:
                     self.observer.take_features(scored, totals.counts.get(scored, Payload()))
                 work, held = [], 0
 
-    def _evaluate_unseen(self, number: int, totals: RoundTotals) -> None:
+    def _evaluate_unseen(self, number: int, totals: Totals) -> None:
         """Score the clients that never train, behind the last round fine-tuned too."""
         unseen, settings, found = self._who.members.unseen, self.plan.settings, {}
         if unseen:
@@ -265,7 +260,7 @@ class Federation:
         if unseen and settings.fine_tune and number + 1 == settings.rounds:
             found["fine_tuned_accuracy"] = settings.fine_tune
         for name, epochs in found.items():
-            own = RoundTotals()
+            own = Totals()
             self.evaluate_clients(unseen, number, own, epochs)
             totals.apart[name] = own.scores
             totals.spend(own.seconds)
@@ -275,11 +270,11 @@ class Federation:
         start = time.perf_counter()
         work = [jobs.Save(client, paths[client]) for client in clients]
         self._stages.begin("checkpoint", [job.client for job in work])
-        self._replies("checkpoint", work, jobs.Reply, RoundTotals())
+        self._replies("checkpoint", work, jobs.Reply, Totals())
         return time.perf_counter() - start
 
     def _replies(
-        self, stage: str, work: Sequence[jobs.ClientJob], kind: type[R], totals: RoundTotals
+        self, stage: str, work: Sequence[jobs.ClientJob], kind: type[R], totals: Totals
     ) -> dict[int, R]:
         """Have the hosts do jobs of one kind; {client: reply} of those that are not absent."""
         replies: dict[int, R] = {}

@@ -24,7 +24,7 @@ TRAFFIC = ("upload_floats", "upload_bytes", "download_floats", "download_bytes")
 
 
 @dataclass
-class RoundTotals:
+class Totals:
     """The totals of a round, from which its line of the record is made.
 
     Attributes:

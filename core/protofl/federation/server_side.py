@@ -16,7 +16,7 @@ from protofl.federation.evaluation import figures_of_server
 from protofl.federation.jobs import TrainReply
 from protofl.federation.measures import measured
 from protofl.federation.plan import Plan
-from protofl.federation.round_totals import RoundTotals
+from protofl.federation.round_totals import Totals
 from protofl.federation.stages import Stages
 from protofl.hooks.models.scoring import mean_accuracy, scores_of
 from protofl.hooks.transport.gates import UploadGate
@@ -106,7 +106,7 @@ class ServerSide:
             return Payload(found)
 
     def downloads(
-        self, clients: Iterable[int], totals: RoundTotals, *, counted: bool = True
+        self, clients: Iterable[int], totals: Totals, *, counted: bool = True
     ) -> Iterator[tuple[int, bytes]]:
         """What clients download in one stage, as bytes; the same tensors again are encoded once.
 
@@ -151,7 +151,7 @@ class ServerSide:
         return measured(self._plan, self._trial, record.knowledge, uploads)
 
     @torch.no_grad()
-    def end_round(self, totals: RoundTotals) -> dict[str, float | None]:
+    def end_round(self, totals: Totals) -> dict[str, float | None]:
         """Further numbers for the record: the prototypes' margin, and what methods add.
 
         Args:
@@ -168,7 +168,7 @@ class ServerSide:
             extra |= {key: finite(float(value)) for key, value in (found or {}).items()}
         return extra
 
-    def _server_accuracy(self, totals: RoundTotals) -> dict[str, float | None]:
+    def _server_accuracy(self, totals: Totals) -> dict[str, float | None]:
         """Accuracy of the methods' global models on the global test samples; empty without any."""
         test = self.record.test
         if test is None or not self.record.evaluates:
@@ -202,7 +202,7 @@ def _fresh(plan: Plan, trial: int) -> ServerRecord:
 def admit_uploads(
     replies: Mapping[int, TrainReply],
     number: int,
-    totals: RoundTotals,
+    totals: Totals,
     gate: UploadGate,
     plan: Plan,
     stages: Stages,

@@ -11,7 +11,7 @@ from protofl.data.batches import batch_bounds
 from protofl.federation import events
 from protofl.federation.jobs import Absent, ClientJob, Pool, Reply, Train
 from protofl.federation.plan import Plan
-from protofl.federation.round_totals import STAGES, RoundTotals
+from protofl.federation.round_totals import STAGES, Totals
 from protofl.hooks.transport.rules import Fault, check_reply, left_out, printable, refused_reply
 from protofl.system.profile.run_profile import RunProfile
 from protofl.system.progress import Stage
@@ -154,7 +154,7 @@ class Stages:
         assert isinstance(reply, (Absent, kind))
         return reply
 
-    def done(self, stage: str, client: int, reply: Reply, totals: RoundTotals) -> None:
+    def done(self, stage: str, client: int, reply: Reply, totals: Totals) -> None:
         """Book and tell what a client's job took."""
         if reply.profile:
             self._profile.take(client, reply.profile, reply.seconds)

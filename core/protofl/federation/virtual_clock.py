@@ -13,7 +13,7 @@ from protofl.data.batches import batch_bounds
 from protofl.federation.host import Host
 from protofl.federation.jobs import TrainReply
 from protofl.federation.plan import Plan
-from protofl.federation.world import Device, Moment, World
+from protofl.federation.world import Moment, World
 from protofl.hooks.models.architecture import SplitModel
 from protofl.hooks.models.cost import flop_counter
 from protofl.hooks.views.records import ClientRecord
@@ -129,7 +129,7 @@ class Clock:
     def download(self, sizes: Mapping[int, int], when: str) -> set[int]:
         """Clients get downloads of these bytes; those that will be absent whatever they send."""
         for client, size in sizes.items():
-            self._parts.setdefault(client, []).append(self._device(client).seconds_down(size))
+            self._parts.setdefault(client, []).append(self._world.device(client).seconds_down(size))
         if when == "after_server" or not self._limited:
             return set()
         return {client for client in sizes if self._is_hopeless(client)}
@@ -147,7 +147,7 @@ class Clock:
         for client in lost:
             self._parts.pop(client)
         for client, reply in replies.items():
-            device, own = self._device(client), self._parts[client]
+            device, own = self._world.device(client), self._parts[client]
             own.append(self._training(client, reply.samples))
             own.append(device.seconds_up(len(reply.blob)))
         arrivals = {c: sum(own) if len(own) == 3 else math.inf for c, own in self._parts.items()}
@@ -171,19 +171,16 @@ class Clock:
 
     # --- a client ---------------------------------------------------------------------------------
 
-    def _device(self, client: int) -> Device:
-        return self._world.device(client)
-
     def _training(self, client: int, samples: int) -> float:
         flops = PASSES * self._flops[client % len(self._flops)] * samples
-        return self._device(client).seconds_of(flops)
+        return self._world.device(client).seconds_of(flops)
 
     def _is_hopeless(self, client: int) -> bool:
         """Whether a client misses the round even if it sends nothing, so that it need not train."""
         settings, samples = self._plan.settings, self._plan.split(self._trial).train_sizes[client]
         bounds = batch_bounds(int(samples), settings.batch_size, settings.drop_last)
         training = self._training(client, self._epochs * bounds[-1][1])
-        least = sum((*self._parts[client], training, self._device(client).seconds_up(0)))
+        least = sum((*self._parts[client], training, self._world.device(client).seconds_up(0)))
         return least > min(self._deadline, self._moment.stays(client))
 
 

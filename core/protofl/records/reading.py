@@ -255,7 +255,7 @@ def _row(file: Path, number: int, line: bytes) -> Row:
     try:
         row = json.loads(line)
         if type(row["trial"]) is int and type(row["round"]) is int:
-            return Row.from_json(dict(row))
+            return Row(dict(row))
         problem = "trial or round is no number"
     except (ValueError, RecursionError):
         problem = "it is no JSON"

@@ -105,15 +105,6 @@ class Row(Mapping[str, Any]):
     seconds = Figure[Mapping[str, float]]()
     virtual = Figure[Mapping[str, Any]](NOTHING)
 
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Row:
-        """Return the row that a line of ``metrics.jsonl`` holds."""
-        return cls(values)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the line of ``metrics.jsonl`` for the row."""
-        return dict(self.line)
-
     def changed(self, **figures: Any) -> Row:  # noqa: ANN401 - figures are of several types
         """Return the row with other values of some figures."""
         return Row({**self.line, **figures})

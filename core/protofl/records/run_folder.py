@@ -65,7 +65,7 @@ class RunFolder:
         self._behind = ""
         self._checkpoint = self.path / "checkpoint"
         self._manifest = Manifest(self._checkpoint)
-        self._record = Record(self.path / METRICS, Row.from_json)
+        self._record = Record(self.path / METRICS, Row)
 
     @property
     def rows(self) -> list[Row]:
@@ -182,7 +182,7 @@ class RunFolder:
     def add(self, row: Row) -> None:
         """Append a line to metrics.jsonl, with the time."""
         now = datetime.now().astimezone().isoformat(timespec="seconds")
-        self._record.add(row.changed(time=now).to_json())
+        self._record.add(row.changed(time=now).line)
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary; the run is finished."""

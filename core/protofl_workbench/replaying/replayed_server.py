@@ -10,7 +10,7 @@ import torch
 
 from protofl import functional
 from protofl.federation.plan import Plan
-from protofl.federation.round_totals import RoundTotals
+from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide
 from protofl.hooks.wire.payload import Payload, stack_rows
 from protofl.records.observed import Features
@@ -72,7 +72,7 @@ class ReplayedServer:
         """
         with compute_threads(self.plan.settings.server_threads):
             self._side.begin(number)
-            return dict(self._side.downloads(clients, RoundTotals(), counted=False))
+            return dict(self._side.downloads(clients, Totals(), counted=False))
 
     def round(self, number: int, uploads: Mapping[int, Payload]) -> None:
         """Run a round: aggregation, training, and figures at its end.
@@ -91,7 +91,7 @@ class ReplayedServer:
             self._side.begin(number)
             if uploads:
                 self._side.learn(uploads)
-            tally = RoundTotals(malicious=self._side.record.malicious)
+            tally = Totals(malicious=self._side.record.malicious)
             self.extra = self._side.end_round(tally)
 
     @torch.no_grad()

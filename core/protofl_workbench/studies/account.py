@@ -187,7 +187,7 @@ def flops(request: Request) -> list[Row]:
         "flops": {"forward": sum(own), "training": training_flops(own)},
         "architectures": dict(zip(names, forward, strict=True)),
     }
-    return [Row.from_json({"trial": 0, "round": 0, "measures": found})]
+    return [Row({"trial": 0, "round": 0, "measures": found})]
 
 
 def one_of_each(split: Split, labels: torch.Tensor) -> Split:

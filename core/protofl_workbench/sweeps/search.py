@@ -166,7 +166,7 @@ class Search:
     def should_continue(self, wanted: BatchRun, row: dict[str, Any]) -> bool:
         """Return False if the median rule stops a run."""
         trying = self._of[wanted]
-        trying.rows.append(Row.from_json(row))
+        trying.rows.append(Row(row))
         if not self._report(trying):
             return True
         return not trying.trial.should_prune()
