@@ -151,7 +151,7 @@ class Toy:
     def rounds(self, count: int) -> list[dict[str, Any]]:
         """Run rounds; their lines without what may differ between equal runs."""
         for number in range(len(self.lines), len(self.lines) + count):
-            line = self.federation.round(number)[0].to_json()
+            line = dict(self.federation.round(number)[0])
             del line["seconds"]
             self.lines.append({**line, "clients": dict(self.federation.client_accuracy)})
         return self.lines
