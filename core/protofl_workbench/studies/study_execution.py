@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from protofl.errors import UsageError
-from protofl.records.failure import failure_of
+from protofl.records.failure import read_failure
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 from protofl_workbench.batch.batch_tasks import check_error
@@ -235,7 +235,7 @@ def _find_runs(progress: StudyProgress, runs: Path, note: Note) -> None:
         rounds, trials = part.config["rounds"], int(cell.options.get("trials", 1))
         rounds = cell.rounds or rounds
         progress.folders[cell.key] = part.folder
-        if failure := failure_of(part.folder):
+        if failure := read_failure(part.folder):
             progress.failed[cell.key] = failure.error
             progress.rows[cell.key] = part.part(range(trials), rounds).rows
         else:

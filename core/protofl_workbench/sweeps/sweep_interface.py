@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
-from protofl.runs.plugin_names import Named, requested
+from protofl.runs.plugin_names import NamedOptions, named_request
 from protofl.system.options.parsing import as_typed
 from protofl.system.options.table import validated
 from protofl_workbench.batch import batch_events as events
@@ -113,7 +113,7 @@ def requested_sweep(
     search: str | None = None,
     budget: int | None = None,
     figure: str | None = None,
-) -> tuple[Sweep, Named, list[str]]:
+) -> tuple[Sweep, NamedOptions, list[str]]:
     """Return the requested sweep, its classes and arrays, and notes.
 
     Args:
@@ -130,7 +130,7 @@ def requested_sweep(
         UsageError: It can't be.
     """
     axes = read_axes(grid)
-    request, found = requested(typed, config=config)
+    request, found = named_request(typed, config=config)
     own: dict[str, Any] = {"figure": figure, "search": search, "budget": budget}
     if "trials" in request.options:
         own["trials"] = validated("trials", request.options.pop("trials"))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from protofl.runs.plugin_names import named
+from protofl.runs.plugin_names import name_plugins
 from protofl.runs.recipes import with_recipe
 from protofl.runs.request import Request
 from protofl.system.options.parsing import merge_options
@@ -48,9 +48,9 @@ def request_at(base: Request, axes: Iterable[Axis], point: Point, seed: int) -> 
         if axis.owner:
             options = merge_options(options, {"options": {axis.owner: {axis.option: value}}})
         elif axis.option == "method":
-            options = with_recipe(merge_options(options, named({"method": value}).typed))
+            options = with_recipe(merge_options(options, name_plugins({"method": value}).typed))
         elif axis.option in CHOOSING:
-            options = merge_options(options, named({axis.option: value}).typed)
+            options = merge_options(options, name_plugins({axis.option: value}).typed)
         else:
             options[axis.option] = value
     return replace(base, options={**options, "seed": seed, "trials": 1}, out=None)
