@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.hooks.models.cost import profile
+from protofl.hooks.models.flops import profile
 from protofl.hooks.views.records import ClientRecord
 from protofl_plugins.engines.eager import Eager
 from protofl_plugins.models.htcnn8 import HtCNN8

@@ -31,7 +31,7 @@ def model_group(registry: Registry, text: str, found: Any, classes: int) -> None
     """
     from protofl.data.spec import SampleSpec, in_words
     from protofl.federation.inputs import kinds_of
-    from protofl.hooks.models.cost import profile
+    from protofl.hooks.models.flops import profile
     from protofl.hooks.plugin.members import choose
 
     width, kinds = getattr(found, "feature_dim", 512), kinds_of(found)

@@ -68,7 +68,7 @@ def test_a_model_group(cli):
 )
 def test_the_auxiliary_of_a_group(cli, monkeypatch, group, words):
     monkeypatch.setattr(
-        "protofl.hooks.models.cost.profile", lambda *_: (1, 1.0)
+        "protofl.hooks.models.flops.profile", lambda *_: (1, 1.0)
     )  # counting takes long
     assert words in cli("show", group).output
 

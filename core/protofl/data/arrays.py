@@ -102,7 +102,7 @@ def dataset_from_arrays(
 
 
 def _kind_of(x: np.ndarray, source: str) -> Kind:
-    """What an array holds where nobody says."""
+    """Guess the kind of samples in an array."""
     if x.ndim == 2 and x.dtype.kind == "f":
         return "table"
     if x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8:
@@ -194,7 +194,7 @@ def _check_finite(joined: np.ndarray, filled: Sequence[_Part], kind: Kind) -> No
 
 
 def _layout(x: np.ndarray, source: str, kind: Kind) -> _Layout:
-    """How to view ``x`` in the kind's shape."""
+    """Return a function that views arrays in the kind's shape."""
     if kind == "image":
         return _image_layout(x, source)
     if 0 not in x.shape:

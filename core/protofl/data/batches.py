@@ -69,7 +69,7 @@ class Samples:
         return part
 
     def inputs(self, index: Tensor | slice = slice(None)) -> Tensor:
-        """What a model sees of the samples at ``index``, n×… (`SampleSpec.shape`)."""
+        """Return the prepared samples at ``index``, n×… (`SampleSpec.shape`)."""
         return self._prepare(self._x[self._rows[index]], self._channels_last)
 
     def prepare(self, x: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class Samples:
         return self._prepare(x, self._channels_last)
 
     def chunks(self, size: int) -> Iterator[Tensor]:
-        """What a model sees of all samples in order, ``size`` at a time."""
+        """Yield all prepared samples in order, ``size`` at a time."""
         for start in range(0, len(self), size):
             yield self.inputs(slice(start, start + size))
 
@@ -154,7 +154,7 @@ def onto(device: torch.device, tensor: Tensor) -> Tensor:
 
 
 def draw_moves(count: int, generator: torch.Generator) -> Tensor:
-    """How each of ``count`` images is shifted down and right, and whether it is flipped.
+    """Draw the shift down and right, and the flip, of each of ``count`` images.
 
     Args:
         count: Images B.

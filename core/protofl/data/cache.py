@@ -133,7 +133,7 @@ def import_npz(name: str, file: str | Path, data_dir: Path) -> Dataset:
 
 
 def entries(data_dir: Path) -> list[CacheEntry]:
-    """What the cache holds, by name; files that can't be used carry their problem."""
+    """Return the cached data sets by name; unusable files carry their problem."""
     found = []
     for path in sorted(Path(data_dir).glob(f"*{_SUFFIX}")):
         entry = CacheEntry(key=path.name[: -len(_SUFFIX)], path=path, bytes=path.stat().st_size)

@@ -71,7 +71,7 @@ class Dataset:
 
     @property
     def sample(self) -> SampleSpec:
-        """What a sample is, as it is stored.
+        """The spec of a stored sample.
 
         Raises:
             UsageError: ``x`` holds no samples that models take.
@@ -87,7 +87,7 @@ class Dataset:
         return SampleSpec(shape[1:], kind, self.vocabulary, self.padding)
 
     def faults(self) -> list[str]:
-        """What of it does not fit together; empty where all does."""
+        """Return the inconsistencies of the data set; empty if there are none."""
         for name, given in (("x", self.x), ("y", self.y)):
             if not isinstance(given, Tensor):
                 return [f"{name} is {type(given).__name__} and no tensor: torch.as_tensor({name})"]
@@ -137,7 +137,7 @@ def _rows(rows: Any) -> Tensor:  # noqa: ANN401 - whatever NumPy makes an array 
 
 
 def _leave(numbers: Tensor, limit: int) -> bool:
-    """Whether some number is outside 0…limit-1."""
+    """Return True if a number is outside 0…limit-1."""
     return bool(numbers.numel()) and not 0 <= int(numbers.min()) <= int(numbers.max()) < limit
 
 

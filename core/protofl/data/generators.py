@@ -19,7 +19,7 @@ GREY = (0.299, 0.587, 0.114)
 
 @dataclass(frozen=True)
 class Outline:
-    """What is known of a generator before it is loaded; the dry step needs no more.
+    """The sizes of a generator, known before it is loaded; enough for the dry step.
 
     Attributes:
         latent_dim: H.
@@ -133,7 +133,7 @@ class ImageSource:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """What −1 and 1 become: stored bytes are normalised to −1…1, floats used as they are."""
+        """The values of −1 and 1: stored bytes are normalised to −1…1, floats are not."""
         if self._bounds is None:
             x = self._data.x
             self._bounds = (-1.0, 1.0)

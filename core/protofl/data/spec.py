@@ -1,4 +1,4 @@
-"""What models see of a sample: its kind and shape, and how stored samples are prepared."""
+"""Specs of samples: kind and shape, and the preparation of stored samples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _AXES = {
 
 @dataclass(frozen=True)
 class SampleSpec:
-    """What a sample is, as a model sees it or as a data set holds it.
+    """The kind and shape of a sample, as a model's input or as stored.
 
     Attributes:
         shape: A sample's shape, without the batch's axis: (channels, height, width) of an image,
@@ -70,11 +70,11 @@ class SampleSpec:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of a batch as a model sees it: int64 for tokens, torch's default for the others."""
+        """The dtype of a prepared batch: int64 for tokens, torch's default for others."""
         return torch.int64 if self.kind == "tokens" else torch.get_default_dtype()
 
     def is_like(self, other: SampleSpec) -> bool:
-        """Whether one preparation does for both: images of any size with the same channels."""
+        """Return True if one preparation serves both: images of any size with the same channels."""
         if self.kind == other.kind == "image":
             return self.shape[0] == other.shape[0]
         mine = (self.kind, self.shape, self.vocabulary)
@@ -85,7 +85,7 @@ class SampleSpec:
         return torch.zeros(count, *self.shape, dtype=self.dtype)
 
     def __str__(self) -> str:
-        """What samples are, with their size: ``images 3×32×32``, ``rows of 13 numbers``."""
+        """Return kind and size: ``images 3×32×32``, ``rows of 13 numbers``."""
         if self.kind == "tokens":
             return f"sequences of {self.shape[0]:,} tokens ({self.vocabulary:,} ids)"
         if self.kind == "table":
@@ -107,7 +107,7 @@ class Preparation(Protocol):
         ...
 
     def seen(self, stored: SampleSpec) -> SampleSpec:
-        """What a model sees of samples that are stored so."""
+        """Return the spec of prepared samples."""
         ...
 
 
@@ -150,7 +150,7 @@ class Pixels:
 def pixels_for(
     stored: SampleSpec, name: str, channels: int | None, side: int
 ) -> tuple[Pixels, list[str]]:
-    """How images become what models take, and lines that say what is done to them.
+    """Return the preparation of images for a model, and notes about it.
 
     Args:
         stored: The images.
@@ -182,5 +182,5 @@ class AsStored:
         return x.to(torch.get_default_dtype()) if x.is_floating_point() else x
 
     def seen(self, stored: SampleSpec) -> SampleSpec:
-        """What is stored."""
+        """Return the stored spec."""
         return stored

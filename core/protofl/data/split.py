@@ -20,7 +20,7 @@ from protofl.data.dataset import Dataset
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Which rows of a data set each of M clients trains and is tested on.
+    """The training and test rows of each of M clients.
 
     Attributes:
         rows: Row numbers [n] int64, client after client, each client's training rows first.
@@ -124,7 +124,7 @@ class Split:
 
 
 def partition_record(splits: Sequence[Split], data: Dataset) -> dict[str, Any]:
-    """What ``partition.json`` holds of the splits of some trials: the first's, others in it."""
+    """Return the content of ``partition.json``: the first trial's split, with the others in it."""
     first, *others = ({"trial": n, **_record(split, data)} for n, split in enumerate(splits))
     return {**first, "trials": others}
 

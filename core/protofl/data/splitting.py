@@ -55,7 +55,7 @@ def number_of_clients(
 
 
 def kept_split(data: Dataset) -> list[str]:
-    """What to tell whoever names a partitioner of data that come already split."""
+    """Return a note for a user who names a partitioner for data that are already split."""
     if data.split is None:
         return []
     return ["the data come already split over clients: that split is kept"]

@@ -25,7 +25,7 @@ from protofl.federation.inputs import run_info, settle
 from protofl.federation.resolution import Extra, resolve, resolved
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.architecture import Architecture, SplitModel
-from protofl.hooks.models.cost import cost
+from protofl.hooks.models.flops import cost
 from protofl.hooks.models.schedules import Schedule, schedule_of
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, several_in

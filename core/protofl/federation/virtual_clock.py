@@ -7,39 +7,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 from protofl.data.batches import batch_bounds
 from protofl.federation.host import Host
 from protofl.federation.jobs import TrainReply
 from protofl.federation.plan import Plan
 from protofl.federation.world import Moment, World
-from protofl.hooks.models.architecture import SplitModel
-from protofl.hooks.models.cost import flop_counter
-from protofl.hooks.views.records import ClientRecord
 from protofl.records.row import Row
 from protofl.system.files.tables import short
-
-
-def forward_flops(plan: Plan) -> list[int]:
-    """FLOPs of one sample's forward pass by a client of each architecture, in their order.
-
-    Through all models that it trains: its own and, with ``fml`` and ``fedkd``, the auxiliary one.
-    """
-    host = Host(plan)
-    return [forward_of(host.client(number), plan) for number in range(len(plan.info.architectures))]
-
-
-def forward_of(record: ClientRecord, plan: Plan) -> int:
-    """FLOPs of one sample's forward pass through all models that a client trains."""
-    x = plan.info.sample.zeros(1).to(plan.device)
-    own = [record.model, *(slot.module for _, slot in record.slots() if slot.train)]
-    with flop_counter() as counter, torch.no_grad():
-        for model in own:
-            if isinstance(model, SplitModel):
-                model.eval()(x)
-    return int(counter.get_total_flops())
-
 
 PASSES = 3
 """A training step in forward passes: one forward, and one backward that costs two."""
@@ -93,7 +68,9 @@ class Clock:
     def __init__(self, plan: Plan) -> None:
         settings = plan.settings
         self._plan, self._world = plan, World(plan)
-        self._flops, self._epochs = forward_flops(plan), _sure_epochs(plan)
+        host, count = Host(plan), len(plan.info.architectures)
+        self._flops = [host.client(client).forward_flops() for client in range(count)]
+        self._epochs = _sure_epochs(plan)
         self._deadline = settings.deadline or math.inf
         self.leaves_out = bool(
             settings.deadline or settings.over_select or self._world.comes_and_goes

@@ -1,4 +1,4 @@
-"""What a generator of features learns from, where clients' heads are all there is: FedGen."""
+"""Losses of a generator of features that learns from clients' heads: FedGen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protofl.functional._checks import check_floating, check_labels, check_shape
 def ensemble_loss(
     logits: Tensor, labels: Tensor, shares: Tensor, of: Literal["logits", "losses"] = "logits"
 ) -> Tensor:
-    """How well clients' heads together name the class that was to be generated: FedGen.
+    """Return the loss of the clients' averaged heads on generated features: FedGen.
 
     ``logits``: ℓ(Σ_i w_i·h_i(z), y), the loss of the weighted mean logits. ``losses``:
     Σ_i w_i·ℓ(h_i(z), y), the weighted mean of the heads' losses, as in the original's code. ℓ is

@@ -1,4 +1,4 @@
-"""What malicious clients that know each other send: ALIE."""
+"""Uploads of colluding malicious clients: ALIE."""
 
 from __future__ import annotations
 

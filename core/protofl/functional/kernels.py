@@ -1,4 +1,4 @@
-"""What FedKTL's server trains with: distances within classes, and between distributions."""
+"""Losses of FedKTL's server: distances within classes, and between distributions."""
 
 from __future__ import annotations
 

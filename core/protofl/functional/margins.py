@@ -68,7 +68,7 @@ def nearest_margin(prototypes: Tensor, known: Tensor) -> Tensor:
 
 
 def class_margins(prototypes: Tensor, known: Tensor) -> Tensor:
-    """Of each class the distance to the nearest other one: the prototype margin of FedTGP's Fig. 1.
+    """Return each class's distance to the nearest other class: the margin of FedTGP's Fig. 1.
 
     Args:
         prototypes: [C, K]; the rows of unknown classes are not looked at.
@@ -86,7 +86,7 @@ def class_margins(prototypes: Tensor, known: Tensor) -> Tensor:
 
 
 def largest_margins(prototypes: Tensor, known: Tensor) -> Tensor:
-    """Of each class the largest of the clients' `class_margins`: "maximum" in FedTGP's Fig. 1.
+    """Return the largest of the clients' `class_margins` by class: "maximum" in FedTGP's Fig. 1.
 
     Args:
         prototypes: [M, C, K] of M ≥ 1 clients.
@@ -133,7 +133,7 @@ def margin_penalty(
     known: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """What FedTGP Eq. 10 and FedSA Eq. 7 add to the distances d of rows to classes.
+    """Return the margin that FedTGP Eq. 10 and FedSA Eq. 7 add to distances of rows to classes.
 
     The cross-entropy of −(d + penalty) is their loss, see `margin_contrastive_rows`. Where labels
     and margin stay, as for class means within a round, the penalty can be kept.

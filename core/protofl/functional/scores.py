@@ -13,7 +13,7 @@ from protofl.functional._checks import check_floating, check_labels, check_shape
 
 
 def confusion_counts(scores: Tensor, labels: Tensor) -> Tensor:
-    """How many samples of each class are predicted as each class.
+    """Return the confusion matrix: samples of each class by predicted class.
 
     Args:
         scores: [N, C], logits or probabilities; the largest is the prediction.
@@ -94,7 +94,7 @@ def calibration_error(counts: Tensor) -> Tensor:
 
 
 def ranked_pairs(scores: Tensor, labels: Tensor) -> Tensor:
-    """How many pairs of a sample of a class and one of another its score ranks rightly.
+    """Count, by class, the pairs of samples that the class's score ranks correctly.
 
     Args:
         scores: [N, C], logits; samples are ranked by their softmax.

@@ -1,4 +1,4 @@
-"""How alike the prototypes of different clients are."""
+"""Similarity of the prototypes of different clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Similarity = Literal["pearson", "spearman", "cka"]
 def client_similarity(
     prototypes: Tensor, known: Tensor, kind: Literal["pearson", "spearman", "cka"] = "pearson"
 ) -> Tensor:
-    """How alike the prototypes of each pair of clients are, over the classes that both have.
+    """Return the similarity of each pair of clients' prototypes, over their common classes.
 
     ``pearson`` and ``spearman`` correlate all numbers of the shared rows, as they are or their
     ranks (ties share the mean one), so both clients' features have to mean the same. ``cka`` is the

@@ -1,4 +1,4 @@
-"""How far features and prototypes lie from each other, within classes and between them."""
+"""Distances of features and prototypes, within and between classes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from protofl.functional.prototypes import class_means
 
 
 def intra_class_distances(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """Of each class the mean Euclidean distance of its rows to their mean.
+    """Return, by class, the mean Euclidean distance of its rows to their mean.
 
     Args:
         features: [N, K], features of samples, or prototypes of clients.
@@ -43,7 +43,7 @@ def intra_class_distances(features: Tensor, labels: Tensor, num_classes: int) ->
 
 
 def inter_class_distances(prototypes: Tensor, known: Tensor) -> Tensor:
-    """Of each class the mean Euclidean distance of its prototype to those of the others.
+    """Return, by class, the mean Euclidean distance of its prototype to the others.
 
     Args:
         prototypes: [C, K]; the rows of unknown classes are not looked at.
@@ -69,7 +69,7 @@ def inter_class_distances(prototypes: Tensor, known: Tensor) -> Tensor:
 def distances_by_client(
     prototypes: Tensor, known: Tensor, centres: Tensor, centres_known: Tensor
 ) -> Tensor:
-    """Of each client the mean Euclidean distance of its prototypes to the global ones.
+    """Return, by client, the mean Euclidean distance of its prototypes to the global ones.
 
     φ(P_i^c, P̂^c) of FedTGP Eq. 11 and d of FedSA Eq. 5, averaged over the classes that both have.
 

@@ -62,7 +62,7 @@ def train_prototypes_by_autograd(
     batches: Sequence[Tensor],
     lr: float,
 ) -> None:
-    """What `train_prototypes` does, with gradients by autograd.
+    """Compute `train_prototypes` with gradients by autograd.
 
     Args:
         vectors: e [C, K].

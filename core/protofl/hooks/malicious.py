@@ -14,7 +14,7 @@ from protofl.system.randomness import numpy_stream
 
 @lru_cache
 def malicious_clients(seed: int, clients: int, share: float) -> frozenset[int]:
-    """Who is malicious: drawn by the seed, whatever else a run is.
+    """Draw the malicious clients; they depend on the seed, the number of clients and the share.
 
     Args:
         seed: The trial's seed.
@@ -39,7 +39,7 @@ class Wrapper(Protocol):
 
 
 def check_attacks(share: float, clients: int, wrappers: Sequence[Wrapper]) -> None:
-    """Whether malicious clients have an attack, an attack has clients, and some stay honest.
+    """Check that attacks and malicious clients come together, and that some clients are honest.
 
     Args:
         share: The share that is malicious.
@@ -69,7 +69,7 @@ def check_attacks(share: float, clients: int, wrappers: Sequence[Wrapper]) -> No
 
 
 def checked_labels(found: Tensor, given: Tensor, num_classes: int) -> Tensor:
-    """Training labels [n] that a wrapper has made of others.
+    """Check training labels [n] that a wrapper returned.
 
     Raises:
         RunFailure: They are no such labels.

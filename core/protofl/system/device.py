@@ -13,7 +13,7 @@ from protofl.errors import UsageError
 
 
 def device_of(text: str) -> torch.device:
-    """The device of a name, on which this torch can compute.
+    """Return the device that ``--device`` names, and check that torch can compute on it.
 
     Raises:
         UsageError: There is none.
@@ -36,7 +36,7 @@ def device_of(text: str) -> torch.device:
 
 @contextmanager
 def compute_threads(count: int) -> Iterator[None]:
-    """Have torch compute with so many threads inside, as rounding depends on their number."""
+    """Set the number of torch's threads in a block; rounding depends on it."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -47,7 +47,7 @@ def compute_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def deterministic_kernels(wanted: bool) -> Iterator[None]:
-    """Where it is wanted, have torch compute with deterministic CUDA kernels alone inside."""
+    """Make torch use only deterministic CUDA kernels in a block, if wanted."""
     if not wanted or torch.are_deterministic_algorithms_enabled():
         # Setting it as it is would import torch's compiler, which takes more than a second.
         yield
@@ -61,7 +61,7 @@ def deterministic_kernels(wanted: bool) -> Iterator[None]:
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """The context of a forward pass: bf16 autocast for ``bf16``, nothing for ``fp32``."""
+    """Return the context of a forward pass: autocast for ``bf16``, nothing for ``fp32``."""
     if precision == "bf16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return nullcontext()

@@ -18,7 +18,7 @@ from protofl.errors import Late, Overtime
 
 
 def usable_cores() -> list[int]:
-    """The numbers of the processor cores on which this process may run, ascending.
+    """Return the numbers of the processor cores on which this process may run, ascending.
 
     A container or ``taskset`` can leave it fewer than the machine has. Where the system doesn't say
     (macOS, Windows), all cores, counted from 0.
@@ -102,7 +102,7 @@ _START = (
 
 
 def fresh_interpreter(module: str) -> tuple[list[str], dict[str, str]]:
-    """What starts a module in an interpreter of its own, which finds what this one finds.
+    """Return the command that runs a module in a new interpreter with this one's path.
 
     It imports nothing from the current folder, unless this process has it on its path by name.
 
@@ -118,7 +118,7 @@ def fresh_interpreter(module: str) -> tuple[list[str], dict[str, str]]:
 
 @contextmanager
 def at_most(seconds: float, what: str, do: str = "") -> Iterator[None]:
-    """Interrupt what takes longer, and again after as long where it goes on all the same.
+    """Interrupt a block that takes longer, repeatedly if it continues.
 
     It works where a signal can interrupt: in the main thread of a process, not on Windows, and not
     inside of compiled code that never comes back. Elsewhere, and where the program has set the
@@ -157,7 +157,7 @@ def at_most(seconds: float, what: str, do: str = "") -> Iterator[None]:
 
 
 class Closable(Protocol):
-    """What can be ended."""
+    """An object that can be closed."""
 
     def close(self) -> None:
         """End it."""
@@ -165,7 +165,7 @@ class Closable(Protocol):
 
 
 class Idle:
-    """Hosts that a run has left and another one may begin with.
+    """Idle hosts that another run may reuse.
 
     A backend looks for one that is as it would start it (`take`), and leaves those that are whole
     when a run has ended (`put`).
@@ -178,7 +178,7 @@ class Idle:
         return len(self._waiting)
 
     def put(self, key: Hashable, host: Closable) -> None:
-        """Leave a host.
+        """Add an idle host.
 
         Args:
             key: All that it was started with; one that asks for the same may have it.
@@ -187,7 +187,7 @@ class Idle:
         self._waiting.append((key, host))
 
     def take(self, key: Hashable, fits: Callable[[Any], bool] = lambda host: True) -> Any:  # noqa: ANN401
-        """A host that was left under the key and fits, from now on the caller's; None if none."""
+        """Remove and return a fitting host with this key, or None."""
         for place, (own, host) in enumerate(self._waiting):
             if own == key and fits(host):
                 del self._waiting[place]
@@ -195,6 +195,6 @@ class Idle:
         return None
 
     def close(self) -> None:
-        """End all that wait."""
+        """Close all idle hosts."""
         while self._waiting:
             self._waiting.pop()[1].close()

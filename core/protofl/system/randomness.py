@@ -19,12 +19,12 @@ def _digest(seed: int, keys: tuple[Key, ...]) -> int:
 
 
 def random_stream(seed: int, *keys: Key) -> torch.Generator:
-    """A CPU generator for the purpose that ``keys`` name, the same whenever it is asked for."""
+    """Return the CPU generator of a seed and keys; every call returns the same stream."""
     return torch.Generator().manual_seed(_digest(seed, keys))
 
 
 def numpy_stream(seed: int, *keys: Key) -> np.random.Generator:
-    """As `random_stream`, for NumPy."""
+    """Return the same as `random_stream`, for NumPy."""
     return np.random.default_rng(_digest(seed, keys))
 
 
@@ -42,5 +42,5 @@ def global_stream(seed: int, *keys: Key) -> Iterator[None]:
 
 @lru_cache
 def _accelerated() -> bool:
-    """Whether this machine has a device with a generator of its own."""
+    """Return True if this machine has an accelerator, which has a generator of its own."""
     return torch.accelerator.is_available()

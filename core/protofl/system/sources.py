@@ -33,7 +33,7 @@ _files: dict[str, _File] = {}
 
 
 def load(place: str, whose: str = "") -> type:
-    """The class at ``MODULE:CLASS`` or ``FILE.py:CLASS``.
+    """Load the class at ``MODULE:CLASS`` or ``FILE.py:CLASS``.
 
     A file that was changed since it was last loaded is loaded again.
 
@@ -54,7 +54,7 @@ def load(place: str, whose: str = "") -> type:
 
 
 def class_in(module: ModuleType, place: str, name: str) -> type:
-    """The class of a module that ``CLASS`` or ``CLASS.INNER`` names.
+    """Return the class ``CLASS`` or ``CLASS.INNER`` of a module.
 
     Raises:
         UsageError: There is none.
@@ -71,7 +71,7 @@ def class_in(module: ModuleType, place: str, name: str) -> type:
 
 
 def module_of(name: str) -> ModuleType:
-    """A module by its name, or by its file.
+    """Import a module by name or file.
 
     Raises:
         UsageError: There is none, or it can't be imported.
@@ -80,7 +80,7 @@ def module_of(name: str) -> ModuleType:
 
 
 def place_of_class(plugin: type) -> str:
-    """Where a fresh interpreter finds a class; empty where it would not.
+    """Return the place where a new interpreter finds a class; empty if there is none.
 
     It doesn't find what a function made, or a program's main module (a script, a notebook), which
     nobody imports twice.
@@ -105,7 +105,7 @@ UNKNOWN = "?"
 
 
 def fingerprint(plugin: type) -> str:
-    """A digest of the code in a class's file, whatever its comments; `UNKNOWN` without a file."""
+    """Return a digest of the code in a class's file, or `UNKNOWN` if there is no file."""
     name = plugin.__module__
     if name in _files:
         return _files[name].code
@@ -138,7 +138,7 @@ def _of_name(name: str) -> ModuleType:
 
 
 def _of_file(name: str) -> ModuleType:
-    """A file as a module: of its package where it lies in one, else of its own name."""
+    """Import a file as a module, in its package if it lies in one."""
     path = Path(name).expanduser().resolve()
     if not path.is_file():
         raise UsageError(f"there is no file {name}", do="give the path of a Python file")
@@ -203,7 +203,7 @@ def _cached_digest(path: Path, *stamps: int) -> str:
 
 
 def code(source: bytes) -> bytes:
-    """A module's source without comments, empty lines, and strings that are whole statements.
+    """Return source code without comments, empty lines and docstrings.
 
     So who mends a docstring doesn't make other runs of those that are there. It is cut from the
     text, not printed from a tree, as each version of Python prints another text. What is no Python

@@ -27,10 +27,9 @@ from protofl.federation.host import Host
 from protofl.federation.inputs import splitter
 from protofl.federation.plan import Plan
 from protofl.federation.train_job import TrainJob
-from protofl.federation.virtual_clock import forward_flops
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs.markers import hookimpl
-from protofl.hooks.models.cost import training_flops
+from protofl.hooks.models.flops import training_flops
 from protofl.hooks.plugin.members import Choice, choose
 from protofl.hooks.views.batch import Output
 from protofl.records.row import Row
@@ -180,7 +179,8 @@ def flops(request: Request) -> list[Row]:
         UsageError: An option is unknown, out of range, or does not fit the others.
     """
     plan = plan_of(request)
-    forward = forward_flops(plan)
+    host = Host(plan)
+    forward = [host.client(i).forward_flops() for i in range(len(plan.info.architectures))]
     own = [forward[client % len(forward)] for client in range(plan.info.participants)]
     names = [architecture.name for architecture in plan.info.architectures]
     found = {

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl.hooks.models.cost import cost, profile
+from protofl.hooks.models.flops import cost, profile
 
 HEAVY = ("torchvision", "sklearn", "matplotlib", "scipy", "torch._dynamo", "torch._inductor")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl.hooks.models.cost import cost, profile
+from protofl.hooks.models.flops import cost, profile
 from protofl.testing import toy as toyfed
 from protofl_plugins.models.cnn1d import SeriesNets
 from protofl_plugins.models.mlp import MLPs

@@ -70,7 +70,7 @@ class Offer:
 
     @classmethod
     def of(cls, given: Any) -> Offer:  # noqa: ANN401 - whatever a program has
-        """What a program gave.
+        """Check the data that a program gave.
 
         Args:
             given: ``(x_train, y_train)`` or ``(x_train, y_train, x_test, y_test)``, also as
@@ -119,7 +119,7 @@ class Offer:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """While they are at hand, a run can decode them."""
+        """Let runs decode the arrays in a block."""
         _offered[self.digest] = self
         try:
             yield
@@ -259,7 +259,7 @@ def _collected(data: TorchDataset[Any], name: str) -> _Part:
 
 
 def _pieces(part: _Part) -> list[bytes | memoryview]:
-    """All that a part is."""
+    """Return the bytes that identify a part."""
     found: list[bytes | memoryview] = []
     for array in part[:2]:
         if array.dtype.hasobject:  # told when it is checked

@@ -89,7 +89,7 @@ def hooks_of(kind: str, plugin: type) -> list[str]:
 
 
 def check_declared(label: str, plugin: type) -> None:
-    """Hold a plugin's class against what can be said of it without its hooks.
+    """Check a plugin's declarations and constructor.
 
     Args:
         label: KIND/NAME.
@@ -125,7 +125,7 @@ NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 def check_version(plugin: Plugin, loaded: Any) -> None:  # noqa: ANN401 - it may be anything
-    """Whether the hooks of this protofl do for a plugin.
+    """Check that a plugin can use this version of the hooks.
 
     Raises:
         UsageError: It requires others, or says so in a form that nobody reads.
@@ -156,7 +156,7 @@ def check_version(plugin: Plugin, loaded: Any) -> None:  # noqa: ANN401 - it may
 
 
 def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it may be anything
-    """Hold a plugin's class against its kind's specification.
+    """Check a plugin's class against the hooks of its kind.
 
     Raises:
         UsageError: It is no class, a hook lacks ``@hookimpl`` or takes an unknown argument, a

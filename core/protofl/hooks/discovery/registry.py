@@ -180,7 +180,7 @@ class Registry:
             ) from error
 
     def _check_blocked(self, block: Iterable[str]) -> None:
-        """Whether ``--block`` names plugins; PROTOFL_BLOCK may name some of other machines."""
+        """Check that ``--block`` names plugins; PROTOFL_BLOCK may name absent ones."""
         names = {n for k in KINDS if block for p in self._of_kind(k, True) for n in _names(p)}
         for wanted in map(str.strip, block):
             if wanted and wanted not in names:

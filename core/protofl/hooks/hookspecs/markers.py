@@ -44,5 +44,5 @@ def parse_version(text: object) -> tuple[int, int] | None:
 
 
 def serves(required: tuple[int, int], have: tuple[int, int]) -> bool:
-    """Whether hooks of version ``have`` do for a plugin that requires ``required``."""
+    """Return True if hooks of version ``have`` serve a plugin that requires ``required``."""
     return required[0] == have[0] and required[1] <= have[1]

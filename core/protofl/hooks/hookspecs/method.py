@@ -67,30 +67,30 @@ class MethodSpec:
 
     # --- before the run -------------------------------------------------------------------
 
-    @hookspec(firstresult=True)
+    @hookspec
     def run_defaults(self, config: Config) -> dict[str, Any]:
         """Return defaults of the run's options that the paper, or the variant, asks for."""
 
-    @hookspec(firstresult=True)
+    @hookspec
     def requires(self, run: RunInfo, config: Config) -> list[str]:
         """Return reasons why the method can't work with this run, each with what would work.
 
         An empty list means that it can.
         """
 
-    @hookspec(firstresult=True)
+    @hookspec
     def resolve(self, run: RunInfo, config: Config) -> dict[str, Any]:
         """Return options whose default depends on the run (λ₂ of FedSA); they are recorded."""
 
-    @hookspec(firstresult=True)
+    @hookspec
     def phases(self, config: Config, run: RunInfo) -> list[Phase]:
         """Return the phases of local training; default one, on private data, before upload."""
 
-    @hookspec(firstresult=True)
+    @hookspec
     def setup_server(self, server: Server) -> Mapping[str, Tensor]:
         """Prepare the server's state and modules; return the knowledge to start with."""
 
-    @hookspec(firstresult=True)
+    @hookspec
     def setup_client(self, client: Client) -> None:
         """Prepare a client's state and modules, when it is first needed."""
 
@@ -104,11 +104,11 @@ class MethodSpec:
         0 bytes and counts nothing.
         """
 
-    @hookspec(firstresult=True)
+    @hookspec
     def receive(self, client: Client) -> None:
         """Put ``client.received`` in place: install a head or a model. Evaluation calls it too."""
 
-    @hookspec(firstresult=True)
+    @hookspec
     def before_training(self, client: Client) -> Given:
         """Return what ``local_loss`` needs beside the batch and the model, for a whole phase.
 
@@ -130,11 +130,11 @@ class MethodSpec:
         ingredients have not been received yet is left out, not zero.
         """
 
-    @hookspec(firstresult=True)
+    @hookspec
     def after_batch(self, client: Client, batch: Batch, output: Output) -> None:
         """Collect from the output of a step (detached, before the update); no synchronisation."""
 
-    @hookspec(firstresult=True)
+    @hookspec
     def after_training(self, client: Client) -> None:
         """Conclude a phase of local training (FedSA's local margin)."""
 
@@ -142,7 +142,7 @@ class MethodSpec:
     def upload_payload(self, client: Client) -> Payload:
         """Return what the client sends; possibly empty (0 bytes)."""
 
-    @hookspec(firstresult=True)
+    @hookspec
     def receive_uploads(self, server: Server, uploads: Uploads) -> Uploads:
         """Return the uploads that this round's server hooks see, in place of those that came.
 
@@ -171,7 +171,7 @@ class MethodSpec:
     def inference(self, client: Client, x: Tensor) -> Tensor:
         """Return class scores B×C of samples ``x``; writes nothing."""
 
-    @hookspec(firstresult=True)
+    @hookspec
     def score_client(self, client: Client, scores: Tensor, labels: Tensor) -> Mapping[str, float]:
         """Return further figures of a client at its evaluation; writes nothing.
 
@@ -181,7 +181,7 @@ class MethodSpec:
         alone are metrics, a kind of plugin that serves every method.
         """
 
-    @hookspec(firstresult=True)
+    @hookspec
     def global_models(self, server: Server) -> Mapping[str, Module]:
         """Return the models that the server holds for all, {name: model from samples to scores}.
 
@@ -191,7 +191,7 @@ class MethodSpec:
         into. Returning {} or nothing: there is none.
         """
 
-    @hookspec(firstresult=True)
+    @hookspec
     def end_round(self, server: Server) -> Mapping[str, float]:
         """Return further scalars for the record's ``extra``."""
 
@@ -213,15 +213,15 @@ class WrapperSpec:
     for the clients that are ``client.malicious`` alone.
     """
 
-    @hookspec(firstresult=True)
+    @hookspec
     def upload_payload(self, client: Client) -> Payload:
         """Yield for the client's upload and return what is sent in its place."""
 
-    @hookspec(firstresult=True)
+    @hookspec
     def download_payload(self, server: Server, client_id: int) -> Payload:
         """Yield for the client's download and return what is sent in its place."""
 
-    @hookspec(firstresult=True)
+    @hookspec
     def encode_upload(self, client: Client, payload: Payload) -> Payload:
         """Return what crosses in place of an upload, and is counted; never an empty payload.
 
@@ -229,7 +229,7 @@ class WrapperSpec:
         client: it is there after ``--resume``, and undone where the upload counts for nothing.
         """
 
-    @hookspec(firstresult=True)
+    @hookspec
     def decode_upload(
         self, server: Server, client_id: int, payload: Payload, form: Payload
     ) -> Payload:
@@ -241,7 +241,7 @@ class WrapperSpec:
         the upload is refused as a bad one.
         """
 
-    @hookspec(firstresult=True)
+    @hookspec
     def encode_download(self, server: Server, client_id: int, payload: Payload) -> Payload:
         """Return what crosses in place of a download, and is counted; writes nothing.
 
@@ -249,18 +249,18 @@ class WrapperSpec:
         clients that get the same, as a server that encodes what it broadcasts.
         """
 
-    @hookspec(firstresult=True)
+    @hookspec
     def decode_download(self, client: Client, payload: Payload, form: Payload) -> Payload:
         """Return what the client sees of what `encode_download` made; writes nothing."""
 
-    @hookspec(firstresult=True)
+    @hookspec
     def train_labels(self, client: Client, labels: Tensor) -> Tensor:
         """Return training labels [n] to use in place of the client's own, when it is first needed.
 
         Test labels stay what they are. The round is -1, as at every set-up.
         """
 
-    @hookspec(firstresult=True)
+    @hookspec
     def receive_uploads(self, server: Server, uploads: Uploads) -> Uploads:
         """Return uploads in place of those that the gate let in, with the same clients.
 

@@ -33,7 +33,7 @@ def parameter_groups(
     factor: float,
     trains: Sequence[str] = (),
 ) -> list[tuple[list[nn.Parameter], float]]:
-    """What local training updates, with the learning rate of each group.
+    """Return the parameters that local training updates, with the learning rate of each group.
 
     Args:
         model: The client's model.
@@ -87,7 +87,7 @@ class Whole(nn.Module):
         self._names = {m: list(own) for m, own in slots.items()}
 
     def forward(self, function: Callable[..., Any], *given: Any) -> Any:  # noqa: ANN401
-        """What the function returns."""
+        """Call the function."""
         return function(*given)
 
     def modules_of(self) -> dict[str, dict[str, nn.Module]]:
@@ -97,12 +97,12 @@ class Whole(nn.Module):
 
     @property
     def modes(self) -> tuple[bool, ...]:
-        """Which modules are in train mode."""
+        """The train mode of each module."""
         return tuple(m.training for m in self.modules() if m is not self and m is not self.slots)
 
 
 class Spares:
-    """Models that nobody uses at the moment, one of an architecture at most.
+    """Unused models, at most one for each architecture.
 
     Args:
         most: Models to keep; those that came first go first.
@@ -119,7 +119,7 @@ class Spares:
             self._built[name] = _structure(model)
 
     def take(self, name: str) -> SplitModel | None:
-        """A model whose weights are somebody's, or None."""
+        """Return a model with arbitrary weights, or None."""
         return self._free.pop(name, None)
 
     def give(self, name: str, model: SplitModel) -> None:

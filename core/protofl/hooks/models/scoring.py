@@ -1,4 +1,4 @@
-"""How well a model predicts classes."""
+"""Scores and accuracy of a model on samples."""
 
 from __future__ import annotations
 

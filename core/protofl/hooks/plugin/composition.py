@@ -117,14 +117,14 @@ class Composition:
         self.beside.setdefault(hook, []).append(method)
 
     def _sides(self, method: str) -> set[str]:
-        """Where a method provides something: ``client``, ``server``."""
+        """Return the sides on which a method provides hooks: ``client``, ``server``."""
         if method == self.main:
             return {"client", "server"}
         sides = {side for hook, side in ROUND_HOOKS.items() if method in self.makers(hook)}
         return sides | {"client" for term in self.terms if term.method == method}
 
     def _writers_of(self, hook: str) -> list[Member]:
-        """The methods whose lifecycle hook is called: those that provide something on its side."""
+        """Return the methods whose lifecycle hook is called."""
         side = LIFECYCLE_HOOKS[hook]
         return [m for m in self.methods if hook in m.hooks and side in self._sides(m.name)]
 
@@ -144,12 +144,12 @@ class Composition:
         return caller
 
     def _codec(self, direction: str) -> Codec:
-        """What wrappers do to payloads of a direction between sender and receiver."""
+        """Return the encodings of the wrappers in one direction."""
         calls = [(m, partial(self._called, m)) for m in self.wrappers]
         return Codec(direction, (coding_of(direction, m.name, m.plugin, call) for m, call in calls))
 
     def watched(self, watch: Watch) -> Composition:
-        """The same composition, whose hooks are called by a watch."""
+        """Return the same composition with its hooks called by a watch."""
         twin = copy(self)
         twin._watch = watch
         twin.upload, twin.download = twin._codec("upload"), twin._codec("download")
@@ -183,7 +183,7 @@ class Composition:
         return self._watch.call(owner, hook, given, do)
 
     def around(self, hook: str) -> tuple[list[tuple[str, type]], list[tuple[str, type]]]:
-        """Who makes a payload, by name and class: the hook's providers, and who else has a part.
+        """Return names and classes of a payload hook's providers, and of other plugins involved.
 
         What is sent down is taken from the knowledge, so other methods of the run make it, too.
         """
@@ -201,7 +201,7 @@ class Composition:
         expect: Callable[[str, Any, Any], None] = lambda who, found, before: None,
         **given: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
-        """What wrappers make of an argument, in the order of ``--with``, and then methods.
+        """Pass a value through a hook of all wrappers, in the order of ``--with``, then of methods.
 
         ``expect`` is told ``NAME.HOOK``, what that has made of the argument, and what that was.
         """
@@ -237,7 +237,7 @@ class Composition:
         return self._watch.call(member.name, hook, given, partial(member.call, hook, **given))
 
     def has(self, hook: str) -> bool:
-        """Whether any method implements a lifecycle hook on its side."""
+        """Return True if a method implements a lifecycle hook on its side."""
         return bool(self._writers[hook])
 
     def phases(self, run: RunInfo) -> list[Phase]:
@@ -245,18 +245,18 @@ class Composition:
         return self.members[self.main].call("phases", run=run) or [Phase()]
 
     def has_follow_up(self, run: RunInfo) -> bool:
-        """Whether clients train after the server's step too, with the same download."""
+        """Return True if clients also train after the server's step."""
         return any(phase.when == "after_server" for phase in self.phases(run))
 
     @property
     def needs_generator(self) -> bool:
-        """Whether a method that takes part on the server needs an image generator."""
+        """True if a method with server hooks needs an image generator."""
         able = [m for m in self.methods if "server" in self._sides(m.name)]
         return any(getattr(m.plugin, "needs_generator", False) for m in able)
 
     @property
     def needs_public(self) -> bool:
-        """Whether the main method needs public data."""
+        """True if the main method needs public data."""
         return getattr(self.members[self.main].plugin, "needs_public", False)
 
     @property

@@ -57,11 +57,11 @@ class Loss:
 
     @property
     def kind(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """What tells losses of different composition apart: methods and labels."""
+        """The methods and labels that identify the composition of a loss."""
         return tuple((s.method, tuple(s.labels.values())) for s in self._sources)
 
     def given(self, step: int) -> dict[str, Given]:
-        """What each method's loss is given in a step, {method: a tree of tensors}."""
+        """Return each method's ``given`` in a step, {method: tree of tensors}."""
         rows = {
             method: tree_map_only(PerStep, lambda p: p.rows[step], given)
             for method, given in self._drawn.items()
@@ -69,7 +69,7 @@ class Loss:
         return self._given | rows
 
     def on(self, model: SplitModel, modules: Mapping[str, Mapping[str, nn.Module]]) -> Loss:
-        """The same terms of a model and {method: modules} that stand for the client's."""
+        """Return the same loss with another model and {method: modules}."""
         return Loss(
             [
                 replace(s, learner=s.learner.on(model, modules.get(s.method, {})))
@@ -104,7 +104,7 @@ class Loss:
 
 
 def leaves_of(tree: Any) -> Iterable[Any]:  # noqa: ANN401 - a tree of tensors and plain values
-    """All that nested mappings, lists and tuples hold, in order."""
+    """Return the leaves of nested mappings, lists and tuples, in order."""
     if isinstance(tree, Mapping):
         tree = tree.values()
     elif not isinstance(tree, (list, tuple)):
@@ -113,7 +113,7 @@ def leaves_of(tree: Any) -> Iterable[Any]:  # noqa: ANN401 - a tree of tensors a
 
 
 def checked(given: object, method: str, steps: int) -> Given:
-    """What a ``before_training`` returned, held against what `Given` promises.
+    """Check what a ``before_training`` returned, and return it.
 
     Raises:
         RunFailure: It is no mapping, holds what no engine can take, or a `per_step` tensor has
@@ -146,14 +146,14 @@ def checked(given: object, method: str, steps: int) -> Given:
 
 
 class Watch:
-    """Carries out the calls of hooks; the dry step's looks at what they do."""
+    """Calls hooks; the dry step's watch also checks what they do."""
 
     def call(
         self, method: str, hook: str, arguments: Mapping[str, Any], do: Callable[[], Any]
     ) -> Any:  # noqa: ANN401 - as the hook says
-        """Carry out the call of a method's hook, whose views are bound to the method."""
+        """Call a method's hook."""
         return do()
 
     def loss(self, source: LossSource) -> LossSource:
-        """The loss of a method on a client, as it is to be called."""
+        """Return the loss of a method on a client, as it will be called."""
         return source

@@ -49,7 +49,7 @@ class Choice:
         return f"{self.name}:{self.argument}" if self.argument else self.name
 
     def bound(self, hook: str, **given: Any) -> Callable[[], Any]:  # noqa: ANN401
-        """A hook that it implements, with those arguments that it names, the options among them."""
+        """Return a hook with the arguments that it takes, its options among them."""
         function = getattr(self.instance, hook)
         given["config"] = self.config
         names = self._arguments.get(hook)
@@ -58,14 +58,14 @@ class Choice:
         return partial(function, **{name: given[name] for name in names})
 
     def call(self, hook: str, **given: Any) -> Any:  # noqa: ANN401 - as the hook says
-        """What a hook returns (see `bound`); None where the plugin does not implement it."""
+        """Call a hook (see `bound`); return None if the plugin does not implement it."""
         try:
             return self.bound(hook, **given)() if hook in self.hooks else None
         except SystemExit as end:
             raise RunFailure(f"{self.kind}/{self.name}, {hook}: {in_words(end)}") from end
 
     def dump(self) -> dict[str, Any]:
-        """Its options as JSON has them, without the argument behind its name."""
+        """Return its options as JSON values, without the argument after its name."""
         argument = getattr(self.plugin, "argument", None)
         without = {argument} if argument else None
         return self.config.model_dump(mode="json", by_alias=True, exclude=without)
@@ -74,7 +74,7 @@ class Choice:
 def choose(
     registry: Registry, kind: str, text: str, options: Mapping[str, Any] | None = None
 ) -> Choice:
-    """The plugin that ``NAME[:ARGUMENT]`` names, with its options.
+    """Load the plugin ``NAME[:ARGUMENT]`` with its options.
 
     Raises:
         UsageError: It does not exist, takes no argument, or needs one.
@@ -98,7 +98,7 @@ def choose(
 def choose_several(
     registry: Registry, settings: Mapping[str, Any], members: Mapping[str, Choice]
 ) -> dict[str, Choice]:
-    """The plugins that options of `SEVERAL` name, with their own options, by ``KIND/NAME``.
+    """Load the plugins that options of `SEVERAL` name, by ``KIND/NAME``.
 
     Args:
         registry: Where they are found.
@@ -123,7 +123,7 @@ def choose_several(
 
 
 def several_in(choices: Mapping[str, Choice], *kinds: str) -> list[Choice]:
-    """Those of some kinds among a run's plugins."""
+    """Select the plugins of some kinds."""
     return [choice for choice in choices.values() if choice.kind in kinds]
 
 
@@ -147,7 +147,7 @@ class Member(Choice):
 
     @property
     def terms(self) -> dict[str, str]:
-        """The loss terms that it declares; the baseline's where it writes no loss."""
+        """The declared loss terms; those of the baseline if it has no ``local_loss``."""
         if "local_loss" not in self.hooks:
             return Baseline.terms
         declared = getattr(self.instance, "terms", None)
@@ -166,7 +166,7 @@ class Member(Choice):
             self.config = parse_config(type(self.config), values, self.name)
 
     def loss(self, client: Client, labels: Mapping[str, str], given: object) -> LossSource:
-        """Its loss on a client.
+        """Return its loss on a client.
 
         Args:
             client: The client, bound to any method.
@@ -187,7 +187,7 @@ class Member(Choice):
 
 
 def bound_to(owner: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A hook's arguments, the client or the server among them bound to a plugin."""
+    """Return a hook's arguments with the client or the server bound to a plugin."""
     return {k: v.bound_to(owner) if k in _VIEWS else v for k, v in arguments.items()}
 
 
@@ -209,7 +209,7 @@ class Term:
     label: str
 
     def is_trained(self, phase: Phase) -> bool:
-        """Whether a phase trains it; a donor knows no phases, so its are for private data."""
+        """Return True if a phase trains the term; terms of donors train on private data."""
         if self.label != self.name:
             return phase.data == "private"
         return not phase.terms or self.name in phase.terms
@@ -218,7 +218,7 @@ class Term:
 def chosen_terms(
     main: str, source: str, join: Callable[[str], Member], add: Iterable[str], drop: Iterable[str]
 ) -> list[Term]:
-    """The terms that are summed.
+    """Return the loss terms that are summed.
 
     Args:
         main: The main method.

@@ -59,9 +59,9 @@ SHARED = ("classes", "samples", "counts")
 
 
 def merged(parts: Mapping[str, Mapping[str, Tensor]]) -> Payload:
-    """What several methods send, or give to the server's knowledge, key by key.
+    """Merge the tensors of several methods key by key.
 
-    Rows of other ``classes`` than those of the methods before go by ``NAME.classes``.
+    If ``classes`` differ from an earlier method's, the rows' classes become ``NAME.classes``.
 
     Args:
         parts: {method: what its hook returned}, in the order in which they were asked for.
@@ -80,7 +80,7 @@ def merged(parts: Mapping[str, Mapping[str, Tensor]]) -> Payload:
 
 
 def _beside(found: Payload, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Tensors with the classes of their rows under names of their own, where those are others."""
+    """Rename ``classes`` to ``NAME.classes``, if they differ from the merged ones."""
     classes = tensors.get("classes")
     if classes is None or "classes" not in found or _equal(found["classes"], classes):
         return tensors
@@ -133,20 +133,20 @@ class Together:
 
     @hookimpl
     def upload_payload(self, client: Client) -> Payload:
-        """What each sends."""
+        """Merge what each method sends."""
         return self._merged("upload_payload", client=client)
 
     @hookimpl
     def download_payload(self, server: Server, client_id: int) -> Payload:
-        """What each sends."""
+        """Merge what each method sends."""
         return self._merged("download_payload", server=server, client_id=client_id)
 
     @hookimpl
     def server_aggregate(self, server: Server, uploads: Uploads) -> Payload:
-        """What each changes."""
+        """Merge what each method changes."""
         return self._merged("server_aggregate", server=server, uploads=uploads)
 
     @hookimpl
     def server_train(self, server: Server, uploads: Uploads) -> Payload:
-        """What each changes."""
+        """Merge what each method changes."""
         return self._merged("server_train", server=server, uploads=uploads)

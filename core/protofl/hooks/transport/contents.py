@@ -20,7 +20,7 @@ from protofl.system.files.tensors import Entry, tensor_header
 
 
 class Contents:
-    """What the contents of a payload must be, whoever sends it.
+    """Checks of a payload's contents that do not depend on its sender.
 
     Args:
         num_classes: C.
@@ -45,7 +45,7 @@ class Contents:
     # --- by the header alone --------------------------------------------------------------------
 
     def forms(self, blob: bytes) -> list[Header]:
-        """What a payload says that it holds, so far as that needs no look at others.
+        """Check the header of a payload, without comparing it with other payloads.
 
         Returns:
             The header of the payload first, and, where it is encoded, of what it became.
@@ -62,7 +62,7 @@ class Contents:
         return forms
 
     def check_header(self, header: Header) -> None:
-        """What a payload says that it holds can be, as far as that needs no look at others.
+        """Check rows and ranks of a header.
 
         Raises:
             Fault: It can't.
@@ -71,7 +71,7 @@ class Contents:
         check_ranks(header)
 
     def _check_rows(self, header: Header) -> None:
-        """Types and numbers of rows.
+        """Check types and numbers of rows.
 
         Raises:
             Fault: ``classes`` are no classes, or a tensor has another number of rows.
@@ -116,7 +116,7 @@ class Contents:
     def payload(
         self, blob: bytes, forms: Sequence[Header], device: torch.device, **receiver: object
     ) -> Payload:
-        """The tensors of a payload whose forms are known to be good.
+        """Read the tensors of a payload whose forms have been checked.
 
         Raises:
             Fault: They can't be decoded.
@@ -131,7 +131,7 @@ class Contents:
         return Payload({name: tensor.to(device) for name, tensor in sorted(found.items())})
 
     def check_values(self, payload: Payload, *, upload: bool) -> None:
-        """Classes, numbers of samples, and that all numbers are finite.
+        """Check classes, numbers of samples, and that all numbers are finite.
 
         Raises:
             Fault: One is none.
@@ -140,7 +140,7 @@ class Contents:
         self.check_finite(payload)
 
     def check_classes(self, payload: Mapping[str, Tensor], *, upload: bool) -> None:
-        """Classes and numbers of samples.
+        """Check classes and numbers of samples.
 
         Raises:
             Fault: One is none.
@@ -155,7 +155,7 @@ class Contents:
                 _check_counts(name, tensor)
 
     def check_finite(self, payload: Payload) -> None:
-        """That all numbers are finite, and within the bound.
+        """Check that all numbers are finite and within the bound.
 
         Raises:
             Fault: One is not.
@@ -195,7 +195,7 @@ def _check_counts(name: str, tensor: Tensor) -> None:
 
 
 class PassedOn:
-    """Holds uploads that a wrapper or a defence has put in the place of others against the rules.
+    """Checks uploads that a wrapper or a defence returned in place of others.
 
     Those of contents: whose the rows are, numbers of samples, finite numbers; and each tensor has
     the name and type of one that came, or says of which classes its rows are. ``--upload-bound``
@@ -211,7 +211,7 @@ class PassedOn:
         self._contents = Contents(info.num_classes, public, declared, Decoder(Codec("")))
 
     def check(self, who: str, found: Any, came: Uploads) -> None:  # noqa: ANN401 - as it came
-        """Look at what is others than came.
+        """Check the uploads that were replaced.
 
         Args:
             who: The hook, ``NAME.receive_uploads``.

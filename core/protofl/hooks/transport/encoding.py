@@ -43,7 +43,7 @@ _TORCH = {name: dtype for dtype, name in TYPES.items()}
 
 
 def form_of(payload: Mapping[str, Tensor]) -> Form:
-    """The form of tensors.
+    """Return the form of tensors.
 
     Raises:
         RunFailure: One is of a type that can't be encoded.
@@ -55,7 +55,7 @@ def form_of(payload: Mapping[str, Tensor]) -> Form:
 
 
 def hollow(form: Form) -> Payload:
-    """Tensors of a form without content, on the device ``meta``.
+    """Return tensors of a form without content, on the device ``meta``.
 
     Raises:
         ValueError: One is of a type of which there are none.
@@ -70,7 +70,7 @@ def hollow(form: Form) -> Payload:
 
 
 def write_forms(forms: Sequence[Form]) -> str:
-    """Forms as text, but the last, which what crosses has: ``[{"prototypes":["F32",7,512]}]``.
+    """Write all forms except the last as text: ``[{"prototypes":["F32",7,512]}]``.
 
     Null stands for a form that is the next one's too.
     """
@@ -82,14 +82,14 @@ def write_forms(forms: Sequence[Form]) -> str:
 
 
 def claimed(blob: bytes) -> Form:
-    """The form of the payload that bytes of our own stand for, encoded or not."""
+    """Return the form of the payload in our own bytes, encoded or not."""
     wire = tensor_header(blob)
     text = words_beside(blob, KEY) if blob else ""
     return read_forms(text, len(json.loads(text)), wire)[0] if text else wire
 
 
 def read_forms(text: str, count: int, wire: Form) -> list[Form]:
-    """What `write_forms` wrote, of a stranger.
+    """Read what `write_forms` wrote, from an untrusted sender.
 
     Args:
         text: The text.
@@ -134,13 +134,13 @@ class Coding:
     each: bool
 
     def covers(self, name: str, form: Form) -> bool:
-        """Whether a name may be on the wire: one of the form's, a declared one, or both."""
+        """Return True if a name may be on the wire: from the form, declared, or both."""
         owner, _, part = name.rpartition(".")
         return name in form or name in self.parts or (owner in form and part in self.parts)
 
 
 def coding_of(direction: str, name: str, plugin: Any, call: Callable[..., Any]) -> Coding | None:  # noqa: ANN401 - a plugin's class
-    """The sides of a wrapper; None where it has none.
+    """Return the two sides of a wrapper, or None.
 
     Args:
         direction: ``upload`` or ``download``.
@@ -183,7 +183,7 @@ class Codec:
         self.each = any(coding.each for coding in self.codings)
 
     def pack(self, payload: Payload, **sender: object) -> tuple[int, bytes]:
-        """What crosses in place of a payload: its floats and its bytes.
+        """Encode a payload; return its number of floats and its bytes.
 
         Args:
             payload: The payload; an empty one is encoded by nobody.
@@ -204,7 +204,7 @@ class Codec:
 
 
 def _check(made: Payload, coding: Coding, form: Form) -> None:
-    """Hold what a wrapper has made of a payload of a form against what it declares."""
+    """Check that a wrapper's output has the names that it declares."""
     if not made:
         raise RunFailure("it made an empty payload of one that is not")
     for name in made:
@@ -215,7 +215,7 @@ def _check(made: Payload, coding: Coding, form: Form) -> None:
 
 
 class Decoder:
-    """Decodes what comes, or says what is wrong with it.
+    """Decodes payloads, and says what is wrong with them.
 
     Args:
         codec: The encodings.
@@ -226,7 +226,7 @@ class Decoder:
         self._codec, self._limit = codec, limit
 
     def forms(self, blob: bytes, wire: Form) -> list[Form]:
-        """The form of the payload, of what each wrapper made of it, and of what came.
+        """Return the forms of the payload and of the output of each wrapper.
 
         Args:
             blob: What came; its own header has been found to be good.
@@ -252,7 +252,7 @@ class Decoder:
         return forms
 
     def payload(self, wire: Payload, forms: Sequence[Form], **receiver: object) -> Payload:
-        """What the receiver sees; decoded on the CPU, where a wrong index is an error.
+        """Decode a payload on the CPU, where a wrong index is an error.
 
         Args:
             wire: What came, on the CPU.

@@ -31,7 +31,7 @@ Read = Callable[[Payload], Payload]
 
 
 class DownloadGate:
-    """Reads downloads, and refuses those that are not as the run's methods declare them.
+    """Reads downloads, and refuses those that break a rule.
 
     Args:
         info: The run.
@@ -55,7 +55,7 @@ class DownloadGate:
         self._contents = Contents(info.num_classes, public, declared, Decoder(codec))
 
     def __call__(self, blob: bytes, client: Client) -> Payload:
-        """A client's download from its bytes.
+        """Read a client's download.
 
         Raises:
             RunFailure: It breaks a rule.
@@ -79,7 +79,7 @@ class DownloadGate:
 
 
 class UploadGate:
-    """Lets uploads in, or says what is wrong with them.
+    """Admits uploads, or says what is wrong with them.
 
     Args:
         info: The run.
@@ -121,7 +121,7 @@ class UploadGate:
     def admit(
         self, blobs: Mapping[int, bytes], device: torch.device
     ) -> tuple[dict[int, Payload], dict[int, Fault]]:
-        """The uploads of a round, by client: those that are as they should be, and the others.
+        """Return the valid uploads of a round by client, and the faults of the others.
 
         Args:
             blobs: The bytes that each client sent.
@@ -156,7 +156,7 @@ class UploadGate:
     def _open(
         self, client: int, blob: bytes, forms: Sequence[Header], device: torch.device
     ) -> Payload:
-        """The tensors, when the header is known to be good."""
+        """Read the tensors of an upload with a checked header."""
         receiver = {"server": self._server, "client_id": client}
         payload = self._contents.payload(blob, forms, device, **receiver)
         payload.holder = f"the upload of client {client}"
@@ -191,7 +191,7 @@ class UploadGate:
                 self._known.put(architecture, name, replace(spec, optional=late))
 
     def _is_new(self, architecture: str, name: str) -> bool:
-        """Whether a key may be what it is sent as, as nothing is known of it."""
+        """Return True if nothing is known about the key, so any type and shape is accepted."""
         if self._declared.is_exempt(name, "any") or self._known.find(architecture, name):
             return False
         if self._known.tried and self._known.holds_part(architecture, name):
@@ -203,7 +203,7 @@ class UploadGate:
     def _check(
         self, architecture: str, header: Header, sent: Mapping[str, int], count: int
     ) -> None:
-        """Hold a header against what is known of its client's architecture."""
+        """Check a header against what is known of its client's architecture."""
         for name, entry in header.items():
             if self._declared.is_exempt(name, "any"):
                 continue
@@ -222,5 +222,5 @@ class UploadGate:
 
 
 def _parts(header: Header) -> set[str]:
-    """The keys as one names them: ``PART/…`` of many."""
+    """Return the keys of a header, with ``PART/…`` for the keys of one part."""
     return {part_of(name) for name in header}

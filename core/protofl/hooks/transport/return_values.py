@@ -45,7 +45,7 @@ _ROWS = "return rows and whose they are: pf.class_rows(known, prototypes=table),
 
 
 def expect_returned(hook: str, owner: str, found: Any, given: Mapping[str, Any]) -> None:  # noqa: ANN401
-    """A hook of a method has returned what its specification says.
+    """Check that a hook of a method returned what its specification says.
 
     Args:
         hook: The hook.
@@ -90,7 +90,7 @@ def expect_returned(hook: str, owner: str, found: Any, given: Mapping[str, Any])
 
 
 def expect_terms(owner: str, found: Any, declared: Collection[str]) -> None:  # noqa: ANN401
-    """A ``local_loss`` has returned named scalar terms that its method declares.
+    """Check that a ``local_loss`` returned declared scalar terms.
 
     Raises:
         RunFailure: It has not.
@@ -130,7 +130,7 @@ def _is_scalar(term: object) -> bool:
 
 
 def described(value: Any) -> str:  # noqa: ANN401 - it may be anything
-    """A value in a few words: its type, and shape and dtype or the value itself."""
+    """Describe a value: its type, and its shape and dtype or the value itself."""
     kind = type(value).__name__
     if isinstance(value, Tensor):
         layout = "" if value.layout is torch.strided else f"{_short(value.layout)} "
@@ -172,7 +172,7 @@ def _expect_tensors(who: str, found: Any) -> None:  # noqa: ANN401
 
 
 def _as_tensor(name: str, value: Any) -> str:  # noqa: ANN401
-    """What to do about a value that is no tensor."""
+    """Return advice about a value that is not a tensor."""
     if isinstance(value, nn.Module):
         return f"return its weights: pf.pack_weights(module, {name!r})"
     if isinstance(value, Mapping):
@@ -185,7 +185,7 @@ def _as_tensor(name: str, value: Any) -> str:  # noqa: ANN401
 
 
 def _sendable(tensor: Tensor) -> str:
-    """What to do about a tensor that can't be sent; empty for one that can."""
+    """Return advice about a tensor that can't be sent; empty if it can."""
     if tensor.layout is not torch.strided:
         return "write .to_dense(); for few rows of many send the rows and their numbers"
     if tensor.is_quantized:

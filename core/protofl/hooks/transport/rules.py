@@ -36,7 +36,7 @@ RULES = {
 
 
 class Fault(Exception):
-    """A payload breaks a rule; it becomes an error only where it stops the run.
+    """A payload breaks a rule; becomes an error only if it stops the run.
 
     Attributes:
         key: The name of the tensor; empty where it is the whole.
@@ -51,7 +51,7 @@ class Fault(Exception):
 
 
 def refused_upload(client: int, round: int, fault: Fault) -> RunFailure:
-    """The error for an upload that stops the run."""
+    """Return the error for an upload that stops the run."""
     near = RULES[fault.rule] if fault.rule == "finite" else f"{fault.rule}: {RULES[fault.rule]}"
     skip = "leave such uploads out with --on-bad-upload skip"
     do = {
@@ -68,7 +68,7 @@ def refused_upload(client: int, round: int, fault: Fault) -> RunFailure:
 
 
 def left_out(client: int, round: int, fault: Fault) -> str:
-    """The line for an upload that is left out."""
+    """Return the note for an upload that is skipped."""
     return f"client {client} sent {fault.words} in round {round} ({fault.rule}): it is left out"
 
 
@@ -78,7 +78,7 @@ def expect_finite(
     near: str = "all uploads of the round were finite",
     do: str = "lower the learning rate of the server's training, or --lr",
 ) -> None:
-    """NaN of the server is found where it comes up, and not in the clients that it is sent to.
+    """Check that what a server hook returned is finite.
 
     Args:
         update: What a hook of the server gave.
@@ -108,7 +108,7 @@ Makers = Callable[[str], tuple[Sequence[tuple[str, Any]], Sequence[tuple[str, An
 
 @dataclass(frozen=True)
 class Declared:
-    """The names of one direction, and what they are exempt from.
+    """The declared names of one direction, and their exemptions.
 
     Attributes:
         names: Names as declarations write them, ``PART/…`` among them; None where a provider
@@ -123,7 +123,7 @@ class Declared:
 
     @classmethod
     def of(cls, hook: str, attribute: str, makers: Makers) -> Declared:
-        """What a hook's providers and the wrappers around them declare.
+        """Return what a hook's providers and their wrappers declare.
 
         Args:
             hook: The hook.
@@ -144,7 +144,7 @@ class Declared:
         return cls(known, exempt, f"{hook} of {' and '.join(name for name, _ in providers)}")
 
     def covers(self, name: str) -> bool:
-        """Whether a name is declared; whose the rows of ``classes`` are needs no word."""
+        """Return True if the method declares this key. `NAME.classes` is implied by `NAME`."""
         names = self.names or ()
         whose = name.removesuffix("classes").removesuffix(".")
         if name in names or (whose != name and (not whose or whose in names)):
@@ -152,7 +152,7 @@ class Declared:
         return any(_in_part(name, declared) for declared in names)
 
     def is_exempt(self, name: str, word: str) -> bool:
-        """Whether a name is exempt from what a word of `WORDS` says."""
+        """Return True if ``upload_rules`` says a word of `WORDS` about a name."""
         return any(
             word in words and (name == declared or _in_part(name, declared))
             for declared, words in self.exempt.items()
@@ -184,7 +184,7 @@ WHY = ("deadline", "failed", "left")
 def check_reply(
     found: Mapping[str, Any], wanted: str, stages: Collection[str], terms: Collection[str]
 ) -> None:
-    """Hold the values of a reply against what they may be.
+    """Check the values of a reply.
 
     Args:
         found: The reply's values by their names, and its ``kind``.
@@ -219,7 +219,7 @@ def check_reply(
 
 
 def _check_counts(found: Mapping[str, Any]) -> None:
-    """Samples that were seen, and scored."""
+    """Check the numbers of samples in a reply."""
     further = ("train", "validation")
     scores = {name: found[name] for name in further if found.get(name) is not None}
     if "correct" in found:
@@ -235,7 +235,7 @@ def _check_counts(found: Mapping[str, Any]) -> None:
 
 
 def refused_reply(doing: str, fault: Fault) -> RunFailure:
-    """The error for a reply that stops the run.
+    """Return the error for a reply that stops the run.
 
     Args:
         doing: The job in words; it names the client.
@@ -249,12 +249,12 @@ def refused_reply(doing: str, fault: Fault) -> RunFailure:
 
 
 def diverged(sums: Mapping[str, float]) -> list[str]:
-    """The loss terms that are NaN or infinite."""
+    """Return the loss terms that are NaN or infinite."""
     return [label for label, total in sums.items() if not math.isfinite(total)]
 
 
 def printable(note: str) -> str:
-    """A host's line as a terminal may show it."""
+    """Return a host's note with unprintable characters escaped."""
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in note[:1000])
     return text if len(note) <= 1000 else f"{text}…"
 

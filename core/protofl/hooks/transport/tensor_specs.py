@@ -33,7 +33,7 @@ def known_key(name: str) -> Key | None:
 
 @dataclass(frozen=True)
 class Spec:
-    """What a tensor is.
+    """The type and shape of a tensor.
 
     Attributes:
         dtype: Its type.
@@ -47,7 +47,7 @@ class Spec:
 
     @classmethod
     def of(cls, name: str, entry: Entry) -> Spec:
-        """That of a tensor that was seen.
+        """Return the spec of a tensor.
 
         The number of rows may vary, but not of weights; and the rank of factors (FedKD).
         """
@@ -61,7 +61,7 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """What ``str`` wrote."""
+        """Parse what ``str`` wrote."""
         found = _TEXT.fullmatch(text)
         assert found, text
         sizes = [part for part in found[2].split(", ") if part]
@@ -77,14 +77,17 @@ class Spec:
         return f"{self.dtype}[{', '.join('*' if d is None else str(d) for d in self.dims)}]"
 
     def merged(self, other: Spec) -> Spec:
-        """What both are, what differs free to vary; the other where rank or type is another."""
+        """Merge two specs: dimensions that differ become free.
+
+        Return `other` if rank or dtype differ.
+        """
         if other.dtype != self.dtype or len(other.dims) != len(self.dims):
             return other
         pairs = zip(self.dims, other.dims, strict=True)
         return replace(self, dims=tuple(a if a == b else None for a, b in pairs))
 
     def check(self, name: str, entry: Entry) -> None:
-        """Hold a tensor against it.
+        """Check a tensor.
 
         Raises:
             Fault: It is of another type or shape.
@@ -105,7 +108,7 @@ class Spec:
 
 
 def check_ranks(header: Header) -> None:
-    """Factors of one tensor have one rank.
+    """Check that the factors of one tensor have the same rank.
 
     Raises:
         Fault: They have several.
@@ -120,7 +123,7 @@ def check_ranks(header: Header) -> None:
 
 
 class Known:
-    """What is known of keys, by the architecture of who sends them.
+    """The known specs of keys, by the architecture of the sender.
 
     Weights of a client's own model or head are as its architecture has them, also where none of
     that architecture was seen; other keys on which all that were seen agree are the same for all.
@@ -142,7 +145,7 @@ class Known:
 
     @property
     def tried(self) -> bool:
-        """Whether the dry step has shown what is sent."""
+        """True if the dry step has shown what is sent."""
         return bool(self._tried)
 
     def see(self, architecture: str, header: Header) -> None:
@@ -158,17 +161,17 @@ class Known:
             self.put(architecture, name, replace(specs[name], optional=True))
 
     def put(self, architecture: str, name: str, spec: Spec) -> None:
-        """From now on a key is this."""
+        """Set the spec of a key."""
         self._specs.setdefault(architecture, {})[name] = spec
         self._texts.setdefault(architecture, {})[name] = str(spec)
         self._found, self._expected = {}, {}
 
     def of(self, architecture: str) -> Mapping[str, Spec]:
-        """What clients of an architecture were seen to send."""
+        """Return the specs of the keys that clients of an architecture have sent."""
         return self._specs.get(architecture, {})
 
     def find(self, architecture: str, name: str) -> Spec | None:
-        """What a key of such a client is; None where that is not known."""
+        """Return the spec of a key for this architecture, or None if unknown."""
         own = self.of(architecture).get(name)
         if own is not None:
             return own
@@ -178,7 +181,7 @@ class Known:
         return self._found[place]
 
     def holds_part(self, architecture: str, name: str) -> bool:
-        """Whether other keys of the same ``PART/…`` are known of such a client."""
+        """Return True if other keys under the same prefix are known for this architecture."""
         start, slash, _ = name.partition("/")
         if not slash:
             return False
@@ -188,7 +191,7 @@ class Known:
         return bool(self._agreed(part))
 
     def expected(self, architecture: str) -> Mapping[str, Spec]:
-        """The keys that such a client's uploads are expected to have."""
+        """Return the keys that uploads of this architecture are expected to have."""
         if architecture in self._tried:
             return self.of(architecture)
         if architecture not in self._expected:
@@ -200,7 +203,7 @@ class Known:
         return self._expected[architecture]
 
     def _whole(self, architecture: str, start: str) -> Mapping[str, Spec]:
-        """The keys that begin so, of an architecture of which none was tried."""
+        """Return expected keys under `start` of an architecture that the dry step has not run."""
         part = start.removesuffix("/")
         if part == start or not self._is_own(part):
             return self._agreed(start)
@@ -216,7 +219,7 @@ class Known:
         return {n for n in self._weights(architecture, part) if not n.startswith(buffers)}
 
     def built(self, architecture: str, name: str) -> Spec | None:
-        """A weight of an architecture's model or head as it is built; None for other keys."""
+        """Return the spec of a weight of an architecture's model or head; None for other keys."""
         part = name.partition("/")[0]
         return self._weights(architecture, part).get(name) if part in OWN else None
 
@@ -231,13 +234,13 @@ class Known:
         return self._agreed(f"{start}/").get(name)
 
     def _agreed(self, start: str) -> Mapping[str, Spec]:
-        """The keys that begin so, where all architectures that have any have the same."""
+        """Return the specs under `start` if all architectures that have any agree."""
         found = [_beginning(specs, start) for specs in self._specs.values()]
         found = [specs for specs in found if specs]
         return found[0] if found and all(specs == found[0] for specs in found) else {}
 
     def _is_own(self, part: str) -> bool:
-        """Whether ``PART/…`` was, of each client that sent it, its own model or head."""
+        """Return True if every ``PART/…`` that was sent has the sender's own architecture."""
         if part not in OWN:
             return False
         found = {a: _beginning(specs, f"{part}/") for a, specs in self._specs.items()}
@@ -247,7 +250,7 @@ class Known:
         )
 
     def _weights(self, architecture: str, part: str) -> Mapping[str, Spec]:
-        """The weights of an architecture's model or head, as they travel."""
+        """Return the specs of an architecture's model or head, by wire names."""
         place = architecture, part
         if place not in self._models:
             info = self._info
@@ -262,7 +265,7 @@ class Known:
 
 
 def _beginning(specs: Mapping[str, Spec], start: str) -> dict[str, Spec]:
-    """Those of keys that begin so, or of the one that is so called."""
+    """Select the specs whose key starts with `start` (if it ends with "/") or equals it."""
     many = start.endswith("/")
     return {n: s for n, s in specs.items() if (n.startswith(start) if many else n == start)}
 
@@ -277,7 +280,7 @@ _TYPES = {
 
 
 def most_common(specs: Iterable[Spec]) -> tuple[Spec, int]:
-    """The spec that most have, the first of several, and how many have it."""
+    """Return the most common spec, the first of several, and its number."""
     found: dict[Spec, int] = {}
     for spec in specs:
         found[spec] = found.get(spec, 0) + 1

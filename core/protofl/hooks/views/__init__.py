@@ -1,1 +1,1 @@
-"""What a hook sees: the client, the server, a batch, the run."""
+"""Views that hooks receive: the client, the server, a batch, the run."""

@@ -1,4 +1,4 @@
-"""What a step of local training sees beside the client: a batch, the output, what was given."""
+"""The arguments of a training step besides the client: batch, output, given tensors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Batch:
 
     @property
     def draws(self) -> NoReturn:
-        """Where version 1 of the hooks had what was drawn for a step.
+        """Removed: version 1 of the hooks had the random draws of a step here.
 
         Raises:
             RunFailure: Always; it says what takes its place.
@@ -43,7 +43,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Output:
-    """What the client's model makes of a batch: features f(x), B×K, and scores h(f(x)), B×C."""
+    """The output of the client's model on a batch: features f(x), B×K, and scores h(f(x)), B×C."""
 
     features: Tensor
     logits: Tensor

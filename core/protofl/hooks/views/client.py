@@ -1,4 +1,4 @@
-"""What a hook sees on a client, bound to a method; and what its loss sees of it."""
+"""The views of a client: for hooks of one method, and for its ``local_loss``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Learner(Sizes[ConfigT]):
         self._owner, self._model, self._modules = owner, model, modules
 
     def on(self, model: SplitModel, modules: Mapping[str, nn.Module]) -> Learner[ConfigT]:
-        """What the loss sees of a client whose model and modules these stand for."""
+        """Return the same view with another model and modules."""
         return Learner(self._owner, self._config, self._info, self.device, model, modules)
 
     if not TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Client(Learner[ConfigT], Recorded):
         return Client(self._record, owner)
 
     def learner(self) -> Learner[ConfigT]:
-        """What the method's ``local_loss`` sees of the client."""
+        """Return the view of the client for ``local_loss``."""
         return self.on(self._model, self.modules)
 
     @property
@@ -117,7 +117,7 @@ class Client(Learner[ConfigT], Recorded):
 
     @property
     def malicious(self) -> bool:
-        """Whether the client is one of the attacks' (``--malicious``)."""
+        """True if the client is malicious (``--malicious``)."""
         return self.id in self._record.malicious
 
     @property
@@ -158,7 +158,7 @@ class Client(Learner[ConfigT], Recorded):
     def build(
         self, architecture: str | Architecture, *, feature_dim: int | None = None
     ) -> SplitModel:
-        """A fresh model of any make and width, as `Server.build`: the same everywhere.
+        """Build a new model, as `Server.build` does: the same on all clients and the server.
 
         For models that clients train beside their own (`add_module`).
 
@@ -197,11 +197,11 @@ class Client(Learner[ConfigT], Recorded):
         return self._record.train
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Other samples of the data's shape and range, as the client's model takes them."""
+        """Prepare other samples of the data's shape and range for the client's model."""
         return self._record.train.prepare(x)
 
     def train_features(self, features: Features | None = None) -> tuple[Tensor, Tensor]:
-        """Features of all training samples in one evaluation pass, N×K, and their labels [N].
+        """Return the features of all training samples, N×K, and their labels [N].
 
         Args:
             features: From samples B×… to other features B×K′ than the model's, such as those of an
@@ -226,7 +226,7 @@ class Client(Learner[ConfigT], Recorded):
         sums[1].index_add_(0, batch.y, torch.ones_like(batch.y, dtype=sums[1].dtype))
 
     def class_prototypes(self, features: Features | None = None) -> Payload:
-        """The client's prototypes: mean features of its own classes (FedTGP Eq. 2).
+        """Return the client's prototypes: mean features of its own classes (FedTGP Eq. 2).
 
         Taken in an evaluation pass over the training samples, or from what
         `collect_prototypes` has collected where it was called in this phase.
@@ -257,18 +257,18 @@ class Client(Learner[ConfigT], Recorded):
 
     @property
     def scratch(self) -> dict[str, Any]:
-        """What this method collects in the phase; emptied when the client's work ends."""
+        """Temporary values of this method; cleared when the client's work ends."""
         return self._record.scratch.setdefault(self._owner, {})
 
     # --- chance -----------------------------------------------------------------------------
 
     def generator(self, purpose: str) -> torch.Generator:
-        """A CPU generator of this method, purpose, round and client."""
+        """Return the CPU generator of this method, purpose, round and client."""
         record = self._record
         return random_stream(record.seed, self._owner, purpose, record.round, record.id)
 
     def shared_generator(self, purpose: str) -> torch.Generator:
-        """As `generator`, but the same on all clients.
+        """Return a CPU generator like `generator` that is the same on all clients.
 
         In ``setup_client`` the round is -1, whenever a client is set up: what is drawn there is
         the same for all clients and all rounds (FedKTL's V).

@@ -1,4 +1,4 @@
-"""What a client or the server is beyond its seed: weights, trained modules and state, packed."""
+"""Packing of clients and the server: weights, trained modules and state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GATE = "(gate)"
 
 
 def pack_client(record: ClientRecord, *, received: bool) -> Packed:
-    """A client's weights, trained modules and state; and its download where it is kept.
+    """Pack a client's weights, trained modules and state, and optionally its download.
 
     The tensors are the client's own and not copies.
     """
@@ -28,20 +28,20 @@ def pack_client(record: ClientRecord, *, received: bool) -> Packed:
 
 
 def unpack_client(record: ClientRecord, packed: Packed) -> None:
-    """Put copies of what `pack_client` packed into a client that has been set up."""
+    """Copy what `pack_client` packed into a client that has been set up."""
     whose, device = f"client {record.id}", record.device
     found = unpack(packed, _of_client(record), "received", whose, device)
     record.received, record.state = found
 
 
 def pack_server(record: ServerRecord) -> Packed:
-    """The server's knowledge, modules and state; no copies."""
+    """Pack the server's knowledge, modules and state, without copies."""
     state = {**record.state, GATE: record.learned}
     return pack(_of_server(record), "knowledge", record.knowledge, state, "the server")
 
 
 def unpack_server(record: ServerRecord, packed: Packed) -> None:
-    """Put copies of what `pack_server` packed into a server that has been set up."""
+    """Copy what `pack_server` packed into a server that has been set up."""
     modules, device = _of_server(record), record.device
     knowledge, record.state = unpack(packed, modules, "knowledge", "the server", device)
     record.learned = record.state.pop(GATE, {})  # a run of protofl before the gate has none
@@ -49,7 +49,7 @@ def unpack_server(record: ServerRecord, packed: Packed) -> None:
 
 
 def _of_server(record: ServerRecord) -> dict[str, nn.Module]:
-    """The modules of all methods by their names in the file."""
+    """Return the modules of all methods by their names in the file."""
     return {
         f"module/{owner}/{name}": module
         for owner, modules in record.modules.items()
@@ -69,7 +69,7 @@ def pack(
     state: Any,  # noqa: ANN401 - nested mappings and lists
     whose: str,
 ) -> Packed:
-    """Modules by their names in the file, a payload under ``PREFIX/``, and state; no copies."""
+    """Pack modules, a payload under ``PREFIX/``, and state, without copies."""
     tensors = {f"{prefix}/{key}": value for key, value in payload.items()}
     for name, module in modules.items():
         tensors |= weight_views(module, name)
@@ -83,7 +83,7 @@ def unpack(
     whose: str,
     device: torch.device,
 ) -> tuple[Payload, Any]:
-    """Put weights that `pack` packed into modules; copies of the payload and of the state.
+    """Load packed weights into modules; return copies of the payload and of the state.
 
     Raises:
         RunFailure: It holds a module that is none of these.

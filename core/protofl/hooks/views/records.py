@@ -19,6 +19,7 @@ from protofl.data.generators import ImageSource
 from protofl.data.spec import SampleSpec
 from protofl.hooks.malicious import malicious_clients
 from protofl.hooks.models.architecture import Architecture, SplitModel
+from protofl.hooks.models.flops import forward_flops
 from protofl.hooks.models.modules import ModuleSlot, restored
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.payload import Knowledge, Payload
@@ -29,7 +30,7 @@ ConfigT = TypeVar("ConfigT", default=Any, covariant=True)
 
 @dataclass(kw_only=True)
 class Record:
-    """What a client or the server is, behind its views.
+    """The data behind the views of a client or the server.
 
     Attributes:
         configs: {method: its options}.
@@ -81,7 +82,7 @@ class Sizes(Generic[ConfigT]):
 
     @property
     def sample(self) -> SampleSpec:
-        """What a model sees of a sample: of it a net of the method's own is built."""
+        """The sample spec of a model's input, to build further nets."""
         return self._info.sample
 
     @property
@@ -125,7 +126,7 @@ class Recorded:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What this method remembers here from round to round.
+        """Values that this method keeps from round to round.
 
         Tensors, numbers, strings, and dicts and lists of them.
         """
@@ -154,13 +155,13 @@ class ClientRecord(Record):
     _features: tuple[Tensor, Tensor] | None = None
 
     def begin_work(self) -> None:
-        """Before a client's training: nothing collected or computed before holds any more."""
+        """Clear what was collected or computed before a client's training."""
         self.forget_scratch()
         self.weights_changed()
         self.set_mode(False)
 
     def end_work(self, *, keep_received: bool) -> None:
-        """After it; the download stays where the round will train by it once more."""
+        """Clear what training collected; keep the download if the round trains with it again."""
         self.forget_scratch()
         self.weights_changed()
         self.steps = 0
@@ -197,7 +198,7 @@ class ClientRecord(Record):
 
     @torch.no_grad()
     def train_features(self, features: Features | None = None) -> tuple[Tensor, Tensor]:
-        """One evaluation pass over the training samples, of the model's features or of others.
+        """Return the features of all training samples in eval mode, and their labels.
 
         The model's are kept until the weights change.
         """
@@ -214,6 +215,12 @@ class ClientRecord(Record):
             self._features = found
         self.feature_seconds += time.perf_counter() - start
         return found
+
+    def forward_flops(self) -> int:
+        """Return the FLOPs of one sample's forward pass through all models that are trained."""
+        modules = [self.model, *(slot.module for _, slot in self.slots() if slot.train)]
+        models = [module for module in modules if isinstance(module, SplitModel)]
+        return forward_flops(models, self.info.sample.zeros(1).to(self.device))
 
     def weights_changed(self) -> None:
         """Forget what was computed with earlier weights."""

@@ -1,4 +1,4 @@
-"""What is known of a run and its clients before it starts."""
+"""Facts about a run and its clients that are known before it starts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class ClientCard:
-    """What the server knows of a client from set-up: never its data or its model."""
+    """What a client registers with the server at set-up: neither its data nor its model."""
 
     architecture: str
     head: str
@@ -60,7 +60,7 @@ class ClientCard:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What is known of a run before it starts.
+    """Facts about a run that are known before it starts.
 
     Attributes:
         group: The model group's name.
@@ -102,20 +102,20 @@ class RunInfo:
 
     @property
     def homogeneous(self) -> bool:
-        """Whether all clients have one architecture."""
+        """True if all clients have the same architecture."""
         return len(self.architectures) == 1
 
     @property
     def one_head(self) -> bool:
-        """Whether all clients' heads have the same layers."""
+        """True if all clients' heads have the same layers."""
         return len({a.head for a in self.architectures}) == 1
 
     def architecture_of(self, client_id: int) -> Architecture:
-        """Client i has architecture i mod X (FedTGP, section "Setup")."""
+        """Return a client's architecture: i mod X for client i (FedTGP, section "Setup")."""
         return self.architectures[client_id % len(self.architectures)]
 
     def named(self, architecture: str | Architecture) -> Architecture:
-        """An architecture of the group's, for clients or for the server, or of another group.
+        """Return an architecture of the run's group or of another group.
 
         Args:
             architecture: Its name, or ``GROUP/NAME`` of any installed group; one that is given
@@ -130,7 +130,7 @@ class RunInfo:
     def build(
         self, architecture: str | Architecture, seed: int, feature_dim: int | None = None
     ) -> SplitModel:
-        """A fresh model of a `named` architecture; server and clients draw the same weights.
+        """Build a new model of a `named` architecture; server and clients draw the same weights.
 
         Args:
             architecture: Which.
@@ -144,7 +144,7 @@ class RunInfo:
 
 
 class Cards(Mapping[int, ClientCard]):
-    """The cards of all clients of a run, made when they are looked at."""
+    """The cards of all clients of a run, created on access."""
 
     def __init__(self, info: RunInfo) -> None:
         self._info = info

@@ -1,4 +1,4 @@
-"""What a hook sees on the server: the server, bound to the method whose hook runs."""
+"""The view of the server for hooks of one method."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Server(Sizes[ConfigT], Recorded):
 
     @property
     def evaluates(self) -> bool:
-        """Whether this round ends with an evaluation: time for costly figures in ``end_round``."""
+        """True if this round ends with an evaluation, a good time for costly figures."""
         return self._record.evaluates
 
     @property
@@ -54,7 +54,7 @@ class Server(Sizes[ConfigT], Recorded):
 
     @property
     def knowledge(self) -> Knowledge:
-        """What the server knows, in the wire's names. Read it; return changes from the hooks."""
+        """The server's knowledge by wire names. Read only: hooks return changes."""
         return self._record.knowledge
 
     @property
@@ -69,7 +69,7 @@ class Server(Sizes[ConfigT], Recorded):
 
     @property
     def clients(self) -> Mapping[int, ClientCard]:
-        """What each client registered at set-up."""
+        """The cards that clients registered at set-up."""
         return Cards(self._info)
 
     @property
@@ -118,7 +118,7 @@ class Server(Sizes[ConfigT], Recorded):
     def build(
         self, architecture: str | Architecture, *, feature_dim: int | None = None
     ) -> SplitModel:
-        """A fresh model of any make and width, the same at every call and on every client.
+        """Build a new model, the same at every call and on every client.
 
         Args:
             architecture: One of the group's by its name, one of another group's as ``GROUP/NAME``,

@@ -1,1 +1,1 @@
-"""What crosses between server and clients: payloads, knowledge, weights, names."""
+"""Payloads, the server's knowledge, weights, and the names of their keys."""

@@ -1,4 +1,4 @@
-"""What crosses between server and clients: named tensors, as safetensors bytes.
+"""Payloads between server and clients: named tensors, as safetensors bytes.
 
 Class-indexed tensors hold rows only for the classes that the sender has; the int tensor
 ``classes`` says which, or ``NAME.classes`` for a tensor NAME with rows of other classes.
@@ -37,7 +37,7 @@ class Payload(dict[str, Tensor]):
         return self[own] if own in self.keys() else self["classes"]
 
     def has_class_rows(self, name: str) -> bool:
-        """Whether a tensor's rows belong to the classes that this payload names."""
+        """Return True if a tensor's rows belong to the classes that this payload names."""
         named = "classes" in self.keys() or f"{name}.classes" in self.keys()
         return named and class_indexed(name, self[name], self.classes_of(name))
 
@@ -85,7 +85,7 @@ class Payload(dict[str, Tensor]):
         return dense.index_copy(0, classes, rows), known.index_fill(0, classes, True)
 
     def select(self, *names: str) -> Payload:
-        """Those of the named tensors that are there, with the classes of their rows.
+        """Select the named tensors that exist, with the classes of their rows.
 
         ``head/*`` stands for all whose names begin with ``head/``.
         """
@@ -101,7 +101,7 @@ class Payload(dict[str, Tensor]):
         return found
 
     def under(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors named ``PREFIX/…``, with the prefix taken off."""
+        """Return the tensors named ``PREFIX/…`` without the prefix."""
         start = prefix + "/"
         return {key[len(start) :]: value for key, value in self.items() if key.startswith(start)}
 
@@ -125,7 +125,7 @@ class Payload(dict[str, Tensor]):
         return next((key for key, good in zip(names, fine, strict=True) if not good), None)
 
     def to_bytes(self, about: Mapping[str, str] | None = None) -> bytes:
-        """The bytes on the wire, with words about them; an empty payload is 0 bytes."""
+        """Return the bytes on the wire with optional metadata; an empty payload is 0 bytes."""
         return tensor_bytes(self, about) if self else b""
 
     @classmethod
@@ -145,7 +145,7 @@ class Payload(dict[str, Tensor]):
 
 
 def class_indexed(name: str, tensor: Tensor, classes: Tensor) -> bool:
-    """Whether a tensor's rows belong to classes: the vocabulary knows.
+    """Return True if a tensor's rows belong to classes, by the vocabulary.
 
     A name of a plugin's own stands in none: there a plain tensor with a row for every class of
     ``classes`` does, unless its name says that its rows are public samples.
@@ -202,12 +202,12 @@ def stack_rows(
 
 
 class Knowledge(Payload):
-    """What the server knows, in the wire's names; server hooks' results are merged into it."""
+    """The server's knowledge by wire names; results of server hooks are merged into it."""
 
     holder = "the server's knowledge"
 
     def merge(self, update: Mapping[str, Tensor]) -> None:
-        """Take in what a server hook returned.
+        """Merge what a server hook returned.
 
         Tensors that stay while ``classes`` changes keep the classes of their rows under
         ``NAME.classes``, so that every row's class is always known.

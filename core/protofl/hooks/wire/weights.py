@@ -13,7 +13,7 @@ from protofl.hooks.wire.payload import Payload
 
 
 def weight_views(module: nn.Module, prefix: str, *, buffers: bool = True) -> dict[str, Tensor]:
-    """A module's own parameters and, unless told otherwise, buffers, by wire names; no copies."""
+    """Return a module's parameters and buffers by wire names, without copies."""
     named: dict[str, Tensor] = {f"{prefix}/{name}": p for name, p in module.named_parameters()}
     if buffers:
         named |= {f"{prefix}/buffer/{name}": b for name, b in module.named_buffers()}
@@ -21,7 +21,7 @@ def weight_views(module: nn.Module, prefix: str, *, buffers: bool = True) -> dic
 
 
 def pack_weights(module: nn.Module, prefix: str, *, buffers: bool = True) -> Payload:
-    """A copy of a module's parameters and, unless told otherwise, buffers, by wire names."""
+    """Return copies of a module's parameters and buffers by wire names."""
     views = weight_views(module, prefix, buffers=buffers)
     return Payload({name: tensor.clone() for name, tensor in views.items()})
 

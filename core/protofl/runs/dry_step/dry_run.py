@@ -17,8 +17,7 @@ from protofl.federation.federation import Federation
 from protofl.federation.host import Host
 from protofl.federation.jobs import Evaluate, Job, Reply, Train, TrainReply
 from protofl.federation.plan import Plan
-from protofl.federation.virtual_clock import forward_of
-from protofl.hooks.models.cost import ClientFlops, flop_counter
+from protofl.hooks.models.flops import ClientFlops, flop_counter
 from protofl.hooks.plugin.members import choose
 from protofl.records.row import Row
 from protofl.runs.dry_step.hook_checks import HookChecks
@@ -145,5 +144,5 @@ def count_flops(plan: Plan) -> list[ClientFlops]:
     host = _CountingHost(for_dry_rounds(replace(plan, choices=eager), count))
     two_dry_rounds(host)
     for client, found in host.flops.items():
-        found.forward = forward_of(host.client(client), plan)
+        found.forward = host.client(client).forward_flops()
     return [host.flops[client] for client in range(count)]

@@ -19,7 +19,7 @@ from protofl.errors import RunFailure
 
 @contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Have an `OSError` say which file it is about: one of a write (a full disk) names none."""
+    """Add the file name to an `OSError` that has none, as from a write to a full disk."""
     try:
         yield
     except OSError as error:
@@ -29,7 +29,7 @@ def naming_file(path: Path) -> Iterator[None]:
 
 @contextmanager
 def told_of_disk() -> Iterator[None]:
-    """Have what the system refused to read or write be an error for the user.
+    """Turn an `OSError` into an error for the user.
 
     Raises:
         RunFailure: It names the file.
@@ -46,9 +46,9 @@ def told_of_disk() -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """The path to write to; what it holds takes the place of ``path`` when the block has ended.
+    """Yield a path to write to; its file replaces ``path`` when the block ends.
 
-    Where the block fails ``path`` is what it was.
+    If the block fails, ``path`` stays unchanged.
     """
     part = path.with_name(path.name + ".part")
     with naming_file(path):
@@ -72,7 +72,7 @@ def write_json(path: Path, values: Any) -> None:  # noqa: ANN401 - anything JSON
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk, where the system can."""
+    """Sync the file names of a folder to the disk, if the system can."""
     with suppress(OSError):  # Windows opens no folders
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -82,9 +82,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Have a file under a second name, by a hard link where the file system allows it.
+    """Give a file a second name: a hard link if the file system has them, otherwise a copy.
 
-    A file is never changed, only replaced, so that the two don't influence each other.
+    Files are never changed, only replaced, so the two names stay independent.
     """
     with replacing(target) as part:
         try:
@@ -96,7 +96,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def unused(path: Path) -> Path:
-    """The path, or ``PATH-2``, ``PATH-3`` and so on: the first at which there is nothing."""
+    """Return the first free path of ``PATH``, ``PATH-2``, ``PATH-3`` and so on."""
     number, found = 1, path
     while found.exists():
         number += 1
@@ -106,7 +106,7 @@ def unused(path: Path) -> Path:
 
 @contextmanager
 def gone_afterwards(folder: Path) -> Iterator[Path]:
-    """A folder that may be made in the block; it is removed with all that it holds."""
+    """Yield the path of a folder, and remove the folder with its content after the block."""
     try:
         yield folder
     finally:
@@ -114,7 +114,7 @@ def gone_afterwards(folder: Path) -> Iterator[Path]:
 
 
 class ScratchFolder:
-    """A folder of somebody's own, made when a file in it is first asked for.
+    """A private folder that is created with its first file.
 
     It is removed by `clear`, or else when nobody holds this object any more or the process ends.
 
@@ -130,7 +130,7 @@ class ScratchFolder:
         self._made: tuple[Path, weakref.finalize[..., ScratchFolder]] | None = None
 
     def file(self, name: str) -> Path:
-        """The path of a file in it."""
+        """Return the path of a file in the folder."""
         with self._lock:
             if self._made is None:
                 within = self._within and Path(self._within)
@@ -143,11 +143,11 @@ class ScratchFolder:
             return self._made[0] / name
 
     def holds(self, path: Path) -> bool:
-        """Whether a file lies in it."""
+        """Return True if a file lies in this folder."""
         return self._made is not None and path.parent == self._made[0]
 
     def clear(self) -> None:
-        """Remove it with all files; the next one that is asked for lies in another."""
+        """Remove the folder with all files; the next file gets a new folder."""
         with self._lock:
             if self._made is not None:
                 self._made[1]()
@@ -155,7 +155,7 @@ class ScratchFolder:
 
 
 def default_data_dir() -> Path:
-    """Where decoded data are kept unless ``--data-dir`` says otherwise.
+    """Return the default folder for decoded data.
 
     The folder of the environment variable ``PROTOFL_DATA_DIR``, otherwise ``~/.cache/protofl``.
     """

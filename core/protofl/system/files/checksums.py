@@ -23,19 +23,19 @@ THREADS = 8
 
 
 class Damaged(UsageError):
-    """A file is not what was written, or none at all; nothing has been changed."""
+    """A file is missing or differs from what was written; nothing has been changed."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """How long a file is, and the CRC-32 of its bytes."""
+    """The size of a file and the CRC-32 of its bytes."""
 
     size: int = 0
     crc: int = 0
 
     @classmethod
     def of_values(cls, values: Any) -> Check:  # noqa: ANN401 - whatever a file holds
-        """A check as JSON holds it; a `TypeError` where these are no two numbers."""
+        """Return the check of a JSON list; raises `TypeError` if it is not two numbers."""
         size, crc = values
         if type(size) is not int or type(crc) is not int or size < 0:
             raise TypeError(values)
@@ -43,16 +43,16 @@ class Check:
 
     @property
     def values(self) -> list[int]:
-        """This, as JSON can hold it."""
+        """The check as a JSON list."""
         return [self.size, self.crc]
 
     def plus(self, data: bytes) -> Check:
-        """The check of a file to which bytes are appended."""
+        """Return the check of the file with bytes appended."""
         return Check(self.size + len(data), zlib.crc32(data, self.crc))
 
     @classmethod
     def of(cls, path: Path, length: int | None = None, *, sync: bool = False) -> Check:
-        """The check of a file, or of its first bytes; ``sync`` first brings it to the disk."""
+        """Compute the check of a file or its first bytes; ``sync`` writes it to the disk."""
         found, left = cls(), length
         with open(path, "rb") as file:
             if sync:
@@ -63,7 +63,7 @@ class Check:
         return found
 
     def require(self, path: Path, *, grows: bool = False) -> None:
-        """Hold a file against this.
+        """Check that a file matches.
 
         Args:
             path: The file.
@@ -84,13 +84,13 @@ class Check:
 
 
 def checks_of(paths: Sequence[Path]) -> list[Check]:
-    """Bring files to the disk; their checks."""
+    """Sync files to the disk and return their checks."""
     with ThreadPoolExecutor(THREADS) as threads:
         return list(threads.map(lambda path: Check.of(path, sync=True), paths))
 
 
 def check_plain_file(path: Path) -> None:
-    """Whether there is a file, and no link to one.
+    """Check that a path is a file and not a link.
 
     Raises:
         Damaged: It is missing, a link, a folder or what not.
@@ -108,7 +108,7 @@ def check_plain_file(path: Path) -> None:
 
 
 def check_plain(folder: Path, names: Iterable[str]) -> None:
-    """Whether what lies in a folder under some names is files, and folders of files, and no links.
+    """Check that names in a folder are files or folders of files, without links.
 
     Args:
         folder: The folder.
@@ -130,7 +130,7 @@ def check_plain(folder: Path, names: Iterable[str]) -> None:
 
 
 def check_plain_name(name: str) -> str:
-    """A file's name that leads to no other folder.
+    """Return a file name, checked not to lead to another folder.
 
     Raises:
         Damaged: It is a path, or no name at all.
@@ -183,7 +183,7 @@ def append_line(path: Path, values: Any, so_far: Check) -> Check:  # noqa: ANN40
 
 
 def read_lines(path: Path, check: Check) -> list[Any]:
-    """The lines of a file as far as they count.
+    """Return the lines of a file that count.
 
     Raises:
         Damaged: They are not what was written.
@@ -195,9 +195,9 @@ def read_lines(path: Path, check: Check) -> list[Any]:
 
 
 def cut(path: Path, check: Check) -> None:
-    """Leave of a file what counts.
+    """Cut a file to the part that counts.
 
-    It is made anew, so that a line that is appended later is not seen under another name of it.
+    The file is replaced, so other hard links to it do not see lines that are appended later.
     """
     kept = b""
     if check.size:
@@ -208,7 +208,7 @@ def cut(path: Path, check: Check) -> None:
 
 
 class Record(Generic[R]):
-    """A file of rows; whoever keeps one remembers how far it counts.
+    """A file of rows; its owner remembers how much of it counts.
 
     Args:
         path: The file.
@@ -224,7 +224,7 @@ class Record(Generic[R]):
 
     @property
     def length(self) -> list[int]:
-        """How far it counts, as JSON can hold it: rows, bytes, checksum."""
+        """The part of the file that counts, as a JSON list: rows, bytes, checksum."""
         return [len(self.rows), *self._check.values]
 
     def add(self, values: dict[str, Any]) -> None:
@@ -233,7 +233,7 @@ class Record(Generic[R]):
         self.rows.append(self._made(values))
 
     def read(self, length: Any) -> None:  # noqa: ANN401 - whatever a file holds
-        """Take up the rows as far as they counted.
+        """Read the rows that count.
 
         Raises:
             Damaged: They are not what was written.
@@ -249,10 +249,10 @@ class Record(Generic[R]):
         self.rows, self._check = [self._made(values) for values in rows], found
 
     def cut(self) -> None:
-        """Remove what does not count."""
+        """Remove the part that does not count."""
         cut(self._path, self._check)
 
     @property
     def is_empty(self) -> bool:
-        """Whether the file has no rows, or isn't there."""
+        """Return True if the file is missing or empty."""
         return not self._path.exists() or not self._path.stat().st_size

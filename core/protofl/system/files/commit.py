@@ -27,9 +27,9 @@ Entry = tuple[str, Check]
 
 @dataclass
 class Journal:
-    """A mapping from numbers to files in a file, to which every commit adds a line of changes.
+    """A mapping from numbers to files; each commit appends a line of changes.
 
-    Whoever keeps a journal remembers its check behind a commit: what lies beyond doesn't count.
+    Its owner remembers the check after each commit: later bytes do not count.
 
     Attributes:
         path: The file.
@@ -43,14 +43,14 @@ class Journal:
 
     @classmethod
     def begin(cls, path: Path, entries: Mapping[int, Entry]) -> Journal:
-        """A new file."""
+        """Create a journal."""
         path.unlink(missing_ok=True)  # one of a process that was killed before it counted
         check = append_line(path, _as_values(entries), Check())
         return cls(path, check, check.size)
 
     @classmethod
     def reopened(cls, path: Path, check: Check) -> Journal:
-        """A file that is there; what lies in it beyond what counts is cut off."""
+        """Open an existing journal and cut off what does not count."""
         cut(path, check)
         with open(path, "rb") as file:
             return cls(path, check, len(file.readline()))
@@ -61,12 +61,12 @@ class Journal:
 
     @property
     def outgrown(self) -> bool:
-        """Whether most of its lines are about files that have been replaced."""
+        """Return True if most lines are about files that have been replaced."""
         return self.check.size > 4 * self.first + (1 << 16)
 
     @staticmethod
     def read(path: Path, check: Check) -> dict[int, Entry]:
-        """The mapping behind the commit at which the file had this check.
+        """Return the mapping after the commit at which the file had this check.
 
         Raises:
             Damaged: The file is not what was written, or names a file of another folder.

@@ -35,7 +35,7 @@ class Entry:
 
 
 class Series:
-    """What a run adds to, a file a round.
+    """A folder to which a run adds one file per round.
 
     Args:
         folder: The folder; it is made with the first file.
@@ -46,7 +46,7 @@ class Series:
 
     @cached_property
     def entries(self) -> dict[Round, Entry]:
-        """The files by trial and round; of a last line that is half written there is none.
+        """The files by trial and round; an incomplete last line is ignored.
 
         Raises:
             Damaged: Another line names no file; it says which.

@@ -14,7 +14,7 @@ from protofl.system.files.checksums import Damaged, read_json
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """TOML as a mapping; ValueError where it is none."""
+    """Parse TOML into a mapping; raises ValueError if it is invalid."""
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10
@@ -24,7 +24,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def to_toml(values: Mapping[str, Any]) -> str:
-    """Texts, numbers, truth values, lists of them and tables of them as TOML."""
+    """Write strings, numbers, booleans, and lists and tables of them as TOML."""
     plain = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
     lines = [f"{_key(key)} = {_toml(value)}" for key, value in plain.items()]
     for key, table in values.items():
@@ -49,12 +49,12 @@ def _toml(value: Any) -> str:  # noqa: ANN401 - options are of many types
 
 
 def finite(value: float) -> float | None:
-    """A number; NaN and infinity, which JSON has no word for, are null."""
+    """Return a number, or None for NaN and infinity, which JSON lacks."""
     return value if math.isfinite(value) else None
 
 
 def short(value: float) -> float:
-    """A measured number with the digits that mean something."""
+    """Return a measured number with six significant digits."""
     return float(f"{value:.6g}")
 
 
@@ -86,7 +86,7 @@ def read_table(path: Path, flag: str, noun: str) -> dict[str, Any]:
 
 
 def check_new_table(path: Path, flag: str) -> None:
-    """Whether a table can be written there, where nothing is yet.
+    """Check that a new table can be written to a path.
 
     Args:
         path: The file.
@@ -126,7 +126,7 @@ def write_table(path: Path, values: Mapping[str, Any], flag: str, comment: str =
 
 
 def unchanged_table(file: Path, first: Path | None, free: Collection[str] = ()) -> dict[str, Any]:
-    """A table of JSON, if it still is what a copy of it says that it was.
+    """Read a JSON table and check that it equals its copy.
 
     Args:
         file: The file.
@@ -157,7 +157,7 @@ def unchanged_table(file: Path, first: Path | None, free: Collection[str] = ()) 
 def differences(
     one: Mapping[str, Any], two: Mapping[str, Any], prefix: str = ""
 ) -> dict[str, tuple[Any, Any]]:
-    """{name: its two values} of what two tables don't have in common, ``OUTER.INNER`` where nested.
+    """Return {name: (first, second value)} of the differences of two tables, nested ones dotted.
 
     What only one of them has is "missing" in the other.
     """

@@ -48,7 +48,7 @@ class Entry:
 
 
 def tensor_header(data: bytes) -> dict[str, Entry]:
-    """What safetensors bytes say that they hold; no bytes hold nothing.
+    """Return the checked header of safetensors bytes; empty bytes have an empty header.
 
     Raises:
         ValueError: They are damaged, or claim what they can't hold; the words say how.
@@ -75,14 +75,14 @@ def tensor_header(data: bytes) -> dict[str, Entry]:
 
 
 def words_beside(data: bytes, key: str) -> str:
-    """What stands under a key of the metadata of bytes whose header `tensor_header` has passed."""
+    """Return a metadata value of bytes that `tensor_header` has checked."""
     (length,) = struct.unpack_from("<Q", data)
     about: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__", {})
     return about.get(key, "")
 
 
 def strict_json(text: bytes) -> Any:  # noqa: ANN401 - JSON
-    """JSON of a stranger.
+    """Parse JSON from an untrusted source.
 
     Raises:
         ValueError: It is none, nested too deeply, or a name stands twice and may be read in two
@@ -104,7 +104,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(name: str, value: Any) -> tuple[Entry, tuple[int, int]]:  # noqa: ANN401 - JSON
-    """A tensor, and where its bytes begin and end."""
+    """Return a tensor's entry, and the start and end of its bytes."""
     words = quoted(name)
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"{words} has no dtype, shape and data_offsets")
@@ -118,7 +118,7 @@ def _entry(name: str, value: Any) -> tuple[Entry, tuple[int, int]]:  # noqa: ANN
 
 
 def checked_entry(name: str, dtype: Any, shape: Any) -> Entry:  # noqa: ANN401 - JSON
-    """A tensor of a type and shape that a stranger has written.
+    """Return the entry of a tensor, after checking its type and shape.
 
     Raises:
         ValueError: They are none, or too large.
@@ -138,12 +138,12 @@ def _counts(value: Any) -> bool:  # noqa: ANN401 - JSON
 
 
 def quoted(name: str) -> str:
-    """A stranger's name as it can be shown: escaped, and not too long."""
+    """Return an untrusted name for display: quoted, escaped and shortened."""
     return repr(name if len(name) <= 80 else name[:77] + "...")
 
 
 def short(value: object) -> str:
-    """A stranger's value as it can be shown: escaped, and not too long."""
+    """Return an untrusted value for display: escaped and shortened."""
     text = repr(str(value))[1:-1]
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -167,7 +167,7 @@ TYPES = {
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> None:  # noqa: ANN401
-    """Write a safetensors file atomically: it is there whole or not at all.
+    """Write a safetensors file atomically.
 
     One tensor after the other, straight from its memory: the library's own writer first makes
     one more copy of all of them.
@@ -204,7 +204,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> Non
 
 
 def read_tensors(path: Path) -> Packed:
-    """What `write_tensors` wrote; the tensors are views of the mapped file: copy what you keep.
+    """Read what `write_tensors` wrote; the tensors are views of the mapped file.
 
     Raises:
         RunFailure: The file is missing or damaged.
@@ -220,12 +220,12 @@ def read_tensors(path: Path) -> Packed:
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> bytes:
-    """Tensors as the bytes of a safetensors file, with words about them if there are any."""
+    """Return tensors as safetensors bytes, with optional metadata."""
     return safetensors.torch.save(apart(tensors), dict(about) if about else None)
 
 
 def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors in memory of their own, as safetensors wants them."""
+    """Return contiguous tensors without shared memory, as safetensors requires."""
     plain: dict[str, Tensor] = {}
     seen: set[int] = set()
     # All copies from a device are under way before one of them is waited for.
@@ -242,7 +242,7 @@ def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def pack_state(state: Any, tensors: dict[str, Tensor], place: str) -> Any:  # noqa: ANN401
-    """State as JSON; its tensors go into ``tensors`` under numbered names.
+    """Pack state as JSON; its tensors are added to ``tensors`` under numbered names.
 
     Raises:
         RunFailure: The state holds something that is no tensor, number, string, dict or list.
@@ -270,7 +270,7 @@ def pack_state(state: Any, tensors: dict[str, Tensor], place: str) -> Any:  # no
 
 
 def unpack_state(packed: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:  # noqa: ANN401
-    """What `pack_state` packed."""
+    """Restore the state that `pack_state` packed."""
     ((kind, value),) = packed.items()
     if kind == "tensor":
         return tensors[value].to(device, copy=True)

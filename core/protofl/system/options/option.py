@@ -115,7 +115,7 @@ class Option:
 
     @property
     def results(self) -> bool:
-        """Whether two runs that differ in the option are different runs."""
+        """True if two runs that differ in the option are different runs."""
         return self.affects in RESULTS
 
 

@@ -18,7 +18,7 @@ _JOIN = re.compile(r"(\d{1,8})(?::(\d*\.?\d+(?:e-?\d+)?|\d+/\d+))?")
 
 
 def check_texts(values: Any) -> None:  # noqa: ANN401 - as JSON or TOML has them
-    """Whether all texts could be the name of a file: any of them may become one.
+    """Check that all strings could be file names, as any of them may become one.
 
     Raises:
         UsageError: One has a character that no name can have.
@@ -38,7 +38,7 @@ def check_texts(values: Any) -> None:  # noqa: ANN401 - as JSON or TOML has them
 
 
 def assignments(flag: str, given: Mapping[str, Any] | Iterable[str], form: str) -> dict[str, Any]:
-    """``KEY=VALUE`` texts as a mapping; the last of equal keys counts.
+    """Return ``KEY=VALUE`` strings as a mapping; the last of equal keys counts.
 
     Raises:
         UsageError: One has no ``=``, no key or no value.
@@ -56,7 +56,7 @@ def assignments(flag: str, given: Mapping[str, Any] | Iterable[str], form: str) 
 
 
 def several(flag: str, given: Any) -> list[str]:  # noqa: ANN401 - it may come from a file
-    """A text or a list of texts as a list.
+    """Return a string or a list of strings as a list.
 
     Raises:
         UsageError: It is neither.
@@ -92,7 +92,7 @@ def expand_set(values: Mapping[str, Any], bare: str) -> dict[str, dict[str, Any]
 def merge_nested(
     base: Mapping[str, Mapping[str, Any]], over: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Options of plugins, the second's winning key by key."""
+    """Merge options of plugins; the second mapping wins key by key."""
     return {k: {**base.get(k, {}), **over.get(k, {})} for k in (*base, *over)}
 
 
@@ -101,7 +101,7 @@ def check_again(
     given: Mapping[str, Mapping[str, Any]],
     free: Container[str],
 ) -> None:
-    """Whether options that are given again to a run that goes on are the run's.
+    """Check that options given again on resume equal those of the run.
 
     Args:
         recorded: Options of plugins that the run has.
@@ -125,7 +125,7 @@ def check_again(
 
 
 def read_share(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
-    """``1/20`` as 0.05; what is no text, or no fraction, as it is."""
+    """Return ``1/20`` as 0.05; other values unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -135,14 +135,14 @@ def read_share(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
 
 
 def names_in(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
-    """``A,B`` as a list of names, each once; what is no text as it is."""
+    """Return ``A,B`` as a list of unique names; other values unchanged."""
     parts = value.split(",") if isinstance(value, str) else value
     texts = isinstance(parts, list) and all(isinstance(part, str) for part in parts)
     return [*dict.fromkeys(filter(None, map(str.strip, parts)))] if texts else parts
 
 
 def read_joins(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
-    """``--join-round`` in one form: ``ROUND:SHARE`` apart by commas, in order of rounds.
+    """Return ``--join-round`` in one form: ``ROUND:SHARE[,…]``, in order of rounds.
 
     Entries without a share divide the clients evenly: with k of them, 1/(k+1) come in each.
 
@@ -161,7 +161,7 @@ def read_joins(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
 
 
 def every(value: Any) -> Any:  # noqa: ANN401 - it may come from a file
-    """``off`` as 0, a number of rounds as it is.
+    """Return ``off`` as 0, and a number of rounds as an integer.
 
     Raises:
         UsageError: It is neither.
@@ -178,7 +178,7 @@ def every(value: Any) -> Any:  # noqa: ANN401 - it may come from a file
 
 
 def added(item: str) -> str:
-    """``local_loss=METHOD.TERM`` as ``METHOD.TERM``; ``HOOK=METHOD`` as it is.
+    """Return ``local_loss=METHOD.TERM`` as ``METHOD.TERM``; ``HOOK=METHOD`` unchanged.
 
     Raises:
         UsageError: It is of neither form.
@@ -198,7 +198,7 @@ def added(item: str) -> str:
 
 
 def dropped_term(item: str) -> str:
-    """``local_loss.TERM`` as ``TERM``, ``local_loss.METHOD.TERM`` as ``METHOD.TERM``.
+    """Return ``local_loss.TERM`` as ``TERM``, ``local_loss.METHOD.TERM`` as ``METHOD.TERM``.
 
     Raises:
         UsageError: It is not of this form.
@@ -243,7 +243,7 @@ def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
 
 
 def as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a file or a program as one types them: there terms may stand without their hook.
+    """Return options of a file or a program as typed; loss terms get their hook.
 
     A run's ``config.json`` has them so.
     """
@@ -285,7 +285,7 @@ def without_gone(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge_options(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Options of a run, the second's winning; of --use hook by hook."""
+    """Merge options of a run; the second mapping wins."""
     merged = {**base, **over}
     if "options" in base and "options" in over:
         merged["options"] = merge_nested(base["options"], over["options"])

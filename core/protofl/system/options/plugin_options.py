@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def Field(default: Any = ..., *, description: str, consent: bool = False, **about: Any) -> Any:
-    """Say what an option is: its default, what it does, and within which bounds.
+    """Declare an option: its default, description and bounds.
 
     Args:
         default: None where something else decides: the variant, another option, or ``resolve``.
@@ -92,7 +92,7 @@ class Config(Strict):
     @model_validator(mode="before")
     @classmethod
     def _leave_open(cls, data: Any) -> Any:  # noqa: ANN401 - pydantic passes raw input
-        """None for an option whose default is None is that default."""
+        """Drop a None that equals the default."""
         if not isinstance(data, dict):
             return data
         names = option_names(cls)
@@ -103,7 +103,7 @@ class Config(Strict):
 
 @dataclass(frozen=True)
 class Deviation:
-    """Where published code departs from its paper, in one option.
+    """A difference between a paper and its published code, as one option.
 
     Attributes:
         where: The equation, table or algorithm line that is concerned.
@@ -143,7 +143,7 @@ class VariantConfig(Config):
 
 
 def _takes_truths(annotation: Any) -> bool:  # noqa: ANN401 - a type
-    """Whether a type has room for true and false: all but numbers, texts and choices."""
+    """Return True if a type accepts booleans: all types except numbers, strings and choices."""
     if get_origin(annotation) is Literal:
         return any(isinstance(choice, bool) for choice in get_args(annotation))
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
@@ -155,7 +155,7 @@ PLAIN = (int, float, str, type(None))
 
 
 def consents(config: type[BaseModel]) -> dict[str, str]:
-    """The options that are consents: the names that users write, mapped to the fields' names."""
+    """Return the consents: {name that users write: field name}."""
     extra = {name: field.json_schema_extra for name, field in config.model_fields.items()}
     marked = {n for n, e in extra.items() if isinstance(e, dict) and e.get("consent")}
     return {written: name for written, name in option_names(config).items() if name in marked}
@@ -164,7 +164,7 @@ def consents(config: type[BaseModel]) -> dict[str, str]:
 def without_consents(
     options: Mapping[str, Mapping[str, Any]], configs: Mapping[str, type[BaseModel]]
 ) -> dict[str, dict[str, Any]]:
-    """Options of plugins, {plugin: {key: value}}, without those that are consents."""
+    """Return options of plugins, {plugin: {key: value}}, without consents."""
     own = {name: consents(config) for name, config in configs.items()}
     return {
         name: {key: value for key, value in values.items() if key not in own.get(name, ())}
@@ -173,7 +173,7 @@ def without_consents(
 
 
 def check_consent(config: Config, owner: str, said: Container[str]) -> None:
-    """Whether every consent among options was given by the user.
+    """Check that the user gave every consent among the options.
 
     Args:
         config: The options of a plugin.
@@ -196,7 +196,7 @@ def check_consent(config: Config, owner: str, said: Container[str]) -> None:
 
 
 def option_names(config: type[BaseModel]) -> dict[str, str]:
-    """The names that users write, mapped to the fields' names."""
+    """Return {name that users write: field name}."""
     return {field.alias or name: name for name, field in config.model_fields.items()}
 
 
@@ -223,7 +223,7 @@ def parse_config(config: type[Config], values: dict[str, Any], owner: str) -> Co
 
 
 def _plain(config: type[Config], names: dict[str, str], key: str, value: Any) -> Any:  # noqa: ANN401
-    """The words ``none``, ``true`` and ``false`` of a command line as Python values.
+    """Return ``none``, ``true`` and ``false`` of a command line as Python values.
 
     A word that is one of the option's choices (FedTGP's ``margin=none``) stays a word.
     """
@@ -235,7 +235,7 @@ def _plain(config: type[Config], names: dict[str, str], key: str, value: Any) ->
 
 
 def _choices(annotation: Any) -> list[Any]:  # noqa: ANN401 - a type
-    """The values of the ``Literal`` types in an annotation."""
+    """Return the values of the ``Literal`` types in an annotation."""
     if get_origin(annotation) is Literal:
         return list(get_args(annotation))
     return [choice for part in get_args(annotation) for choice in _choices(part)]

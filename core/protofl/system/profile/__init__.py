@@ -1,1 +1,1 @@
-"""Where the time of a run goes, recorded with ``--profile``."""
+"""Profiles of runs (``--profile``)."""

@@ -77,7 +77,7 @@ SAMPLED = 2
 
 
 class HostProfile:
-    """What a host records of its jobs; each reply carries what was recorded of its job.
+    """Records the profile of each job of a host; the reply carries it.
 
     Args:
         on: True if the run is profiled.

@@ -1,4 +1,4 @@
-"""What a model costs: its parameters, and the work of a forward pass."""
+"""FLOPs of models: of a forward pass, of training, and of the clients of a round."""
 
 from __future__ import annotations
 
@@ -21,20 +21,26 @@ if TYPE_CHECKING:
 def profile(
     architecture: Architecture, sample: SampleSpec, num_classes: int, feature_dim: int
 ) -> tuple[int, int]:
-    """Parameters, and forward FLOPs of one sample, by torch's counter; no memory is taken.
+    """Return the parameters of a model, and the forward FLOPs of one sample; takes no memory.
 
     A multiplication with an addition counts as two FLOPs.
     """
     with torch.device("meta"):
-        model = architecture.build(sample, num_classes, feature_dim).eval()
+        model = architecture.build(sample, num_classes, feature_dim)
         x = sample.zeros(1)
+    return sum(p.numel() for p in model.parameters()), forward_flops([model], x)
+
+
+def forward_flops(models: Iterable[nn.Module], x: Tensor) -> int:
+    """Return the FLOPs of a forward pass of samples B×… through models in eval mode."""
     with flop_counter() as counter, torch.no_grad():
-        model(x)
-    return sum(p.numel() for p in model.parameters()), counter.get_total_flops()
+        for model in models:
+            model.eval()(x)
+    return int(counter.get_total_flops())
 
 
 def flop_counter() -> FlopCounterMode:
-    """Torch's counter: inside it matrix products, convolutions and attention are counted."""
+    """Return torch's counter of matrix products, convolutions and attention."""
     from torch.utils.flop_counter import FlopCounterMode  # takes a second to import
 
     return FlopCounterMode(display=False)
@@ -42,12 +48,12 @@ def flop_counter() -> FlopCounterMode:
 
 @dataclass
 class ClientFlops:
-    """What a client of one architecture computes.
+    """FLOPs of a client of one architecture.
 
     Attributes:
         forward: A forward pass of one sample through all models that it trains.
         counted: Local training, by torch's counter.
-        samples: The samples that it saw in that.
+        samples: Samples of the counted training.
     """
 
     forward: int = 0
@@ -56,11 +62,11 @@ class ClientFlops:
 
 
 def training_flops(forward: Iterable[float]) -> float:
-    """FLOPs of a training step on one sample by each of some clients: four times the forward ones.
+    """Return the FLOPs of a training step on one sample by each client: 4 times the forward FLOPs.
 
-    By this factor FedTGP's Table 12 follows from its Table 8: of the twenty clients' forward FLOPs,
-    24.692 billion, 98.77 are four times as many. The text beside it says "tripled", a forward pass
-    and a backward one of twice its cost.
+    With this factor FedTGP's Table 12 follows from its Table 8: the twenty clients' forward FLOPs
+    are 24.692 billion, and 98.77 billion are four times as many. The text of the paper says
+    "tripled": a forward pass, and a backward pass of twice its cost.
 
     Args:
         forward: Forward FLOPs of one sample, of each client.
@@ -69,10 +75,10 @@ def training_flops(forward: Iterable[float]) -> float:
 
 
 def flops_of_round(flops: Sequence[ClientFlops], trained: Mapping[int, int]) -> dict[str, float]:
-    """What the clients of a round compute.
+    """Return the FLOPs of the clients of a round.
 
     Args:
-        flops: Of each architecture; client i has architecture i mod X.
+        flops: FLOPs by architecture; client i has architecture i mod X.
         trained: {client: samples seen} of the clients that trained.
 
     Returns:
@@ -92,11 +98,10 @@ def flops_of_round(flops: Sequence[ClientFlops], trained: Mapping[int, int]) -> 
 def cost(
     architecture: Architecture, sample: SampleSpec, num_classes: int, feature_dim: int
 ) -> float:
-    """Multiplications of one sample's forward pass in the layers that multiply matrices.
+    """Return the multiplications of one sample's forward pass in layers that multiply matrices.
 
-    What `profile` counts but for attention and the like, to order work by. `profile` computes on
-    tensors without values, whose first use imports torch's compiler and takes over a second; this
-    runs one sample through a net with unset weights.
+    An estimate without attention, by which work is ordered. It runs one sample through a net with
+    unset weights: the meta tensors of `profile` import torch's compiler, which takes a second.
     """
     model = unset_model(architecture, sample, num_classes, feature_dim).eval()
     counts: list[int] = []
