@@ -22,7 +22,7 @@ from protofl.federation.plan import Plan
 from protofl.federation.round_totals import Totals
 from protofl.hooks.wire.payload import Payload
 from protofl.system.device import compute_threads
-from protofl.system.files.tensors import apart, read_tensors
+from protofl.system.files.tensors import read_tensors, separate_tensors
 
 TOLERANCE = 1e-9
 """Largest relative difference of two equal loops after two rounds in float64."""
@@ -242,7 +242,7 @@ def write_state(loop: Loop, path: Path) -> None:
         tensors |= {f"client/{client}/{k}": v for k, v in named.items()}
     accuracies = [accuracy for _, accuracy in sorted(loop.accuracies().items())]
     tensors["client/accuracies"] = torch.tensor(accuracies, dtype=torch.float64)
-    safetensors.torch.save_file(apart(tensors), path)
+    safetensors.torch.save_file(separate_tensors(tensors), path)
 
 
 def largest_difference(ours: Path, theirs: Path) -> tuple[float, str]:

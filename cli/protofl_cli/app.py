@@ -79,7 +79,7 @@ def _left(end: SystemExit) -> int:
 
 def _report(problem: Exception, *, debug: bool) -> int:
     """Say what is wrong; returns the exit code."""
-    from protofl.errors import ProtoflError, memory_ran_out
+    from protofl.errors import ProtoflError, memory_problem
 
     if isinstance(problem, _ClickException):
         render.error(*_usage(problem))
@@ -92,7 +92,7 @@ def _report(problem: Exception, *, debug: bool) -> int:
     if isinstance(problem, OSError) and problem.filename is not None:
         render.error(f"{problem.filename}: {problem.strerror}")
         return 1
-    if said := memory_ran_out(problem):
+    if said := memory_problem(problem):
         render.error(said, do="fewer clients, workers or features take less; or a GPU")
         return 1
     render.error(

@@ -216,7 +216,7 @@ ENDS = (SystemExit, Overtime)
 """What ends a hook beside an error of its own: it ends the program, or never comes to an end."""
 
 
-def in_words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What a hook raised."""
     if isinstance(error, SystemExit):
         return f"it called sys.exit({'' if error.code is None else repr(error.code)})"
@@ -231,7 +231,7 @@ LONGEST = 400
 """Characters of an error that is not ours: torch lists all that it might have done instead."""
 
 
-def memory_ran_out(error: BaseException) -> str:
+def memory_problem(error: BaseException) -> str:
     """What Python, or torch on the CPU or on a GPU, said where it found no memory; else nothing."""
     words = ("can't allocate memory", "out of memory", "not enough memory", "unable to allocate")
     said = str(error).strip().partition("\n")[0][:200]
@@ -247,7 +247,7 @@ LESS_MEMORY = (
 )
 
 
-class told_of_memory:
+class memory_errors:
     """Say of memory that ran out in whose work it did, where no hook is named."""
 
     def __init__(self, doing: str) -> None:
@@ -257,11 +257,11 @@ class told_of_memory:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and (said := memory_ran_out(error)):
+        if error is not None and (said := memory_problem(error)):
             raise RunFailure(f"{self._doing}: {said}", do=LESS_MEMORY) from error
 
 
-def last_place(error: BaseException) -> str:
+def error_location(error: BaseException) -> str:
     """``FILE:LINE`` where an error came up."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"
@@ -269,7 +269,7 @@ def last_place(error: BaseException) -> str:
     return f"{Path(last.filename).name}:{last.lineno}"
 
 
-def own_place(error: BaseException) -> str:
+def plugin_location(error: BaseException) -> str:
     """Return ``FILE:LINE`` of the last line of a plugin that led to an error; empty for none.
 
     Packages with a ``__tracebackhide__`` only call other plugins, as engines call losses.
@@ -290,13 +290,13 @@ def own_place(error: BaseException) -> str:
 _LIBRARIES = {"protofl", "torch", "torchvision", "numpy", "scipy", "sklearn", "pluggy", "pydantic"}
 
 
-def place_of(function: Any) -> str:  # noqa: ANN401 - a function or a descriptor of one
+def function_location(function: Any) -> str:  # noqa: ANN401 - a function or a descriptor of one
     """``FILE:LINE`` of a function."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else "a place unknown"
 
 
-class naming:
+class error_context:
     """Add the place (hook, client, round) to whatever a hook raises inside."""
 
     def __init__(self, place: str) -> None:
@@ -311,12 +311,12 @@ class naming:
                 error.what = f"{self._place}: {error.what}"
                 error.place = error.place or self._place
         elif isinstance(error, (Exception, *ENDS)):
-            place, do = own_place(error), "--debug shows where"
+            place, do = plugin_location(error), "--debug shows where"
             if place:
                 do = f"it was raised at {place}; --debug shows the way there"
             kind = Late if isinstance(error, Overtime) else RunFailure
-            said = memory_ran_out(error)
+            said = memory_problem(error)
             do = LESS_MEMORY if said else do
-            failure = kind(f"{self._place}: {said or in_words(error)}", do=do)
+            failure = kind(f"{self._place}: {said or error_text(error)}", do=do)
             failure.place = self._place
             raise failure from error

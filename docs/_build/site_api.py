@@ -107,7 +107,7 @@ TYPES = (
     "protofl.hooks.wire.payload.Knowledge",
     "protofl.hooks.views.batch.PerStep",
     "protofl.hooks.plugin.loss.Loss",
-    "protofl.hooks.models.modules.Whole",
+    "protofl.hooks.models.modules.CombinedModule",
     "protofl.data.split.Split",
     "protofl.records.recorded_split.RecordedSplit",
     "protofl.system.options.settings.Settings",

@@ -12,7 +12,7 @@ import torch
 
 from protofl.errors import Diverged
 from protofl.records.failure import record_divergence
-from protofl.system.files.lock import alone
+from protofl.system.files.lock import folder_lock
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def listed(cli, *words):
 
 def test_list_says_what_goes_on_and_what_is_damaged(cli, runs):
     (runs / "local-0/config.json").write_text("{")
-    with alone(runs / "proto", "--out"):
+    with folder_lock(runs / "proto", "--out"):
         states = {run["folder"]: run["state"] for run in listed(cli)}
         output = cli("runs", "list").output
     assert states == {
@@ -117,7 +117,7 @@ def test_rm(cli, runs):
 
 
 def test_rm_of_one_that_goes_on_removes_none(cli, runs):
-    with alone(runs / "proto", "--out"):
+    with folder_lock(runs / "proto", "--out"):
         result = cli("runs", "rm", "local-0", "proto", "--force")
     assert result.exit_code == 2 and "is going on" in result.output
     assert len(listed(cli)) == 3

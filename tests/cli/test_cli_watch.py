@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from protofl.records.monitor import Monitor
-from protofl.system.files.atomic import replacing, write_json
-from protofl.system.files.lock import LOCK, alone, is_held
+from protofl.system.files.atomic import atomic_replacement, write_json
+from protofl.system.files.lock import LOCK, folder_lock, is_held
 from protofl_cli.commands import watch
 from protofl_cli.run_lines import BLOCKS, curve
 
@@ -32,7 +32,7 @@ def write(folder: Path, rows, rounds=10, trials=1, finished=False):
     (folder / "checkpoint").mkdir(parents=True, exist_ok=True)
     config = {"method": "fedproto", "rounds": rounds, "trials": trials, "clients": 3, "seed": 0}
     write_json(folder / "config.json", config)
-    with replacing(folder / "metrics.jsonl") as part:
+    with atomic_replacement(folder / "metrics.jsonl") as part:
         part.write_text("".join(json.dumps(r) + "\n" for r in rows))
     write_json(folder / "checkpoint/manifest.json", {"checks": {}, "finished": finished})
     return folder
@@ -65,7 +65,7 @@ def test_once(cli, tmp_path, monkeypatch):
     write(tmp_path / "runs/done", [row(0, n, 0.9) for n in range(10)], finished=True)
     write(tmp_path / "runs/two", [row(t, 0, None) for t in (0, 1)], trials=2)
     write(tmp_path / "runs/bad", []).joinpath("metrics.jsonl").write_text("[\n")
-    with alone(going, "--out"):
+    with folder_lock(going, "--out"):
         output = cli("watch", "--once").output
     lines = {line.split()[0]: " ".join(line.split()) for line in output.splitlines()[2:]}
     assert [*lines][:2] == ["going", "bad"]  # what goes on first, then what is wrong
@@ -78,7 +78,7 @@ def test_once(cli, tmp_path, monkeypatch):
 def test_seconds_left_and_absent(tmp_path):
     rows = [row(0, n, 0.5, absent={"1": "failed", "2": "skipped"}) for n in range(4)]
     folder = write(tmp_path / "run", rows)
-    with alone(folder, "--out"):
+    with folder_lock(folder, "--out"):
         (seen,) = Monitor(tmp_path).look()
     assert seen.absent == 8 and seen.megabytes == 8
     assert 6 * 30 - 60 < seen.left <= 6 * 30  # six rounds of 30 s, less what has gone since
@@ -88,14 +88,14 @@ def test_a_run_that_ends_after_its_last_file_was_read(tmp_path):
     """Its lock goes last, and nothing of its files changes then."""
     folder = write(tmp_path / "run", [row(0, 0, 0.5)], rounds=1, finished=True)
     following = Monitor(tmp_path)
-    with alone(folder, "--out"):
+    with folder_lock(folder, "--out"):
         assert [run.state for run in following.look()] == ["going on"]
     assert [run.state for run in following.look()] == ["finished"]
 
 
 def test_it_follows_a_run_to_its_end(cli, tmp_path, quick, after_each_look):
     folder = write(tmp_path / "runs/a", [row(0, 0, 0.5)], rounds=5)
-    lock, rounds = alone(folder, "--out"), iter(range(2, 6))
+    lock, rounds = folder_lock(folder, "--out"), iter(range(2, 6))
 
     def goes_on():
         n = next(rounds, None)
@@ -119,7 +119,7 @@ def test_it_follows_a_run_to_its_end(cli, tmp_path, quick, after_each_look):
 def test_it_stays_while_a_sweep_is_between_two_runs(cli, tmp_path, quick, after_each_look):
     sweep = tmp_path / "sweep"
     write(sweep / "a", [row(0, 0, 0.5)], rounds=1, finished=True)
-    lock, looks = alone(sweep, "--out"), iter(range(7))
+    lock, looks = folder_lock(sweep, "--out"), iter(range(7))
 
     def goes_on():  # three times as long as it would wait
         if next(looks, None) is None:
@@ -156,7 +156,7 @@ def test_one_that_diverges_as_soon_as_it_goes_on(tmp_path):
         return seen.state
 
     assert state() == "unfinished"
-    with alone(folder, "--out"):
+    with folder_lock(folder, "--out"):
         assert state() == "going on"
         write_json(folder / "failure.json", {"what": "NaN", "done": 1})
     assert state() == "diverged"

@@ -16,7 +16,7 @@ from protofl.federation.participation import Participation
 from protofl.hooks.transport.encoding import KEY
 from protofl.hooks.wire.payload import Payload
 from protofl.runs.dry_step.dry_run import dry_step
-from protofl.system.files.tensors import words_beside
+from protofl.system.files.tensors import metadata_value
 
 HOSTILE, ROUND = 2, 1
 
@@ -63,7 +63,7 @@ def forged(forms=None, **tensors):
     """As `changed`, of an upload that is encoded: its forms stay, or are other ones as text."""
 
     def change(blob):
-        text = words_beside(blob, KEY) if forms is None else forms
+        text = metadata_value(blob, KEY) if forms is None else forms
         upload = Payload.from_bytes(changed(**tensors)(Payload.from_bytes(blob)))
         return upload.to_bytes({KEY: text} if text else None)
 
@@ -200,7 +200,7 @@ def second(found):
     """The forms of two wrappers, of which the second's are others."""
 
     def change(blob):
-        first, rows = json.loads(words_beside(blob, KEY))
+        first, rows = json.loads(metadata_value(blob, KEY))
         return forged(json.dumps([first, rows | found]))(blob)
 
     change.of_bytes = True

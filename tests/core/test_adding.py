@@ -11,7 +11,7 @@ from runtime_toys import install, lines_of, make_plan, open_federation, train, w
 
 import protofl as pf
 from protofl.errors import SentTwice
-from protofl.hooks.plugin.providers import merged
+from protofl.hooks.plugin.providers import merge_payloads
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl_cli.tables import providers
 
@@ -33,17 +33,19 @@ def logits(*classes):
 
 
 def test_keys_of_both_in_the_order_of_the_methods():
-    found = merged({"a": {"x": torch.ones(1)}, "b": {"y": torch.ones(2)}, "c": {}})
+    found = merge_payloads({"a": {"x": torch.ones(1)}, "b": {"y": torch.ones(2)}, "c": {}})
     assert list(found) == ["x", "y"] and len(found["y"]) == 2
 
 
 def test_the_same_classes_are_sent_once():
-    found = merged({"a": rows(0, 2), "b": logits(0, 2)})
+    found = merge_payloads({"a": rows(0, 2), "b": logits(0, 2)})
     assert set(found) == {"prototypes", "class_logits", "classes"}
 
 
 def test_rows_of_other_classes_keep_theirs():
-    found = merged({"a": rows(0, 2), "b": logits(1, 2, 3), "c": {"public_logits": torch.ones(3)}})
+    found = merge_payloads(
+        {"a": rows(0, 2), "b": logits(1, 2, 3), "c": {"public_logits": torch.ones(3)}}
+    )
     assert set(found) == {
         "prototypes",
         "classes",
@@ -58,14 +60,14 @@ def test_rows_of_other_classes_keep_theirs():
 
 def test_rows_of_a_plugins_own_name_keep_their_classes_too():
     own = {"spread": torch.ones(2, 5), "scalar": torch.tensor(1.0), "classes": torch.tensor([4, 5])}
-    found = merged({"a": rows(0, 2), "b": own})
+    found = merge_payloads({"a": rows(0, 2), "b": own})
     assert found.classes_of("spread").tolist() == [4, 5]
     assert "scalar.classes" not in found
 
 
 def test_what_both_say_of_the_client_is_sent_once():
     counts = {"counts": torch.tensor([3, 4]), "samples": torch.tensor(7)}
-    found = merged({"a": rows(0, 2) | counts, "b": logits(0, 2) | counts})
+    found = merge_payloads({"a": rows(0, 2) | counts, "b": logits(0, 2) | counts})
     assert found["samples"] == 7 and found["counts"].tolist() == [3, 4]
 
 
@@ -81,12 +83,12 @@ def test_what_both_say_of_the_client_is_sent_once():
 )
 def test_a_key_that_both_send_is_refused_by_name(one, other, key):
     with pytest.raises(SentTwice, match=f"left and right both send '{key}'"):
-        merged({"left": one, "right": other})
+        merge_payloads({"left": one, "right": other})
 
 
 def test_nothing_is_written_into_what_hooks_return():
     one, other = rows(0, 2), logits(1)
-    merged({"a": one, "b": other})
+    merge_payloads({"a": one, "b": other})
     assert set(one) == {"prototypes", "classes"} and set(other) == {"class_logits", "classes"}
 
 

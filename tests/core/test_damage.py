@@ -18,7 +18,7 @@ from slowness import quick
 
 import protofl as pf
 from protofl.runs import configuration as config
-from protofl.system.files.lock import alone
+from protofl.system.files.lock import folder_lock
 
 OPTIONS = {"rounds": 4, "participation": 0.5, "seed": 2}
 METHOD = "fedproto"
@@ -441,7 +441,7 @@ def test_a_folder_has_one_run_at_a_time(tmp_path, folders):
     assert not (out / ".lock").exists()
     shutil.rmtree(out)
     shutil.copytree(folders.cut, out)
-    with alone(out, "--out"), pytest.raises(pf.UsageError, match="another process"):
+    with folder_lock(out, "--out"), pytest.raises(pf.UsageError, match="another process"):
         train(None, out, resume=True)
     assert state(out) == before
     assert resumed(folders, out) == "same"

@@ -15,8 +15,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl.errors import Late, Overtime, own_place
-from protofl.system.machine import at_most
+from protofl.errors import Late, Overtime, plugin_location
+from protofl.system.machine import time_limit
 
 QUICK = {"models": "cnn4", "clients": 3, "rounds": 3, "batch_size": 64, "feature_dim": 16}
 LIMIT = 100
@@ -216,7 +216,7 @@ def test_a_plugin_that_ends_the_program_before_a_run(tmp_path):
 
 
 def test_within_its_limit_nothing_happens():
-    with at_most(5, "it"):
+    with time_limit(5, "it"):
         pass
     time.sleep(0)
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
@@ -227,7 +227,7 @@ def test_who_has_set_the_alarm_clock_keeps_it():
     before = signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with at_most(0.01, "it"):
+        with time_limit(0.01, "it"):
             time.sleep(0.2)
         assert seen == [1]
     finally:
@@ -238,7 +238,7 @@ def test_another_thread_can_not_be_interrupted():
     ended = threading.Event()
 
     def work():
-        with at_most(0.01, "it"):
+        with time_limit(0.01, "it"):
             time.sleep(0.1)
         ended.set()
 
@@ -252,7 +252,7 @@ def test_what_goes_on_all_the_same_is_interrupted_again():
     """An engine, say, that repeats in another way what failed."""
     start = time.monotonic()
     with pytest.raises(Late, match="it: no end"):
-        with at_most(0.05, "it"):
+        with time_limit(0.05, "it"):
             try:
                 time.sleep(10)
             except Overtime:
@@ -262,7 +262,7 @@ def test_what_goes_on_all_the_same_is_interrupted_again():
 
 def test_what_no_hook_names_is_named_by_its_job():
     with pytest.raises(Late, match=r"train of client 3: no end after 0\.05 s") as caught:
-        with at_most(0.05, "train of client 3"):
+        with time_limit(0.05, "train of client 3"):
             time.sleep(1)
     assert isinstance(caught.value.__cause__, Overtime)
 
@@ -275,5 +275,5 @@ def test_an_error_below_an_engine_is_not_placed_in_the_engine():
         exec(compile("def fail():\n    raise ValueError", name, "exec"), module)
         with pytest.raises(ValueError) as caught:
             module["fail"]()
-        found = own_place(caught.value).partition(":")[0]
+        found = plugin_location(caught.value).partition(":")[0]
         assert found == ("mine.py" if module is other else Path(__file__).name)

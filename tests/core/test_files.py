@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from protofl.system.files.atomic import ScratchFolder, replacing, write_json
-from protofl.system.files.lock import alone, in_turn, is_held
+from protofl.system.files.atomic import ScratchFolder, atomic_replacement, write_json
+from protofl.system.files.lock import folder_lock, is_held, waiting_lock
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(KeyError), replacing(path) as part:
+    with pytest.raises(KeyError), atomic_replacement(path) as part:
         part.write_text("half of the n")
         raise KeyError
     assert path.read_text() == "old"
-    with replacing(path) as part:
+    with atomic_replacement(path) as part:
         part.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
@@ -63,7 +63,9 @@ def test_where_the_place_is_not_to_be_seen_the_system_s_is_taken(tmp_path):
     scratch.clear()
 
 
-@pytest.mark.parametrize("taken", [lambda p: alone(p, "--out"), lambda p: in_turn(p / "l", list)])
+@pytest.mark.parametrize(
+    "taken", [lambda p: folder_lock(p, "--out"), lambda p: waiting_lock(p / "l", list)]
+)
 def test_a_lock_that_is_interrupted_as_it_ends_is_free_in_this_process(
     tmp_path, monkeypatch, taken
 ):

@@ -17,7 +17,7 @@ from protofl.hooks.transport.encoding import KEY
 from protofl.hooks.transport.rules import RULES
 from protofl.hooks.wire.payload import Payload
 from protofl.runs.dry_step.dry_run import dry_step
-from protofl.system.files.tensors import words_beside
+from protofl.system.files.tensors import metadata_value
 from protofl.testing import toy
 
 METHODS = {
@@ -129,7 +129,7 @@ def header(blob, draw):
 
 def forms(blob, draw):
     """One value of the forms is another, and what they are the forms of is sound."""
-    text = words_beside(blob, KEY)
+    text = metadata_value(blob, KEY)
     if not text:
         return tensors(blob, draw)
     rows = json.loads(text)
@@ -152,7 +152,7 @@ def forms(blob, draw):
 
 def tensors(blob, draw):
     """One tensor is another, and the bytes are sound."""
-    payload, text = Payload.from_bytes(blob), words_beside(blob, KEY)
+    payload, text = Payload.from_bytes(blob), metadata_value(blob, KEY)
     name = draw.choice(sorted(payload))
     value = payload[name]
     kinds = (torch.float64, torch.int64, torch.bool, torch.float16, torch.uint8, torch.int32)

@@ -30,7 +30,7 @@ from protofl.data.dataset import Dataset
 from protofl.data.npz import read_npz
 from protofl.data.spec import SampleSpec
 from protofl.errors import ProtoflError, UsageError
-from protofl.system.files.lock import exclusive
+from protofl.system.files.lock import cache_lock
 from protofl.system.formatting import size_text
 
 __all__ = ["CacheEntry", "cache_file", "entries", "files_key", "import_npz", "load", "to_stderr"]
@@ -101,7 +101,7 @@ def load(
     path = cache_file(key, data_dir)
     data = _reuse(path, report)
     if data is None:
-        with exclusive(path, report):
+        with cache_lock(path, report):
             data = _reuse(path, lambda line: None)
             if data is None:
                 report(f"preparing {key} (once; kept in {data_dir})")
@@ -128,7 +128,7 @@ def import_npz(name: str, file: str | Path, data_dir: Path) -> Dataset:
         f"{data.num_train} training and {test} test samples"
     )
     data.note = f"{origin}; {data.note}" if data.note else origin
-    with exclusive(path, to_stderr):
+    with cache_lock(path, to_stderr):
         return _store(path, data)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from protofl.data.dataset import Dataset
 from protofl.data.split import Split
-from protofl.data.subset import class_balanced, in_words
+from protofl.data.subset import class_balanced, subset_note
 from protofl.errors import UsageError
 from protofl.system.randomness import numpy_stream
 
@@ -105,7 +105,7 @@ def make_split(
     if subset != 1:
         total, chance = len(base), numpy_stream(seed, "split", "subset")
         base = base[class_balanced(data.y.numpy()[base], subset, chance)]
-        notes.append(in_words(data.y.numpy()[base], total))
+        notes.append(subset_note(data.y.numpy()[base], total))
     least = math.ceil(batch_size / train_share)
     if num_clients * least > len(base):
         lowered = max(2, len(base) // num_clients // 2)

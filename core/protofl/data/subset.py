@@ -71,7 +71,7 @@ def _levelled(sizes: np.ndarray, count: int, generator: np.random.Generator) -> 
     return taken
 
 
-def in_words(labels: np.ndarray, total: int) -> str:
+def subset_note(labels: np.ndarray, total: int) -> str:
     """A line about the part that was taken.
 
     Args:

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from protofl.errors import RunFailure, UsageError, naming
+from protofl.errors import RunFailure, UsageError, error_context
 from protofl.federation.joining import first_rounds, participants, unseen_clients
 from protofl.federation.plan import Plan
 from protofl.records.layout import METRICS
 from protofl.records.reading import Reading
 from protofl.records.row import Row
 from protofl.system.files.tables import finite
-from protofl.system.machine import at_most
+from protofl.system.machine import time_limit
 from protofl.system.randomness import numpy_stream
 
 
@@ -186,7 +186,7 @@ class Selection:
         """
         clients = self._everyone if there is None else _fixed(there)
         place = f"select of selection/{self._choice.name}, round {round}"
-        with at_most(self._plan.settings.job_limit, place), naming(place):
+        with time_limit(self._plan.settings.job_limit, place), error_context(place):
             found = self._choice.call(
                 "select",
                 round=round,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protofl.errors import RunFailure, naming
+from protofl.errors import RunFailure, error_context
 from protofl.federation.jobs import Evaluate
 from protofl.federation.observer import test_features
 from protofl.federation.plan import Plan
@@ -18,7 +18,7 @@ from protofl.hooks.views.client import Client
 from protofl.hooks.views.records import ClientRecord
 from protofl.hooks.wire.payload import Payload
 from protofl.system.device import autocast
-from protofl.system.files.tables import finite, short
+from protofl.system.files.tables import finite, rounded
 from protofl.system.profile.host_profile import HostProfile
 from protofl.system.progress import Counter
 
@@ -36,7 +36,7 @@ def counted(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> Payloa
     """
     found = {}
     for metric in metrics:
-        with naming(f"count of metric {metric.name}"):
+        with error_context(f"count of metric {metric.name}"):
             counts = metric.call("count", scores=scores, labels=labels)
         if not isinstance(counts, Tensor):
             raise RunFailure(
@@ -65,7 +65,7 @@ def of_client(
     """
     found = counted(metrics, scores, labels)
     given = {"client": client, "scores": scores, "labels": labels}
-    with naming("score_client"):
+    with error_context("score_client"):
         for method, figures in composition.lifecycle("score_client", **given).items():
             found |= weighed(method, figures, len(labels))
     return found
@@ -154,7 +154,7 @@ def _over_clients(name: str, metric: Choice | None, counts: Mapping[int, Tensor]
     std = (torch.where(there, each - mean, 0.0).square().sum(0) / count).sqrt()
     found = {"all": _plain(_value(name, metric, whole)), "mean": _plain(mean), "std": _plain(std)}
     if each.dim() == 1:
-        own = {str(c): finite(short(v)) for c, v in zip(ordered, each.tolist(), strict=True)}
+        own = {str(c): finite(rounded(v)) for c, v in zip(ordered, each.tolist(), strict=True)}
         found["clients"] = own
     return found
 
@@ -163,7 +163,7 @@ def _value(name: str, metric: Choice | None, counts: Tensor) -> Tensor:
     """A figure as a tensor of one number or of several."""
     if metric is None:
         return counts[0] / counts[1]
-    with naming(f"value of metric {name}"):
+    with error_context(f"value of metric {name}"):
         found = metric.call("value", counts=counts)
     try:
         return torch.as_tensor(found, dtype=torch.float64).detach().cpu()
@@ -216,13 +216,13 @@ def score(
     writes = composition.has("receive") or composition.has("score_client")
     with record.unchanged() if writes else record.same_download():
         record.received, record.round = download, job.round
-        with naming(f"receive, {place}"):
+        with error_context(f"receive, {place}"):
             if not job.epochs:
                 composition.lifecycle("receive", client=client)
         record.set_mode(False)
         correct = torch.zeros(len(scored), dtype=torch.int64, device=plan.device)
         size = record.architecture.eval_batch
-        with profile.operators("evaluate"), torch.no_grad(), naming(f"inference, {place}"):
+        with profile.operators("evaluate"), torch.no_grad(), error_context(f"inference, {place}"):
             for number, samples in enumerate(scored.values()):
                 pairs = zip(samples.chunks(size), torch.split(samples.y, size), strict=False)
                 for x, y in counter.over(pairs):
@@ -232,10 +232,10 @@ def score(
                     if measured and number == 0:
                         kept.append(scores.float() if scores.element_size() < 4 else scores)
         if kept:
-            with torch.no_grad(), naming(place):
+            with torch.no_grad(), error_context(place):
                 found = of_client(plan.metrics, composition, client, torch.cat(kept), record.test.y)
         if job.observe:
-            with naming(f"features, {place}"):
+            with error_context(f"features, {place}"):
                 found |= test_features(plan, record, job.observe)
     record.forget_scratch()
     counts = (len(samples) for samples in scored.values())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from protofl.errors import Late, RunFailure, naming, told_of_memory
+from protofl.errors import Late, RunFailure, error_context, memory_errors
 from protofl.federation import jobs as work
 from protofl.federation.client_store import ClientStore, store_kind
 from protofl.federation.evaluation import score
@@ -19,13 +19,13 @@ from protofl.hooks.malicious import checked_labels
 from protofl.hooks.models.architecture import SplitModel, unset_model
 from protofl.hooks.plugin.members import Choice
 from protofl.hooks.transport.gates import DownloadGate, Read
-from protofl.hooks.transport.rules import Declared
+from protofl.hooks.transport.rules import Declarations
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.records import ClientRecord
 from protofl.hooks.wire.payload import Payload
 from protofl.system.device import compute_threads, deterministic_kernels
-from protofl.system.files.atomic import told_of_disk
-from protofl.system.machine import at_most
+from protofl.system.files.atomic import disk_errors
+from protofl.system.machine import time_limit
 from protofl.system.profile.host_profile import HostProfile
 from protofl.system.profile.run_profile import Clock
 from protofl.system.progress import Counter, OnSteps
@@ -65,10 +65,13 @@ class Builder:
             model=plan.initial_model(client, trial) if model is None else model,
         )
         view, labels = Client(record, plan.composition.main), record.train.y
-        with naming(f"train_labels, client {client}"):
+        with error_context(f"train_labels, client {client}"):
             found = plan.composition.pass_on("train_labels", "labels", labels, client=view)
             record.train.y = checked_labels(found, labels, plan.info.num_classes)
-        with global_stream(plan.seed(trial), "setup", client), naming(f"setup_client {client}"):
+        with (
+            global_stream(plan.seed(trial), "setup", client),
+            error_context(f"setup_client {client}"),
+        ):
             plan.composition.lifecycle("setup_client", client=view)
         return record
 
@@ -111,7 +114,7 @@ class Host:
     """
 
     def __init__(self, plan: Plan, *, read: Read = Payload) -> None:
-        declared = Declared.of("download_payload", "downloads", plan.composition.around)
+        declared = Declarations.of("download_payload", "downloads", plan.composition.around)
         codec = plan.composition.download
         self.plan, self._read = plan, DownloadGate(plan.info, declared, codec, read, dry=plan.dry)
         self.report: Callable[[str], None] = lambda line: None
@@ -136,7 +139,7 @@ class Host:
         start = time.perf_counter()
         self._profile.sample = isinstance(job, work.ClientJob) and job.sample
         limit, doing = self.plan.settings.job_limit, str(job)
-        with self._computing(doing), at_most(limit, doing, go_on(job)):
+        with self._computing(doing), time_limit(limit, doing, go_on(job)):
             reply = self._do(job)
         if self._profile.on and isinstance(job, work.ClientJob):
             reply.profile = self._profile.job_done(start)
@@ -165,7 +168,7 @@ class Host:
             chosen = [train[place] for place in places]
             limit = self.plan.settings.job_limit * len(chosen)
             doing = " and ".join(map(str, chosen))
-            with self._computing(doing), at_most(limit, doing, go_on(chosen[0])):
+            with self._computing(doing), time_limit(limit, doing, go_on(chosen[0])):
                 replies = carry_out(engine, [self._training(job) for job in chosen])
             yield from zip(chosen, replies, strict=True)
 
@@ -207,7 +210,7 @@ class Host:
     def _computing(self, doing: str) -> Iterator[None]:
         """How clients compute: with one thread, as rounding depends on their number."""
         deterministic = deterministic_kernels(self.plan.settings.deterministic)
-        with compute_threads(1), deterministic, told_of_disk(), told_of_memory(doing):
+        with compute_threads(1), deterministic, disk_errors(), memory_errors(doing):
             yield
 
     # --- operations -----------------------------------------------------------------------------
@@ -253,7 +256,7 @@ class Host:
         with lent as record, record.unchanged() if job.epochs else nullcontext():
             clock.lap("setup")
             place = f"download, client {job.client}, evaluation of round {job.round}"
-            with naming(place), record.same_download():
+            with error_context(place), record.same_download():
                 record.round = job.round
                 download = self._read(job.blob, Client(record, self.plan.composition.main))
             if job.epochs:

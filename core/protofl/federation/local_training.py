@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from protofl.data.batches import Samples, batch_bounds, training_batches
-from protofl.errors import ENDS, RunFailure, naming
+from protofl.errors import ENDS, RunFailure, error_context
 from protofl.federation.jobs import Evaluate, Reply, Train, TrainReply
 from protofl.federation.plan import Plan
 from protofl.federation.train_job import TrainJob
@@ -103,7 +103,7 @@ class Trainer:
         place = f"client {record.id}, round {asked.round}"
         record.round = asked.round
         if not asked.keep_received:
-            with naming(f"download, {place}"):
+            with error_context(f"download, {place}"):
                 record.received = self._read(asked.blob, client)
         clock.lap("payload")
         self._begin(record, client, place)
@@ -115,9 +115,9 @@ class Trainer:
         clock.lap("train", less=spent)
         if asked.when == "before_upload":
             upload = self._profile.operators("upload")
-            with upload, naming(f"upload_payload, {place}"), torch.no_grad():
+            with upload, error_context(f"upload_payload, {place}"), torch.no_grad():
                 payload = Payload(plan.composition.call("upload_payload", client=client))
-            with naming(f"encode_upload, {place}"), torch.no_grad():
+            with error_context(f"encode_upload, {place}"), torch.no_grad():
                 reply.floats, reply.blob = plan.composition.upload.pack(payload, client=client)
         record.end_work(keep_received=self._keeps_download)
         clock.lap("payload", less=record.feature_seconds - spent)
@@ -154,7 +154,7 @@ class Trainer:
 
     def _begin(self, record: ClientRecord, client: Client, place: str) -> None:
         record.begin_work()
-        with naming(f"receive, {place}"):
+        with error_context(f"receive, {place}"):
             self._plan.composition.lifecycle("receive", client=client)
 
     def _takes_place(self, phase: Phase, record: ClientRecord) -> bool:
@@ -179,7 +179,7 @@ class Trainer:
         job, seen = self._job(record, phase, client, counter, rate)
         record.set_mode(True)
         clock.lap("train")
-        with naming(f"local_loss, {place}"), self._profile.steps(record.steps) as job.lap:
+        with error_context(f"local_loss, {place}"), self._profile.steps(record.steps) as job.lap:
             sums, seconds = yield job
         clock.lap("train", took=seconds)
         reply.samples += seen
@@ -189,7 +189,7 @@ class Trainer:
         record.set_mode(False)
         record.weights_changed()
         keys = ("after-training", record.round, record.id, phase.name)
-        with global_stream(record.seed, *keys), naming(f"after_training, {place}"):
+        with global_stream(record.seed, *keys), error_context(f"after_training, {place}"):
             with torch.no_grad():
                 composition.lifecycle("after_training", client=client)
 
@@ -204,7 +204,7 @@ class Trainer:
         record.steps = epochs * len(bounds)
         keys = ("before-training", record.round, record.id, phase.name)
         place = f"before_training, client {record.id}, round {record.round}"
-        with global_stream(record.seed, *keys), naming(place), torch.no_grad():
+        with global_stream(record.seed, *keys), error_context(place), torch.no_grad():
             given = plan.composition.lifecycle("before_training", client=client)
             loss = plan.composition.loss(client, given, phase)
         slots = dict(record.slots())

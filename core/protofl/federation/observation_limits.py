@@ -13,8 +13,8 @@ from torch import Tensor
 
 from protofl.errors import UsageError
 from protofl.federation.plan import Plan
-from protofl.hooks.transport.rules import Declared
-from protofl.hooks.transport.tensor_specs import Known, Spec, known_key
+from protofl.hooks.transport.rules import Declarations
+from protofl.hooks.transport.tensor_specs import Spec, SpecTable, known_key
 from protofl.system.files.tensors import SIZES
 from protofl.system.formatting import size_text
 
@@ -39,8 +39,8 @@ def check_observing(plan: Plan) -> None:
         UsageError: Its methods have nothing of what is asked for.
     """
     wanted, around = plan.settings.observe, plan.composition.around
-    sent = Declared.of("upload_payload", "uploads", around)
-    given = Declared.of("download_payload", "downloads", around)
+    sent = Declarations.of("upload_payload", "uploads", around)
+    given = Declarations.of("download_payload", "downloads", around)
     method = plan.settings.method
     if "prototypes" in wanted and not sent.covers("prototypes"):
         raise UsageError(
@@ -137,7 +137,7 @@ class ExpectedSize:
     @property
     def _tables(self) -> int:
         """Tables of prototypes that the server has."""
-        declared = Declared.of("download_payload", "downloads", self.plan.composition.around)
+        declared = Declarations.of("download_payload", "downloads", self.plan.composition.around)
         return max(1, sum(declared.covers(key) for key in SERVER_KEYS))
 
     @property
@@ -155,7 +155,7 @@ class ExpectedSize:
     def _uploads(self, wanted: Callable[[str], bool]) -> int | None:
         """Bytes of a round's uploads of some names; None where nothing says how many."""
         info = self.plan.info
-        known = Known(info, deepcopy({**self.learned}))
+        known = SpecTable(info, deepcopy({**self.learned}))
         if not known.tried:
             return None
         total = 0

@@ -28,7 +28,7 @@ from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.flops import cost
 from protofl.hooks.models.schedules import Schedule, schedule_of
 from protofl.hooks.plugin.composition import Composition
-from protofl.hooks.plugin.members import Choice, several_in
+from protofl.hooks.plugin.members import Choice, plugins_of_kinds
 from protofl.hooks.views.run_info import RunInfo
 from protofl.system.options.settings import Settings
 from protofl.system.options.table import untracked
@@ -138,12 +138,12 @@ class Plan:
     @cached_property
     def metrics(self) -> list[Choice]:
         """What is recorded of the test samples' scores beside accuracy."""
-        return several_in(self.choices, "metric")
+        return plugins_of_kinds(self.choices, "metric")
 
     @property
     def trackers(self) -> list[Choice]:
         """Who is told of the run as it goes on."""
-        return several_in(self.choices, "tracker")
+        return plugins_of_kinds(self.choices, "tracker")
 
     def to_json(self) -> str:
         """All that is needed to make the same plan elsewhere; it has no trackers there."""

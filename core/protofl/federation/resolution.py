@@ -13,7 +13,7 @@ from protofl.federation.joining import tuning_epochs
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.optimisers import training_options
 from protofl.hooks.plugin.composition import Composition
-from protofl.hooks.plugin.members import Choice, choose, choose_several, several_in
+from protofl.hooks.plugin.members import Choice, choose, choose_several, plugins_of_kinds
 from protofl.system.device import device_of
 from protofl.system.machine import usable_cores
 from protofl.system.options.parsing import merge_options
@@ -152,7 +152,7 @@ def _further(registry: Registry, settings: Settings, composition: Composition) -
 
 def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[str, Choice]:
     """All plugins of a run by the words under which their options stand in ``--set``."""
-    several = several_in(choices, *SEVERAL.values())
+    several = plugins_of_kinds(choices, *SEVERAL.values())
     parts: dict[str, Choice] = {**composition.members, **{one.name: one for one in several}}
     return parts | {option: choices[kind] for option, kind in CHOOSING.items() if kind in choices}
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from protofl import functional
-from protofl.errors import naming
+from protofl.errors import error_context
 from protofl.federation.jobs import EvaluateReply, TrainReply
 from protofl.hooks.wire.payload import Payload
-from protofl.system.files.tables import finite, short
+from protofl.system.files.tables import finite, rounded
 
 STAGES = ("setup", "train", "prototypes", "payload", "server", "evaluate", "checkpoint", "total")
 
@@ -87,7 +87,7 @@ class Totals:
         if reply.validation is not None:
             self.apart[VALIDATION][client] = reply.validation
         if reply.blob:
-            with naming(f"metrics of client {client}"):
+            with error_context(f"metrics of client {client}"):
                 self.counts[client] = Payload.from_bytes(reply.blob)
 
     def add_metrics(self, figures: Mapping[str, dict[str, Any]]) -> None:
@@ -119,7 +119,7 @@ class Totals:
             "extra": dict(extra),
             **({"metrics": self.metrics} if self.metrics else {}),
             **({"measures": measures} if measures else {}),
-            "seconds": {stage: short(self.seconds[stage]) for stage in STAGES},
+            "seconds": {stage: rounded(self.seconds[stage]) for stage in STAGES},
         }
 
     def _apart_line(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from protofl import functional
-from protofl.errors import naming
+from protofl.errors import error_context
 from protofl.federation.evaluation import figures_of_server
 from protofl.federation.jobs import TrainReply
 from protofl.federation.measures import measured
@@ -21,18 +21,18 @@ from protofl.federation.stages import Stages
 from protofl.hooks.models.scoring import mean_accuracy, scores_of
 from protofl.hooks.transport.gates import UploadGate
 from protofl.hooks.transport.rules import (
-    Declared,
+    Declarations,
     diverged,
     expect_finite,
-    left_out,
     refused_upload,
+    skipped_upload,
 )
 from protofl.hooks.views.records import ServerRecord
 from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import Payload
 from protofl.system.device import compute_threads
 from protofl.system.files.tables import finite
-from protofl.system.machine import at_most
+from protofl.system.machine import time_limit
 from protofl.system.profile.run_profile import Sums
 from protofl.system.randomness import global_stream
 
@@ -72,13 +72,13 @@ class ServerSide:
     @contextmanager
     def _within(self, place: str) -> Iterator[None]:
         """What a hook raises gets its place, and no hook may take for ever."""
-        with at_most(self._plan.settings.job_limit, place), naming(place):
+        with time_limit(self._plan.settings.job_limit, place), error_context(place):
             yield
 
     def open_gate(self) -> None:
         """Make the gate of uploads, from what the server knows of them."""
         record, settings = self.record, self._plan.settings
-        declared = Declared.of("upload_payload", "uploads", self._plan.composition.around)
+        declared = Declarations.of("upload_payload", "uploads", self._plan.composition.around)
         limits = settings.upload_limit, settings.upload_bound
         codec, dry = self._plan.composition.upload, record.dry
         self.gate = UploadGate(
@@ -233,6 +233,6 @@ def admit_uploads(
     for client, fault in faults.items():
         if plan.settings.on_bad_upload == "stop":
             raise refused_upload(client, number, fault)
-        stages.note(left_out(client, number, fault))
+        stages.note(skipped_upload(client, number, fault))
         totals.leave_out(client, "skipped")
     return uploads

@@ -12,7 +12,13 @@ from protofl.federation import events
 from protofl.federation.jobs import Absent, ClientJob, Pool, Reply, Train
 from protofl.federation.plan import Plan
 from protofl.federation.round_totals import STAGES, Totals
-from protofl.hooks.transport.rules import Fault, check_reply, left_out, printable, refused_reply
+from protofl.hooks.transport.rules import (
+    Fault,
+    check_reply,
+    printable,
+    refused_reply,
+    skipped_upload,
+)
 from protofl.system.profile.run_profile import RunProfile
 from protofl.system.progress import Stage
 
@@ -148,7 +154,7 @@ class Stages:
         except Fault as fault:
             skip = self._plan.settings.on_bad_upload == "skip"
             if skip and isinstance(job, Train) and job.when == "before_upload":
-                words = left_out(job.client, job.round, fault)
+                words = skipped_upload(job.client, job.round, fault)
                 return Absent(reason="skipped", notes=[words])
             raise refused_reply(str(job), fault) from None
         assert isinstance(reply, (Absent, kind))

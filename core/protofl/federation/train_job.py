@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from protofl.hooks.models.modules import Whole
+from protofl.hooks.models.modules import CombinedModule
 from protofl.hooks.models.optimisers import PLAIN, make_optimizer
 from protofl.hooks.plugin.loss import Loss
 from protofl.hooks.views.batch import Batch
@@ -93,13 +93,13 @@ class TrainJob:
         """The name of the client's architecture."""
         return self.record.architecture.name
 
-    def whole(self) -> Whole:
+    def whole(self) -> CombinedModule:
         """The client's model and the modules that methods gave it, as one module; no copies."""
         modules = self.record.modules
         slots = {m: {n: modules[m][n].module for n in sorted(modules[m])} for m in sorted(modules)}
-        return Whole(self.record.model, slots)
+        return CombinedModule(self.record.model, slots)
 
-    def loss_on(self, whole: Whole) -> Loss:
+    def loss_on(self, whole: CombinedModule) -> Loss:
         """The loss of a whole that stands for the client's own (stacked or copied weights)."""
         return self.loss.on(whole.model, whole.modules_of())
 

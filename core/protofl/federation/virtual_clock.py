@@ -14,7 +14,7 @@ from protofl.federation.jobs import TrainReply
 from protofl.federation.plan import Plan
 from protofl.federation.world import Moment, World
 from protofl.records.row import Row
-from protofl.system.files.tables import short
+from protofl.system.files.tables import rounded
 
 PASSES = 3
 """A training step in forward passes: one forward, and one backward that costs two."""
@@ -143,7 +143,7 @@ class Clock:
         """What the round's line of the record says; the round is over."""
         seconds = (self._moment.seconds - self.elapsed) + self._ends
         self.elapsed = self._moment.seconds + self._ends
-        clients = {str(c): [*map(short, own)] for c, own in sorted(self._parts.items())}
+        clients = {str(c): [*map(rounded, own)] for c, own in sorted(self._parts.items())}
         return {"virtual": {"seconds": seconds, "elapsed": self.elapsed, "clients": clients}}
 
     # --- a client ---------------------------------------------------------------------------------

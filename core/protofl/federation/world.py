@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from protofl.errors import RunFailure, naming
+from protofl.errors import RunFailure, error_context
 from protofl.federation.plan import Plan
 from protofl.system.randomness import numpy_stream
 
@@ -95,7 +95,7 @@ class World:
             RunFailure: What the plugin gives is none.
         """
         if client not in self._devices:
-            with naming(f"device of world/{self._choice.name}, client {client}"):
+            with error_context(f"device of world/{self._choice.name}, client {client}"):
                 found = self._choice.call(
                     "device",
                     client=client,
@@ -140,7 +140,7 @@ class World:
     def _presence(self, seconds: float) -> tuple[np.ndarray, np.ndarray] | None:
         """Who is there, and until when; None where everybody always is."""
         count = self._plan.info.num_clients
-        with naming(f"presence of world/{self._choice.name}, {seconds:g} s"):
+        with error_context(f"presence of world/{self._choice.name}, {seconds:g} s"):
             found = self._choice.call(
                 "presence", num_clients=count, seconds=seconds, seed=self._seed
             )

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from protofl.errors import UsageError
-from protofl.system.files.atomic import unused
+from protofl.system.files.atomic import unused_path
 from protofl.system.files.lock import LOCK
 
 CONFIG, METRICS, SUMMARY = "config.json", "metrics.jsonl", "summary.json"
@@ -24,7 +24,7 @@ OWN = (CONFIG, METRICS, SUMMARY, PARTITION, TRACKING, FAILURE, *FOLDERS)
 
 def fresh_folder(*words: str, below: Path = Path("runs")) -> Path:
     """Return an unused path ``runs/WORD-…-TIME``."""
-    return unused(below / name_of(*words, f"{datetime.now():%Y%m%d-%H%M%S}"))
+    return unused_path(below / name_of(*words, f"{datetime.now():%Y%m%d-%H%M%S}"))
 
 
 def name_of(*words: str) -> str:

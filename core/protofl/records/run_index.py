@@ -22,7 +22,7 @@ from protofl.errors import UsageError, unknown
 from protofl.records.layout import CONFIG, MANIFEST, METRICS, OWN, SUMMARY, is_run, runs_below
 from protofl.records.reading import GOING_ON, Reading
 from protofl.system.files.checksums import check_plain
-from protofl.system.files.lock import LOCK, alone
+from protofl.system.files.lock import LOCK, folder_lock
 
 INDEX = ".protofl-runs.json"
 _FORMAT = 1
@@ -285,7 +285,7 @@ def remove(folder: Path) -> list[str]:
         UsageError: It is not a run, is still going on, or contains links.
     """
     check_removable(folder)
-    with alone(folder, "protofl runs rm"):
+    with folder_lock(folder, "protofl runs rm"):
         # Without a configuration it is no run any more, wherever this may be interrupted.
         for name in (CONFIG, SUMMARY, *OWN):
             if name.endswith("/"):

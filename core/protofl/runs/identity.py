@@ -27,7 +27,7 @@ from protofl.federation.plan import Plan
 from protofl.federation.resolution import parts_of
 from protofl.hooks.models.optimisers import training_options
 from protofl.system.machine import recorded_facts
-from protofl.system.options.parsing import without_gone
+from protofl.system.options.parsing import without_removed
 from protofl.system.options.plugin_options import Config
 from protofl.system.options.table import CHOOSING, OPTIONS, default_values, flag_of
 from protofl.system.sources import UNKNOWN
@@ -147,7 +147,7 @@ def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
     elsewhere = {option for option in CHOOSING if not OPTIONS[option].results}
     elsewhere |= {*config.get("metrics", ())}
     of_plugins: dict[str, dict[str, Any]] = {}
-    for owner, values in without_gone(config.get("options", {})).items():
+    for owner, values in without_removed(config.get("options", {})).items():
         own = defaults.get(owner, {})
         kept = {k: v for k, v in values.items() if k not in own or own[k] != v}
         kept = {k: v for k, v in kept.items() if f"{owner}.{k}" not in config.get("files", {})}

@@ -40,9 +40,9 @@ from protofl.runs.request import Request
 from protofl.runs.resuming import asks_for_more, continued, with_more
 from protofl.runs.tracking import TrackedProgress, check_trackers
 from protofl.system.device import deterministic_kernels
-from protofl.system.files.atomic import gone_afterwards, told_of_disk, write_json
-from protofl.system.files.lock import alone
-from protofl.system.files.tables import short
+from protofl.system.files.atomic import disk_errors, temporary_folder, write_json
+from protofl.system.files.lock import folder_lock
+from protofl.system.files.tables import rounded
 from protofl.system.machine import Idle
 from protofl.system.options.table import EXTENDED
 from protofl.system.profile.run_profile import RunProfile
@@ -63,7 +63,7 @@ def start(
         UsageError: Something asked for can't be done; nothing has been started.
         RunFailure: The run failed; finished rounds are in the folder.
     """
-    with ExitStack() as until, told_of_disk():
+    with ExitStack() as until, disk_errors():
         return _start(request, until.enter_context(TrackedProgress(progress)), idle, plan, until)
 
 
@@ -75,7 +75,7 @@ def _start(
     recorded: dict[str, Any] = {}
     if request.resume and out:
         check_resumable(out.expanduser())
-        until.enter_context(alone(out.expanduser().absolute(), "--resume --out"))
+        until.enter_context(folder_lock(out.expanduser().absolute(), "--resume --out"))
         folder = RunFolder.reopen(out)
         recorded = folder.config()
         given = continued(recorded, given)
@@ -146,7 +146,7 @@ class _Lifecycle:
             "open_pool", plan=plan, workers=plan.settings.workers, idle=self.idle
         )
         try:
-            with gone_afterwards(self.folder.parked) as parked, closing(pool):
+            with temporary_folder(self.folder.parked) as parked, closing(pool):
                 learned = self._before_the_first_round()
                 federation = Federation(
                     plan,
@@ -197,7 +197,7 @@ class _Lifecycle:
         if not self.request.resume:
             path = self.folder.path.expanduser().absolute()
             check_free(path)
-            self.until.enter_context(alone(path, "--out"))
+            self.until.enter_context(folder_lock(path, "--out"))
             self.folder = RunFolder.create(path, config_of(plan, tried=plan.settings.dry_step))
             self.progress(events.FolderMade(self.folder))
         self.write_partition()
@@ -243,7 +243,7 @@ class _Lifecycle:
         """Make a round count, with all clients that trained since the last one that does."""
         paths = self.folder.client_paths(sorted(trained), federation.trial, row.round)
         seconds = federation.save_clients(sorted(trained), paths)
-        spent = {k: short(row.seconds[k] + seconds) for k in ("checkpoint", "total")}
+        spent = {k: rounded(row.seconds[k] + seconds) for k in ("checkpoint", "total")}
         row = row.changed(seconds={**row.seconds, **spent})
         with self.profile.sums.span("commit", "server"):
             server = pack_server(federation.server)

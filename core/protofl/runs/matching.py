@@ -30,7 +30,7 @@ from protofl.runs.identity import (
 from protofl.runs.lifecycle import folder_words, start
 from protofl.runs.recorded_run import Run, load_run
 from protofl.runs.request import Request
-from protofl.system.files.atomic import unused
+from protofl.system.files.atomic import unused_path
 from protofl.system.machine import Idle
 from protofl.system.options.plugin_options import consents
 from protofl.system.options.table import RESUMABLE
@@ -238,7 +238,7 @@ class RequestedRun:
 
     def begun(self, runs: Path, idle: Idle | None) -> Run:
         """Make the run, in a folder of its own."""
-        folder = unused(runs / name_of(*folder_words(self.plan), self.identity[:8]))
+        folder = unused_path(runs / name_of(*folder_words(self.plan), self.identity[:8]))
         start(replace(self.request, out=folder), self.progress, idle, self.plan)
         settings = self.plan.settings
         return load_run(folder).part(range(settings.trials), settings.rounds)

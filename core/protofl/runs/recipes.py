@@ -18,9 +18,9 @@ from protofl.system.options.parsing import (
     as_typed,
     merge_nested,
     merge_options,
-    names_in,
     options_in,
     parse_options,
+    read_names,
 )
 from protofl.system.options.plugin_options import without_consents
 from protofl.system.options.settings import Settings
@@ -47,7 +47,7 @@ def named_in(options: Mapping[str, Any]) -> PluginNames:
     found = {("method", name) for name in methods if name}
     found |= {("wrapper", name) for name in options.get("wrappers", ())}
     for option, kind in SEVERAL.items():
-        found |= {(kind, name) for name in names_in(options.get(option, []))}
+        found |= {(kind, name) for name in read_names(options.get(option, []))}
     for option, kind in CHOOSING.items():
         name = str(options.get(option) or "").partition(":")[0]
         found |= {(kind, name)} if name not in ("", "auto", "none") else set()

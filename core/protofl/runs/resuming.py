@@ -12,11 +12,11 @@ from protofl.federation.plan import Plan
 from protofl.records.run_folder import RunFolder
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.system.options.parsing import (
-    check_again,
+    check_unchanged,
     merge_nested,
     merge_options,
-    names_in,
     options_in,
+    read_names,
 )
 from protofl.system.options.table import (
     EXTENDED,
@@ -51,9 +51,9 @@ def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
                 do="leave it out, or start a new run in another folder",
             )
     options, was = given.get("options", {}), set(values.get("metrics", ()))
-    now = set(names_in(given.get("metrics", [*was])))
-    told = set(names_in(given.get("track", [])))
-    check_again(values["options"], options, RESUMABLE | was | now | told)
+    now = set(read_names(given.get("metrics", [*was])))
+    told = set(read_names(given.get("track", [])))
+    check_unchanged(values["options"], options, RESUMABLE | was | now | told)
     values["options"] = {k: v for k, v in values["options"].items() if k not in was - now}
     free = {
         k: v for k, v in given.items() if k in RESUMABLE and (k in may_differ or k not in values)

@@ -19,8 +19,8 @@ from protofl.records.reading import GOING_ON
 from protofl.runs.matching import RequestedRun
 from protofl.runs.recorded_run import Run
 from protofl.runs.request import Request
-from protofl.system.files.atomic import told_of_disk
-from protofl.system.files.lock import in_turn
+from protofl.system.files.atomic import disk_errors
+from protofl.system.files.lock import waiting_lock
 from protofl.system.machine import Idle
 
 SECONDS = 0.5
@@ -51,9 +51,9 @@ def run_or_reuse(
     """
     wanted, folder = RequestedRun.of(request, progress), Path(runs).expanduser()
     waits = f"waiting for another process that makes the same run in {folder}"
-    with told_of_disk(), ExitStack() as until:
+    with disk_errors(), ExitStack() as until:
         for lock in wanted.locks(folder):
-            until.enter_context(in_turn(lock, lambda: wanted.note(waits)))
+            until.enter_context(waiting_lock(lock, lambda: wanted.note(waits)))
         while True:
             there = wanted.candidates(folder)
             if parts := [part for run in there if (part := wanted.part_of(run))]:

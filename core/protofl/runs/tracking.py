@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from protofl.errors import ProtoflError, in_words
+from protofl.errors import ProtoflError, error_text
 from protofl.federation import events
 from protofl.federation.events import Event, Progress
 from protofl.federation.plan import Plan
@@ -147,7 +147,7 @@ class TrackerThread(threading.Thread):
             self._say(f"{words}; {RESUME_TRACKING}")
 
     def _words(self, error: BaseException) -> str:
-        return f"tracker {self.tracker.name}: {' '.join(in_words(error).split())[:300]}"
+        return f"tracker {self.tracker.name}: {' '.join(error_text(error).split())[:300]}"
 
 
 def check_trackers(plan: Plan) -> None:
@@ -217,7 +217,7 @@ class TrackedProgress:
         if not self._told or self._plan is None:
             return
         if isinstance(problem, Exception):
-            words = problem.what if isinstance(problem, ProtoflError) else in_words(problem)
+            words = problem.what if isinstance(problem, ProtoflError) else error_text(problem)
             self._end(Ending("failed", error=" ".join(words.split())))
         else:
             self._end(Ending("interrupted"))  # counts only where it did not finish
@@ -242,7 +242,7 @@ class TrackedProgress:
         try:
             self._start(self._plan, self._folder)
         except (OSError, ProtoflError) as error:
-            self._say(f"the run is not tracked: {in_words(error)}")
+            self._say(f"the run is not tracked: {error_text(error)}")
 
     def _start(self, plan: Plan, home: RunFolder) -> None:
         settings, folder = plan.settings, home.path.expanduser().absolute()

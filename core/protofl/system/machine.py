@@ -117,7 +117,7 @@ def fresh_interpreter(module: str) -> tuple[list[str], dict[str, str]]:
 
 
 @contextmanager
-def at_most(seconds: float, what: str, do: str = "") -> Iterator[None]:
+def time_limit(seconds: float, what: str, do: str = "") -> Iterator[None]:
     """Interrupt a block that takes longer, repeatedly if it continues.
 
     It works where a signal can interrupt: in the main thread of a process, not on Windows, and not

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from protofl.errors import ProtoflError, UsageError, last_place, unknown
+from protofl.errors import ProtoflError, UsageError, error_location, unknown
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _broken(name: str, error: BaseException) -> UsageError:
         return UsageError(f"{name}: {error.what}", error.near, error.do)
     return UsageError(
         f"{name} can't be imported: {type(error).__name__}: {error}",
-        f"raised at {last_place(error)}",
+        f"raised at {error_location(error)}",
         "mend it; --debug shows the whole traceback",
     )
 

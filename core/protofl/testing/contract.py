@@ -23,7 +23,7 @@ from unittest import SkipTest
 
 import torch
 
-from protofl.errors import ProtoflError, UsageError, last_place, own_place
+from protofl.errors import ProtoflError, UsageError, error_location, plugin_location
 from protofl.hooks.discovery.kinds import check_class, spec_hooks
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import Choice, choose
@@ -288,7 +288,7 @@ def _cause(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, (ProtoflError, AssertionError)):
         return re.sub(r"\d+", "N", str(error).partition("\n")[0])
-    return f"{type(error).__name__}, {own_place(error) or last_place(error)}"
+    return f"{type(error).__name__}, {plugin_location(error) or error_location(error)}"
 
 
 def _reason(error: Exception) -> str:
@@ -296,7 +296,7 @@ def _reason(error: Exception) -> str:
         return " · ".join(str(error).splitlines())
     if isinstance(error, AssertionError) and str(error):
         return str(error)
-    return f"{type(error).__name__}: {error} ({last_place(error)})"
+    return f"{type(error).__name__}: {error} ({error_location(error)})"
 
 
 def refusal(error: UsageError) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError
-from protofl.system.files.atomic import replacing
+from protofl.system.files.atomic import atomic_replacement
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +42,7 @@ def save(figure: Figure, path: str | Path, *, transparent: bool = False) -> None
     path = Path(path).expanduser()
     content = drawn(figure, format_of(path), transparent=transparent)
     try:
-        with replacing(path) as part:
+        with atomic_replacement(path) as part:
             part.write_bytes(content)
     except OSError as error:
         raise UsageError(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from protofl.errors import UsageError
 from protofl.records.result import Result
 from protofl.runs.recorded_run import Run
-from protofl.system.files.atomic import replacing
+from protofl.system.files.atomic import atomic_replacement
 from protofl.system.version import __version__
 from protofl_workbench.comparing.run_groups import RunLike, runs_in
 from protofl_workbench.reporting.comparison_page import comparison_page
@@ -74,7 +74,7 @@ def report(
     if out is not None:
         path = Path(out).expanduser()
         try:
-            with replacing(path) as part:
+            with atomic_replacement(path) as part:
                 part.write_text(text, encoding="utf-8")
         except OSError as error:
             what = f"{path} cannot be written: {error.strerror or error}"

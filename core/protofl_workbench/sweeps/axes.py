@@ -10,7 +10,7 @@ from typing import Any
 
 from protofl.errors import UsageError, unknown
 from protofl.runs.request import Request
-from protofl.system.options.parsing import names_in
+from protofl.system.options.parsing import read_names
 from protofl.system.options.plugin_options import Config, option_names
 from protofl.system.options.table import (
     CHOOSING,
@@ -148,7 +148,7 @@ def _located(axis: Axis, base: Request) -> Axis:
         return replace(axis, option=_of_run(axis, option))
     if owner:
         recipe = base.options.get("recipe", {}).get("name")
-        several = [n for n in SEVERAL if owner in names_in(base.options.get(n, []))]
+        several = [n for n in SEVERAL if owner in read_names(base.options.get(n, []))]
         for name in [owner] if owner in CHOOSING else several:
             if not OPTIONS[name].results:
                 do = f"give --set {axis.key}=… once, beside --grid"

@@ -266,7 +266,7 @@ def _written(run: PointRun) -> dict[str, Any]:
 def _repair_journal(journal: Path) -> None:
     """Take away what a search that was killed left: half a line, and a lock.
 
-    The sweep's folder is this process's alone (`protofl.system.files.lock.alone`).
+    The sweep's folder is this process's alone (`protofl.system.files.lock.folder_lock`).
     """
     for lock in journal.parent.glob(f"{journal.name}*.lock*"):
         lock.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from protofl.errors import UsageError, unknown
 from protofl.runs.plugin_names import name_plugins
 from protofl.runs.request import Request, read_request
-from protofl.system.files.atomic import replacing
+from protofl.system.files.atomic import atomic_replacement
 from protofl.system.files.lock import LOCK
 from protofl.system.files.tables import read_table, to_toml
 from protofl.system.options.parsing import as_typed
@@ -176,7 +176,7 @@ def write_sweep(folder: Path, sweep: Sweep) -> None:
     comment = f"# A sweep. Go on with it: protofl sweep --resume {folder}\n\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / SWEEP) as part:
+        with atomic_replacement(folder / SWEEP) as part:
             part.write_text(comment + to_toml(sweep.values()), encoding="utf-8")
     except OSError as error:
         raise UsageError(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from protofl.errors import UsageError
 from protofl.records.layout import fresh_folder
-from protofl.system.files.atomic import told_of_disk
-from protofl.system.files.lock import alone
-from protofl.system.options.parsing import check_again, parse_options
+from protofl.system.files.atomic import disk_errors
+from protofl.system.files.lock import folder_lock
+from protofl.system.options.parsing import check_unchanged, parse_options
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.batch_events import BatchRun, CheckedRun
 from protofl_workbench.batch.batch_tasks import check_error
@@ -79,12 +79,12 @@ def start_sweep(
     check_new_folder(folder, sweep)
     if sweep.search:
         check_installed()
-    with ExitStack() as until, told_of_disk():
+    with ExitStack() as until, disk_errors():
         batch = until.enter_context(
             Batch(sweep.runs, at_once=at_once, follow=follow, group=folder.name)
         )
         tried = _checked(sweep, batch)
-        until.enter_context(alone(folder.expanduser().absolute(), "--out"))
+        until.enter_context(folder_lock(folder.expanduser().absolute(), "--out"))
         check_new_folder(folder, sweep)
         write_sweep(folder, sweep)
         return _execute(sweep, folder, batch, tried)
@@ -115,10 +115,10 @@ def resume_sweep(
     sweep = load_sweep(folder)
     check_same_place(sweep)
     again = parse_options({"set": [*said]}).get("options", {})
-    check_again(sweep.base.options.get("options", {}), again, ())
+    check_unchanged(sweep.base.options.get("options", {}), again, ())
     sweep.base.said = again
-    with ExitStack() as until, told_of_disk():
-        until.enter_context(alone(folder.expanduser().absolute(), "--resume"))
+    with ExitStack() as until, disk_errors():
+        until.enter_context(folder_lock(folder.expanduser().absolute(), "--resume"))
         if budget is not None and budget != sweep.budget:
             sweep = sweep.with_budget(budget)
             write_sweep(folder, sweep)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.records.row import Row, frame_of
-from protofl.system.files.atomic import replacing, write_json
+from protofl.system.files.atomic import atomic_replacement, write_json
 from protofl_workbench.batch.batch_events import Outcome
 from protofl_workbench.sweeps.axes import Point
 from protofl_workbench.sweeps.sweep import Sweep
@@ -218,7 +218,7 @@ class SweepResult:
             for run in line.runs:
                 found = _run(run, folder)
                 table.writerow([*line.point.values(), *(found[key] for key in _COLUMNS)])
-        with replacing(folder / CSV) as part:
+        with atomic_replacement(folder / CSV) as part:
             part.write_text(text.getvalue(), encoding="utf-8")
 
 

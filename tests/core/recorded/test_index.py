@@ -12,7 +12,7 @@ import protofl as pf
 from protofl.records.monitor import Monitor
 from protofl.records.reading import Reading
 from protofl.records.run_index import INDEX, entry_of, find_runs, remove, runs_in
-from protofl.system.files.lock import alone
+from protofl.system.files.lock import folder_lock
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_what_a_run_wrote_is_removed_and_nothing_else(folder):
 def test_what_is_not_to_be_removed(folder, tmp_path):
     with pytest.raises(pf.UsageError, match="no run folder"):
         remove(folder / "below")
-    with alone(folder / "one", "--out"), pytest.raises(pf.UsageError, match="is going on"):
+    with folder_lock(folder / "one", "--out"), pytest.raises(pf.UsageError, match="is going on"):
         remove(folder / "one")
     precious = tmp_path / "precious"
     precious.mkdir()

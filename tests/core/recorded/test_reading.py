@@ -13,7 +13,7 @@ import protofl as pf
 from protofl.records.layout import runs_below
 from protofl.records.reading import Reading, read_rows
 from protofl.records.run_index import entry_of
-from protofl.system.files.lock import LOCK, alone, is_held
+from protofl.system.files.lock import LOCK, folder_lock, is_held
 
 
 @pytest.fixture
@@ -179,10 +179,10 @@ def test_who_has_a_folder_is_seen_and_not_disturbed(tmp_path):
     looking.wait()
     try:
         for _ in range(100):  # none of them is refused because somebody looks
-            with alone(tmp_path, "--out"):
+            with folder_lock(tmp_path, "--out"):
                 assert is_held(tmp_path / LOCK)
-        with alone(tmp_path, "--out"), pytest.raises(pf.UsageError, match="another process"):
-            alone(tmp_path, "--out").__enter__()
+        with folder_lock(tmp_path, "--out"), pytest.raises(pf.UsageError, match="another process"):
+            folder_lock(tmp_path, "--out").__enter__()
     finally:
         over.set()
         others.join()

@@ -20,7 +20,7 @@ from protofl.runs.lifecycle import start
 from protofl.runs.matching import RequestedRun
 from protofl.runs.request import Request, read_request
 from protofl.runs.reuse import find, run_or_reuse
-from protofl.system.files.lock import alone
+from protofl.system.files.lock import folder_lock
 from protofl.system.options.parsing import as_typed, parse_options
 
 
@@ -69,11 +69,11 @@ def long(tmp_path_factory, made):
 
 def same_run(run, folder, **options):
     """Whether a run, or part of one, is what a run of its own would have been."""
-    alone = train("fedproto", folder, progress=False, **options)
-    assert without_times(run.rows) == without_times(alone.record)
-    assert run.summary == alone.summary
-    assert run.accuracies == alone.client_accuracies
-    its = pf.load_run(alone.folder)
+    folder_lock = train("fedproto", folder, progress=False, **options)
+    assert without_times(run.rows) == without_times(folder_lock.record)
+    assert run.summary == folder_lock.summary
+    assert run.accuracies == folder_lock.client_accuracies
+    its = pf.load_run(folder_lock.folder)
     for key in ("seed", "trials", "rounds", "options", "data"):
         assert run.config[key] == its.config[key]
     for trial in its.trials:
@@ -506,7 +506,7 @@ def test_one_waits_for_a_run_that_goes_on_without_it(runs, monkeypatch):
     (folder,) = (p for p in runs.iterdir() if p.name[0] != ".")
     log, found = Log(), []
     thread = threading.Thread(target=lambda: found.append(run_or_reuse(ask(rounds=3), runs, log)))
-    with alone(folder, "--out"):
+    with folder_lock(folder, "--out"):
         thread.start()
         while not log.said(f"waiting for {folder}"):
             assert thread.is_alive()
@@ -521,7 +521,7 @@ def test_one_does_not_wait_for_a_run_with_other_seeds(runs):
         run_or_reuse(ask(rounds=3), runs, kill(1))
     (folder,) = (p for p in runs.iterdir() if p.name[0] != ".")
     log = Log()
-    with alone(folder, "--out"):
+    with folder_lock(folder, "--out"):
         found = run_or_reuse(ask(rounds=1, seed=1), runs, log)
     assert found.folder != folder and log.rounds == [(0, 0)]
 

@@ -10,7 +10,7 @@ import pytest
 from reported_pages import facts_of, read, tables_of, unfinished
 
 import protofl as pf
-from protofl.system.files.lock import alone
+from protofl.system.files.lock import folder_lock
 from protofl_workbench.reporting.page import report
 
 
@@ -128,7 +128,7 @@ def test_all_options_as_they_were_resolved(page, run):
 def test_a_run_that_goes_on_is_read(copy, undrawn):
     lines = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
     unfinished(copy, "".join(lines[:4]) + lines[4][:90])
-    with alone(copy, "--out"):
+    with folder_lock(copy, "--out"):
         page = read(report(copy))
     assert "going on: 4 of 6 rounds" in page.all("header")[0].words
     run = pf.load_run(copy)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from protofl.errors import UsageError, place_of, unknown
+from protofl.errors import UsageError, function_location, unknown
 from protofl.hooks.hookspecs import method, resources, rounds
 from protofl.hooks.hookspecs import resources as execution
 from protofl.hooks.hookspecs.markers import HOOKSPEC_VERSION, WHAT_CHANGED, parse_version, serves
@@ -190,7 +190,7 @@ def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it
 
 def _check_hook(kind: str, label: str, attribute: str, function: Any) -> None:  # noqa: ANN401
     specs, marks = spec_hooks(kind), getattr(function, "protofl_impl", None)
-    place = place_of(function)
+    place = function_location(function)
     if marks is None:
         if attribute in specs:
             raise UsageError(

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from protofl.errors import Blocked, Clash, ProtoflError, UsageError, last_place, unknown
+from protofl.errors import Blocked, Clash, ProtoflError, UsageError, error_location, unknown
 from protofl.hooks.discovery.kinds import (
     KINDS,
     LOADERS,
@@ -174,7 +174,7 @@ class Registry:
             raise UsageError(
                 f"{plugin.label} of {plugin.distribution} {plugin.version} is broken: "
                 f"{type(error).__name__}: {error}",
-                f"raised at {last_place(error)}, while {plugin.target} was imported",
+                f"raised at {error_location(error)}, while {plugin.target} was imported",
                 f"mend or remove {plugin.distribution}, or run without {plugin.name!r}; "
                 "--debug shows where it fails",
             ) from error

@@ -103,11 +103,11 @@ def unset_model(
     architecture: Architecture, sample: SampleSpec, num_classes: int, feature_dim: int
 ) -> SplitModel:
     """A model whose weights are whatever their memory holds; quick, and draws nothing."""
-    with torch.random.fork_rng(devices=[]), _Unset():
+    with torch.random.fork_rng(devices=[]), _SkipInit():
         return architecture.build(sample, num_classes, feature_dim)
 
 
-class _Unset(TorchFunctionMode):
+class _SkipInit(TorchFunctionMode):
     """Leaves parameters as their memory is: nothing is drawn, filled or written inside."""
 
     def __torch_function__(

@@ -63,7 +63,7 @@ def parameter_groups(
     return groups
 
 
-class Whole(nn.Module):
+class CombinedModule(nn.Module):
     """A client's model and the modules that methods gave it, as one module.
 
     Calling it calls the function that it is given, so that `torch.func.functional_call` replaces

@@ -19,7 +19,7 @@ from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs.method import LIFECYCLE_HOOKS, MERGED_HOOKS, ROUND_HOOKS, MethodSpec
 from protofl.hooks.plugin.loss import Loss, Watch
 from protofl.hooks.plugin.members import Member, Term, bound_to, chosen_terms
-from protofl.hooks.plugin.providers import Around, Baseline, Together
+from protofl.hooks.plugin.providers import Baseline, HookWrapper, MergedProviders
 from protofl.hooks.transport.encoding import Codec, coding_of
 from protofl.hooks.transport.return_values import expect_returned
 from protofl.hooks.views.batch import Given
@@ -135,11 +135,11 @@ class Composition:
         provider = self.provider(hook)
         one = Baseline() if provider == BASELINE else self.members[provider].instance
         makers = [self.members[name] for name in self.makers(hook)]
-        together = Together({m.name: m.call for m in makers if hook in m.hooks})
+        together = MergedProviders({m.name: m.call for m in makers if hook in m.hooks})
         manager.register(together if hook in self.beside else one)
         for member in self.wrappers:
             if hook in member.hooks:
-                manager.register(Around(member.call))
+                manager.register(HookWrapper(member.call))
         caller: pluggy.HookCaller = getattr(manager.hook, hook)
         return caller
 

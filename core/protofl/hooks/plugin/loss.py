@@ -112,7 +112,7 @@ def leaves_of(tree: Any) -> Iterable[Any]:  # noqa: ANN401 - a tree of tensors a
     return [leaf for part in tree for leaf in leaves_of(part)]
 
 
-def checked(given: object, method: str, steps: int) -> Given:
+def checked_given(given: object, method: str, steps: int) -> Given:
     """Check what a ``before_training`` returned, and return it.
 
     Raises:

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from protofl.errors import RunFailure, UsageError, in_words, unknown
+from protofl.errors import RunFailure, UsageError, error_text, unknown
 from protofl.hooks.discovery.kinds import hooks_of
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.plugin.loss import LossSource, checked
+from protofl.hooks.plugin.loss import LossSource, checked_given
 from protofl.hooks.plugin.providers import Baseline
 from protofl.hooks.transport.return_values import expect_returned
 from protofl.hooks.views.client import Client
@@ -62,7 +62,7 @@ class Choice:
         try:
             return self.bound(hook, **given)() if hook in self.hooks else None
         except SystemExit as end:
-            raise RunFailure(f"{self.kind}/{self.name}, {hook}: {in_words(end)}") from end
+            raise RunFailure(f"{self.kind}/{self.name}, {hook}: {error_text(end)}") from end
 
     def dump(self) -> dict[str, Any]:
         """Return its options as JSON values, without the argument after its name."""
@@ -122,7 +122,7 @@ def choose_several(
     return found
 
 
-def several_in(choices: Mapping[str, Choice], *kinds: str) -> list[Choice]:
+def plugins_of_kinds(choices: Mapping[str, Choice], *kinds: str) -> list[Choice]:
     """Select the plugins of some kinds."""
     return [choice for choice in choices.values() if choice.kind in kinds]
 
@@ -182,7 +182,7 @@ class Member(Choice):
             client.bound_to(self.name).learner(),
             labels,
             frozenset(self.terms),
-            checked(given, self.name, client.steps),
+            checked_given(given, self.name, client.steps),
         )
 
 

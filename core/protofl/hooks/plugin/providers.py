@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from protofl.errors import SentTwice, naming
+from protofl.errors import SentTwice, error_context
 from protofl.hooks.hookspecs.markers import hookimpl
 from protofl.hooks.views.batch import Batch, Output
 from protofl.hooks.views.client import Client
@@ -58,7 +58,7 @@ SHARED = ("classes", "samples", "counts")
 """Names that tell of the sender, which several methods may send as long as they say the same."""
 
 
-def merged(parts: Mapping[str, Mapping[str, Tensor]]) -> Payload:
+def merge_payloads(parts: Mapping[str, Mapping[str, Tensor]]) -> Payload:
     """Merge the tensors of several methods key by key.
 
     If ``classes`` differ from an earlier method's, the rows' classes become ``NAME.classes``.
@@ -97,7 +97,7 @@ Call = Callable[..., Any]
 """Calls a plugin's hook by its name, with the hook's arguments."""
 
 
-class Around:
+class HookWrapper:
     """A wrapper: its hooks see the client or the server bound to it."""
 
     def __init__(self, call: Call) -> None:
@@ -114,7 +114,7 @@ class Around:
         return (yield from self._call("download_payload", server=server, client_id=client_id))
 
 
-class Together:
+class MergedProviders:
     """Methods that provide a hook together: what they return is merged.
 
     Args:
@@ -127,9 +127,9 @@ class Together:
     def _merged(self, hook: str, **arguments: Any) -> Payload:  # noqa: ANN401 - as the hook says
         parts = {}
         for method, call in self._calls.items():
-            with naming(f"{hook} of {method}"):
+            with error_context(f"{hook} of {method}"):
                 parts[method] = call(hook, **arguments)
-        return merged(parts)
+        return merge_payloads(parts)
 
     @hookimpl
     def upload_payload(self, client: Client) -> Payload:

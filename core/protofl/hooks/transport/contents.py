@@ -11,15 +11,15 @@ from torch import Tensor
 
 from protofl.errors import RunFailure
 from protofl.hooks.transport.encoding import Codec, Decoder, form_of
-from protofl.hooks.transport.return_values import described, expect_returned
-from protofl.hooks.transport.rules import RULES, SAMPLES, Declared, Fault
+from protofl.hooks.transport.return_values import description, expect_returned
+from protofl.hooks.transport.rules import RULES, SAMPLES, Declarations, Fault
 from protofl.hooks.transport.tensor_specs import Header, check_ranks, known_key
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.payload import Payload, Uploads
 from protofl.system.files.tensors import Entry, tensor_header
 
 
-class Contents:
+class ContentRules:
     """Checks of a payload's contents that do not depend on its sender.
 
     Args:
@@ -35,7 +35,7 @@ class Contents:
         self,
         num_classes: int,
         public: int | None,
-        declared: Declared,
+        declared: Declarations,
         decoder: Decoder,
         bound: float = math.inf,
     ) -> None:
@@ -194,7 +194,7 @@ def _check_counts(name: str, tensor: Tensor) -> None:
         raise Fault(name, "counts", f"with {low if low < 1 else high} samples")
 
 
-class PassedOn:
+class ReplacedUploads:
     """Checks uploads that a wrapper or a defence returned in place of others.
 
     Those of contents: whose the rows are, numbers of samples, finite numbers; and each tensor has
@@ -207,8 +207,8 @@ class PassedOn:
         public: Public samples; None where their number is not to be looked at.
     """
 
-    def __init__(self, info: RunInfo, declared: Declared, public: int | None) -> None:
-        self._contents = Contents(info.num_classes, public, declared, Decoder(Codec("")))
+    def __init__(self, info: RunInfo, declared: Declarations, public: int | None) -> None:
+        self._contents = ContentRules(info.num_classes, public, declared, Decoder(Codec("")))
 
     def check(self, who: str, found: Any, came: Uploads) -> None:  # noqa: ANN401 - as it came
         """Check the uploads that were replaced.
@@ -224,7 +224,7 @@ class PassedOn:
         near = "the server's hooks see it in place of the uploads that the gate let in"
         do = "return {client: payload} with clients of those that came, or fewer"
         if not isinstance(found, Mapping):
-            raise RunFailure(f"{who} returned {described(found)}", near, do)
+            raise RunFailure(f"{who} returned {description(found)}", near, do)
         for client, upload in found.items():
             if client not in came:
                 raise RunFailure(f"{who} returned an upload of {client!r}", near, do)
@@ -235,13 +235,13 @@ class PassedOn:
         owner = who.partition(".")[0]
         if not isinstance(upload, Payload):
             near, do = "an upload is a payload", "return pf.Payload(upload, NAME=…)"
-            raise RunFailure(f"{place} {described(upload)}", near, do)
+            raise RunFailure(f"{place} {description(upload)}", near, do)
         expect_returned("upload_payload", owner, upload, {})
         for name, tensor in upload.items():
             like = came.get(name, came.get("classes") if name.endswith(".classes") else None)
             if like is None or tensor.dtype != like.dtype:
                 raise RunFailure(
-                    f"{place} {name!r} is {described(tensor)}",
+                    f"{place} {name!r} is {description(tensor)}",
                     f"what came: {_names(came)}",
                     "keep names and types; what a method doesn't know, it doesn't read",
                 )

@@ -18,18 +18,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protofl.errors import RunFailure, UsageError, in_words, naming
+from protofl.errors import RunFailure, UsageError, error_context, error_text
 from protofl.hooks.transport.rules import Fault
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.tensors import (
     TYPES,
     Entry,
     checked_entry,
-    quoted,
-    short,
+    metadata_value,
+    shown,
+    shown_name,
     strict_json,
     tensor_header,
-    words_beside,
 )
 
 KEY = "forms"
@@ -54,7 +54,7 @@ def form_of(payload: Mapping[str, Tensor]) -> Form:
     return {name: Entry(TYPES[t.dtype], tuple(t.shape)) for name, t in payload.items()}
 
 
-def hollow(form: Form) -> Payload:
+def empty_tensors(form: Form) -> Payload:
     """Return tensors of a form without content, on the device ``meta``.
 
     Raises:
@@ -62,7 +62,7 @@ def hollow(form: Form) -> Payload:
     """
     wrong = next((name for name, entry in form.items() if entry.dtype not in _TORCH), None)
     if wrong is not None:
-        raise ValueError(f"{quoted(wrong)} is of a type that can't be restored")
+        raise ValueError(f"{shown_name(wrong)} is of a type that can't be restored")
     shapes = {name: (entry.shape, _TORCH[entry.dtype]) for name, entry in form.items()}
     return Payload(
         {name: torch.empty(shape, dtype=t, device="meta") for name, (shape, t) in shapes.items()}
@@ -81,10 +81,10 @@ def write_forms(forms: Sequence[Form]) -> str:
     return json.dumps(rows, separators=(",", ":"))
 
 
-def claimed(blob: bytes) -> Form:
+def declared_form(blob: bytes) -> Form:
     """Return the form of the payload in our own bytes, encoded or not."""
     wire = tensor_header(blob)
-    text = words_beside(blob, KEY) if blob else ""
+    text = metadata_value(blob, KEY) if blob else ""
     return read_forms(text, len(json.loads(text)), wire)[0] if text else wire
 
 
@@ -101,7 +101,7 @@ def read_forms(text: str, count: int, wire: Form) -> list[Form]:
     """
     rows = strict_json(text.encode()) if text else []
     if not (isinstance(rows, list) and len(rows) == count):
-        raise ValueError(f"it has not the {count} forms of what it encodes: {short(rows)}")
+        raise ValueError(f"it has not the {count} forms of what it encodes: {shown(rows)}")
     forms = [wire]
     for row in reversed(rows):
         forms.append(forms[-1] if row is None else _form(row))
@@ -110,7 +110,7 @@ def read_forms(text: str, count: int, wire: Form) -> list[Form]:
 
 def _form(row: object) -> Form:
     if not isinstance(row, dict) or not all(isinstance(v, list) and v for v in row.values()):
-        raise ValueError(f"a form is none: {short(row)}")
+        raise ValueError(f"a form is none: {shown(row)}")
     found = {name: checked_entry(name, kind, shape) for name, (kind, *shape) in row.items()}
     return found
 
@@ -196,7 +196,7 @@ class Codec:
             return payload.floats, payload.to_bytes()
         forms = [form_of(payload)]
         for coding in self.codings:
-            with naming(f"encode_{self.direction} of {coding.name}"):
+            with error_context(f"encode_{self.direction} of {coding.name}"):
                 payload = Payload(coding.encode(payload=payload, **sender))
                 _check(payload, coding, forms[-1])
                 forms.append(form_of(payload))
@@ -238,7 +238,7 @@ class Decoder:
         if not (self._codec.codings and blob):
             return [wire]
         try:
-            forms = read_forms(words_beside(blob, KEY), len(self._codec.codings), wire)
+            forms = read_forms(metadata_value(blob, KEY), len(self._codec.codings), wire)
         except ValueError as error:
             raise Fault("", "encoding", f"what can't be decoded ({error})") from None
         for form in forms[:-1]:
@@ -268,10 +268,10 @@ class Decoder:
         for coding, form in reversed([*zip(self._codec.codings, forms, strict=False)]):
             hook = f"decode_{self._codec.direction} of {coding.name}"
             try:
-                wire = Payload(coding.decode(payload=wire, form=hollow(form), **receiver))
+                wire = Payload(coding.decode(payload=wire, form=empty_tensors(form), **receiver))
                 found = form_of(wire)
             except Exception as error:
-                words = f"what {hook} can't read: {short(in_words(error))}"
+                words = f"what {hook} can't read: {shown(error_text(error))}"
                 raise Fault("", "encoding", words) from error
             for name in (*form, *found):
                 if found.get(name) != form.get(name):

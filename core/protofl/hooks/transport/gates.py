@@ -16,15 +16,15 @@ from typing import Any
 import torch
 
 from protofl.errors import Diverged, RunFailure, part_of
-from protofl.hooks.transport.contents import Contents, PassedOn
+from protofl.hooks.transport.contents import ContentRules, ReplacedUploads
 from protofl.hooks.transport.encoding import Codec, Decoder
-from protofl.hooks.transport.rules import RULES, Declared, Fault
-from protofl.hooks.transport.tensor_specs import Header, Known, Spec, most_common
+from protofl.hooks.transport.rules import RULES, Declarations, Fault
+from protofl.hooks.transport.tensor_specs import Header, Spec, SpecTable, most_common
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import Payload
-from protofl.system.files.tensors import quoted
+from protofl.system.files.tensors import shown_name
 
 Read = Callable[[Payload], Payload]
 """Makes a download of its tensors, as hooks see it."""
@@ -44,7 +44,7 @@ class DownloadGate:
     def __init__(
         self,
         info: RunInfo,
-        declared: Declared,
+        declared: Declarations,
         codec: Codec,
         read: Read = Payload,
         *,
@@ -52,7 +52,7 @@ class DownloadGate:
     ) -> None:
         self._declared, self._read = declared, read
         public = None if dry else info.public
-        self._contents = Contents(info.num_classes, public, declared, Decoder(codec))
+        self._contents = ContentRules(info.num_classes, public, declared, Decoder(codec))
 
     def __call__(self, blob: bytes, client: Client) -> Payload:
         """Read a client's download.
@@ -84,7 +84,7 @@ class UploadGate:
     Args:
         info: The run.
         declared: What the run's methods declare of uploads.
-        state: What has been learned, as `Known` keeps it; changed in place.
+        state: What has been learned, as `SpecTable` keeps it; changed in place.
         limits: MiB of an upload, at most, and the largest |x|; 0 for any.
         codec: What wrappers do to uploads on their way.
         server: The server as hooks see it.
@@ -97,7 +97,7 @@ class UploadGate:
     def __init__(
         self,
         info: RunInfo,
-        declared: Declared,
+        declared: Declarations,
         state: dict[str, Any],
         limits: tuple[float, float],
         codec: Codec,
@@ -106,9 +106,9 @@ class UploadGate:
         dry: bool = False,
     ) -> None:
         self._info, self._declared, self._dry = info, declared, dry
-        self._known, self._limit = Known(info, state), limits[0] * 2**20
+        self._known, self._limit = SpecTable(info, state), limits[0] * 2**20
         bound = math.inf if dry else limits[1] or math.inf  # no matter of how plugins go together
-        self._contents = Contents(
+        self._contents = ContentRules(
             info.num_classes,
             None if dry else info.public,
             declared,
@@ -116,7 +116,7 @@ class UploadGate:
             bound,
         )
         self._server = server
-        self.passed_on = PassedOn(info, declared, None if dry else info.public)
+        self.passed_on = ReplacedUploads(info, declared, None if dry else info.public)
 
     def admit(
         self, blobs: Mapping[int, bytes], device: torch.device
@@ -218,7 +218,7 @@ class UploadGate:
                 continue
             if 2 * sent[part] >= count:
                 key = name if part in _parts(header) else part
-                raise Fault("", "missing", f"nothing under {quoted(key)}")
+                raise Fault("", "missing", f"nothing under {shown_name(key)}")
 
 
 def _parts(header: Header) -> set[str]:

@@ -83,10 +83,10 @@ def expect_returned(hook: str, owner: str, found: Any, given: Mapping[str, Any])
         wrong = UsageError if hook in BEFORE else RunFailure
         items = found.values() if isinstance(found, Mapping) else found
         if not isinstance(found, kind) or isinstance(found, str):
-            raise wrong(f"{who} returned {described(found)}", near, do)
+            raise wrong(f"{who} returned {description(found)}", near, do)
         for place, each in found.items() if isinstance(found, Mapping) else enumerate(items):
             if not item(each):
-                raise wrong(f"{who} returned {described(each)} as {place!r}", near, do)
+                raise wrong(f"{who} returned {description(each)} as {place!r}", near, do)
 
 
 def expect_terms(owner: str, found: Any, declared: Collection[str]) -> None:  # noqa: ANN401
@@ -105,7 +105,7 @@ def expect_terms(owner: str, found: Any, declared: Collection[str]) -> None:  # 
     if found is None:
         raise RunFailure(f"{who} returned nothing", near, do)
     if not isinstance(found, Mapping):
-        raise RunFailure(f"{who} returned {described(found)}", near, do)
+        raise RunFailure(f"{who} returned {description(found)}", near, do)
     for name, term in found.items():
         if name not in declared:
             raise RunFailure(
@@ -122,14 +122,14 @@ def expect_terms(owner: str, found: Any, declared: Collection[str]) -> None:  # 
             do = "take .mean() or .sum() over it" if term.numel() > 1 else "write .squeeze()"
         else:
             do = "compute it of the model's output, with a gradient; counts go to end_round"
-        raise RunFailure(f"{who} returned the term {name!r} as {described(term)}", near, do)
+        raise RunFailure(f"{who} returned the term {name!r} as {description(term)}", near, do)
 
 
 def _is_scalar(term: object) -> bool:
     return isinstance(term, Tensor) and term.dim() == 0 and term.is_floating_point()
 
 
-def described(value: Any) -> str:  # noqa: ANN401 - it may be anything
+def description(value: Any) -> str:  # noqa: ANN401 - it may be anything
     """Describe a value: its type, and its shape and dtype or the value itself."""
     kind = type(value).__name__
     if isinstance(value, Tensor):
@@ -154,20 +154,20 @@ def _expect_tensors(who: str, found: Any) -> None:  # noqa: ANN401
     if not isinstance(found, Mapping):
         near = "what travels and what the server knows are tensors, each with a name"
         do = "return pf.Payload(prototypes=…, …), or {'prototypes': …, …}"
-        raise RunFailure(f"{who} returned {described(found)}", near, do)
+        raise RunFailure(f"{who} returned {description(found)}", near, do)
     for name, value in found.items():
         if not isinstance(name, str):
-            what = f"{who} returned {described(value)} under {name!r}, and no name"
+            what = f"{who} returned {description(value)} under {name!r}, and no name"
             raise RunFailure(what, "names are strings, each of one tensor", _ROWS)
         if not isinstance(value, Tensor):
             raise RunFailure(
-                f"{who} returned {name!r} as {described(value)}",
+                f"{who} returned {name!r} as {description(value)}",
                 "what travels and what the server knows are tensors",
                 _as_tensor(name, value),
             )
         do = _sendable(value)
         if do:
-            what = f"{who} returned {name!r} as {described(value)}"
+            what = f"{who} returned {name!r} as {description(value)}"
             raise RunFailure(what, "tensors on the wire and in checkpoints are dense and plain", do)
 
 
@@ -216,7 +216,7 @@ def _expect_scores(who: str, found: Any, shape: tuple[int, int]) -> None:  # noq
             do = "write .float()"
     elif hasattr(found, "dtype"):
         do = "stay with torch: torch.as_tensor(…), or leave .numpy() out"
-    raise RunFailure(f"{who} returned {described(found)}", near, do)
+    raise RunFailure(f"{who} returned {description(found)}", near, do)
 
 
 # --- what other hooks return ----------------------------------------------------------------------

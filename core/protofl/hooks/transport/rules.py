@@ -11,7 +11,7 @@ from torch import Tensor
 
 from protofl.errors import Diverged, RunFailure, UsageError, unknown
 from protofl.hooks.wire.payload import Payload
-from protofl.system.files.tensors import quoted
+from protofl.system.files.tensors import shown_name
 
 SAMPLES = 1 << 40
 """Samples of a client, at most."""
@@ -46,7 +46,7 @@ class Fault(Exception):
 
     def __init__(self, key: str, rule: str, words: str) -> None:
         self.key, self.rule = key, rule
-        self.words = f"{quoted(key)} {words}" if key else words
+        self.words = f"{shown_name(key)} {words}" if key else words
         super().__init__(self.words)
 
 
@@ -67,7 +67,7 @@ def refused_upload(client: int, round: int, fault: Fault) -> RunFailure:
     )
 
 
-def left_out(client: int, round: int, fault: Fault) -> str:
+def skipped_upload(client: int, round: int, fault: Fault) -> str:
     """Return the note for an upload that is skipped."""
     return f"client {client} sent {fault.words} in round {round} ({fault.rule}): it is left out"
 
@@ -107,7 +107,7 @@ Makers = Callable[[str], tuple[Sequence[tuple[str, Any]], Sequence[tuple[str, An
 
 
 @dataclass(frozen=True)
-class Declared:
+class Declarations:
     """The declared names of one direction, and their exemptions.
 
     Attributes:
@@ -122,7 +122,7 @@ class Declared:
     sender: str = ""
 
     @classmethod
-    def of(cls, hook: str, attribute: str, makers: Makers) -> Declared:
+    def of(cls, hook: str, attribute: str, makers: Makers) -> Declarations:
         """Return what a hook's providers and their wrappers declare.
 
         Args:
@@ -177,7 +177,7 @@ LONGEST = 1e9
 """Seconds of a stage, at most."""
 
 
-WHY = ("deadline", "failed", "left")
+REASONS = ("deadline", "failed", "left")
 """Why a client may be absent, as a host or a pool says it."""
 
 
@@ -214,7 +214,7 @@ def check_reply(
         raise Fault("notes", "figures", "that are no lines")
     if not isinstance(found.get("profile", ""), str):
         raise Fault("profile", "figures", "that is no text")
-    if found.get("reason", "failed") not in WHY:
+    if found.get("reason", "failed") not in REASONS:
         raise Fault("reason", "figures", f"as {_short(found['reason'])}")
 
 

@@ -122,7 +122,7 @@ def check_ranks(header: Header) -> None:
                 raise Fault(name, "shape", f"with rank {rank}, and other factors with another")
 
 
-class Known:
+class SpecTable:
     """The known specs of keys, by the architecture of the sender.
 
     Weights of a client's own model or head are as its architecture has them, also where none of
@@ -208,7 +208,7 @@ class Known:
         if part == start or not self._is_own(part):
             return self._agreed(start)
         for other, specs in self._specs.items():
-            seen = _beginning(specs, start)
+            seen = _specs_under(specs, start)
             if seen and self._parameters(other, part) - seen.keys():
                 return {}  # some of its layers, and which of another's is not known
         weights, needed = self._weights(architecture, part), self._parameters(architecture, part)
@@ -235,7 +235,7 @@ class Known:
 
     def _agreed(self, start: str) -> Mapping[str, Spec]:
         """Return the specs under `start` if all architectures that have any agree."""
-        found = [_beginning(specs, start) for specs in self._specs.values()]
+        found = [_specs_under(specs, start) for specs in self._specs.values()]
         found = [specs for specs in found if specs]
         return found[0] if found and all(specs == found[0] for specs in found) else {}
 
@@ -243,7 +243,7 @@ class Known:
         """Return True if every ``PART/…`` that was sent has the sender's own architecture."""
         if part not in OWN:
             return False
-        found = {a: _beginning(specs, f"{part}/") for a, specs in self._specs.items()}
+        found = {a: _specs_under(specs, f"{part}/") for a, specs in self._specs.items()}
         found = {a: specs for a, specs in found.items() if specs}
         return bool(found) and all(
             specs.items() <= self._weights(a, part).items() for a, specs in found.items()
@@ -264,7 +264,7 @@ class Known:
         return self._models[place]
 
 
-def _beginning(specs: Mapping[str, Spec], start: str) -> dict[str, Spec]:
+def _specs_under(specs: Mapping[str, Spec], start: str) -> dict[str, Spec]:
     """Select the specs whose key starts with `start` (if it ends with "/") or equals it."""
     many = start.endswith("/")
     return {n: s for n, s in specs.items() if (n.startswith(start) if many else n == start)}

@@ -14,13 +14,13 @@ from protofl.errors import MissingModule, RunFailure
 from protofl.hooks.models.architecture import Architecture, SplitModel
 from protofl.hooks.models.modules import ModuleSlot
 from protofl.hooks.views.batch import Batch, Output
-from protofl.hooks.views.records import ClientRecord, ConfigT, Features, Recorded, Sizes
+from protofl.hooks.views.records import ClientRecord, ConfigT, Features, MethodView, StatefulView
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.payload import Payload, class_rows
 from protofl.system.randomness import random_stream
 
 
-class Learner(Sizes[ConfigT]):
+class Learner(MethodView[ConfigT]):
     """A client as ``local_loss`` sees it: its model, a method's options, and sizes.
 
     All else that a loss needs is what ``before_training`` returned, so that an engine can train
@@ -92,7 +92,7 @@ class Learner(Sizes[ConfigT]):
         return list(self._model.parameters())
 
 
-class Client(Learner[ConfigT], Recorded):
+class Client(Learner[ConfigT], StatefulView):
     """A client as a hook sees it, bound to one method."""
 
     __slots__ = ("_record",)

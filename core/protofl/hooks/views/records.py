@@ -52,7 +52,7 @@ class Record:
         return malicious_clients(self.seed, self.info.num_clients, self.info.malicious)
 
 
-class Sizes(Generic[ConfigT]):
+class MethodView(Generic[ConfigT]):
     """A method's options and the sizes of its run.
 
     Attributes:
@@ -107,7 +107,7 @@ class Sizes(Generic[ConfigT]):
         return self._info.rounds
 
 
-class Recorded:
+class StatefulView:
     """The round, the public samples, and what a method remembers from round to round."""
 
     __slots__ = ()

@@ -12,13 +12,13 @@ from protofl.data.batches import Samples, batch_bounds
 from protofl.data.generators import ImageSource, Outline
 from protofl.errors import UsageError
 from protofl.hooks.models.architecture import Architecture, SplitModel
-from protofl.hooks.views.records import ConfigT, Recorded, ServerRecord, Sizes
+from protofl.hooks.views.records import ConfigT, MethodView, ServerRecord, StatefulView
 from protofl.hooks.views.run_info import Cards, ClientCard
 from protofl.hooks.wire.payload import Knowledge
 from protofl.system.randomness import random_stream
 
 
-class Server(Sizes[ConfigT], Recorded):
+class Server(MethodView[ConfigT], StatefulView):
     """The server as a hook sees it, bound to one method."""
 
     __slots__ = ("_owner", "_record")

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from protofl.errors import RunFailure, part_of
 from protofl.federation.plan import Plan
-from protofl.hooks.transport.contents import Contents
+from protofl.hooks.transport.contents import ContentRules
 from protofl.hooks.transport.encoding import Codec, Decoder
-from protofl.hooks.transport.return_values import described
-from protofl.hooks.transport.rules import RULES, Declared, Fault
+from protofl.hooks.transport.return_values import description
+from protofl.hooks.transport.rules import RULES, Declarations, Fault
 from protofl.hooks.transport.tensor_specs import known_key
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.server import Server
@@ -42,10 +42,10 @@ class PayloadChecks:
         plain = Decoder(Codec(""))  # what is looked at is not encoded yet
         around, wrappers = plan.composition.around, plan.composition.wrappers
         self.wrapped = [m.name for m in wrappers if "upload_payload" in m.hooks]
-        self._uploads = Declared.of("upload_payload", "uploads", around)
-        self._contents = Contents(plan.info.num_classes, None, self._uploads, plain)
-        self._downloads = Declared.of("download_payload", "downloads", around)
-        self._kept = Contents(plan.info.num_classes, None, Declared(), plain)
+        self._uploads = Declarations.of("upload_payload", "uploads", around)
+        self._contents = ContentRules(plan.info.num_classes, None, self._uploads, plain)
+        self._downloads = Declarations.of("download_payload", "downloads", around)
+        self._kept = ContentRules(plan.info.num_classes, None, Declarations(), plain)
         self.notes: dict[str, str] = {}
 
     def upload(self, who: str, sent: Mapping[str, Tensor], client: Client) -> None:
@@ -78,12 +78,12 @@ class PayloadChecks:
         self._check(who, self._kept, sent, {}, None)
 
     def _expect_declared(
-        self, who: str, sent: Mapping[str, Tensor], declared: Declared, attribute: str
+        self, who: str, sent: Mapping[str, Tensor], declared: Declarations, attribute: str
     ) -> None:
         for name, tensor in sent.items():
             if declared.names is not None and not declared.covers(name):
                 raise RunFailure(
-                    f"{who} sends {name!r}, {described(tensor)}, and {attribute} don't list it",
+                    f"{who} sends {name!r}, {description(tensor)}, and {attribute} don't list it",
                     f"declared: {', '.join(sorted(declared.names)) or 'nothing'}",
                     f"leave it out, e.g. payload.select({_first(declared)!r}); or say what it "
                     f"reveals: {attribute} = {{…, {part_of(name)!r}: '…'}}",
@@ -98,14 +98,14 @@ class PayloadChecks:
         for name, tensor in made.items():
             if tensor.requires_grad:
                 raise RunFailure(
-                    f"{who} returned {name!r} with its graph: {described(tensor)}",
+                    f"{who} returned {name!r} with its graph: {description(tensor)}",
                     "knowledge would keep all that it was computed of, from round to round",
                     f"return {name}.detach()",
                 )
             known = "classes" in {*made, *server.knowledge.keys()} or f"{name}.classes" in made
             if is_by_class(name) and not known:
                 raise RunFailure(
-                    f"{who} returned {name!r}, {described(tensor)}, and not whose its rows are",
+                    f"{who} returned {name!r}, {description(tensor)}, and not whose its rows are",
                     "rows by class come with 'classes', [n] int64",
                     f"return pf.class_rows(known, {name}=table), table [C, …] and known [C] bool",
                 )
@@ -115,7 +115,7 @@ class PayloadChecks:
     def _check(
         self,
         who: str,
-        contents: Contents,
+        contents: ContentRules,
         made: Mapping[str, Tensor],
         have: Mapping[str, Tensor],
         client: Client | None,
@@ -132,7 +132,7 @@ class PayloadChecks:
                 contents.check_finite(Payload(made))
         except Fault as fault:
             tensor = made.get(fault.key)
-            words = f" ({described(tensor)})" if tensor is not None else ""
+            words = f" ({description(tensor)})" if tensor is not None else ""
             near, do = _remedy(fault, {**have, **made}, client)
             verb = "sends" if client is not None else "returned"
             raise RunFailure(f"{who} {verb} {fault.words}{words}", near, do) from None
@@ -160,7 +160,7 @@ def _header(tensors: Mapping[str, Tensor]) -> dict[str, Entry]:
     }
 
 
-def _first(declared: Declared) -> str:
+def _first(declared: Declarations) -> str:
     names = sorted({*(declared.names or ())} - {"classes"})
     return names[0] if names else ""
 

@@ -12,9 +12,9 @@ from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.hookspecs.method import MERGED_HOOKS
 from protofl.hooks.plugin.members import Term
 from protofl.hooks.plugin.providers import SHARED
-from protofl.hooks.transport.encoding import Form, claimed
+from protofl.hooks.transport.encoding import Form, declared_form
 from protofl.hooks.views.client import Client, Learner
-from protofl.hooks.views.records import Recorded
+from protofl.hooks.views.records import StatefulView
 from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import Payload
 from protofl.runs.dry_step.payload_checks import FoundLater, is_by_class
@@ -87,7 +87,7 @@ def _of_attribute(holder: object, name: str, server: bool, plugins: Collection[t
         return f"did you mean self.{near[0]}?" if near else ""
     if isinstance(holder, Payload):
         return f"a payload is a mapping: write payload[{name!r}]"
-    if isinstance(holder, (Learner, Recorded)):
+    if isinstance(holder, (Learner, StatefulView)):
         word = "server" if isinstance(holder, Server) else "client"
         public = [n for n in dir(type(holder)) if not n.startswith("_")]
         near = get_close_matches(name, public, n=1)
@@ -156,7 +156,7 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: s
     hook = "server_aggregate" if hook == "receive_uploads" else hook  # what its donor was asked for
     on_server = hook.startswith("server_")
     sender = "upload_payload" if on_server else "download_payload"
-    sent = claimed(up if on_server else down)
+    sent = declared_form(up if on_server else down)
     came = f"{sender} of {' and '.join(composition.makers(sender))} sends: {_shapes(sent)}"
     if cause is None:
         near = error.near or came

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from protofl.errors import RunFailure, UsageError
 from protofl.federation.jobs import Evaluate, Job, Train
 from protofl.hooks.plugin.members import Member
-from protofl.hooks.transport.return_values import described
+from protofl.hooks.transport.return_values import description
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.tensors import TYPES, pack_state
 
@@ -81,7 +81,7 @@ class PluginState:
             for name, value in getattr(member.instance, "__dict__", {}).items():
                 if isinstance(value, (nn.Module, nn.Parameter)):
                     raise UsageError(
-                        f"{member.name}.__init__ puts {described(value)} on self.{name}",
+                        f"{member.name}.__init__ puts {description(value)} on self.{name}",
                         "nobody trains or saves it, and all clients share it",
                         f"write client.add_module({name!r}, module) in setup_client, on the server "
                         f"server.modules[{name!r}] = module in setup_server",

@@ -18,7 +18,7 @@ from protofl.errors import RunFailure
 
 
 @contextmanager
-def naming_file(path: Path) -> Iterator[None]:
+def file_errors(path: Path) -> Iterator[None]:
     """Add the file name to an `OSError` that has none, as from a write to a full disk."""
     try:
         yield
@@ -28,7 +28,7 @@ def naming_file(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def told_of_disk() -> Iterator[None]:
+def disk_errors() -> Iterator[None]:
     """Turn an `OSError` into an error for the user.
 
     Raises:
@@ -45,13 +45,13 @@ def told_of_disk() -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_replacement(path: Path) -> Iterator[Path]:
     """Yield a path to write to; its file replaces ``path`` when the block ends.
 
     If the block fails, ``path`` stays unchanged.
     """
     part = path.with_name(path.name + ".part")
-    with naming_file(path):
+    with file_errors(path):
         part.unlink(missing_ok=True)  # what lies there may be a link to somebody's file
         try:
             yield part
@@ -64,7 +64,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write_json(path: Path, values: Any) -> None:  # noqa: ANN401 - anything JSON can hold
     """Write a file atomically and durably."""
-    with replacing(path) as part, open(part, "w", encoding="utf-8") as file:
+    with atomic_replacement(path) as part, open(part, "w", encoding="utf-8") as file:
         json.dump(values, file, indent=1)
         file.write("\n")
         file.flush()
@@ -86,7 +86,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
     Files are never changed, only replaced, so the two names stay independent.
     """
-    with replacing(target) as part:
+    with atomic_replacement(target) as part:
         try:
             os.link(source, part)
         except OSError:
@@ -95,7 +95,7 @@ def link_or_copy(source: Path, target: Path) -> None:
     part.unlink(missing_ok=True)
 
 
-def unused(path: Path) -> Path:
+def unused_path(path: Path) -> Path:
     """Return the first free path of ``PATH``, ``PATH-2``, ``PATH-3`` and so on."""
     number, found = 1, path
     while found.exists():
@@ -105,7 +105,7 @@ def unused(path: Path) -> Path:
 
 
 @contextmanager
-def gone_afterwards(folder: Path) -> Iterator[Path]:
+def temporary_folder(folder: Path) -> Iterator[Path]:
     """Yield the path of a folder, and remove the folder with its content after the block."""
     try:
         yield folder

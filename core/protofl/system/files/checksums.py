@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from protofl.errors import UsageError
-from protofl.system.files.atomic import naming_file, replacing
+from protofl.system.files.atomic import atomic_replacement, file_errors
 
 CHUNK = 1 << 20
 
@@ -175,7 +175,7 @@ def append_line(path: Path, values: Any, so_far: Check) -> Check:  # noqa: ANN40
         Its check with the line.
     """
     line = (json.dumps(values) + "\n").encode()
-    with naming_file(path), open(path, "ab") as file:
+    with file_errors(path), open(path, "ab") as file:
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
@@ -194,7 +194,7 @@ def read_lines(path: Path, check: Check) -> list[Any]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def cut(path: Path, check: Check) -> None:
+def truncate(path: Path, check: Check) -> None:
     """Cut a file to the part that counts.
 
     The file is replaced, so other hard links to it do not see lines that are appended later.
@@ -203,7 +203,7 @@ def cut(path: Path, check: Check) -> None:
     if check.size:
         with open(path, "rb") as file:
             kept = file.read(check.size)
-    with replacing(path) as part:
+    with atomic_replacement(path) as part:
         part.write_bytes(kept)
 
 
@@ -250,7 +250,7 @@ class Record(Generic[R]):
 
     def cut(self) -> None:
         """Remove the part that does not count."""
-        cut(self._path, self._check)
+        truncate(self._path, self._check)
 
     @property
     def is_empty(self) -> bool:

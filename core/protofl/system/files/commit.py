@@ -16,9 +16,9 @@ from protofl.system.files.checksums import (
     Damaged,
     append_line,
     check_plain_name,
-    cut,
     read_json,
     read_lines,
+    truncate,
 )
 
 Entry = tuple[str, Check]
@@ -51,7 +51,7 @@ class Journal:
     @classmethod
     def reopened(cls, path: Path, check: Check) -> Journal:
         """Open an existing journal and cut off what does not count."""
-        cut(path, check)
+        truncate(path, check)
         with open(path, "rb") as file:
             return cls(path, check, len(file.readline()))
 

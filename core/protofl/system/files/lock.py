@@ -22,7 +22,7 @@ _UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 
 
 @contextmanager
-def exclusive(path: Path, report: Callable[[str], None]) -> Iterator[None]:
+def cache_lock(path: Path, report: Callable[[str], None]) -> Iterator[None]:
     """Let one process at a time prepare ``path``; checks that its folder can be written.
 
     The lock only saves double work: on a file system without locks writing stays safe, because a
@@ -42,7 +42,7 @@ def exclusive(path: Path, report: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextmanager
-def alone(folder: Path, flag: str) -> Iterator[None]:
+def folder_lock(folder: Path, flag: str) -> Iterator[None]:
     """Have a folder for this process alone; another process that wants it is refused.
 
     The lock goes with the process, however it ends. On a file system without locks nothing is
@@ -73,7 +73,7 @@ def alone(folder: Path, flag: str) -> Iterator[None]:
 
 
 @contextmanager
-def in_turn(lock: Path, wait: Callable[[], None]) -> Iterator[None]:
+def waiting_lock(lock: Path, wait: Callable[[], None]) -> Iterator[None]:
     """Let one process at a time do something; the others wait for their turn.
 
     Args:
@@ -95,7 +95,7 @@ def is_held(lock: Path) -> bool:
     another user.
 
     Args:
-        lock: The lock file of the folder (`alone`).
+        lock: The lock file of the folder (`folder_lock`).
     """
     try:
         import fcntl

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from protofl.errors import UsageError
-from protofl.system.files.atomic import naming_file, replacing
+from protofl.system.files.atomic import atomic_replacement, file_errors
 from protofl.system.files.checksums import Check, Damaged, check_plain_file, check_plain_name
 from protofl.system.files.tensors import Packed, read_tensors, write_tensors
 
@@ -99,7 +99,7 @@ class Series:
             except Damaged as problem:
                 lost.append(f"{problem.what}: round {place[1]} is left out there")
         if kept != self.entries or not self._cut:
-            with replacing(self._journal) as part:
+            with atomic_replacement(self._journal) as part:
                 part.write_text("".join(_line(*item) for item in kept.items()), encoding="utf-8")
             self._cut = True
         self.entries = kept
@@ -151,7 +151,7 @@ class Series:
 
 def append(file: Path, line: str) -> None:
     """Add a line to a file."""
-    with naming_file(file), open(file, "a", encoding="utf-8") as journal:
+    with file_errors(file), open(file, "a", encoding="utf-8") as journal:
         journal.write(line)
 
 

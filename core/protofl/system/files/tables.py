@@ -53,7 +53,7 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def short(value: float) -> float:
+def rounded(value: float) -> float:
     """Return a measured number with six significant digits."""
     return float(f"{value:.6g}")
 

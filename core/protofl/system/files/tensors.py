@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from protofl.errors import RunFailure
-from protofl.system.files.atomic import replacing
+from protofl.system.files.atomic import atomic_replacement
 
 SIZES = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
@@ -74,7 +74,7 @@ def tensor_header(data: bytes) -> dict[str, Entry]:
     return {name: entry for name, (entry, _) in read.items()}
 
 
-def words_beside(data: bytes, key: str) -> str:
+def metadata_value(data: bytes, key: str) -> str:
     """Return a metadata value of bytes that `tensor_header` has checked."""
     (length,) = struct.unpack_from("<Q", data)
     about: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__", {})
@@ -93,7 +93,7 @@ def strict_json(text: bytes) -> Any:  # noqa: ANN401 - JSON
     except RecursionError:
         raise ValueError("the header is nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"the header is no JSON: {short(error)}") from None
+        raise ValueError(f"the header is no JSON: {shown(error)}") from None
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _entry(name: str, value: Any) -> tuple[Entry, tuple[int, int]]:  # noqa: ANN401 - JSON
     """Return a tensor's entry, and the start and end of its bytes."""
-    words = quoted(name)
+    words = shown_name(name)
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"{words} has no dtype, shape and data_offsets")
     entry, place = checked_entry(name, value["dtype"], value["shape"]), value["data_offsets"]
@@ -113,7 +113,7 @@ def _entry(name: str, value: Any) -> tuple[Entry, tuple[int, int]]:  # noqa: ANN
         raise ValueError(f"{words} has a place that is none")
     start, end = place
     if end - start != entry.size:
-        raise ValueError(f"{words} has {end - start} bytes for the shape {short(value['shape'])}")
+        raise ValueError(f"{words} has {end - start} bytes for the shape {shown(value['shape'])}")
     return entry, (start, end)
 
 
@@ -123,13 +123,13 @@ def checked_entry(name: str, dtype: Any, shape: Any) -> Entry:  # noqa: ANN401 -
     Raises:
         ValueError: They are none, or too large.
     """
-    words = quoted(name)
+    words = shown_name(name)
     if not isinstance(dtype, str) or dtype not in SIZES:
-        raise ValueError(f"{words} is of a type that is not known: {short(dtype)}")
+        raise ValueError(f"{words} is of a type that is not known: {shown(dtype)}")
     if not _counts(shape):
         raise ValueError(f"{words} has a shape that is none")
     if math.prod(max(size, 1) for size in shape) * SIZES[dtype] > LARGEST:
-        raise ValueError(f"{words} claims the shape {short(shape)}")
+        raise ValueError(f"{words} claims the shape {shown(shape)}")
     return Entry(dtype, tuple(shape))
 
 
@@ -137,12 +137,12 @@ def _counts(value: Any) -> bool:  # noqa: ANN401 - JSON
     return isinstance(value, list) and all(type(v) is int and v >= 0 for v in value)
 
 
-def quoted(name: str) -> str:
+def shown_name(name: str) -> str:
     """Return an untrusted name for display: quoted, escaped and shortened."""
     return repr(name if len(name) <= 80 else name[:77] + "...")
 
 
-def short(value: object) -> str:
+def shown(value: object) -> str:
     """Return an untrusted value for display: escaped and shortened."""
     text = repr(str(value))[1:-1]
     return text if len(text) <= 80 else text[:77] + "..."
@@ -196,7 +196,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> Non
         }
     text = json.dumps(entries).encode()
     text += b" " * (-len(text) % 8)
-    with replacing(path) as part, open(part, "wb") as file:
+    with atomic_replacement(path) as part, open(part, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for _, tensor in ordered:
             flat = tensor.detach().to("cpu").contiguous().reshape(-1)
@@ -221,10 +221,10 @@ def read_tensors(path: Path) -> Packed:
 
 def tensor_bytes(tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> bytes:
     """Return tensors as safetensors bytes, with optional metadata."""
-    return safetensors.torch.save(apart(tensors), dict(about) if about else None)
+    return safetensors.torch.save(separate_tensors(tensors), dict(about) if about else None)
 
 
-def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def separate_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return contiguous tensors without shared memory, as safetensors requires."""
     plain: dict[str, Tensor] = {}
     seen: set[int] = set()

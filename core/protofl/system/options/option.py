@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from protofl.errors import unknown
-from protofl.system.options.parsing import every, names_in, read_joins, read_share
+from protofl.system.options.parsing import read_joins, read_names, read_rounds, read_share
 
 MEASURES = ("train-accuracy", "margins", "public-logits", "flops")
 """Figures that a run records on request, see docs/reference/record.md."""
@@ -28,7 +28,7 @@ def _known(value: Any, known: Sequence[str], noun: str) -> Any:  # noqa: ANN401 
     Raises:
         UsageError: A name is unknown.
     """
-    names = names_in(value)
+    names = read_names(value)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return names
     for name in names:
@@ -40,13 +40,13 @@ def _known(value: Any, known: Sequence[str], noun: str) -> Any:  # noqa: ANN401 
 Share = Annotated[float, BeforeValidator(read_share)]
 
 
-Rounds = Annotated[int, BeforeValidator(every)]
+Rounds = Annotated[int, BeforeValidator(read_rounds)]
 
 
 Joins = Annotated[str | None, BeforeValidator(read_joins)]
 
 
-Names = Annotated[list[str], BeforeValidator(names_in)]
+Names = Annotated[list[str], BeforeValidator(read_names)]
 
 
 Measures = Annotated[

@@ -46,7 +46,7 @@ def assignments(flag: str, given: Mapping[str, Any] | Iterable[str], form: str) 
     if isinstance(given, Mapping):
         return dict(given)
     found = {}
-    for item in several(flag, given):
+    for item in text_list(flag, given):
         key, sign, value = item.partition("=")
         key, value = key.strip(), value.strip()
         if not (sign and key and value):
@@ -55,7 +55,7 @@ def assignments(flag: str, given: Mapping[str, Any] | Iterable[str], form: str) 
     return found
 
 
-def several(flag: str, given: Any) -> list[str]:  # noqa: ANN401 - it may come from a file
+def text_list(flag: str, given: Any) -> list[str]:  # noqa: ANN401 - it may come from a file
     """Return a string or a list of strings as a list.
 
     Raises:
@@ -96,7 +96,7 @@ def merge_nested(
     return {k: {**base.get(k, {}), **over.get(k, {})} for k in (*base, *over)}
 
 
-def check_again(
+def check_unchanged(
     recorded: Mapping[str, Mapping[str, Any]],
     given: Mapping[str, Mapping[str, Any]],
     free: Container[str],
@@ -134,7 +134,7 @@ def read_share(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
         return value
 
 
-def names_in(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
+def read_names(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
     """Return ``A,B`` as a list of unique names; other values unchanged."""
     parts = value.split(",") if isinstance(value, str) else value
     texts = isinstance(parts, list) and all(isinstance(part, str) for part in parts)
@@ -160,7 +160,7 @@ def read_joins(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
     return ",".join(f"{round}:{share}" for round, share in pairs)
 
 
-def every(value: Any) -> Any:  # noqa: ANN401 - it may come from a file
+def read_rounds(value: Any) -> Any:  # noqa: ANN401 - it may come from a file
     """Return ``off`` as 0, and a number of rounds as an integer.
 
     Raises:
@@ -177,7 +177,7 @@ def every(value: Any) -> Any:  # noqa: ANN401 - it may come from a file
     return int(value)
 
 
-def added(item: str) -> str:
+def read_addition(item: str) -> str:
     """Return ``local_loss=METHOD.TERM`` as ``METHOD.TERM``; ``HOOK=METHOD`` unchanged.
 
     Raises:
@@ -197,7 +197,7 @@ def added(item: str) -> str:
     )
 
 
-def dropped_term(item: str) -> str:
+def read_dropped_term(item: str) -> str:
     """Return ``local_loss.TERM`` as ``TERM``, ``local_loss.METHOD.TERM`` as ``METHOD.TERM``.
 
     Raises:
@@ -233,12 +233,12 @@ def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
         nested = expand_set(given, owner or str(found.get("method") or ""))
         found["options"] = merge_nested(found.get("options", {}), nested)
     if "with" in found:
-        found["wrappers"] = several("--with", found.pop("with"))
+        found["wrappers"] = text_list("--with", found.pop("with"))
     if "use" in found:
         found["use"] = assignments("--use", found["use"], "HOOK=METHOD")
-    for key, read in (("add", added), ("drop", dropped_term)):
+    for key, read in (("add", read_addition), ("drop", read_dropped_term)):
         if key in found:
-            found[key] = [read(text.strip()) for text in several(f"--{key}", found[key])]
+            found[key] = [read(text.strip()) for text in text_list(f"--{key}", found[key])]
     return found
 
 
@@ -250,7 +250,7 @@ def as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(values)
     for key, prefix in (("add", "local_loss="), ("drop", "local_loss.")):
         if found.get(key) is not None:
-            terms = several(f"--{key}", found[key])
+            terms = text_list(f"--{key}", found[key])
             whole = {t for t in terms if "=" in t or t.partition(".")[0] == "local_loss"}
             found[key] = [t if t in whole else prefix + t for t in terms]
     return found
@@ -263,7 +263,7 @@ RECORD_ONLY = set(
 """Entries of a run's config.json that record the run and are no options, and a recipe's text."""
 
 
-GONE = {"engine": {"fused"}}
+REMOVED = {"engine": {"fused"}}
 """{owner: plugins' options that protofl 0.1.0 recorded and this version does not have}."""
 
 
@@ -272,14 +272,16 @@ def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
     values = {key.replace("-", "_"): value for key, value in values.items()}
     found = {key: value for key, value in values.items() if key not in RECORD_ONLY}
     if isinstance(found.get("options"), Mapping):
-        found["options"] = without_gone(found["options"])
+        found["options"] = without_removed(found["options"])
     return found
 
 
-def without_gone(options: Mapping[str, Any]) -> dict[str, Any]:
+def without_removed(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return plugins' options, {owner: {option: value}}, without those of older versions."""
     return {
-        owner: {k: v for k, v in own.items() if k not in GONE[owner]} if owner in GONE else own
+        owner: {k: v for k, v in own.items() if k not in REMOVED[owner]}
+        if owner in REMOVED
+        else own
         for owner, own in options.items()
     }
 

@@ -73,7 +73,7 @@ class Strict(BaseModel):
         names = option_names(cls)
         for key, value in data.items() if isinstance(data, dict) else ():
             field = cls.model_fields.get(names.get(key) or key)
-            if field and isinstance(value, bool) and not _takes_truths(field.annotation):
+            if field and isinstance(value, bool) and not _accepts_bool(field.annotation):
                 raise ValueError(f"{key} is {str(value).lower()}, which is no number and no text")
         return data
 
@@ -142,12 +142,12 @@ class VariantConfig(Config):
         return {**data, **{name: getattr(cls.deviations[name], variant) for name in open_}}
 
 
-def _takes_truths(annotation: Any) -> bool:  # noqa: ANN401 - a type
+def _accepts_bool(annotation: Any) -> bool:  # noqa: ANN401 - a type
     """Return True if a type accepts booleans: all types except numbers, strings and choices."""
     if get_origin(annotation) is Literal:
         return any(isinstance(choice, bool) for choice in get_args(annotation))
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
-    return any(map(_takes_truths, parts)) if parts else annotation not in PLAIN
+    return any(map(_accepts_bool, parts)) if parts else annotation not in PLAIN
 
 
 PLAIN = (int, float, str, type(None))
