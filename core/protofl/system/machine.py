@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from protofl.errors import Late, Overtime
 
@@ -156,14 +156,6 @@ def time_limit(seconds: float, what: str, do: str = "") -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-class Closable(Protocol):
-    """An object that can be closed."""
-
-    def close(self) -> None:
-        """End it."""
-        ...
-
-
 class Idle:
     """Idle hosts that another run may reuse.
 
@@ -177,7 +169,7 @@ class Idle:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, key: Hashable, host: Closable) -> None:
+    def put(self, key: Hashable, host: Any) -> None:  # noqa: ANN401 - has close()
         """Add an idle host.
 
         Args:

@@ -13,7 +13,7 @@ from protofl.hooks.transport.rules import Fault
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.vocabulary import Key, find_key
 from protofl.hooks.wire.weights import weight_views
-from protofl.system.files.tensors import Entry
+from protofl.system.files.tensors import TYPES, Entry
 
 Header = Mapping[str, Entry]
 
@@ -99,12 +99,9 @@ class Spec:
             raise Fault(name, "shape", f"of shape {list(entry.shape)}, it is {self.words}")
         key = known_key(name)
         if key and key.varies:
-            self._check_rank(name, entry.shape[key.varies], key)
-
-    def _check_rank(self, name: str, rank: int, key: Key) -> None:
-        sizes = [d for d in self.dims if d is not None]
-        if rank < 1 or (sizes and rank > max(sizes)):
-            raise Fault(name, "shape", f"with rank {rank}, it is {self.words}")
+            rank, sizes = entry.shape[key.varies], [d for d in self.dims if d is not None]
+            if rank < 1 or (sizes and rank > max(sizes)):
+                raise Fault(name, "shape", f"with rank {rank}, it is {self.words}")
 
 
 def check_ranks(header: Header) -> None:
@@ -258,7 +255,7 @@ class SpecTable:
             model = unset_model(found, info.sample, info.num_classes, info.feature_dim)
             for name, module in (("model", model), ("head", model.head)):
                 self._models[architecture, name] = {
-                    key: Spec(_TYPES.get(str(tensor.dtype), "F32"), tuple(tensor.shape))
+                    key: Spec(TYPES.get(tensor.dtype, "F32"), tuple(tensor.shape))
                     for key, tensor in weight_views(module, name).items()
                 }
         return self._models[place]
@@ -268,15 +265,6 @@ def _specs_under(specs: Mapping[str, Spec], start: str) -> dict[str, Spec]:
     """Select the specs whose key starts with `start` (if it ends with "/") or equals it."""
     many = start.endswith("/")
     return {n: s for n, s in specs.items() if (n.startswith(start) if many else n == start)}
-
-
-_TYPES = {
-    "torch.float64": "F64",
-    "torch.float32": "F32",
-    "torch.float16": "F16",
-    "torch.bfloat16": "BF16",
-    "torch.int64": "I64",
-}
 
 
 def most_common(specs: Iterable[Spec]) -> tuple[Spec, int]:
