@@ -8,8 +8,8 @@ remembers lives in ``client.state``, ``client.modules``, ``server.state`` and ``
 One that is there for other methods alone, as a defence is, names the hooks that they may take of
 it, ``donates = ("server_aggregate",)``, and is not run by itself.
 
-The six hooks of a round have one provider each, and returning None is an error; of the
-`MERGED_HOOKS` further ones may be added. The lifecycle hooks are optional.
+The six hooks of a round have one provider each; `MERGED_HOOKS` may have further ones. The lifecycle
+hooks are optional, and every method of a run may implement them.
 """
 
 from __future__ import annotations
@@ -69,30 +69,42 @@ class MethodSpec:
 
     @hookspec
     def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Return defaults of the run's options that the paper, or the variant, asks for."""
+        """Return defaults of the run's options that the paper, or the variant, asks for.
+
+        None: no defaults.
+        """
 
     @hookspec
     def requires(self, run: RunInfo, config: Config) -> list[str]:
         """Return reasons why the method can't work with this run, each with what would work.
 
-        An empty list means that it can.
+        None or an empty list: the method can work.
         """
 
     @hookspec
     def resolve(self, run: RunInfo, config: Config) -> dict[str, Any]:
-        """Return options whose default depends on the run (λ₂ of FedSA); they are recorded."""
+        """Return options whose default depends on the run (λ₂ of FedSA); they are recorded.
+
+        None: the options stay unchanged.
+        """
 
     @hookspec
     def phases(self, config: Config, run: RunInfo) -> list[Phase]:
-        """Return the phases of local training; default one, on private data, before upload."""
+        """Return the phases of local training.
+
+        None: one phase, on private data, before the upload.
+        """
 
     @hookspec
     def setup_server(self, server: Server) -> Mapping[str, Tensor]:
-        """Prepare the server's state and modules; return the knowledge to start with."""
+        """Prepare the server's state and modules; return the knowledge to start with.
+
+        None: the knowledge starts empty.
+        """
 
     @hookspec
     def setup_client(self, client: Client) -> None:
-        """Prepare a client's state and modules, when it is first needed."""
+        """Prepare a client's state and modules on first use; returns None."""
 
     # --- a round, in order ------------------------------------------------------------------
 
@@ -100,21 +112,24 @@ class MethodSpec:
     def download_payload(self, server: Server, client_id: int) -> Payload:
         """Return what this client downloads, drawn from ``server.knowledge``.
 
-        Called any number of times, for any client; writes nothing. An empty payload is
-        0 bytes and counts nothing.
+        Called any number of times, for any client; writes nothing. An empty payload has 0 bytes and
+        is not counted. None: an error.
         """
 
     @hookspec
     def receive(self, client: Client) -> None:
-        """Put ``client.received`` in place: install a head or a model. Evaluation calls it too."""
+        """Install ``client.received``, such as a head or a model; returns None.
+
+        Evaluation calls this hook, too.
+        """
 
     @hookspec
     def before_training(self, client: Client) -> Given:
-        """Return what ``local_loss`` needs beside the batch and the model, for a whole phase.
+        """Return what ``local_loss`` needs besides the batch and the model, for a whole phase.
 
         A mapping of names to tensors, numbers and strings, or to mappings, lists and tuples of
-        them; empty where there is nothing. ``pf.per_step(tensor)`` stands for a tensor with a
-        leading axis over the ``client.steps`` steps, of which each step sees its row.
+        them. ``pf.per_step(tensor)`` stands for a tensor with a leading axis over the
+        ``client.steps`` steps; each step receives its row. None: an empty mapping.
         """
 
     @hookspec(firstresult=True)
@@ -123,31 +138,34 @@ class MethodSpec:
     ) -> Mapping[str, Tensor]:
         """Return named scalar terms, already weighted; the engine sums them.
 
-        ``given`` is what the same method's ``before_training`` returned. Of the client a loss
-        sees its model, its options and its sizes. Tensors in and out: no ``.item()``, no Python
-        branch on a tensor's value, no random draw. Weights are reached only through
-        ``client.features``, ``head``, ``module(name)`` and ``parameters()``. A term whose
-        ingredients have not been received yet is left out, not zero.
+        ``given`` is what the same method's ``before_training`` returned. A loss can read the
+        client's model, options and sizes. Tensors in and out: no ``.item()``, no Python branch on a
+        tensor's value, no random draw. Weights are reached only through ``client.features``,
+        ``head``, ``module(name)`` and ``parameters()``. Leave out a term whose inputs have not been
+        received yet, instead of returning zero. None: an error.
         """
 
     @hookspec
     def after_batch(self, client: Client, batch: Batch, output: Output) -> None:
-        """Collect from the output of a step (detached, before the update); no synchronisation."""
+        """Collect values from the detached output of a step, before the update; returns None.
+
+        Do not synchronise with the device.
+        """
 
     @hookspec
     def after_training(self, client: Client) -> None:
-        """Conclude a phase of local training (FedSA's local margin)."""
+        """Finish a phase of local training (FedSA's local margin); returns None."""
 
     @hookspec(firstresult=True)
     def upload_payload(self, client: Client) -> Payload:
-        """Return what the client sends; possibly empty (0 bytes)."""
+        """Return what the client sends; possibly empty (0 bytes). None: an error."""
 
     @hookspec
     def receive_uploads(self, server: Server, uploads: Uploads) -> Uploads:
-        """Return the uploads that this round's server hooks see, in place of those that came.
+        """Return the uploads for this round's server hooks.
 
-        For defences, which leave out or replace what they don't trust; see
-        `protofl.hooks.hookspecs.method.WrapperSpec.receive_uploads` for what comes before.
+        For defences, which leave out or replace uploads that they don't trust. Runs after
+        `protofl.hooks.hookspecs.method.WrapperSpec.receive_uploads`. None: an error.
         """
 
     @hookspec(firstresult=True)
@@ -157,19 +175,20 @@ class MethodSpec:
         """Return the keys of ``server.knowledge`` that aggregation changes.
 
         ``uploads`` is in ascending client id. Class-indexed tensors come with ``classes``
-        (see `protofl.class_rows`); an empty mapping changes nothing.
+        (see `protofl.class_rows`). An empty mapping changes nothing. None: an error.
         """
 
     @hookspec(firstresult=True)
     def server_train(self, server: Server, uploads: Mapping[int, Payload]) -> Mapping[str, Tensor]:
         """Return the keys of ``server.knowledge`` that training on the server changes.
 
-        Loop over ``server.epochs(n)``, which a dry step cuts to one.
+        Loop over ``server.epochs(n)``, which a dry step cuts to one. An empty mapping changes
+        nothing. None: an error.
         """
 
     @hookspec(firstresult=True)
     def inference(self, client: Client, x: Tensor) -> Tensor:
-        """Return class scores B×C of samples ``x``; writes nothing."""
+        """Return class scores B×C of samples ``x``; writes nothing. None: an error."""
 
     @hookspec
     def score_client(self, client: Client, scores: Tensor, labels: Tensor) -> Mapping[str, float]:
@@ -177,8 +196,8 @@ class MethodSpec:
 
         They are recorded as ``metrics``, ``METHOD.NAME``: the mean over test samples, over clients,
         and each client's. ``scores`` [n, C] are what ``inference`` gave for the client's test
-        samples, ``labels`` [n] their classes; a client without any is not asked. Figures of scores
-        alone are metrics, a kind of plugin that serves every method.
+        samples, ``labels`` [n] their classes. Clients without test samples are skipped. Figures that
+        depend on scores only are metrics, a kind of plugin for all methods. None: no figures.
         """
 
     @hookspec
@@ -188,12 +207,12 @@ class MethodSpec:
         They are scored on the global test samples, which a run with public data has, in the rounds
         that are evaluated: ``server_test_accuracy`` in the record's ``extra``, the mean where there
         are several. They are not trained and not kept; ``server.build`` makes one to load weights
-        into. Returning {} or nothing: there is none.
+        into. None or {}: there are no such models.
         """
 
     @hookspec
     def end_round(self, server: Server) -> Mapping[str, float]:
-        """Return further scalars for the record's ``extra``."""
+        """Return further scalars for the record's ``extra``. None: no scalars."""
 
 
 class WrapperSpec:
@@ -215,15 +234,15 @@ class WrapperSpec:
 
     @hookspec
     def upload_payload(self, client: Client) -> Payload:
-        """Yield for the client's upload and return what is sent in its place."""
+        """Yield for the client's upload and return what is sent instead. None: an error."""
 
     @hookspec
     def download_payload(self, server: Server, client_id: int) -> Payload:
-        """Yield for the client's download and return what is sent in its place."""
+        """Yield for the client's download and return what is sent instead. None: an error."""
 
     @hookspec
     def encode_upload(self, client: Client, payload: Payload) -> Payload:
-        """Return what crosses in place of an upload, and is counted; never an empty payload.
+        """Return the encoded upload, which is sent and counted. None or an empty payload: an error.
 
         Called once an upload. What it keeps in ``client.state`` (error feedback) is part of the
         client: it is there after ``--resume``, and undone where the upload counts for nothing.
@@ -233,7 +252,7 @@ class WrapperSpec:
     def decode_upload(
         self, server: Server, client_id: int, payload: Payload, form: Payload
     ) -> Payload:
-        """Return what the server sees of what `encode_upload` made; writes nothing.
+        """Return the decoded upload for the server; writes nothing. None: the upload is refused.
 
         ``form`` has the names, types and shapes that are to come out, as tensors without content
         (device ``meta``), checked against the run's rules and ``--upload-limit``. What else came is
@@ -243,7 +262,7 @@ class WrapperSpec:
 
     @hookspec
     def encode_download(self, server: Server, client_id: int, payload: Payload) -> Payload:
-        """Return what crosses in place of a download, and is counted; writes nothing.
+        """Return the encoded download, which is sent and counted; writes nothing. None: an error.
 
         Called any number of times. Without the argument ``client_id`` it is called once for all
         clients that get the same, as a server that encodes what it broadcasts.
@@ -251,13 +270,13 @@ class WrapperSpec:
 
     @hookspec
     def decode_download(self, client: Client, payload: Payload, form: Payload) -> Payload:
-        """Return what the client sees of what `encode_download` made; writes nothing."""
+        """Return the decoded download for the client; writes nothing. None: an error."""
 
     @hookspec
     def train_labels(self, client: Client, labels: Tensor) -> Tensor:
         """Return training labels [n] to use in place of the client's own, when it is first needed.
 
-        Test labels stay what they are. The round is -1, as at every set-up.
+        Test labels stay unchanged. The round is -1, as at every set-up. None: an error.
         """
 
     @hookspec
@@ -266,5 +285,5 @@ class WrapperSpec:
 
         The one place where several uploads are seen together, before any method sees them: it
         simulates that the clients in ``server.malicious`` have agreed on what they send. Traffic
-        has been counted before, so replace tensors by others of their shapes.
+        has been counted before, so replace tensors by others of their shapes. None: an error.
         """

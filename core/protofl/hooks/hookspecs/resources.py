@@ -10,6 +10,8 @@ name (``npz:PATH``, ``torchvision:resnet18,vgg11``) names the Config field that 
 Every plugin, methods and wrappers too, may declare ``requires_hookspec`` (the oldest version of
 these hooks that it runs with, see `protofl.HOOKSPEC_VERSION`), and ``check_options`` and
 ``check_argument``, the options and the argument under which ``protofl check`` runs it.
+
+Each of these hooks has one provider. Returning None is an error unless the hook says otherwise.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class ModelGroupSpec:
 
     @hookspec(firstresult=True)
     def server_architectures(self, config: Config) -> list[Architecture]:
-        """Return further architectures that only a server builds, by name (optional)."""
+        """Return further architectures for a server (optional). None: no further ones."""
 
 
 class PartitionerSpec:

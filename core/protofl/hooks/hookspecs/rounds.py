@@ -1,4 +1,7 @@
-"""Hooks around a round: who takes part and when, what is measured, and who is told."""
+"""Hooks around a round: client sampling, devices and availability, metrics, trackers.
+
+Each of these hooks has one provider. Returning None is an error unless the hook says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +158,7 @@ class TrackerSpec:
 
     @hookspec(firstresult=True)
     def check(self, config: Config) -> None:
-        """Raise an error where it can't track at all (optional): a library that is missing.
+        """Raise an error if the tracker can't work (optional), as a library is missing; returns None.
 
         Called before the run starts and in its thread, so look at what is here and ask no service.
 
@@ -165,7 +168,7 @@ class TrackerSpec:
 
     @hookspec(firstresult=True)
     def open_run(self, run: TrackedRun, config: Config) -> Any:  # noqa: ANN401 - the tracker's own
-        """Return what the other hooks need: a writer, a client of the service.
+        """Return what the other hooks need: a writer, a client of the service; possibly None.
 
         A run with a ``key`` that the tracker knows goes on: it was interrupted, or is given more
         rounds. Of ``run.rows``, the lines that its record has already, the tracker writes down
@@ -185,7 +188,7 @@ class TrackerSpec:
         number: int,
         config: Config,
     ) -> None:
-        """Write a round down.
+        """Write a round down; returns None.
 
         Args:
             opened: What ``open_run`` returned.
@@ -205,7 +208,7 @@ class TrackerSpec:
         error: str,
         config: Config,
     ) -> None:
-        """Send what is left, and close.
+        """Send what is left, and close; returns None.
 
         Args:
             opened: What ``open_run`` returned.
