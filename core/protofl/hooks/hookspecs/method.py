@@ -196,8 +196,8 @@ class MethodSpec:
 
         They are recorded as ``metrics``, ``METHOD.NAME``: the mean over test samples, over clients,
         and each client's. ``scores`` [n, C] are what ``inference`` gave for the client's test
-        samples, ``labels`` [n] their classes. Clients without test samples are skipped. Figures that
-        depend on scores only are metrics, a kind of plugin for all methods. None: no figures.
+        samples, ``labels`` [n] their classes. Clients without test samples are skipped. Figures of
+        scores only are metrics, a kind of plugin for all methods. None: no figures.
         """
 
     @hookspec

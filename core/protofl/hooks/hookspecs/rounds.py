@@ -158,7 +158,7 @@ class TrackerSpec:
 
     @hookspec(firstresult=True)
     def check(self, config: Config) -> None:
-        """Raise an error if the tracker can't work (optional), as a library is missing; returns None.
+        """Raise an error if the tracker can't work, as without its library (optional).
 
         Called before the run starts and in its thread, so look at what is here and ask no service.
 
