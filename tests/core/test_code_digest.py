@@ -110,7 +110,7 @@ def test_of_our_own_files_nothing_but_docstrings_is_lost():
         assert without_docstrings(tree) == without_docstrings(ast.parse(source)), file
         assert code(kept) == kept, file
         held += 1
-    assert held > 80
+    assert held > 60
 
 
 def test_the_digest_is_of_the_file_as_it_was_loaded(tmp_path):

@@ -12,7 +12,7 @@ from protofl.hooks.hookspecs.markers import parse_version, serves
 
 # A change here needs another HOOKSPEC_VERSION: something added a MINOR, anything else a MAJOR.
 HOOKS = {
-    "2.2": {
+    "2.3": {
         "method": {
             "run_defaults": "config",
             "requires": "run config",
@@ -37,7 +37,9 @@ HOOKS = {
         },
         "model-group": {"architectures": "config", "server_architectures": "config"},
         "partitioner": {
-            "partition": "labels num_classes num_clients min_samples generator config notes"
+            "partition": "labels num_classes num_clients min_samples num_train columns generator "
+            "config notes",
+            "count_clients": "labels columns config",
         },
         "dataset": {"cache_key": "config data_dir", "decode": "config data_dir"},
         "generator": {

@@ -18,6 +18,8 @@ import protofl as pf
 class Column:
     """One client per value of a column, such as each sample's user (column:NAME)."""
 
+    requires_hookspec = "2.3"
+
     argument = "name"
     check_argument = "client"
     deterministic = True

@@ -13,7 +13,7 @@ hookimpl = pluggy.HookimplMarker("protofl")
 """Marks a plugin's method as the implementation of the hook of the same name."""
 
 
-HOOKSPEC_VERSION = "2.2"
+HOOKSPEC_VERSION = "2.3"
 """The version MAJOR.MINOR of the hooks that this protofl calls.
 
 MINOR grows when a hook, an argument, a kind or a public name is added; older plugins still run.
