@@ -15,6 +15,7 @@ from protofl_cli.commands import (
     check,
     compare,
     data,
+    export,
     generator,
     list_plugins,
     new_plugin,
@@ -176,6 +177,7 @@ app.add_typer(runs_app, name="runs", rich_help_panel=USE)
 app.command("report", rich_help_panel=USE)(report.report)
 app.command("compare", rich_help_panel=USE)(compare.compare)
 app.command("plot", rich_help_panel=USE)(plot.plot)
+app.command("export", rich_help_panel=USE)(export.export)
 app.command("replay", rich_help_panel=USE)(replay.replay)
 app.command("list-plugins", rich_help_panel=USE)(list_plugins.list_plugins)
 app.command("show", rich_help_panel=USE)(show.show)

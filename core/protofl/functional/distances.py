@@ -55,7 +55,8 @@ def squared_distances(x: Tensor, y: Tensor) -> Tensor:
 
 def euclidean_distances(x: Tensor, y: Tensor) -> Tensor:
     """‖x_n − y_m‖ [N, M] in float32 or float64, 0 with gradient 0 where the two coincide."""
-    if x.device.type == "cpu" and x.shape[0] * y.numel() <= FEW:
+    traced = not isinstance(x.shape[0], int)  # by torch.export, for any number of rows
+    if x.device.type == "cpu" and not traced and x.shape[0] * y.numel() <= FEW:
         dtype = result_dtype(x, y)
         mode = "donot_use_mm_for_euclid_dist"
         return torch.cdist(x.to(dtype), y.to(dtype), compute_mode=mode)

@@ -56,6 +56,19 @@ def read_weights(
         >>> found = pf.read_weights("runs/first", "best")  # doctest: +SKIP
         >>> found.clients[0]["model/head.weight"]  # doctest: +SKIP
     """
+    folder, found = kept_round(run, which, trial, clients)
+    return Weights(
+        found.values["trial"],
+        found.values["round"],
+        _tensors(folder / found.values["server"]),
+        {c: _tensors(folder / name) for c, (name, _) in sorted(found.numbered.items())},
+    )
+
+
+def kept_round(
+    run: str | Path, which: str, trial: int, clients: Collection[int] | None
+) -> tuple[Path, Generation]:
+    """Return the folder and the files of a kept round, checked; see `read_weights`."""
     folder = Path(run).expanduser() / "checkpoint"
     now = Generation.read(folder / "manifest.json")
     values, title = now.values, f"{KEPT}{which}-t{trial}"
@@ -72,13 +85,9 @@ def read_weights(
             "see --keep",
         )
     wanted = {c: e for c, e in found.numbered.items() if clients is None or c in clients}
-    replace(found, numbered=wanted).require(folder)
-    return Weights(
-        found.values["trial"],
-        found.values["round"],
-        _tensors(folder / found.values["server"]),
-        {c: _tensors(folder / name) for c, (name, _) in sorted(wanted.items())},
-    )
+    found = replace(found, numbered=wanted)
+    found.require(folder)
+    return folder, found
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

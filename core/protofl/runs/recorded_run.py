@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError
 from protofl.records.layout import PARTITION
 from protofl.records.reading import Reading
 from protofl.records.result import Result, recorded_accuracies
 from protofl.records.row import Row, columns_of, frame_of
+from protofl.runs.kept import KeptRounds
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
-    from torch import Tensor
 
     from protofl.federation.plan import Plan
-    from protofl.hooks.models.architecture import SplitModel
     from protofl.records.observed import Observed
     from protofl.records.recorded_split import RecordedSplit
     from protofl.system.options.settings import Settings
@@ -46,7 +45,7 @@ def load_run(folder: str | Path) -> Run:
     return Run(reading)
 
 
-class Run:
+class Run(KeptRounds):
     """A recorded run.
 
     Attributes:
@@ -229,51 +228,6 @@ class Run:
                 do="restore the data",
             )
         return plan
-
-    def model(
-        self, client: int, which: Literal["last", "best"] = "last", trial: int = 0
-    ) -> SplitModel:
-        """Return a client's model in eval mode, with its weights at the end of a round.
-
-        A client that has not trained has its initial weights.
-
-        Args:
-            client: The client.
-            which: The ``last`` or ``best`` round of the trial, if ``--keep`` kept it.
-            trial: The trial.
-
-        Raises:
-            UsageError: The run has not kept the round, there is no such client, or its data or
-                plugins are missing.
-        """
-        from protofl.hooks.wire.weights import load_weights
-
-        if not 0 <= client < self.config["clients"]:
-            raise UsageError(
-                f"{self.folder} has no client {client}",
-                f"clients are 0 to {self.config['clients'] - 1}",
-            )
-        kept = self._reading.weights(which, trial, [client])
-        model = self.plan.initial_model(client, trial)
-        if client in kept.clients:
-            load_weights(model, kept.clients[client], "model")
-        return model.eval()
-
-    def knowledge(
-        self, which: Literal["last", "best"] = "last", trial: int = 0
-    ) -> dict[str, Tensor]:
-        """Return the server's knowledge at the end of a round (names: docs/reference/wire.md).
-
-        Args:
-            which: The ``last`` or ``best`` round of the trial, if ``--keep`` kept it.
-            trial: The trial.
-
-        Raises:
-            UsageError: The run has not kept the round.
-        """
-        server = self._reading.weights(which, trial, []).server
-        start = "knowledge/"
-        return {k.removeprefix(start): t for k, t in server.items() if k.startswith(start)}
 
     @property
     def observed(self) -> Observed:

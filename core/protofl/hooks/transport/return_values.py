@@ -77,7 +77,7 @@ def expect_returned(hook: str, owner: str, found: Any, given: Mapping[str, Any])
     elif hook in PAYLOADS or hook in UPDATES:
         _expect_tensors(who, found)
     elif hook == "inference":
-        _expect_scores(who, found, (len(given["x"]), given["client"].num_classes))
+        _expect_scores(who, found, (given["x"].shape[0], given["client"].num_classes))
     elif hook in _FORMS:
         kind, item, near, do = _FORMS[hook]
         wrong = UsageError if hook in BEFORE else RunFailure

@@ -1,0 +1,51 @@
+"""``protofl export``: a client of a run as a file for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from protofl_cli import render
+from protofl_cli.options import Debug
+from protofl_cli.overwriting import Force, checked
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="FILE.onnx, FILE.pt2 or FILE.safetensors."),
+    ],
+    client: Annotated[int, typer.Option("--client", metavar="N", min=0, help="The client.")] = 0,
+    which: Annotated[
+        Literal["last", "best"], typer.Option("--which", help="The last round or the best one.")
+    ] = "last",
+    trial: Annotated[int, typer.Option("--trial", metavar="N", min=0, help="The trial.")] = 0,
+    force: Force = False,
+    debug: Debug = False,
+) -> None:
+    """Export a client: model, preparation of samples and the method's inference in one file.
+
+    Files .onnx and .pt2 map samples, as the data set holds them, to class scores. A .safetensors
+    file has the weights and the client's download. ONNX needs pip install 'protofl[onnx]'.
+    """
+    target = checked("FILE", out, force=force)
+    with render.waiting("exporting"):
+        from protofl.runs.recorded_run import load_run
+
+        found = load_run(run)
+        found.export(client, target, which, trial)
+    size = target.stat().st_size
+    from protofl.system.formatting import size_text
+
+    data = found.plan.data
+    render.pairs(
+        [
+            ("client", f"{client} of {found.name}, {which} round of trial {trial}"),
+            ("samples", f"{data.sample}, {str(data.x.dtype).removeprefix('torch.')}"),
+            ("classes", ", ".join(data.classes)),
+            ("file", f"{target} ({size_text(size)})"),
+        ]
+    )

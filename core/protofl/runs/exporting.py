@@ -1,0 +1,75 @@
+"""Files of a client for other programs: safetensors, torch.export (.pt2), ONNX."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from protofl.errors import UsageError
+from protofl.federation.plan import Plan
+from protofl.runs.scorer import Scorer
+
+ENDINGS = (".safetensors", ".pt2", ".onnx")
+
+
+def export(scorer: Scorer, plan: Plan, path: Path) -> Path:
+    """Write a client to ``path``; its ending chooses the format.
+
+    Args:
+        scorer: The client.
+        plan: The run.
+        path: The file.
+
+    Raises:
+        UsageError: The ending is another, a package is missing, the file cannot be written, or
+            the method's inference cannot be exported.
+    """
+    if path.suffix not in ENDINGS:
+        raise UsageError(
+            f"{path}: unknown ending {path.suffix!r}", f"possible: {', '.join(ENDINGS)}"
+        )
+    about = {"classes": json.dumps(plan.data.classes), "sample": str(plan.data.sample)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".safetensors":
+        from safetensors.torch import save_file
+
+        tensors = {f"weights/{k}": v for k, v in scorer.whole.state_dict().items()}
+        tensors |= {f"received/{k}": v for k, v in scorer.received.items()}
+        save_file({k: v.contiguous().clone() for k, v in tensors.items()}, path, metadata=about)
+        return path
+    if path.suffix == ".onnx":
+        _require_onnx()
+    x, batch = plan.data.x[:2].clone(), torch.export.Dim("batch")
+    try:
+        with torch.no_grad():
+            program = torch.export.export(
+                scorer, (x,), dynamic_shapes={"x": {0: batch}}, strict=False
+            )
+            if path.suffix == ".pt2":
+                torch.export.save(program, path, extra_files=about)
+                return path
+            found = torch.onnx.export(
+                program, input_names=["samples"], output_names=["scores"], verbose=False
+            )
+    except Exception as error:  # torch has an error for each thing that cannot be traced
+        line = str(error).strip().splitlines()[0]
+        raise UsageError(
+            f"{plan.settings.method}: its inference cannot be exported: {line}",
+            do="use FILE.safetensors, or Run.predict; --debug shows the whole traceback",
+        ) from error
+    assert found is not None
+    found.model.metadata_props.update(about)
+    found.save(path)
+    return path
+
+
+def _require_onnx() -> None:
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise UsageError(
+            "ONNX files need the packages onnx and onnxscript",
+            do="pip install 'protofl[onnx]', or write FILE.pt2",
+        ) from None

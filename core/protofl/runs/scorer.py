@@ -1,0 +1,98 @@
+"""A client at the end of a kept round, as a module from stored samples to class scores."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from protofl.errors import naming
+from protofl.federation.host import Builder
+from protofl.federation.plan import Plan
+from protofl.federation.round_totals import Tally
+from protofl.federation.server_side import ServerSide
+from protofl.hooks.models.modules import Whole
+from protofl.hooks.transport.gates import DownloadGate
+from protofl.hooks.transport.rules import Declared
+from protofl.hooks.views.client import Client
+from protofl.hooks.views.packing import unpack_client, unpack_server
+from protofl.hooks.views.records import ClientRecord
+from protofl.records.reading import Reading
+from protofl.records.result import kept_round
+from protofl.system.device import autocast, compute_threads, deterministic_kernels
+from protofl.system.files.tensors import read_tensors
+from protofl.system.profile.run_profile import OFF
+
+
+class Scorer(nn.Module):
+    """A client with all that its method's inference needs, in eval mode.
+
+    Args:
+        plan: The run.
+        record: The client, after its download.
+
+    Attributes:
+        whole: The client's model and the modules that methods gave it.
+    """
+
+    def __init__(self, plan: Plan, record: ClientRecord) -> None:
+        super().__init__()
+        self._plan, self._record = plan, record
+        slots = {m: {n: s.module for n, s in own.items()} for m, own in record.modules.items()}
+        self.whole = Whole(record.model, slots)
+        record.set_mode(False)
+
+    @property
+    def received(self) -> dict[str, Tensor]:
+        """The client's download by the names of the wire."""
+        return dict(self._record.received)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return class scores [B, C] of stored samples [B, …]."""
+        plan, view = self._plan, Client(self._record, self._plan.composition.main)
+        seen = plan.preparation(x, self._record.architecture.channels_last)
+        with autocast(plan.settings.precision, plan.device):
+            scores: Tensor = plan.composition.call("inference", client=view, x=seen)
+        return scores
+
+    @torch.no_grad()
+    def scores(self, x: Tensor) -> Tensor:
+        """Return class scores [N, C], computed in the batches of an evaluation."""
+        batches = torch.split(x, self._record.architecture.eval_batch)
+        with compute_threads(1), deterministic_kernels(self._plan.settings.deterministic):
+            with naming(f"inference, client {self._record.id}"):
+                found = [self(batch).float() for batch in batches]
+        classes = self._plan.info.num_classes
+        return torch.cat(found) if found else torch.empty(0, classes)
+
+
+def scorer_of(plan: Plan, reading: Reading, client: int, which: str, trial: int) -> Scorer:
+    """Restore the server and a client, and let the client download what it was evaluated with.
+
+    Args:
+        plan: The run.
+        reading: Its record, or a part of it.
+        client: The client.
+        which: ``last`` or ``best``.
+        trial: The trial.
+
+    Raises:
+        UsageError: The round is not kept.
+    """
+    own = reading.weights(which, trial, []).trial  # of a part of a run, the trial of the whole
+    folder, found = kept_round(reading.path, which, own, [client])
+    number = found.values["round"]
+    with compute_threads(plan.settings.server_threads):
+        side = ServerSide(plan, trial, OFF)
+        unpack_server(side.record, read_tensors(folder / found.values["server"]))
+        side.begin(number)
+        [(_, blob)] = side.downloads([client], Tally(), counted=False)
+    record = Builder(plan, trial)(client, None)
+    if client in found.numbered:
+        unpack_client(record, read_tensors(folder / found.numbered[client][0]))
+    declared = Declared.of("download_payload", "downloads", plan.composition.around)
+    gate = DownloadGate(plan.info, declared, plan.composition.download, dry=False)
+    view = Client(record, plan.composition.main)
+    with naming(f"download, client {client}"):
+        record.received, record.round = gate(blob, view), number
+        plan.composition.lifecycle("receive", client=view)
+    return Scorer(plan, record)

@@ -1,0 +1,91 @@
+"""Predictions by the method's inference, and exported clients that give the same."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from typer.testing import CliRunner
+
+import protofl as pf
+
+
+@pytest.fixture
+def run(made, toys):
+    return pf.load_run(made.folder)
+
+
+def samples_of(run, client=0):
+    split = run.plan.split(0)
+    return run.plan.data.x[split.test(client)], run.plan.data.y[split.test(client)]
+
+
+@pytest.mark.parametrize("which", ["last", "best"])
+def test_predictions_are_those_of_the_evaluation(run, which):
+    round = 2 if which == "last" else run.summary["trials"][0]["best_round"]
+    recorded = run.rows_of(0)[round]["client_accuracies"]
+    for client in range(4):
+        x, y = samples_of(run, client)
+        found = run.predict(client, x.numpy(), which)
+        assert (found == y).double().mean().item() == pytest.approx(recorded[str(client)])
+
+
+def test_the_head_alone_predicts_otherwise(run):
+    x = run.plan.data.x
+    prepared = run.plan.preparation(x, False)
+    with torch.no_grad():
+        head = run.model(0)(prepared).argmax(1)
+    assert not torch.equal(head, run.predict(0, x))
+
+
+def test_samples_of_another_form_are_refused(run):
+    with pytest.raises(pf.UsageError, match="the run's data are"):
+        run.predict(0, run.plan.data.x[:2, ..., 1:])
+    with pytest.raises(pf.UsageError, match="has no client 9"):
+        run.predict(9, run.plan.data.x)
+
+
+def test_safetensors_has_weights_download_and_classes(run, tmp_path):
+    with safe_open(run.export(0, tmp_path / "a.safetensors"), framework="pt") as file:
+        names = set(file.keys())
+        assert json.loads(file.metadata()["classes"]) == run.plan.data.classes
+        known = run.knowledge()["prototypes"]
+        assert torch.equal(file.get_tensor("received/prototypes"), known)
+    assert {"weights/model.head.weight", "received/classes"} <= names
+
+
+def test_a_torch_export_scores_alike(run, tmp_path):
+    program = torch.export.load(run.export(1, tmp_path / "a.pt2")).module()
+    x = run.plan.data.x
+    for part in (x, x[:3]):
+        scores = program(part)
+        assert torch.equal(scores.argmax(1), run.predict(1, part))
+
+
+def test_onnx_scores_alike(run, tmp_path):
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(run.export(1, tmp_path / "a.onnx", "best"))
+    x = run.plan.data.x
+    for part in (x, x[:3]):
+        [scores] = session.run(None, {"samples": part.numpy()})
+        assert np.array_equal(scores.argmax(1), run.predict(1, part, "best").numpy())
+    about = session.get_modelmeta().custom_metadata_map
+    assert json.loads(about["classes"]) == run.plan.data.classes
+
+
+def test_another_ending(run, tmp_path):
+    with pytest.raises(pf.UsageError, match="unknown ending"):
+        run.export(0, tmp_path / "a.pkl")
+
+
+def test_the_command(run, tmp_path):
+    from protofl_cli.app import app
+
+    args = ["export", str(run.folder), str(tmp_path / "a.safetensors"), "--client", "2"]
+    done = CliRunner().invoke(app, args)
+    assert done.exit_code == 0, done.output
+    assert "client" in done.output and (tmp_path / "a.safetensors").is_file()
