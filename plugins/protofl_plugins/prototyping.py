@@ -18,7 +18,7 @@ class SendsPrototypes:
     """A method whose clients send their prototypes P_i^c, without counts."""
 
     uploads = {
-        "prototypes": "P_i^c of the client's classes: mean features, irreversible for the server",
+        "prototypes": "P_i^c of the client's classes: mean features (the paper: irreversible)",
         "classes": "which classes the client has",
     }
 

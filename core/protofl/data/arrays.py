@@ -10,7 +10,7 @@ import torch
 
 from protofl.data.columns import column_faults
 from protofl.data.dataset import Dataset, checked_labels, numbered, odd_classes
-from protofl.data.spec import KINDS, PLURAL, Kind, SampleSpec
+from protofl.data.spec import KINDS, PLURAL, Kind
 from protofl.errors import UsageError
 from protofl.system.formatting import shape_text
 
@@ -72,7 +72,7 @@ def dataset_from_arrays(
     if kind not in KINDS:
         raise UsageError(f"{kind!r} is no kind of sample", f"kinds: {', '.join(KINDS)}")
     _check_options(kind, vocabulary, padding, standardise)
-    samples = _joined(filled, kind)
+    samples = joined_samples(filled, kind)
     if not samples.size:
         shape = shape_text(samples.shape)
         raise UsageError(f"{filled[0][1]}: {PLURAL[kind]} without content, {shape}")
@@ -96,25 +96,6 @@ def dataset_from_arrays(
     if faults := column_faults(data.columns, len(y)):
         raise UsageError("; ".join(faults))
     return data
-
-
-def samples_like(x: Any, sample: SampleSpec) -> torch.Tensor:  # noqa: ANN401 - NumPy takes it
-    """Return samples [N, …] in the form in which a data set stores them.
-
-    Args:
-        x: Samples in a layout that `dataset_from_arrays` takes.
-        sample: A sample of the data set.
-
-    Raises:
-        UsageError: Their kind, shape or values differ from the data set's.
-    """
-    found = torch.from_numpy(_joined([(np.asarray(x), "samples")], sample.kind))
-    if tuple(found.shape[1:]) != sample.shape:
-        raise UsageError(
-            f"samples are {shape_text(found.shape[1:])}, the run's data are {sample}",
-            do="give samples in the form of the data set, also if it is one sample: x[None]",
-        )
-    return found
 
 
 # --- what the arrays hold -----------------------------------------------------------------------
@@ -150,7 +131,7 @@ def _check_options(
         raise UsageError(f"standardise is for series and tables, not for {PLURAL[kind]}")
 
 
-def _joined(filled: Sequence[_Part], kind: Kind) -> np.ndarray:
+def joined_samples(filled: Sequence[_Part], kind: Kind) -> np.ndarray:
     """All samples as one contiguous array of the kind's shape and type."""
     first, first_source = filled[0]
     layout = _layout(first, first_source, kind)

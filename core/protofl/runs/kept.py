@@ -95,7 +95,7 @@ class KeptRounds:
         Raises:
             UsageError: The samples do not fit, or see `model`.
         """
-        from protofl.data.arrays import samples_like
+        from protofl.runs.scorer import samples_like
 
         scorer = self.scorer(client, which, trial)
         return scorer.scores(samples_like(samples, self.plan.data.sample)).argmax(1)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from protofl.errors import naming
+from protofl.data.arrays import joined_samples
+from protofl.data.spec import SampleSpec
+from protofl.errors import UsageError, naming
 from protofl.federation.host import Builder
 from protofl.federation.plan import Plan
 from protofl.federation.round_totals import Tally
@@ -20,6 +25,7 @@ from protofl.records.reading import Reading
 from protofl.records.result import kept_round
 from protofl.system.device import autocast, compute_threads, deterministic_kernels
 from protofl.system.files.tensors import read_tensors
+from protofl.system.formatting import shape_text
 from protofl.system.profile.run_profile import OFF
 
 
@@ -96,3 +102,22 @@ def scorer_of(plan: Plan, reading: Reading, client: int, which: str, trial: int)
         record.received, record.round = gate(blob, view), number
         plan.composition.lifecycle("receive", client=view)
     return Scorer(plan, record)
+
+
+def samples_like(x: Any, sample: SampleSpec) -> Tensor:  # noqa: ANN401 - NumPy takes it
+    """Return samples [N, …] in the form in which a data set stores them.
+
+    Args:
+        x: Samples in a layout that `dataset_from_arrays` takes.
+        sample: A sample of the data set.
+
+    Raises:
+        UsageError: Their kind, shape or values differ from the data set's.
+    """
+    found = torch.from_numpy(joined_samples([(np.asarray(x), "samples")], sample.kind))
+    if tuple(found.shape[1:]) != sample.shape:
+        raise UsageError(
+            f"samples are {shape_text(found.shape[1:])}, the run's data are {sample}",
+            do="give samples in the form of the data set, also if it is one sample: x[None]",
+        )
+    return found

@@ -88,7 +88,7 @@ class FedPKD(D.ScoresDown, D.TrainsServerModel):
     }
     uploads = {
         "public_logits": "M_c on all public samples: what the model takes them for",
-        "prototypes": "P_c^j of the client's classes: mean features, irreversible for the server",
+        "prototypes": "P_c^j of the client's classes: mean features (the paper: irreversible)",
         "classes": "which classes the client has",
         "counts": "|D_c^j|, the class distribution (not with aggregate=uniform)",
     }
