@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from protofl.data.arrays import joined_samples
 from protofl.data.spec import SampleSpec
-from protofl.errors import UsageError, naming
+from protofl.errors import UsageError, error_context
 from protofl.federation.host import Builder
 from protofl.federation.plan import Plan
-from protofl.federation.round_totals import Tally
+from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide
-from protofl.hooks.models.modules import Whole
+from protofl.hooks.models.modules import CombinedModule
 from protofl.hooks.transport.gates import DownloadGate
-from protofl.hooks.transport.rules import Declared
+from protofl.hooks.transport.rules import Declarations
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.packing import unpack_client, unpack_server
 from protofl.hooks.views.records import ClientRecord
@@ -44,7 +44,7 @@ class Scorer(nn.Module):
         super().__init__()
         self._plan, self._record = plan, record
         slots = {m: {n: s.module for n, s in own.items()} for m, own in record.modules.items()}
-        self.whole = Whole(record.model, slots)
+        self.whole = CombinedModule(record.model, slots)
         record.set_mode(False)
 
     @property
@@ -65,7 +65,7 @@ class Scorer(nn.Module):
         """Return class scores [N, C], computed in the batches of an evaluation."""
         batches = torch.split(x, self._record.architecture.eval_batch)
         with compute_threads(1), deterministic_kernels(self._plan.settings.deterministic):
-            with naming(f"inference, client {self._record.id}"):
+            with error_context(f"inference, client {self._record.id}"):
                 found = [self(batch).float() for batch in batches]
         classes = self._plan.info.num_classes
         return torch.cat(found) if found else torch.empty(0, classes)
@@ -91,14 +91,14 @@ def scorer_of(plan: Plan, reading: Reading, client: int, which: str, trial: int)
         side = ServerSide(plan, trial, OFF)
         unpack_server(side.record, read_tensors(folder / found.values["server"]))
         side.begin(number)
-        [(_, blob)] = side.downloads([client], Tally(), counted=False)
+        [(_, blob)] = side.downloads([client], Totals(), counted=False)
     record = Builder(plan, trial)(client, None)
     if client in found.numbered:
         unpack_client(record, read_tensors(folder / found.numbered[client][0]))
-    declared = Declared.of("download_payload", "downloads", plan.composition.around)
+    declared = Declarations.of("download_payload", "downloads", plan.composition.around)
     gate = DownloadGate(plan.info, declared, plan.composition.download, dry=False)
     view = Client(record, plan.composition.main)
-    with naming(f"download, client {client}"):
+    with error_context(f"download, client {client}"):
         record.received, record.round = gate(blob, view), number
         plan.composition.lifecycle("receive", client=view)
     return Scorer(plan, record)
