@@ -114,6 +114,7 @@ TYPES = (
     "protofl.hooks.plugin.members.Choice",
     "protofl.hooks.discovery.registry.Registry",
     "protofl.hooks.models.schedules.Schedule",
+    "protofl.runs.scorer.Scorer",
     "protofl.records.observed.Observed",
     "protofl.records.observed.Prototypes",
     "protofl.records.observed.Features",
