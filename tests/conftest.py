@@ -35,7 +35,7 @@ def _read_once():
 
     class Installed:
         def __init__(self, path):
-            self.select = functools.cache(whole().select)
+            self.select, self.groups = functools.cache(whole().select), whole().groups
 
     installed = functools.cache(Installed)
 

@@ -36,6 +36,27 @@ Block = Annotated[
         "PROTOFL_BLOCK does the same.",
     ),
 ]
+
+
+def _trust(paths: list[str] | None) -> list[str] | None:
+    if paths:
+        from protofl.system.consent import trust_code
+
+        trust_code(*paths)
+    return paths
+
+
+TrustCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust-code",
+        metavar="PATH",
+        help="Allow code of this file, folder or module that a study, configuration or run folder "
+        "names; repeatable.",
+        show_default=False,
+        callback=_trust,
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(

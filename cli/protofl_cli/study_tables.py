@@ -94,6 +94,7 @@ def show_plan(plan: StudyPlan) -> None:
         pairs.append(
             ("left", f"about {left:,.1f} hours with one host on {plan.device}, by measured steps")
         )
+    pairs += [("imported code", place) for place in plan.code]
     for name, about in plan.files.items():
         pairs.append((f"--file {name}", f"is not given: {about}"))
     if plan.accounts:

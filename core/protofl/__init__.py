@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from protofl.records.result import Result, Weights, read_weights
     from protofl.runs.python_api import Session, run
     from protofl.runs.recorded_run import Run, load_run
+    from protofl.system.consent import trust_code
     from protofl.system.options.plugin_options import Config, Deviation, Field, VariantConfig
     from protofl.system.randomness import numpy_stream, random_stream
     from protofl_workbench import plots
@@ -117,6 +118,8 @@ _HOME = {
     "reproduce": "protofl_workbench.studies.study_interface",
     # many runs
     "sweep": "protofl_workbench.sweeps.sweep_interface",
+    # consent
+    "trust_code": "protofl.system.consent",
     # errors
     "ProtoflError": "protofl.errors",
     "UsageError": "protofl.errors",
@@ -209,6 +212,7 @@ __all__ = [
     "stack_rows",
     "study",
     "sweep",
+    "trust_code",
 ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofl_cli import render
-from protofl_cli.options import DataDir, Debug
+from protofl_cli.options import DataDir, Debug, TrustCode
 from protofl_cli.overwriting import Force, checked
 from protofl_cli.study_options import (
     COLUMNS,
@@ -105,6 +105,7 @@ def compare(
         Path | None, typer.Option("--out", metavar="FILE", help="Write it to a file.")
     ] = None,
     force: Force = False,
+    trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
     """Compare runs, paired over seeds and splits.

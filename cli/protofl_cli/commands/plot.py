@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from protofl_cli import observed_pictures, render
-from protofl_cli.options import Debug
+from protofl_cli.options import Debug, TrustCode
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ def plot(
     ] = "column",
     font: Annotated[str, typer.Option("--font", metavar="FONT", help="serif or sans")] = "serif",
     force: Force = False,
+    trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
     """Draw runs for a paper.

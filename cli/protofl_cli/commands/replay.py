@@ -9,7 +9,7 @@ import typer
 
 from protofl.system.formatting import count
 from protofl_cli import render
-from protofl_cli.options import Debug
+from protofl_cli.options import Debug, TrustCode
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def replay(
         typer.Option("--out", metavar="FILE", help="Write all figures of all rounds, as JSON."),
     ] = None,
     force: Force = False,
+    trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
     """Run the server's half of a run again on the uploads that it has kept (--record-uploads).

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protofl_cli import render
-from protofl_cli.options import Debug
+from protofl_cli.options import Debug, TrustCode
 from protofl_cli.overwriting import Force, checked
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def report(
         ),
     ] = None,
     force: Force = False,
+    trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
     """Write a page about runs: one HTML file, which needs no network.

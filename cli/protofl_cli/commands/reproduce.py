@@ -10,7 +10,7 @@ import typer
 
 from protofl_cli import render
 from protofl_cli.interrupts import interrupted, put_off
-from protofl_cli.options import DataDir, Debug
+from protofl_cli.options import DataDir, Debug, TrustCode
 from protofl_cli.overwriting import Force, checked
 from protofl_cli.study_options import (
     COLUMNS,
@@ -104,6 +104,7 @@ def reproduce(
     out: Annotated[Path | None, OUT] = None,
     format_: Annotated[str | None, FORMAT] = None,
     force: Force = False,
+    trust_code: TrustCode = None,
     debug: Debug = False,
 ) -> None:
     """Reproduce a table or figure of a paper: do its runs, and print ours beside the published.

@@ -80,9 +80,11 @@ def show(
 def _placed(name: str, block: list[str]) -> tuple[Registry, str]:
     """The plugins, with the class of a place among them, and KIND/NAME of that; else as written."""
     from protofl.hooks.discovery.registry import Registry
-    from protofl.runs.plugin_names import NamedOptions
+    from protofl.runs.plugin_names import NamedOptions, places_in
+    from protofl.system.consent import allow
 
     with contextlib.redirect_stdout(sys.stderr):
+        allow(places_in({"class": name}).get("class", ()))
         given = NamedOptions({"block": block})
         found = given.name("", name)
     for label, where in given.typed.get("classes", {}).items():

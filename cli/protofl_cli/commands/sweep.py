@@ -9,7 +9,7 @@ import typer
 
 from protofl_cli import render
 from protofl_cli.interrupts import interrupted, put_off
-from protofl_cli.options import Debug
+from protofl_cli.options import Debug, TrustCode
 from protofl_cli.run_options import option_parameters, with_options
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ def sweep(
         bool,
         typer.Option("--quiet", help="Print the last table only.", rich_help_panel=PANEL),
     ] = False,
+    trust_code: TrustCode = None,
     debug: Debug = False,
     **given: Any,  # noqa: ANN401 - the options of `Settings`, see with_options
 ) -> None:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from protofl.hooks.models.schedules import Schedule, schedule_of
 from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, plugins_of_kinds
 from protofl.hooks.views.run_info import RunInfo
+from protofl.system.consent import allow
 from protofl.system.options.settings import Settings
 from protofl.system.options.table import untracked
 from protofl.system.randomness import global_stream
@@ -81,6 +83,7 @@ class Plan:
         report: inputs.Report = to_stderr,
         registry: Registry | None = None,
         said: Mapping[str, Container[str]] | None = None,
+        home: Path = Path(),
     ) -> Plan:
         """Resolve what was given with the defaults of the method, the data set and the list.
 
@@ -91,13 +94,14 @@ class Plan:
             registry: Where plugins are found, instead of a registry of the plan's own; then
                 ``extra`` and blocked plugins are those of this one.
             said: {plugin: its options that the user gave, not a file}; None where that is all.
+            home: The folder of the file that gave the others; outputs in it need no consent.
 
         Raises:
             UsageError: Anything is unknown, out of range, or does not fit together.
         """
         given = {key: value for key, value in given.items() if value is not None}
         # 1. The options, and the plugins that they choose.
-        found = resolve(given, extra, registry, said)
+        found = resolve(given, extra, registry, said, home)
         settings, composition, choices = found.settings, found.composition, found.choices
         registry = found.registry
         # 2. The data, the public data, and what they become for the models.
@@ -105,12 +109,8 @@ class Plan:
         public, own_public = inputs.public_data(
             settings, composition, data, registry, report, given="public" in given
         )
-        clients = number_of_clients(
-            data,
-            given.get("clients"),
-            settings.clients,
-            partial(choices["partitioner"].call, "count_clients"),
-        )
+        count = partial(choices["partitioner"].call, "count_clients")
+        clients = number_of_clients(data, given.get("clients"), settings.clients, count)
         settings = settings.model_copy(update={"clients": clients, "public": public})
         preparation, notes = inputs.preparation_for(
             data.sample, choices["model-group"], registry, augment=settings.augment
@@ -151,8 +151,10 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan that `to_json` wrote down."""
-        return cls.make(json.loads(text))
+        """Make the plan that `to_json` wrote; its code was checked where it was made first."""
+        given = json.loads(text)
+        allow(given["classes"].values())
+        return cls.make(given)
 
     # --- what hosts and the loop read from it ---------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,6 +51,7 @@ def resolve(
     extra: Extra | None = None,
     registry: Registry | None = None,
     said: Mapping[str, Container[str]] | None = None,
+    home: Path = Path(),
 ) -> Resolution:
     """Resolve options with the defaults of the method, the data set and the models.
 
@@ -58,6 +60,7 @@ def resolve(
         extra: Plugin classes that are not installed.
         registry: Where plugins are found, in place of a registry of the run's own.
         said: {plugin: its options that the user gave, not a file}; None where that is all.
+        home: The folder of the file that gave the others.
 
     Raises:
         UsageError: An option is unknown, out of range, or does not fit another one.
@@ -76,7 +79,7 @@ def resolve(
     choices |= choose_several(registry, vars(settings), composition.members)
     if said is not None:
         for owner, part in parts_of(composition, choices).items():
-            check_consent(part.config, owner, said.get(owner, ()))
+            check_consent(part.config, owner, said.get(owner, ()), home)
     return Resolution(settings, registry, composition, choices, device)
 
 

@@ -39,6 +39,7 @@ from protofl.runs.recipes import typed_in, write_recipe
 from protofl.runs.request import Request
 from protofl.runs.resuming import asks_for_more, continued, with_more
 from protofl.runs.tracking import TrackedProgress, check_trackers
+from protofl.system.consent import check_recorded
 from protofl.system.device import deterministic_kernels
 from protofl.system.files.atomic import disk_errors, temporary_folder, write_json
 from protofl.system.files.lock import folder_lock
@@ -78,11 +79,13 @@ def _start(
         until.enter_context(folder_lock(out.expanduser().absolute(), "--resume --out"))
         folder = RunFolder.reopen(out)
         recorded = folder.config()
+        check_recorded(recorded, str(folder.path / "config.json"))
         given = continued(recorded, given)
     elif out is not None:
         check_free(out.expanduser().absolute())
     note = lambda line: progress(events.Note(line))  # noqa: E731
-    plan = plan or Plan.make(given, request.extra, note, said=request.said)
+    home = folder.path if recorded else request.home
+    plan = plan or Plan.make(given, request.extra, note, said=request.said, home=home)
     plan.split(0)  # data that can't be split this way are found before there is a folder
     check_measures(plan)
     check_participation(plan)

@@ -74,7 +74,7 @@ class RequestedRun:
                 do="leave it out, or run without reusing one",
             )
         note = lambda line: progress(events.Note(line))  # noqa: E731
-        plan = Plan.make(request.options, request.extra, note, said=request.said)
+        plan = Plan.make(request.options, request.extra, note, said=request.said, home=request.home)
         return cls(request, plan, config_of(plan), progress)
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from protofl.errors import Clash, UsageError
 from protofl.hooks.discovery.kinds import KINDS, Plugin, spec_hooks
 from protofl.hooks.discovery.registry import ARRAYS_PLACE, Registry
 from protofl.runs.request import Request, read_request
+from protofl.system.consent import allow, check_code
 from protofl.system.options.parsing import assignments
 from protofl.system.options.table import CHOOSING, SEVERAL
 from protofl.system.sources import load, place_of_class
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _FILE = re.compile(r"(.+?\.py):([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::(.*))?", re.DOTALL)
+_LISTS = {"with": "wrapper", "wrappers": "wrapper", **SEVERAL}
 _MODULE = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*):([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)()")
 
 
@@ -54,16 +56,10 @@ class NamedOptions:
 
     def _of_text(self, kind: str, text: str) -> str:
         """The name of ``FILE.py:CLASS`` or ``MODULE:CLASS``; a name as it is."""
-        found = _FILE.fullmatch(text) or _MODULE.fullmatch(text)
-        if found is None:
+        place, argument = _place(kind, text)
+        if not place:
             return text
-        place, name, argument = found.groups()
-        is_file = place.endswith(".py") and found.re is _FILE
-        if not is_file and "." not in place and kind not in ("method", "wrapper"):
-            return text  # NAME:ARGUMENT
-        plugin = load(f"{place}:{name}")
-        path = str(Path(place).expanduser().resolve()) if is_file else place
-        label = self._of_class(kind, plugin, f"{path}:{name}")
+        label = self._of_class(kind, load(place), place)
         return f"{label}:{argument}" if argument else label
 
     def _of_class(self, kind: str, plugin: type, place: str | None = None) -> str:
@@ -76,6 +72,7 @@ class NamedOptions:
         if self.extra.get((kind, name), plugin) is not plugin or classes.get(label, where) != where:
             raise Clash(f"two classes are called {label}", do="give one of them another name")
         if place is None:
+            allow([where])
             self.extra[kind, name] = plugin
         classes[label] = where
         self._block(kind, name)
@@ -91,7 +88,58 @@ class NamedOptions:
             self.notes.append(f"{name!r} is the class given, not {_owned(plugin)}")
 
 
-def name_plugins(typed: Mapping[str, Any]) -> NamedOptions:
+def _place(kind: str, text: str) -> tuple[str, str]:
+    """Return the place of a class in a text, and its argument; empty where it names none."""
+    found = _FILE.fullmatch(text) or _MODULE.fullmatch(text)
+    if found is None:
+        return "", ""
+    place, name, argument = found.groups()
+    if place.endswith(".py") and found.re is _FILE:
+        return f"{Path(place).expanduser().resolve()}:{name}", argument
+    if "." not in place and kind not in ("method", "wrapper"):
+        return "", ""  # NAME:ARGUMENT
+    return f"{place}:{name}", argument
+
+
+def places_in(typed: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return {option: places of classes that it names}; nothing is imported."""
+    found: dict[str, list[str]] = {}
+    for option, kind, text in _names(typed):
+        if place := _place(kind, text)[0]:
+            found.setdefault(option, []).append(place)
+    return found
+
+
+def _names(typed: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the option, the kind and each text in place of a plugin's name."""
+    for option, kind in {"method": "method", **CHOOSING}.items():
+        if isinstance(given := typed.get(option), str):
+            yield option, kind, given
+    for option, kind in _LISTS.items():
+        given = typed.get(option)
+        for item in given.split(",") if isinstance(given, str) else _list(given):
+            if isinstance(item, str):
+                yield option, kind, item
+    for option in ("class", "classes"):
+        given = typed.get(option)
+        if isinstance(given, Mapping):
+            yield from ((f"{option}.{label}", "method", str(at)) for label, at in given.items())
+            continue
+        for item in filter(lambda item: isinstance(item, str), _list(given)):
+            kind, slash, rest = item.partition("/")
+            yield option, "method", rest if slash and kind in KINDS else item
+    use = typed.get("use")
+    for item in use.values() if isinstance(use, Mapping) else _list(use):
+        if isinstance(item, str):
+            yield "use", "method", item if isinstance(use, Mapping) else item.partition("=")[2]
+    for item in _list(typed.get("add")):
+        if isinstance(item, str):
+            rest = item.partition("=")[2]
+            yield "add", "method", rest
+            yield "add", "method", rest.rpartition(".")[0]
+
+
+def name_plugins(typed: Mapping[str, Any], file: str = "") -> NamedOptions:
     """Give names to the classes, instances and arrays among options.
 
     A class may stand for any plugin: itself, an instance of it, or its place, ``MODULE:CLASS`` or
@@ -101,11 +149,17 @@ def name_plugins(typed: Mapping[str, Any]) -> NamedOptions:
 
     Args:
         typed: Options by the long names of ``protofl run``.
+        file: The file that holds them, whose classes need consent; empty for options of the
+            command line or of a program, which are consent.
 
     Raises:
-        UsageError: A place has no class, a class has no hooks of the kind that is wanted, or
-            arrays are no data set.
+        UsageError: A place has no consent or no class, a class has no hooks of the kind that is
+            wanted, or arrays are no data set.
     """
+    if file:
+        check_code(places_in(typed), file)
+    else:
+        allow(place for places in places_in(typed).values() for place in places)
     found = NamedOptions({key: value for key, value in typed.items() if value is not None})
     options = found.typed
     further = options.pop("class", None) or options.pop("classes", None) or {}
@@ -115,7 +169,7 @@ def name_plugins(typed: Mapping[str, Any]) -> NamedOptions:
     for option, kind in {"method": "method", **CHOOSING}.items():
         if option in options:
             options[option] = found.name(kind, options[option])
-    for option, kind in {"with": "wrapper", "wrappers": "wrapper", **SEVERAL}.items():
+    for option, kind in _LISTS.items():
         if option in options:
             given = options[option]
             items = given.split(",") if isinstance(given, str) else _list(given)
@@ -137,18 +191,24 @@ def name_plugins(typed: Mapping[str, Any]) -> NamedOptions:
     return found
 
 
-def named_request(typed: Mapping[str, Any], **places: Any) -> tuple[Request, NamedOptions]:  # noqa: ANN401
+def named_request(
+    typed: Mapping[str, Any],
+    file: str = "",
+    **places: Any,  # noqa: ANN401
+) -> tuple[Request, NamedOptions]:
     """What is asked for, with names in the place of classes and arrays.
 
     Args:
         typed: Options by the long names of ``protofl run``.
+        file: The file that holds these options, as `named` takes it.
         **places: The files of a request, and whether it continues, as `read_request` takes them.
 
     Raises:
         UsageError: An option is not written as it should be.
     """
-    found = name_plugins(typed)
-    request = read_request(found.typed, **places, named=lambda below: name_plugins(below).typed)
+    found = name_plugins(typed, file)
+    below = f"--config {places.get('config')}"
+    request = read_request(found.typed, **places, named=lambda own: name_plugins(own, below).typed)
     request.extra = found.extra
     return request, found
 

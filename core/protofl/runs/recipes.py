@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from protofl.errors import UsageError
 from protofl.hooks.discovery.kinds import Plugin
 from protofl.hooks.discovery.registry import Registry
+from protofl.system.consent import check_recorded
 from protofl.system.files.tables import parse_toml, write_table
 from protofl.system.options.parsing import (
     as_typed,
@@ -200,6 +201,7 @@ def with_recipe(options: dict[str, Any]) -> dict[str, Any]:
         which = "itself" if method == name else f"the recipe {method!r}"
         raise UsageError(f"recipe {name!r} names {which} as its method", do="name a method in it")
     plugin = registry.find("recipe", name)
+    check_recorded(recipe.values, f"recipe {name}")
     over = {key: value for key, value in options.items() if key != "method"}
     origin = {key: getattr(plugin, key) for key in ("name", "version", "distribution")}
     merged = of_method(merge_options(recipe.values, over) | {"recipe": origin})

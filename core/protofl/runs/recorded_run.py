@@ -216,9 +216,11 @@ class Run(KeptRounds):
             UsageError: Data or plugins are missing, or the data have changed.
         """
         from protofl.federation.plan import Plan
+        from protofl.system.consent import check_recorded
         from protofl.system.options.parsing import options_in
         from protofl.system.options.table import portable
 
+        check_recorded(self.config, str(self.folder / "config.json"))
         given = portable(options_in(self.config)) | {"device": "cpu"}
         plan = Plan.make(given, report=lambda line: None)
         recorded = self.config.get("data", {}).get("digest")

@@ -10,6 +10,7 @@ from typing import Any
 from protofl.errors import UsageError
 from protofl.hooks.discovery.registry import Registry
 from protofl.runs.recipes import check_needs_of_file, named_in, of_method, read_needs, with_recipe
+from protofl.system.consent import allow_folder, check_output, is_data_folder, is_inside
 from protofl.system.files.tables import check_new_table, read_table
 from protofl.system.options.parsing import (
     as_typed,
@@ -35,6 +36,7 @@ class Request:
             the user may allow has to be there.
         quiet: Whether a ``--config`` file asks for the last table only.
         extra: Plugin classes that are not installed, {(kind, name): class}.
+        home: The folder of the file that holds options, in which it may name output folders.
     """
 
     options: dict[str, Any]
@@ -44,6 +46,7 @@ class Request:
     said: dict[str, dict[str, Any]] = field(default_factory=dict)
     quiet: bool = False
     extra: dict[tuple[str, str], type] = field(default_factory=dict)
+    home: Path = Path()
 
     @property
     def registry(self) -> Registry:
@@ -80,6 +83,7 @@ def read_request(
     request.save_recipe = Path(save_recipe) if save_recipe is not None else None
     if request.save_recipe is not None:
         check_new_table(request.save_recipe, "--save-recipe")
+    allow_folder(typed.get("data_dir"))
     if resume:
         _check_resume(request, more=config is not None)
         request.options = parse_options(typed)
@@ -91,6 +95,7 @@ def read_request(
         if not isinstance(table, Mapping):
             table = read_table(Path(table), "--config", "options")
         below, needs = options_in(table), read_needs(table)
+        _check_outputs(below, typed, where, request, recorded="versions" in table)
     check_texts(below)
     if file_out := below.pop("out", None):
         request.out = request.out or Path(str(file_out))
@@ -108,6 +113,27 @@ def read_request(
     request.options = with_recipe(merged)
     request.said = of_method({**request.options, "options": above.get("options", {})})["options"]
     return request
+
+
+def _check_outputs(
+    below: dict[str, Any], typed: Mapping[str, Any], where: str, request: Request, *, recorded: bool
+) -> None:
+    """Check that folders of a file are allowed; the data folder of a run's record never counts.
+
+    Raises:
+        UsageError: The file names a folder elsewhere.
+    """
+    file = where.partition(" ")[2] if where.startswith("--config ") else "."
+    request.home, recorded = Path(file).parent, recorded or file == "."
+    data = below.get("data_dir")
+    if data is not None and not is_data_folder(data):
+        if recorded or typed.get("data_dir") is not None:
+            del below["data_dir"]
+        else:
+            check_output("data_dir", data, where, request.home)
+    out = below.get("out")
+    if out and request.out is None and not is_inside(out, Path.cwd()):
+        check_output("out", out, where, request.home)
 
 
 def _check_resume(request: Request, *, more: bool) -> None:

@@ -11,6 +11,7 @@ from protofl.errors import UsageError
 from protofl.federation.plan import Plan
 from protofl.records.run_folder import RunFolder
 from protofl.runs.dry_step.dry_run import dry_step
+from protofl.system.consent import is_data_folder
 from protofl.system.options.parsing import (
     check_unchanged,
     merge_nested,
@@ -36,6 +37,8 @@ def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
         UsageError: An option is given that differs from the run's.
     """
     values, usual = options_in(recorded), default_values()
+    if not is_data_folder(values.get("data_dir", "")):
+        values.pop("data_dir", None)  # a record may not say where to write
     may_differ = RESUMABLE - (UNRECORDED & values.keys()) | {"options", *EXTENDED}
     for key, value in given.items():
         if key in may_differ or key not in values:

@@ -24,6 +24,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from protofl.errors import RunFailure
+from protofl.system.consent import inherited
 from protofl.system.machine import fresh_interpreter
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.run_jobs import Job, JobRunner, Result
@@ -55,7 +56,7 @@ class ProcessWorker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._output,
-            env={**environment, **few, "PYTHONUNBUFFERED": "1"},
+            env={**environment, **few, **inherited(), "PYTHONUNBUFFERED": "1"},
             start_new_session=True,  # ^C is the batch's, which ends its runs one by one
         )
         self._inbox = inbox

@@ -101,15 +101,16 @@ def plan_of(request: Request, note: Callable[[str], None] = lambda line: None) -
     options = request.options
     settings = build({k: v for k, v in options.items() if v is not None})
     outline = outline_of(data_choice(options, request.registry), settings.data_dir)
+    allowed: Any = {"said": request.said, "home": request.home}
     if outline is None:
-        return with_sizes(Plan.make(options, request.extra, note, said=request.said))
+        return with_sizes(Plan.make(options, request.extra, note, **allowed))
     with tempfile.TemporaryDirectory(prefix="protofl-") as folder:
         file, classes = Path(folder, "one-of-each.npz"), len(outline.train)
         x = np.zeros((classes, *outline.shape), np.uint8)
         np.savez(file, x_train=x, y_train=np.arange(classes))
         given = {**options, "dataset": f"npz:{file}", "data_dir": folder}
         given["options"] = {k: v for k, v in options.get("options", {}).items() if k != "dataset"}
-        plan = Plan.make(given, request.extra, lambda line: None, said=request.said)
+        plan = Plan.make(given, request.extra, lambda line: None, **allowed)
     data = outline.dataset()
     splits = splitter(plan.settings, data, plan.choices["partitioner"])
     return with_sizes(replace(plan, data=data, splits=splits))

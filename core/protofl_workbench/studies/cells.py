@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protofl.errors import UsageError, unknown
@@ -61,6 +62,7 @@ class Cell:
         empty: Whether the paper leaves it empty.
         said: What the user said of it, which may hold consents.
         lacks: {file that the user has to give, and has not: what it is}.
+        file: The study's file, whose code needs consent; empty for a study of a program.
     """
 
     row: str
@@ -73,6 +75,7 @@ class Cell:
     empty: bool = False
     said: dict[str, Any] = field(default_factory=dict)
     lacks: Mapping[str, str] = field(default_factory=dict)
+    file: str = ""
 
     @property
     def key(self) -> str:
@@ -93,8 +96,9 @@ class Cell:
         from protofl.runs.plugin_names import named_request
         from protofl.system.options.parsing import parse_options
 
-        request, _ = named_request(self.options)
+        request, _ = named_request(self.options, self.file)
         # What the study's file says is nobody's consent.
+        request.home = Path(self.file).parent
         owner = str(request.options["method"])
         request.said = parse_options({"set": self.said}, owner).get("options", {})
         return request
@@ -117,6 +121,7 @@ def cells_of(study: Study, change: Change) -> list[Cell]:
         raise unknown(f"variant of {study.name}", variant, {"paper", *study.variants})
     rows = _selected(study, "--only", "row", study.rows, change.only)
     columns = _selected(study, "--columns", "column", study.columns, change.columns)
+    _allow(change)
     layers = [study.variants[variant]] if variant in study.variants else []
     layers.append(study.scales[change.scale])
     used = {
@@ -133,6 +138,16 @@ def cells_of(study: Study, change: Change) -> list[Cell]:
             raise unknown(f"file of {study.name} in --file", name, study.files)
     cells = [_cell(study, row, column, layers, change) for row in rows for column in columns]
     return _with_user_options(cells, flat(change.options.get("set", {})))
+
+
+def _allow(change: Change) -> None:
+    """Allow the code that the user names."""
+    from protofl.runs.plugin_names import places_in
+    from protofl.system.consent import allow
+
+    for options in (change.options, *({"dataset": text} for text in change.datasets.values())):
+        for places in places_in(options).values():
+            allow(places)
 
 
 def _with_user_options(cells: list[Cell], said: dict[str, Any]) -> list[Cell]:
@@ -181,7 +196,8 @@ def _cell(study: Study, row: str, column: str, layers: list[Scale], change: Chan
     if study.kind == "pictures" and (sight := DRAWINGS[study.draw]):
         options["observe"] = [*dict.fromkeys([*options.get("observe", []), sight])]
     options = {key: value for key, value in options.items() if value not in (None, {}, [])}
-    return Cell(row, column, figure, options, options.get("rounds"), begun, lacks=lacks)
+    file = study.source.name if study.source else ""
+    return Cell(row, column, figure, options, options.get("rounds"), begun, lacks=lacks, file=file)
 
 
 def _scaled(study: Study, row: str, column: str, layers: list[Scale]) -> dict[str, Any]:

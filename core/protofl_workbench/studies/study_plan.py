@@ -10,6 +10,7 @@ from pathlib import Path
 from protofl.errors import UsageError
 from protofl.federation.plan import Plan
 from protofl.records.failure import repeated_failure
+from protofl.system.consent import digest_of
 from protofl_workbench.batch.estimate import pace, seconds_of, steps_in, workload
 from protofl_workbench.studies.account import plan_of
 from protofl_workbench.studies.cells import Cell, Change
@@ -68,6 +69,7 @@ class StudyPlan:
         runs: Its runs, in the order of its cells.
         accounts: Accounts, which are not trained.
         files: {file that the user has to give, and has not: what it is}.
+        code: Classes outside the installed plugins that are imported, with the files' digests.
         folder: The folder of runs.
         device: Where steps were measured.
         facts: Scale, splits, trials and rounds, in words.
@@ -80,6 +82,7 @@ class StudyPlan:
     device: str
     facts: tuple[str, ...]
     files: Mapping[str, str] = field(default_factory=dict)
+    code: tuple[str, ...] = ()
 
 
 def plan_study(
@@ -128,7 +131,11 @@ def plan_study(
     options = [cell.options for cell in state.cells if cell.options and needs_run(study, cell)]
     facts = facts_of(study, change.scale, variant, options, options)
     files = {name: about for cell in cells for name, about in cell.lacks.items()}
-    return StudyPlan(study, tuple(found), len(state.to_account()), folder, device, facts, files)
+    classes = [cell.request().options.get("classes", {}) for cell in cells]
+    places = dict.fromkeys(place for own in classes for place in own.values() if place)
+    code = tuple(f"{place} ({digest_of(place)})" for place in places)
+    accounts = len(state.to_account())
+    return StudyPlan(study, tuple(found), accounts, folder, device, facts, files, code)
 
 
 def _planned(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from protofl.errors import UsageError
@@ -186,6 +187,17 @@ def _check_options(
             file.unknown((*path, key), "option", key, known)
         if name in ("set", "use"):
             file.expect((*path, key), options[key], dict[str, Any])
+        _check_consent(file, (*path, key), name, options[key])
+
+
+def _check_consent(file: File, path: tuple[str, ...], name: str, value: Any) -> None:  # noqa: ANN401
+    """Check that code and folders that a study names were allowed by the user."""
+    from protofl.runs.plugin_names import places_in
+    from protofl.system.consent import check_code, check_output
+
+    check_code({".".join(path): places_in({name: value}).get(name, [])}, file.where(path))
+    if name == "data_dir":
+        check_output(".".join(path), value, file.where(path), Path(file.name).parent)
 
 
 def _published(

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from protofl.errors import UsageError, unknown
-from protofl.runs.plugin_names import name_plugins
+from protofl.runs.plugin_names import name_plugins, places_in
 from protofl.runs.request import Request, read_request
+from protofl.system.consent import check_code
 from protofl.system.files.atomic import atomic_replacement
 from protofl.system.files.lock import LOCK
 from protofl.system.files.tables import read_table, to_toml
@@ -202,7 +203,7 @@ def load_sweep(folder: Path) -> Sweep:
         )
     values = read_table(file, "--resume", "a sweep")
     try:
-        return _read(values)
+        return _read(values, str(file))
     except KeyError as error:
         raise UsageError(f"{file}: {error} is missing", do="put back what was written") from None
     except (TypeError, ValueError) as error:
@@ -212,12 +213,15 @@ def load_sweep(folder: Path) -> Sweep:
         raise
 
 
-def _read(values: dict[str, Any]) -> Sweep:
+def _read(values: dict[str, Any], file: str) -> Sweep:
     own, grid = values.pop("sweep"), values.pop("grid")
     if not isinstance(own, dict) or not isinstance(grid, dict):
         raise TypeError("sweep and grid are no tables")
-    base = read_request({}, config=values, named=lambda below: name_plugins(below).typed)
+    base = read_request({}, config=values, named=lambda below: name_plugins(below, file).typed)
     axes = read_axes(f"{key}={value}" for key, value in grid.items())
+    for axis in axes:
+        for value in axis.values:
+            check_code(places_in({axis.key: value}), file)
     sweep = Sweep(
         base,
         resolved_axes(axes, base),

@@ -54,6 +54,7 @@ class MLflow:
 
         uri: str | None = pf.Field(
             None,
+            consent=True,
             description="the store: http://HOST:PORT, sqlite:///FILE, file:DIR. None: what "
             "MLFLOW_TRACKING_URI says, otherwise MLflow's own default",
         )

@@ -32,6 +32,7 @@ class TensorBoard:
 
         folder: Path | None = pf.Field(
             None,
+            consent="outside",
             description="a folder of event files, in which each run has its own: GROUP/NAME. None: "
             "tensorboard in the run's folder",
         )

@@ -35,14 +35,18 @@ class WandB:
     class Config(pf.Config):
         """Options: --set wandb.OPTION=VALUE."""
 
-        project: str = pf.Field("protofl", description="the project")
-        entity: str | None = pf.Field(None, description="who owns it. None: who the key is of")
+        project: str = pf.Field("protofl", consent=True, description="the project")
+        entity: str | None = pf.Field(
+            None, consent=True, description="who owns it. None: who the key is of"
+        )
         mode: Literal["online", "offline"] | None = pf.Field(
             None,
             description="offline writes files for wandb sync. None: as WANDB_MODE says",
         )
         folder: Path | None = pf.Field(
-            None, description="where W&B keeps its files. None: wandb in the run's folder"
+            None,
+            consent="outside",
+            description="where W&B keeps its files. None: wandb in the run's folder",
         )
 
     @pf.hookimpl

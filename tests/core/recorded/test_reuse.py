@@ -349,6 +349,7 @@ def test_a_comment_does_not_make_another_run(runs, log, tmp_path):
     file = tmp_path / "own_method.py"
     source = f"import protofl as pf\nfrom torch.nn.functional import cross_entropy\n{OWN}"
     file.write_text(source)
+    pf.trust_code(file)
     own = ask("own", classes={"method/own": f"{file}:Own"})
     first = run_or_reuse(own, runs)
     file.write_text(source.replace("class Own:", 'class Own:\n    """Cross-entropy."""  # mended'))

@@ -18,6 +18,7 @@ from protofl.hooks.discovery.kinds import (
     check_version,
     hooks_of,
 )
+from protofl.system.consent import check_recorded
 from protofl.system.sources import fingerprint, load
 
 ARRAYS_PLACE = "protofl.hooks.discovery.arrays_plugin:Arrays"
@@ -35,6 +36,10 @@ class Registry:
             Those of the environment variable ``PROTOFL_BLOCK`` (comma-separated) are added.
         extra: Classes given in the program rather than installed, {(kind, name): class}.
         classes: Places of further ones, {KIND/NAME: FILE.py:CLASS or MODULE:CLASS}.
+
+    Raises:
+        UsageError: A place has no consent (`protofl.system.consent`), or ``block`` names no
+            plugin.
     """
 
     def __init__(
@@ -47,6 +52,9 @@ class Registry:
         self.block = [b.strip() for b in [*block, *environment] if b.strip()]
         self.extra = dict(extra or {})
         self._places = {label: MOVED.get(at, at) for label, at in (classes or {}).items()}
+        own = {f"{kind}/{name}" for kind, name in self.extra}
+        named = {k: at for k, at in self._places.items() if k not in own}
+        check_recorded({"classes": named}, "the options of the run")
         self._found: dict[str, list[Plugin]] = {}
         self._origin = cache(_origin)  # a distribution's files are read once
         self._check_blocked(block)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -22,23 +23,25 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from protofl.errors import UsageError, unknown
+from protofl.system.consent import is_inside
 
 T = TypeVar("T")
+Consent = bool | Literal["outside"]
 
 
 if TYPE_CHECKING:
     # With None for its default an option is of the type that it has once it is filled in.
     @overload
     def Field(
-        default: None, *, description: str, consent: bool = False, **about: object
+        default: None, *, description: str, consent: Consent = False, **about: object
     ) -> Any: ...  # noqa: ANN401
     @overload
-    def Field(default: T, *, description: str, consent: bool = False, **about: object) -> T: ...
+    def Field(default: T, *, description: str, consent: Consent = False, **about: object) -> T: ...
     @overload
-    def Field(*, description: str, consent: bool = False, **about: object) -> Any: ...  # noqa: ANN401
+    def Field(*, description: str, consent: Consent = False, **about: object) -> Any: ...  # noqa: ANN401
 
 
-def Field(default: Any = ..., *, description: str, consent: bool = False, **about: Any) -> Any:
+def Field(default: Any = ..., *, description: str, consent: Consent = False, **about: Any) -> Any:
     """Declare an option: its default, description and bounds.
 
     Args:
@@ -49,12 +52,13 @@ def Field(default: Any = ..., *, description: str, consent: bool = False, **abou
         consent: Whether another value than the default lets something happen that nobody but the
             user may allow: opening a pickle, running code from a folder. It then counts only where
             it is given on the command line or in the arguments of `pf.run`; from a ``--config``
-            file, a recipe or a run folder, which may be a stranger's, it is refused.
+            file, a recipe or a run folder, which may be a stranger's, it is refused. ``"outside"``
+            is for an output folder: a file may name one inside its own folder.
         **about: What pydantic's ``Field`` takes: ``ge``, ``gt``, ``le``, ``lt``, ``alias``, ….
     """
     known = default is not None
     if consent:
-        about["json_schema_extra"] = {"consent": True}
+        about["json_schema_extra"] = {"consent": consent}
         description += " (from the command line only)"
     return pydantic.Field(default, description=description, validate_default=known, **about)
 
@@ -172,13 +176,14 @@ def without_consents(
     }
 
 
-def check_consent(config: Config, owner: str, said: Container[str]) -> None:
+def check_consent(config: Config, owner: str, said: Container[str], home: Path) -> None:
     """Check that the user gave every consent among the options.
 
     Args:
         config: The options of a plugin.
         owner: How users write the plugin in ``--set``.
         said: The options that the user gave, not a file.
+        home: The folder of the file, for output folders that it may name.
 
     Raises:
         UsageError: One was not.
@@ -186,6 +191,9 @@ def check_consent(config: Config, owner: str, said: Container[str]) -> None:
     for key, name in consents(type(config)).items():
         value = getattr(config, name)
         usual = type(config).model_fields[name].get_default(call_default_factory=True)
+        extra: Any = type(config).model_fields[name].json_schema_extra
+        if extra["consent"] == "outside" and is_inside(value, home):
+            continue
         if value != usual and not (key in said or name in said):
             text = value if isinstance(value, str) else json.dumps(value, default=str)
             raise UsageError(

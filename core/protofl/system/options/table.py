@@ -8,6 +8,7 @@ from typing import Any, get_origin
 from pydantic import BeforeValidator, ValidationError
 
 from protofl.errors import UsageError, unknown
+from protofl.system.consent import is_data_folder
 from protofl.system.options.option import declared
 from protofl.system.options.settings import Settings
 
@@ -92,6 +93,8 @@ def portable(options: Mapping[str, Any]) -> dict[str, Any]:
         options: Options as ``config.json`` holds them.
     """
     left_out = UNRECORDED | {"engine", "participants_from", "observe"}
+    if not is_data_folder(options.get("data_dir", "")):
+        left_out |= {"data_dir"}  # a record may not say where to write
     gone = left_out & CHOOSING.keys()
     own = {owner: v for owner, v in options["options"].items() if owner not in gone}
     return {k: v for k, v in options.items() if k not in left_out} | {"options": own}
