@@ -38,7 +38,14 @@ Block = Annotated[
 ]
 
 
-def _trust(paths: list[str] | None) -> list[str] | None:
+TRUST_HELP = (
+    "Allow code of this file, folder or module that a study, configuration or run folder names; "
+    "repeatable."
+)
+
+
+def trust(paths: list[str] | None) -> list[str] | None:
+    """Take the consents of ``--trust-code``, before anything reads a file."""
     if paths:
         from protofl.system.consent import trust_code
 
@@ -51,10 +58,9 @@ TrustCode = Annotated[
     typer.Option(
         "--trust-code",
         metavar="PATH",
-        help="Allow code of this file, folder or module that a study, configuration or run folder "
-        "names; repeatable.",
+        help=TRUST_HELP,
         show_default=False,
-        callback=_trust,
+        callback=trust,
     ),
 ]
 DataDir = Annotated[

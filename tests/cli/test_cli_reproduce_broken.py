@@ -108,6 +108,7 @@ def studies(tmp_path_factory, few, data_dir):
             how = {"datasets": {"digits": few}, "data_dir": data_dir, "at_once": 0, **how}
             return pf.reproduce(str(path), runs=self.folder / runs, **how)
 
+    pf.trust_code(Studies.folder)
     return Studies()
 
 

@@ -113,6 +113,7 @@ def test_every_setting_has_its_option_and_the_reverse():
         "--quiet",
         "--debug",
         "--help-all",
+        "--trust-code",
     }
     # The recipe is given as METHOD, and `Settings` holds where it came from.
     placed = {name for name, option in OPTIONS.items() if option.panel}

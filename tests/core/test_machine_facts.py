@@ -33,8 +33,8 @@ def test_facts_of_old_and_new_records():
 def test_a_run_of_protofl_0_1_has_its_instruction_set_among_the_versions():
     plan = make_plan("fedproto")
     recorded = config.config_of(plan)
-    assert config.told_changes(recorded, plan) == []
+    assert config.describe_changes(recorded, plan) == []
     del recorded["machine"]
     recorded["versions"]["cpu"] = "OLD"
-    (line,) = config.told_changes(recorded, plan)
+    (line,) = config.describe_changes(recorded, plan)
     assert line.startswith("instruction set was OLD and is ")

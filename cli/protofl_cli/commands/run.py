@@ -9,7 +9,7 @@ import typer
 
 from protofl.system.formatting import count
 from protofl_cli.interrupts import interrupted, put_off
-from protofl_cli.options import Debug, TrustCode
+from protofl_cli.options import TRUST_HELP, Debug, trust
 from protofl_cli.run_options import option_parameters, with_options
 
 if TYPE_CHECKING:
@@ -91,7 +91,17 @@ def run(
             hidden=True,
         ),
     ] = False,
-    trust_code: TrustCode = None,
+    trust_code: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trust-code",
+            metavar="PATH",
+            help=TRUST_HELP,
+            show_default=False,
+            hidden=True,
+            callback=trust,
+        ),
+    ] = None,
     debug: Debug = False,
     **given: Any,  # noqa: ANN401 - the options of `Settings`, see with_settings
 ) -> None:

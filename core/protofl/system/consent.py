@@ -140,8 +140,14 @@ def check_output(key: str, value: object, file: str, home: Path) -> None:
 
 
 def is_inside(path: object, home: Path) -> bool:
-    """Return True if a path is the folder, or lies in it."""
-    return Path(str(path)).expanduser().resolve().is_relative_to(home.expanduser().resolve())
+    """Return True if a path is the folder, or lies in it.
+
+    A path that no file can have, with a zero byte, is refused by name where it is read.
+    """
+    try:
+        return Path(str(path)).expanduser().resolve().is_relative_to(home.expanduser().resolve())
+    except ValueError:
+        return True
 
 
 def digest_of(place: str) -> str:
