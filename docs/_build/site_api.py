@@ -237,6 +237,7 @@ def linked(name: str, page: str = PAGE) -> str:
         return f"[`{name}`]({page}#protofl.{space}.{bare.split('.')[-1]})"
     bare = bare.partition(".")[0]
     is_argument = name == "report"  # of a hook
-    if bare in protofl.__all__ and bare not in ("functional", "plots") and not is_argument:
+    modules = {*protofl._MODULES} - {"events"}  # which has a section
+    if bare in protofl.__all__ and bare not in modules and not is_argument:
         return f"[`{name}`]({page}#protofl.{bare})"
     return code(name)
