@@ -26,7 +26,7 @@ class Digits:
     defaults: ClassVar[dict[str, Any]] = {
         "clients": 8,
         "rounds": 3,
-        "local_epochs": 4,
+        "local_epochs": 3,
         "batch_size": 16,
         "lr": 0.03,
         "lr_schedule": "exponential",
