@@ -182,9 +182,8 @@ def _make(
     registry = Registry(block)
     chosen = choose(registry, "dataset", dataset, options["dataset"])
     usual = default_values() | getattr(chosen.plugin, "defaults", {})
-    own = usual.get("options", {}).get("partition", {}) if partition is None else {}
     name = partition or usual["partition"]
-    partitioner = choose(registry, "partitioner", name, {**own, **options["partition"]})
+    partitioner = choose(registry, "partitioner", name, options["partition"])
     folder = (data_dir or default_data_dir()).expanduser().absolute()
     data = load_data(chosen, folder, lambda line: render.line(line, "dim"))
     bound, counting = (

@@ -17,7 +17,6 @@ from protofl.hooks.plugin.composition import Composition
 from protofl.hooks.plugin.members import Choice, choose, choose_several, plugins_of_kinds
 from protofl.system.device import device_of
 from protofl.system.machine import usable_cores
-from protofl.system.options.parsing import merge_options
 from protofl.system.options.plugin_options import check_consent
 from protofl.system.options.settings import Settings
 from protofl.system.options.table import CHOOSING, OWNERS, SEVERAL, UPDATES, build, check_names
@@ -117,21 +116,14 @@ def _chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, 
 def _with_defaults(
     given: Mapping[str, Any], composition: Composition, choices: Mapping[str, Choice]
 ) -> Settings:
-    """What is given, else the default of the method, the data set, the group, or the list.
-
-    ``options`` among the defaults are those of plugins, {"partition": {option: value}}. They apply
-    unless the user chooses the plugin.
-    """
+    """What is given, else the default of the method, the data set, the group, or the list."""
     width = getattr(choices["model-group"].plugin, "feature_dim", None)
     defaults: dict[str, Any] = {} if width is None else {"feature_dim": width}
     defaults |= getattr(choices["dataset"].plugin, "defaults", {})
     asked = composition.members[composition.main].call("run_defaults") or {}
     check_names(asked, f"option in run_defaults of {composition.main}:")
     defaults |= asked
-    own = {"lr_schedule" if o == "schedule" else o: o for o in defaults.get("options", {})}
-    free = {owner for option, owner in own.items() if option not in given}
-    options = {owner: v for owner, v in defaults.pop("options", {}).items() if owner in free}
-    return build({**defaults, **merge_options({"options": options}, dict(given))})
+    return build({**defaults, **given})
 
 
 def _further(registry: Registry, settings: Settings, composition: Composition) -> list[str]:

@@ -8,7 +8,6 @@ import sys
 import torch
 
 import protofl as pf
-from protofl.federation.resolution import resolve
 from protofl_plugins.datasets.digits import Digits
 
 
@@ -35,17 +34,3 @@ def test_the_modules_of_data_sets_import_none_of_the_slow_libraries():
     lines[-1] += " if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done
-
-
-def test_its_defaults_for_plugins_hold_until_the_user_chooses_another_plugin(monkeypatch):
-    own = {"partition": {"beta": 2.0}, "schedule": {"factor": 0.5}}
-    monkeypatch.setattr(Digits, "defaults", {"lr_schedule": "exponential", "options": own})
-
-    def options(**given):
-        return resolve({"method": "local", "models": "cnn4", "dataset": "digits", **given}).settings
-
-    assert options().options["partition"]["beta"] == 2.0
-    assert options().options["schedule"]["factor"] == 0.5
-    assert options(options={"partition": {"beta": 0.3}}).options["partition"]["beta"] == 0.3
-    other = options(partition="pathological", lr_schedule="cosine").options
-    assert "beta" not in other.get("partition", {}) and "factor" not in other["schedule"]
