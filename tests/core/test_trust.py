@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,23 @@ def test_the_data_folder_of_a_record_does_not_count(planted, recorded, few):
     pf.run(config=recorded / "config.json", out="again", progress=False)
     pf.load_run(recorded).model(0)
     assert not target.exists()
+
+
+def test_a_resumed_run_names_the_data_folder_that_it_does_not_use(planted, few, monkeypatch):
+    pf.run("local", out="r", data_dir="first", dataset=few, progress=False, **QUICK)
+    monkeypatch.setattr(consent, "_folders", set())  # as in another process
+    lines = []
+
+    def note(event):
+        lines.extend([event.text] if isinstance(event, pf.events.Note) else [])
+
+    pf.run(out="r", resume=True, rounds=3, progress=note)
+    folder = Path("first").absolute()
+    assert [line for line in lines if f"--data-dir {folder}" in line] == lines[:1]
+    assert f"it uses {os.environ['PROTOFL_DATA_DIR']} now" in lines[0]
+    lines.clear()
+    pf.run(out="r", resume=True, rounds=4, data_dir="first", progress=note)
+    assert not [line for line in lines if "data folder" in line]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from protofl.runs.configuration import (
 from protofl.runs.dry_step.dry_run import count_flops, dry_step
 from protofl.runs.recipes import typed_in, write_recipe
 from protofl.runs.request import Request
-from protofl.runs.resuming import asks_for_more, continued, with_more
+from protofl.runs.resuming import asks_for_more, resumed_options, with_more
 from protofl.runs.tracking import TrackedProgress, check_trackers
 from protofl.system.consent import check_recorded
 from protofl.system.device import deterministic_kernels
@@ -73,6 +73,7 @@ def _start(
 ) -> Result:
     began = time.perf_counter()
     given, out = request.options, request.out
+    note = lambda line: progress(events.Note(line))  # noqa: E731
     recorded: dict[str, Any] = {}
     if request.resume and out:
         check_resumable(out.expanduser())
@@ -80,10 +81,9 @@ def _start(
         folder = RunFolder.reopen(out)
         recorded = folder.config()
         check_recorded(recorded, str(folder.path / "config.json"))
-        given = continued(recorded, given)
+        given = resumed_options(recorded, given, note)
     elif out is not None:
         check_free(out.expanduser().absolute())
-    note = lambda line: progress(events.Note(line))  # noqa: E731
     home = folder.path if recorded else request.home
     plan = plan or Plan.make(given, request.extra, note, said=request.said, home=home)
     plan.split(0)  # data that can't be split this way are found before there is a folder

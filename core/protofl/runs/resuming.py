@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from protofl.federation.plan import Plan
 from protofl.records.run_folder import RunFolder
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.system.consent import is_data_folder
+from protofl.system.files.atomic import default_data_dir
 from protofl.system.options.parsing import (
     check_unchanged,
     merge_nested,
@@ -30,15 +31,27 @@ from protofl.system.options.table import (
 )
 
 
-def continued(recorded: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """The options of a run that goes on: its own, and those that may differ as given.
+def resumed_options(
+    recorded: dict[str, Any], given: dict[str, Any], note: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return the options of a resumed run: the recorded ones, and given ones that may differ.
+
+    Args:
+        recorded: The content of ``config.json``.
+        given: The given options.
+        note: Takes lines for the user.
 
     Raises:
         UsageError: An option is given that differs from the run's.
     """
     values, usual = options_in(recorded), default_values()
-    if not is_data_folder(values.get("data_dir", "")):
+    if not is_data_folder(data_dir := values.get("data_dir", "")):
         values.pop("data_dir", None)  # a record may not say where to write
+        if data_dir and given.get("data_dir") is None:
+            note(
+                f"the run used the data folder {data_dir}; it uses {default_data_dir()} now "
+                f"(--data-dir {data_dir} uses the first one again)"
+            )
     may_differ = RESUMABLE - (UNRECORDED & values.keys()) | {"options", *EXTENDED}
     for key, value in given.items():
         if key in may_differ or key not in values:
