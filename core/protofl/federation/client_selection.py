@@ -43,35 +43,35 @@ class Membership:
         self._first = first_rounds(seed, clients, settings.unseen, settings.join_round)
 
     def at(self, round: int) -> np.ndarray | None:
-        """The clients that there are in a round, ascending; None for all."""
+        """Return the clients available in a round, ascending; None for all."""
         return None if self._all else np.flatnonzero(self._first <= round)
 
     def numbers(self, round: int) -> Sequence[int]:
-        """The same as numbers."""
+        """Return the same clients as a sequence of numbers."""
         there = self.at(round)
         found: list[int] = [] if there is None else there.tolist()
         return range(self._plan.info.num_clients) if there is None else found
 
     def asked(self, round: int) -> int:
-        """How many of them take part in a round: ρ of those that there are, one at least."""
+        """Return the number of participants of a round: a share ρ of the available clients."""
         there = self.at(round)
         if there is None:
             return self._plan.info.participants
         return participants(self._plan.settings.participation, len(there))
 
     def line(self, round: int) -> dict[str, Any]:
-        """What a round's line of the record says of clients that join, and of unseen ones."""
+        """Return the keys of the record about joined and unseen clients."""
         joined = [] if self._all or not round else np.flatnonzero(self._first == round).tolist()
         found = {"joined": joined, "unseen": self.unseen}
         return {key: clients for key, clients in found.items() if clients}
 
 
 Recorded = Mapping[tuple[int, int], list[int]]
-"""{(trial, round): the clients that took part and answered, ascending}."""
+"""Clients that took part and answered, ascending: {(trial, round): clients}."""
 
 
 def default_participants(seed: int, round: int, clients: int, participants: int) -> list[int]:
-    """The clients of a round whose line of the record names none: those of ``uniform``.
+    """Return the participants of the default sampling, which a record does not list.
 
     Args:
         seed: The trial's seed.
@@ -84,7 +84,7 @@ def default_participants(seed: int, round: int, clients: int, participants: int)
 
 
 def recorded_clients(plan: Plan) -> Recorded:
-    """The clients that answered in rounds of the run in a folder, that of ``--participants-from``.
+    """Return the clients that answered in the rounds of the run of ``--participants-from``.
 
     Args:
         plan: The run in which they are to take part.
@@ -125,7 +125,7 @@ def recorded_clients(plan: Plan) -> Recorded:
 
 
 def _answered(row: Row, config: Mapping[str, Any]) -> list[int]:
-    """The clients that answered in a round: the usual ones, unless its line names them."""
+    """Return the clients that answered in a round: the default ones unless its line names them."""
     answered = row.answered
     if answered is None:
         seed = config["seed"] + row.trial
@@ -164,17 +164,17 @@ class Selection:
             self._losses[int(client)] = np.nan if loss is None else loss
 
     def hear(self, losses: Mapping[int, float]) -> None:
-        """What clients whose uploads count had as mean loss; forgotten where nobody asks for it."""
+        """Store the mean losses of the clients whose uploads count, if the plugin reads losses."""
         if self._heard is not None:
             self._heard = {str(client): finite(loss) for client, loss in losses.items()}
             self._learn(self._heard)
 
     def line(self) -> dict[str, Any]:
-        """What the round's line of the record says of losses; nothing where nobody asks."""
+        """Return the losses for the record; empty if the plugin reads no losses."""
         return {"client_losses": self._heard} if self._heard is not None else {}
 
     def choose(self, round: int, count: int, there: np.ndarray | None = None) -> list[int]:
-        """The clients of a round, ascending.
+        """Return the participants of a round, ascending.
 
         Args:
             round: The round.
@@ -207,7 +207,7 @@ def _fixed(values: np.ndarray) -> np.ndarray:
 
 
 def _checked(found: Any, clients: np.ndarray) -> list[int]:  # noqa: ANN401 - it may be anything
-    """What a plugin chose, ascending.
+    """Return the clients that a plugin selected, ascending.
 
     Raises:
         RunFailure: These are not some of the clients, each once.

@@ -34,7 +34,7 @@ POOL = 8
 
 
 def store_kind(asked: str, device: torch.device, *, dry: bool) -> Kind:
-    """What ``--client-store`` means here; memory is the host's, not an accelerator's."""
+    """Return the storage that ``--client-store`` selects; memory means host memory."""
     if dry:
         return "live"
     if asked == "disk":

@@ -21,7 +21,7 @@ from protofl.system.progress import OnSteps
 
 
 class _Steps(NamedTuple):
-    """How many mini-batches of a client's job are done."""
+    """Number of finished mini-batches of a client's job."""
 
     client: int
     done: int
@@ -73,7 +73,7 @@ class JobQueue:
                 self._hosts.lock.notify_all()
 
     def _serve(self, number: int) -> None:
-        """What a host's thread does."""
+        """Give jobs to a host until none is left; runs in the thread of that host."""
         try:
             while (job := self._take(number)) is not None:
                 try:
@@ -91,7 +91,7 @@ class JobQueue:
         self._done.put(None)
 
     def _take(self, number: int) -> ClientJob | None:
-        """The next job for a host; None where there will be none, or it has ended."""
+        """Return the next job for a host; None if there is none or the host has ended."""
         hosts = self._hosts
         with hosts.lock:
             while (self._left or self._busy) and number in hosts.working:
@@ -217,7 +217,7 @@ class Dispatcher:
         self._hosts.close()
 
     def _places(self, jobs: list[ClientJob]) -> dict[int, int]:
-        """Where the clients of a round go that have been measured; nothing within a round."""
+        """Return the host of each measured client in a new round; empty within a round."""
         first = jobs[0] if jobs else None
         if not isinstance(first, Train) or first.round == self._placed:
             return {}

@@ -24,7 +24,7 @@ from protofl.system.progress import Counter
 
 
 def counted(metrics: Sequence[Choice], scores: Tensor, labels: Tensor) -> Payload:
-    """What samples count, {metric: float64 tensor}.
+    """Return the counts of the metrics for some samples, {metric: float64 tensor}.
 
     Args:
         metrics: The run's metrics.
@@ -54,7 +54,7 @@ def of_client(
     scores: Tensor,
     labels: Tensor,
 ) -> Payload:
-    """What a client's test samples count, in a run's metrics and in its methods' own figures.
+    """Return a client's counts for the run's metrics and the methods' own scores.
 
     Args:
         metrics: The run's metrics.
@@ -72,7 +72,7 @@ def of_client(
 
 
 def weighed(method: str, figures: Any, count: int) -> Payload:  # noqa: ANN401 - a hook's answer
-    """Further figures of a client as counts whose sum gives the mean over samples.
+    """Return scores of ``score_client`` as counts whose sum gives the mean over samples.
 
     Args:
         method: Whose ``score_client`` gave them.
@@ -95,7 +95,7 @@ def weighed(method: str, figures: Any, count: int) -> Payload:  # noqa: ANN401 -
 
 
 def figures_of(metrics: Sequence[Choice], clients: Mapping[int, Payload]) -> dict[str, Any]:
-    """The figures of a round over the clients that were evaluated.
+    """Return the metrics of a round over the evaluated clients.
 
     Args:
         metrics: The run's metrics.
@@ -121,7 +121,7 @@ def figures_of(metrics: Sequence[Choice], clients: Mapping[int, Payload]) -> dic
 def figures_of_server(
     metrics: Sequence[Choice], scores: Mapping[str, Tensor], labels: Tensor
 ) -> dict[str, Any]:
-    """{figure: ``server``: {model: figure}} of the server's models on the global test samples."""
+    """Return {metric: {``server``: {model: value}}} of global models on global test samples."""
     each = {model: counted(metrics, own, labels) for model, own in scores.items()}
     return {
         metric.name: {
@@ -160,7 +160,7 @@ def _over_clients(name: str, metric: Choice | None, counts: Mapping[int, Tensor]
 
 
 def _value(name: str, metric: Choice | None, counts: Tensor) -> Tensor:
-    """A figure as a tensor of one number or of several."""
+    """Return the value of a metric as a tensor of one or several numbers."""
     if metric is None:
         return counts[0] / counts[1]
     with error_context(f"value of metric {name}"):
@@ -175,7 +175,7 @@ def _value(name: str, metric: Choice | None, counts: Tensor) -> Tensor:
 
 
 def _plain(figure: Tensor) -> Any:  # noqa: ANN401 - a number, None, or lists of them
-    """A figure as JSON has it; None where there is none."""
+    """Return a value for JSON; None for NaN."""
     if figure.dim():
         return [_plain(part) for part in figure]
     return finite(figure.item())
@@ -189,7 +189,7 @@ def score(
     profile: HostProfile,
     counter: Counter,
 ) -> tuple[dict[str, tuple[int, int]], Payload]:
-    """How many samples a client predicts rightly, and of how many; it stays what it was.
+    """Count the correct predictions of a client; the client is not changed.
 
     Args:
         plan: The run.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Event:
-    """What has happened."""
+    """An event of a run."""
 
 
 @dataclass(frozen=True)

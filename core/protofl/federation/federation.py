@@ -76,7 +76,7 @@ class Federation:
 
     @property
     def server(self) -> ServerRecord:
-        """All that the server is."""
+        """The record of the server."""
         return self._server_side.record
 
     # --- a trial --------------------------------------------------------------------------------
@@ -108,13 +108,13 @@ class Federation:
         self.holders = set(folder.commit.holders)
 
     def participants(self, round: int) -> list[int]:
-        """The clients that the server asks in a round, ascending."""
+        """Return the clients that the server asks in a round, ascending."""
         return self._who.asked(round)
 
     # --- a round --------------------------------------------------------------------------------
 
     def round(self, number: int) -> tuple[Row, list[int]]:
-        """One round.
+        """Run a round.
 
         Returns:
             The round's line of ``metrics.jsonl`` without checkpoint times, and the clients that
@@ -164,7 +164,7 @@ class Federation:
         return Row({**line, **self._who.line(number)}), clients
 
     def train_clients(self, clients: list[int], number: int, totals: Totals) -> dict[int, Payload]:
-        """Downloads, local training and uploads; {client: upload} of those that count."""
+        """Run downloads, local training and uploads; return {client: accepted upload}."""
         replies = self._train(clients, number, "before_upload", totals)
         # Who would come too late, or not at all, is as if never asked.
         for client, reason in self._who.trained(replies, [*totals.absent]).items():
@@ -183,7 +183,7 @@ class Federation:
         return uploads
 
     def train_server(self, uploads: Mapping[int, Payload], totals: Totals) -> None:
-        """The server's hooks; without uploads it stays what it is."""
+        """Run the server's hooks; without uploads the server does not change."""
         start = time.perf_counter()
         if uploads:
             self._stages.begin("server")
@@ -191,7 +191,7 @@ class Federation:
         totals.spend({"server": time.perf_counter() - start})
 
     def _follow_up(self, clients: list[int], number: int, totals: Totals) -> None:
-        """Phases behind the server's step; clients keep what they download for it."""
+        """Run the phases after the server's step; clients keep the download for them."""
         self.holders = set()
         replies = self._train(clients, number, "after_server", totals)
         self._who.followed(replies)
@@ -202,7 +202,7 @@ class Federation:
     def _train(
         self, clients: list[int], number: int, when: str, totals: Totals
     ) -> dict[int, jobs.TrainReply]:
-        """Local training; what a client holds already is not sent to it.
+        """Run local training; a client that holds its download is not sent it again.
 
         A client may be absent until its upload counts; then it is too late to do without it.
         """
@@ -235,7 +235,7 @@ class Federation:
     def evaluate_clients(
         self, clients: Sequence[int], number: int, totals: Totals, epochs: int | None = None
     ) -> None:
-        """Score clients, each with what it would download next; of unseen ones epochs are said."""
+        """Evaluate clients with their next download, unseen clients after fine-tuning."""
         self._stages.begin("evaluate", clients, epochs=epochs or 0)
         work: list[jobs.Evaluate] = []
         held, last = 0, b""
@@ -253,7 +253,7 @@ class Federation:
                 work, held = [], 0
 
     def _evaluate_unseen(self, number: int, totals: Totals) -> None:
-        """Score the clients that never train, behind the last round fine-tuned too."""
+        """Evaluate unseen clients; after the last round also fine-tuned."""
         unseen, settings, found = self._who.members.unseen, self.plan.settings, {}
         if unseen:
             found["unseen_accuracy"] = 0
@@ -266,7 +266,7 @@ class Federation:
             totals.spend(own.seconds)
 
     def save_clients(self, clients: Iterable[int], paths: Mapping[int, str]) -> float:
-        """Have hosts write clients; seconds that it took."""
+        """Save clients on their hosts; return the seconds that it took."""
         start = time.perf_counter()
         work = [jobs.Save(client, paths[client]) for client in clients]
         self._stages.begin("checkpoint", [job.client for job in work])
@@ -276,7 +276,7 @@ class Federation:
     def _replies(
         self, stage: str, work: Sequence[jobs.ClientJob], kind: type[R], totals: Totals
     ) -> dict[int, R]:
-        """Have the hosts do jobs of one kind; {client: reply} of those that are not absent."""
+        """Run jobs of one kind on the hosts; return {client: reply} without absent clients."""
         replies: dict[int, R] = {}
         with self._stages.ordered(stage, work) as ordered:
             for job, reply in self.pool.run(ordered):

@@ -45,7 +45,7 @@ class Builder:
     trial: int = 0
 
     def __call__(self, client: int, model: SplitModel | None) -> ClientRecord:
-        """A client; ``model`` is one to take, whose weights are another's, or None."""
+        """Build a client; ``model`` is a used model to fill with its weights, or None."""
         plan, trial = self.plan, self.trial
         architecture = plan.info.architecture_of(client)
         layout = architecture.channels_last
@@ -77,12 +77,12 @@ class Builder:
 
 
 def trains_groups(engine: Choice) -> bool:
-    """Whether an engine trains several clients at once."""
+    """Return True if an engine trains several clients at once."""
     return "train_group" in engine.hooks
 
 
 def chunks(engine: Choice, architectures: list[str]) -> list[list[int]]:
-    """The positions of clients to train together.
+    """Return the positions of clients to train together.
 
     Raises:
         RunFailure: The engine left one out, or named it twice.
@@ -97,7 +97,7 @@ def chunks(engine: Choice, architectures: list[str]) -> list[list[int]]:
 
 
 def go_on(job: work.Job) -> str:
-    """What to do about a job that does not end."""
+    """Return the advice for a job that does not end."""
     return Late.GO_ON if isinstance(job, work.Train) and job.when == "before_upload" else ""
 
 
@@ -189,7 +189,7 @@ class Host:
                 unset_model(architecture, info.sample, info.num_classes, info.feature_dim)
 
     def client(self, number: int, *, keep: bool = False) -> ClientRecord:
-        """A client as it is now; ``keep`` keeps it as if it had trained."""
+        """Return the current state of a client; ``keep`` stores it as if it had trained."""
         if not keep:
             return self._store.record(number)
         with self._store.lent(number, trains=True) as record:
@@ -197,18 +197,18 @@ class Host:
 
     @property
     def trained(self) -> set[int]:
-        """The clients that have left their seeds: all that a host keeps."""
+        """The clients that have trained, which are all that a host stores."""
         return self._store.clients
 
     def _counter(self, job: work.ClientJob) -> Counter:
-        """What counts the mini-batches of a job."""
+        """Return the counter of a job's mini-batches."""
         if self.on_steps is None or not job.counted:
             return Counter(None)
         return Counter(partial(self.on_steps, job.client))
 
     @contextmanager
     def _computing(self, doing: str) -> Iterator[None]:
-        """How clients compute: with one thread, as rounding depends on their number."""
+        """Compute with one thread, because rounding depends on the number of threads."""
         deterministic = deterministic_kernels(self.plan.settings.deterministic)
         with compute_threads(1), deterministic, disk_errors(), memory_errors(doing):
             yield

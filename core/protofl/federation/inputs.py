@@ -31,13 +31,13 @@ Report = Callable[[str], None]
 
 
 def load_data(choice: Choice, data_dir: Path, report: Report) -> Dataset:
-    """A data set, from the cache where it is there."""
+    """Load a data set, from the cache if possible."""
     key = choice.call("cache_key", data_dir=data_dir)
     return cache.load(key, data_dir, partial(choice.call, "decode", data_dir=data_dir), report)
 
 
 def about(data: Dataset, given: Container[str]) -> list[str]:
-    """Lines about the data: where they deviate, and what of the options they leave unused."""
+    """Return notes about the data set: deviations from its source, and options that it ignores."""
     lines = [data.note] if data.note else []
     if "partition" in given:
         return lines + kept_split(data)
@@ -49,7 +49,7 @@ def about(data: Dataset, given: Container[str]) -> list[str]:
 
 
 def splitter(settings: Settings, data: Dataset, partitioner: Choice) -> Callable[[int], Split]:
-    """What makes the split of a seed, and keeps the last two."""
+    """Return a function that builds the split for a seed and caches the last two."""
     split = partial(
         make_split,
         data,
@@ -73,7 +73,7 @@ def public_data(
     *,
     given: bool,
 ) -> tuple[int | str, Dataset | None]:
-    """``--public`` as it is recorded, and the public samples where they are of their own."""
+    """Return the recorded value of ``--public``, and the public data set if it is separate."""
     wanted, needed = settings.public, composition.needs_public
     if isinstance(wanted, str) and wanted.isdecimal():
         wanted = int(wanted)
@@ -102,7 +102,7 @@ def public_data(
 def preparation_for(
     stored: SampleSpec, group: Choice, registry: Registry, *, augment: bool
 ) -> tuple[Preparation, list[str]]:
-    """How stored samples become what the group's models take, and lines that say so.
+    """Return the preparation of stored samples for the models, and lines that describe it.
 
     Raises:
         UsageError: The group takes no samples of this kind, or no such images; or what is no image
@@ -129,12 +129,12 @@ def preparation_for(
 
 
 def kinds_of(group: type) -> tuple[Kind, ...]:
-    """The kinds of samples that a model group takes; images where it says nothing."""
+    """Return the kinds of samples that a model group takes; images by default."""
     return tuple(getattr(group, "kinds", ("image",)))
 
 
 def takes(registry: Registry, name: str, sample: SampleSpec) -> bool:
-    """Whether an installed model group can be loaded and takes such samples."""
+    """Return True if an installed model group loads and takes such samples."""
     try:
         return sample.kind in kinds_of(registry.load("model-group", name))
     except ProtoflError:
@@ -142,7 +142,7 @@ def takes(registry: Registry, name: str, sample: SampleSpec) -> bool:
 
 
 def architectures_of(registry: Registry, sample: SampleSpec, text: str) -> list[Architecture]:
-    """The architectures of any installed model group, for samples as a run's models see them.
+    """Return the architectures of an installed model group for the samples of a run.
 
     Raises:
         UsageError: There is no such group, or it takes samples in another form.
@@ -158,7 +158,7 @@ def architectures_of(registry: Registry, sample: SampleSpec, text: str) -> list[
 def image_source(
     choice: Choice | None, data: Dataset, device: torch.device, data_dir: Path
 ) -> ImageSource | None:
-    """The run's image generator, which is loaded when it is used; None where none is chosen."""
+    """Return the image generator of the run, loaded on first use, or None."""
     if choice is None:
         return None
     outline = partial(choice.call, "outline", data_dir=data_dir)
@@ -174,7 +174,7 @@ def run_info(
     own_public: Dataset | None,
     registry: Registry,
 ) -> RunInfo:
-    """What is known of the run before it starts."""
+    """Return the information about the run that hooks may read."""
     group, sample = choices["model-group"], preparation.seen(data.sample)
     check_arrivals(settings, settings.rounds)
     seen = settings.clients - count_unseen(settings.clients, settings.unseen)
@@ -202,7 +202,7 @@ def run_info(
 
 
 def settle(composition: Composition, settings: Settings, info: RunInfo) -> None:
-    """Hold the run against what its methods ask of it; options that depend on it get their values.
+    """Check the requirements of the methods, and resolve options that depend on the run.
 
     Raises:
         Refused: It is not as a method needs it.

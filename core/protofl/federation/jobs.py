@@ -17,7 +17,7 @@ M = TypeVar("M", bound="Message")
 
 @dataclass(kw_only=True)
 class Message:
-    """What crosses.
+    """A message between a run and its hosts.
 
     Attributes:
         blob: A payload's bytes; empty where there is none.
@@ -31,13 +31,13 @@ class Message:
         Message.kinds[cls.__name__] = cls
 
     def header(self) -> dict[str, Any]:
-        """All but the blob, as JSON can hold it."""
+        """Return all values except the blob, as JSON can hold them."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "blob"}
         return {"kind": type(self).__name__, **values}
 
     @classmethod
     def from_header(cls: type[M], header: dict[str, Any], blob: bytes = b"") -> M:
-        """The message that `header` described, with its blob.
+        """Build the message that a header describes, with its blob.
 
         Raises:
             RunFailure: It described none of this kind.
@@ -56,7 +56,7 @@ class Message:
 
 
 class Job(Message):
-    """What a host is asked to do; ``str(job)`` says it in words."""
+    """A job for a host; ``str(job)`` describes it."""
 
     op: ClassVar[str]
     """The operation in a word."""
@@ -185,7 +185,7 @@ class Drop(ClientJob):
 
 @dataclass
 class Reply(Message):
-    """What a host answers.
+    """The reply of a host.
 
     Attributes:
         seconds: Seconds that the job took, by stage.
@@ -198,7 +198,7 @@ class Reply(Message):
 
 @dataclass
 class TrainReply(Reply):
-    """What local training came to; the blob is the upload.
+    """The result of local training; the blob is the upload.
 
     Attributes:
         samples: Samples seen.
@@ -215,7 +215,7 @@ class TrainReply(Reply):
 
 @dataclass
 class Absent(Reply):
-    """What a pool answers for a client that does not: it is as if it had not trained.
+    """The reply for a client that gives none; the client counts as if it had not trained.
 
     Attributes:
         reason: ``failed``, or a word of the pool's own. What the run itself leaves out is
@@ -229,7 +229,7 @@ class Absent(Reply):
 
 @dataclass
 class EvaluateReply(Reply):
-    """How many of a client's test samples were predicted rightly, and how many there are.
+    """The correct predictions on a client's test samples, and the number of these samples.
 
     The blob is what their scores count in the run's metrics, and features that are wanted.
 

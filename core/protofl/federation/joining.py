@@ -19,7 +19,7 @@ TUNING = 10
 
 
 def joins_of(text: str | None) -> list[tuple[int, float]]:
-    """Rounds and shares of what `protofl.system.options.parsing.read_joins` returned."""
+    """Return the rounds and shares of a text from `protofl.system.options.parsing.read_joins`."""
     pairs = [item.split(":") for item in (text or "").split(",") if item]
     return [(int(round), _number(share)) for round, share in pairs]
 
@@ -30,7 +30,7 @@ def _number(share: str) -> float:
 
 
 def count_unseen(clients: int, wanted: float) -> int:
-    """How many of M clients are unseen.
+    """Return how many of M clients are unseen.
 
     Args:
         clients: Clients M.
@@ -53,20 +53,20 @@ def count_unseen(clients: int, wanted: float) -> int:
 
 
 def tuning_epochs(settings: Any) -> int | None:  # noqa: ANN401 - the options of a run
-    """``--fine-tune`` with its default where clients are unseen."""
+    """Return ``--fine-tune``, with its default if clients are unseen."""
     usual: int | None = TUNING * settings.local_epochs if settings.unseen else None
     given: int | None = settings.fine_tune
     return usual if given is None else given
 
 
 def participants(share: float, clients: int) -> int:
-    """How many of the clients that there are a round asks: ρ of them, one at least."""
+    """Return the number of participants: a share ρ of the available clients, at least one."""
     return max(1, round(share * clients))
 
 
 @lru_cache
 def unseen_clients(seed: int, clients: int, wanted: float) -> frozenset[int]:
-    """Who is unseen: drawn by the seed, whatever else a run is.
+    """Return the unseen clients, which the seed alone determines.
 
     Args:
         seed: The trial's seed.
@@ -81,7 +81,7 @@ def unseen_clients(seed: int, clients: int, wanted: float) -> frozenset[int]:
 
 
 def check_arrivals(settings: Any, rounds: int) -> None:  # noqa: ANN401 - the options of a run
-    """Whether what is said of later and unseen clients fits together.
+    """Check the options about joining and unseen clients.
 
     Args:
         settings: The options, with ``clients``, ``unseen``, ``fine_tune``, ``join_round`` and
@@ -121,12 +121,12 @@ def check_arrivals(settings: Any, rounds: int) -> None:  # noqa: ANN401 - the op
 
 
 def _counts(joins: list[tuple[int, float]], seen: int) -> list[int]:
-    """How many clients come in each round: one at least."""
+    """Return the number of clients that join in each round: at least one."""
     return [max(1, round(share * seen)) for _, share in joins]
 
 
 def first_rounds(seed: int, clients: int, unseen: float, join_round: str | None) -> np.ndarray:
-    """The round from which each client may be asked, [M] int64; `NEVER` of unseen ones.
+    """Return the first round [M] int64 in which each client may be asked; `NEVER` if unseen.
 
     Args:
         seed: The trial's seed, which alone draws who comes when.

@@ -33,14 +33,14 @@ from protofl.system.progress import Counter
 from protofl.system.randomness import global_stream
 
 Trained = tuple[dict[str, float], float]
-"""What an engine made of a `TrainJob`: sums of loss terms, and its seconds."""
+"""Result of an engine for a `TrainJob`: sums of loss terms, and its seconds."""
 
 Training = Generator[TrainJob, Trained, Reply]
 """The work on one client."""
 
 
 def carry_out(engine: Choice, trainings: Sequence[Training]) -> list[Reply]:
-    """Carry out the work on clients, phase by phase; their replies in order."""
+    """Run the trainings of clients phase by phase; return their replies in order."""
     replies: dict[int, Reply] = {}
     done: dict[int, Any] = dict.fromkeys(range(len(trainings)))  # a generator starts with None
     while done:
@@ -64,7 +64,7 @@ def carry_out(engine: Choice, trainings: Sequence[Training]) -> list[Reply]:
 
 
 def _trained(engine: Choice, jobs: list[TrainJob]) -> list[Trained]:
-    """Have an engine train one client, or several together."""
+    """Run an engine on the job of one client or of several clients."""
     start = time.perf_counter()
     if len(jobs) == 1:
         with jobs[0].stream():
@@ -90,7 +90,7 @@ class Trainer:
         self._keeps_download = plan.composition.has_follow_up(plan.info)
 
     def train(self, record: ClientRecord, asked: Train, clock: Clock, counter: Counter) -> Training:
-        """All phases of a time of the round, and the upload.
+        """Run all phases of one stage of the round, then create the upload.
 
         Args:
             record: The client.
@@ -132,7 +132,7 @@ class Trainer:
         clock: Clock,
         counter: Counter,
     ) -> Training:
-        """The phases on a client's own samples before its upload, at the run's learning rate.
+        """Run the phases on a client's own samples before its upload, at the run's learning rate.
 
         Args:
             record: The client.
@@ -158,7 +158,7 @@ class Trainer:
             self._plan.composition.lifecycle("receive", client=client)
 
     def _takes_place(self, phase: Phase, record: ClientRecord) -> bool:
-        """Whether there is something to train by: what the phase needs, and a term of it."""
+        """Return True if the phase has a loss term, and the download has what the phase needs."""
         if not self._plan.composition.terms_of(phase):
             return False
         return phase.needs is None or phase.needs in record.received
@@ -172,7 +172,7 @@ class Trainer:
         reply: TrainReply,
         rate: float,
     ) -> Generator[TrainJob, Trained, None]:
-        """Prepare a phase, have it trained, add what training did to the reply, conclude it."""
+        """Prepare a phase, yield its job to the engine, and add the result to the reply."""
         composition = self._plan.composition
         client = Client(record, composition.main)
         place = f"client {record.id}, round {record.round}"
@@ -196,7 +196,7 @@ class Trainer:
     def _job(
         self, record: ClientRecord, phase: Phase, client: Client, counter: Counter, rate: float
     ) -> tuple[TrainJob, int]:
-        """What the engine is asked to do, and the samples that it will see."""
+        """Return the job for the engine, and the number of samples that it will see."""
         plan, settings = self._plan, self._plan.settings
         samples = self._samples(record, phase)
         epochs = 1 if plan.dry else (phase.epochs or settings.local_epochs)

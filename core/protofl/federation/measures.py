@@ -15,7 +15,7 @@ from protofl.hooks.wire.payload import Payload, stack_rows
 from protofl.system.files.tables import finite
 
 SCORES = ("public_logits", "public_probabilities")
-"""What clients send of the public samples."""
+"""Uploads that hold scores of the public samples."""
 
 
 def margins(knowledge: Payload, uploads: Mapping[int, Payload], classes: int) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def _numbers(values: Tensor) -> list[float | None]:
 
 
 def check_measures(plan: Plan) -> None:
-    """Find figures that a run can't give.
+    """Check that the run can give the figures of ``--measure``.
 
     Raises:
         UsageError: Clients don't send what a figure is of, or the public samples have no labels.
@@ -75,7 +75,7 @@ def check_measures(plan: Plan) -> None:
 def measured(
     plan: Plan, trial: int, knowledge: Payload, uploads: Mapping[int, Payload]
 ) -> dict[str, Any]:
-    """The figures of a round that are made of what clients sent and of what the server knows."""
+    """Return the figures of a round that follow from uploads and the server's knowledge."""
     found: dict[str, Any] = {}
     if "margins" in plan.settings.measure:
         found["margins"] = margins(knowledge, uploads, plan.info.num_classes)

@@ -19,21 +19,21 @@ from protofl.system.files.tensors import SIZES
 from protofl.system.formatting import size_text
 
 SERVER_KEYS = ("prototypes", "global_prototypes")
-"""What the server knows of prototypes: its own, and beside FedSA's anchors their mean."""
+"""Keys of the server's prototypes; FedSA has global prototypes in addition to its anchors."""
 
 NAMED = 96
-"""Bytes that a file takes for each tensor in it, beside its numbers."""
+"""Overhead in bytes of each tensor in a file."""
 
 
 def is_observed(plan: Plan, round: int) -> bool:
-    """Whether prototypes, features and images of a round are kept."""
+    """Return True if prototypes, features and images of a round are recorded."""
     settings = plan.settings
     last = round + 1 == settings.rounds
     return bool(settings.observe) and (last or (round + 1) % settings.observe_every == 0)
 
 
 def check_observing(plan: Plan) -> None:
-    """Find what a run can't show.
+    """Check that the methods of a run have what ``--observe`` asks for.
 
     Raises:
         UsageError: Its methods have nothing of what is asked for.
@@ -57,7 +57,7 @@ def check_observing(plan: Plan) -> None:
 
 
 def report_size(plan: Plan, learned: Mapping[str, Any], note: Callable[[str], None]) -> None:
-    """Say how much space what a run observes will take.
+    """Report the space that the observations of a run will take.
 
     Args:
         plan: The run.
@@ -88,7 +88,7 @@ def report_size(plan: Plan, learned: Mapping[str, Any], note: Callable[[str], No
 
 @dataclass
 class ExpectedSize:
-    """How many bytes a run's observations are expected to take.
+    """The expected size of a run's observations in bytes.
 
     Attributes:
         plan: The run.
@@ -100,7 +100,7 @@ class ExpectedSize:
 
     @property
     def by_what(self) -> dict[str, int | None]:
-        """{what: bytes in all rounds and trials}; None where they are not known."""
+        """Bytes of each kind of observation in all rounds and trials; None if not known."""
         settings, info = self.plan.settings, self.plan.info
         rounds, classes = range(settings.rounds), info.num_classes
         observed = sum(is_observed(self.plan, number) for number in rounds)
@@ -121,7 +121,7 @@ class ExpectedSize:
 
     @property
     def _features(self) -> int:
-        """Those of the samples, in rounds that are evaluated and observed."""
+        """Bytes of features, in rounds that are evaluated and observed."""
         settings = self.plan.settings
         split, count = self.plan.split(0), self.plan.info.num_clients
         samples = split.offsets.diff()[1::2].clamp(max=settings.observe_samples)
@@ -136,13 +136,13 @@ class ExpectedSize:
 
     @property
     def _tables(self) -> int:
-        """Tables of prototypes that the server has."""
+        """Number of prototype tables of the server."""
         declared = Declarations.of("download_payload", "downloads", self.plan.composition.around)
         return max(1, sum(declared.covers(key) for key in SERVER_KEYS))
 
     @property
     def _dense(self) -> int:
-        """Rows of width K of all classes that the clients of a round have."""
+        """Bytes of prototypes of all classes that the clients of a round have."""
         info, counts = self.plan.info, self._counts
         rows = int((counts > 0).sum()) * info.participants // info.num_clients
         return rows * (4 * info.feature_dim + 16)
@@ -153,7 +153,7 @@ class ExpectedSize:
         return self.plan.split(0).counts(self.plan.data.y, self.plan.info.num_classes)[0]
 
     def _uploads(self, wanted: Callable[[str], bool]) -> int | None:
-        """Bytes of a round's uploads of some names; None where nothing says how many."""
+        """Return the bytes of a round's uploads of some keys; None if not known."""
         info = self.plan.info
         known = SpecTable(info, deepcopy({**self.learned}))
         if not known.tried:
@@ -170,14 +170,14 @@ class ExpectedSize:
         return total * info.participants // info.num_clients
 
     def _size(self, name: str, spec: Spec, classes: int) -> int:
-        """Bytes of one client's tensor."""
+        """Return the bytes of a tensor of one client."""
         rows = self.plan.info.public if name.startswith("public_") else classes
         shape = [rows if d is None else d for d in spec.dims]
         return prod(shape) * SIZES[spec.dtype] + NAMED
 
 
 def _less(sizes: Mapping[str, int | None]) -> str:
-    """How to observe less of what takes most."""
+    """Return advice for recording less of the largest part."""
     return {
         "uploads": "leave --record-uploads out, or record fewer rounds",
         "features": "observe fewer rounds (--observe-every) or samples (--observe-samples)",
@@ -185,5 +185,5 @@ def _less(sizes: Mapping[str, int | None]) -> str:
 
 
 def _rounded_up(size: int) -> int:
-    """MB that are enough, and some more as sizes are estimates."""
+    """Return a limit in MB, with a margin because sizes are estimates."""
     return int(size * 1.1 / 1e6) + 1

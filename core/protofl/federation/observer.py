@@ -20,12 +20,12 @@ from protofl.system.files.series import Round, Series
 from protofl.system.randomness import random_stream
 
 FEATURES, LABELS = "(features)", "(labels)"
-"""Their names beside the counts of metrics, none of which is called so."""
+"""Keys of features and labels among the counts of metrics, which have no such names."""
 
 
 @torch.no_grad()
 def test_features(plan: Plan, record: ClientRecord, most: int) -> Payload:
-    """Features of some of a client's test samples, the same in every round.
+    """Return features of some of a client's test samples, the same in every round.
 
     Args:
         plan: The run.
@@ -49,14 +49,14 @@ class NoObserver:
     """Observer of a run without `--observe`: it records nothing."""
 
     def samples(self, round: int) -> int:
-        """Test samples of a client whose features are kept after a round, at most."""
+        """Return how many test samples of a client have their features recorded after a round."""
         return 0
 
     def take_features(self, client: int, counts: Payload) -> None:
-        """Take a client's features out of what its scoring gave."""
+        """Take a client's features out of the counts of its evaluation."""
 
     def see(self, round: int, uploads: Mapping[int, Payload], knowledge: Payload) -> None:
-        """Look at a round behind the server's step.
+        """Take the uploads and the knowledge of a round, after the server's step.
 
         Args:
             round: The round.
@@ -65,7 +65,7 @@ class NoObserver:
         """
 
     def keep(self, trial: int, round: int) -> None:
-        """Write what was seen in a round, before the round counts."""
+        """Write the observations of a round, before the round counts."""
 
 
 class Observer(NoObserver):
@@ -97,7 +97,7 @@ class Observer(NoObserver):
         self._sent: Mapping[int, Payload] | None = None
 
     def _look_for_gaps(self, done: Collection[Round]) -> None:
-        """Tell of trials whose uploads are not there from the first round on."""
+        """Report trials whose uploads are not complete from the first round on."""
         for trial, round in sorted(set(done) - self._uploads.entries.keys()):
             if trial not in self._lost:
                 self._lost.add(trial)
@@ -106,17 +106,17 @@ class Observer(NoObserver):
                 self._note(f"the uploads of round {round}{of} are not kept: {end}")
 
     def samples(self, round: int) -> int:
-        """As ``--observe-samples`` says, in a round that is observed."""
+        """Return ``--observe-samples`` in an observed round, otherwise 0."""
         wanted = "features" in self._plan.settings.observe and is_observed(self._plan, round)
         return self._plan.settings.observe_samples if wanted else 0
 
     def take_features(self, client: int, counts: Payload) -> None:
-        """Keep them until the round ends."""
+        """Store the features until the round ends."""
         if FEATURES in counts.keys():
             self._features[client] = counts.pop(FEATURES), counts.pop(LABELS)
 
     def see(self, round: int, uploads: Mapping[int, Payload], knowledge: Payload) -> None:
-        """Remember what is wanted of it until the round ends; no tensor is copied."""
+        """Store references to observed tensors until the round ends; no tensor is copied."""
         settings = self._plan.settings
         self._sent = uploads if settings.record_uploads else None
         if not is_observed(self._plan, round):
@@ -133,7 +133,7 @@ class Observer(NoObserver):
             self._seen |= {"images": as_bytes(images, *bounds), "images.classes": classes}
 
     def keep(self, trial: int, round: int) -> None:
-        """A file for what was observed, and one for the uploads."""
+        """Write a file of observations, and one of uploads."""
         if self._features:
             clients = sorted(self._features)
             rows, labels = zip(*(self._features[client] for client in clients), strict=True)
@@ -163,7 +163,7 @@ class Observer(NoObserver):
         tensors: Mapping[str, Tensor],
         about: Any,  # noqa: ANN401
     ) -> bool:
-        """Write a file where it fits in what is left; whether it did."""
+        """Write a file if it fits in the remaining space; return True if it did."""
         size = sum(NAMED + tensor.numel() * tensor.element_size() for tensor in tensors.values())
         if size <= self._left:
             self._left -= series.add(place, tensors, about)
@@ -196,7 +196,7 @@ def observer_of(
 
 
 def _rows_of_clients(uploads: Mapping[int, Payload]) -> dict[str, Tensor]:
-    """The prototypes that clients sent, below each other: those of one width together."""
+    """Return the uploaded prototypes of all clients, one table for each width."""
     found: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}
     for client, upload in uploads.items():
         if "prototypes" in upload.keys():
@@ -211,7 +211,7 @@ def _rows_of_clients(uploads: Mapping[int, Payload]) -> dict[str, Tensor]:
 
 
 def as_bytes(images: Tensor, low: float, high: float) -> Tensor:
-    """Images as a picture file has them: uint8, of numbers from ``low`` to ``high``."""
+    """Return images as uint8, scaled from the range ``low`` to ``high``."""
     if images.dtype == torch.uint8:
         return images
     scale = 255 / max(high - low, 1e-12)

@@ -42,11 +42,11 @@ class Participation:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether clients that have trained may turn out to be absent."""
+        """True if clients that have trained may turn out to be absent."""
         return self._clock is not None and self._clock.leaves_out
 
     def start(self, trial: int, rows: Iterable[Row] = ()) -> None:
-        """Begin a trial, or go on with it behind the lines of its record."""
+        """Start a trial, or continue it after the lines of its record."""
         own = [row for row in rows if row.trial == trial]
         self._trial = trial
         self.members.start(trial)
@@ -57,7 +57,7 @@ class Participation:
             self._clock.start(trial, own)
 
     def asked(self, round: int) -> list[int]:
-        """The clients that the server asks in a round, ascending.
+        """Return the clients that the server asks in a round, ascending.
 
         Raises:
             RunFailure: There is nobody to ask, or the plugin's answer is none.
@@ -81,22 +81,22 @@ class Participation:
         return asked
 
     def downloading(self, sizes: Mapping[int, int], when: str) -> set[int]:
-        """Clients get downloads of these bytes; those that need not train, as they'd be absent."""
+        """Book downloads; return clients that need not train, because they would be absent."""
         return self._clock.download(sizes, when) if self._clock else set()
 
     def trained(self, replies: Mapping[int, TrainReply], lost: Iterable[int]) -> dict[int, str]:
-        """Clients have trained, but those that were lost; {client: why} of those now absent."""
+        """Book training; return {client: reason} of clients that are absent after it."""
         return self._clock.arrive(replies, lost) if self._clock else {}
 
     def followed(self, replies: Mapping[int, TrainReply]) -> None:
-        """Clients have trained behind the server's step."""
+        """Book training after the server's step."""
         if self._clock:
             self._clock.follow(replies)
 
     def answered(
         self, round: int, asked: Iterable[int], absent: Mapping[int, str]
     ) -> tuple[list[int], bool]:
-        """The clients that take part after all, and whether their names belong in the record.
+        """Return the participants, and True if the record must name them.
 
         They do unless they are those that the usual draw gives.
 
@@ -124,18 +124,18 @@ class Participation:
         )
 
     def hear(self, replies: Mapping[int, TrainReply]) -> None:
-        """The server has what these clients sent, and knows their losses."""
+        """Pass the mean losses of accepted clients to the selection."""
         self._selection.hear(
             {c: sum(reply.sums.values()) / max(reply.samples, 1) for c, reply in replies.items()}
         )
 
     def line(self, round: int) -> dict[str, Any]:
-        """What the round's line of the record says; the round is over."""
+        """Return the keys of the record about participation, after the round."""
         clock = self._clock.line() if self._clock else {}
         return {**self.members.line(round), **self._selection.line(), **clock}
 
     def _check_recorded(self) -> None:
-        """Whether there are the clients of ``--participants-from``.
+        """Check that the clients of ``--participants-from`` are available.
 
         Raises:
             UsageError: One is unseen, or comes later.
@@ -151,7 +151,7 @@ class Participation:
 
 
 def check_participation(plan: Plan) -> None:
-    """Find what is wrong with who is to take part, before anything is trained.
+    """Check the options about participation before anything is trained.
 
     Raises:
         UsageError: Options exclude each other, ask for more clients than there are, or the
@@ -197,12 +197,12 @@ def check_participation(plan: Plan) -> None:
 
 
 def more_than(count: int, share: float) -> int:
-    """Clients that are asked where ``count`` are awaited: a share more, rounded."""
+    """Return the number of clients to ask with over-selection, rounded."""
     return round(count * (1 + share))
 
 
 def describe_absent(absent: Mapping[int, str]) -> str:
-    """Absent clients in words, each with why: the first ten."""
+    """Describe the first ten absent clients, each with its reason."""
     who = [f"{client} ({reason})" for client, reason in sorted(absent.items())]
     more = f" and {len(who) - 10} more" if len(who) > 10 else ""
     return f"{', '.join(who[:10])}{more}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 WORTH = 1.1
-"""How much longer a round may take with clients where they are than after moving some."""
+"""Factor by which a round must be longer than after moving clients, before clients move."""
 
 
 class Seconds:
-    """What clients' local training took, smoothed over rounds.
+    """Seconds of clients' local training, smoothed over rounds.
 
     A client that trains in several stages of a round has a figure for each; its cost is their sum.
     """
@@ -23,7 +23,7 @@ class Seconds:
         stages[client] = (stages.get(client, seconds) + seconds) / 2
 
     def of(self, clients: Iterable[int]) -> dict[int, float]:
-        """{client: seconds of a round} of those that have been measured."""
+        """Return {client: seconds of a round} of the measured clients."""
         sums = {c: [s[c] for s in self._stages.values() if c in s] for c in clients}
         return {client: sum(found) for client, found in sums.items() if found}
 

@@ -137,12 +137,12 @@ class Plan:
 
     @cached_property
     def metrics(self) -> list[Choice]:
-        """What is recorded of the test samples' scores beside accuracy."""
+        """Metrics of the test samples' scores in addition to accuracy."""
         return plugins_of_kinds(self.choices, "metric")
 
     @property
     def trackers(self) -> list[Choice]:
-        """Who is told of the run as it goes on."""
+        """Trackers of the run."""
         return plugins_of_kinds(self.choices, "tracker")
 
     def to_json(self) -> str:
@@ -164,12 +164,12 @@ class Plan:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """How the learning rate goes from round to round."""
+        """Schedule of the learning rate over rounds."""
         return schedule_of(self.settings.lr_schedule, self.settings.options.get("schedule", {}))
 
     @property
     def scheduled(self) -> bool:
-        """Whether learning rates are others in other rounds."""
+        """True if the learning rate changes between rounds."""
         return self.schedule != Schedule()
 
     def rate(self, round: int) -> float:
@@ -177,7 +177,7 @@ class Plan:
         return self.schedule.factor(round, self.settings.rounds)
 
     def split(self, trial: int) -> Split:
-        """Which rows each client trains and is tested on in a trial."""
+        """Return the training and test rows of each client in a trial."""
         return self.splits(self.settings.seed if self.settings.hold_split else self.seed(trial))
 
     def majority_accuracy(self, trial: int, clients: Sequence[int] | None = None) -> float:
@@ -226,7 +226,7 @@ class Plan:
         return model.to(self.device).to(memory_format=architecture.layout)
 
     def cost(self, architecture: Architecture) -> float:
-        """What a sample costs in a forward pass, relative to others; by it work is dealt out."""
+        """Return the relative cost of a sample in a forward pass, for the order of jobs."""
         info = self.info
         if len(info.architectures) == 1:
             return 1.0

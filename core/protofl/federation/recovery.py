@@ -78,7 +78,7 @@ class ClientHistory:
         return None if self.slot is None or self.slot.ended else self.slot
 
     def handed_over(self) -> None:
-        """It has trained where it went: the file of its move is of no use any more."""
+        """Remove the file of a move, because the client has trained on its new host."""
         if self.handover is not None:
             self.handover.unlink(missing_ok=True)
             self.handover = None
@@ -105,7 +105,7 @@ class Memory:
         return self.clients[client]
 
     def moved(self, client: int) -> bool:
-        """Whether a client is any different from its seed."""
+        """Return True if a client differs from its initial state."""
         kept = self.clients.get(client)
         return client in self.files or (kept is not None and bool(kept.jobs or kept.gap))
 
@@ -147,7 +147,7 @@ class Memory:
 
 
 NAME = "protofl deadlines"
-"""Of the thread."""
+"""Name of the thread."""
 
 
 @dataclass(eq=False)

@@ -27,7 +27,7 @@ Extra = Mapping[tuple[str, str], type]
 
 @dataclass(frozen=True)
 class Resolution:
-    """What the options of a run come to.
+    """The resolved options of a run, and its plugins.
 
     Attributes:
         settings: All options, with the defaults of the method, the data set and the models.
@@ -83,7 +83,7 @@ def resolve(
 
 
 def _composed(registry: Registry, settings: Settings) -> Composition:
-    """The method, donors and wrappers, with their options."""
+    """Return the method, donors and wrappers, with their options."""
     several = [name for option in SEVERAL for name in getattr(settings, option)]
     others = {*OWNERS, *several}
     composition = Composition(
@@ -106,7 +106,7 @@ def _composed(registry: Registry, settings: Settings) -> Composition:
 
 
 def _chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, Choice]:
-    """The plugins that options of `CHOOSING` name, with their own options, by kind."""
+    """Return the plugins that options of `CHOOSING` name, by kind, with their own options."""
     return {
         CHOOSING[o]: choose(registry, CHOOSING[o], getattr(settings, o), settings.options.get(o))
         for o in options
@@ -116,7 +116,7 @@ def _chosen(registry: Registry, settings: Settings, *options: str) -> dict[str, 
 def _with_defaults(
     given: Mapping[str, Any], composition: Composition, choices: Mapping[str, Choice]
 ) -> Settings:
-    """What is given, else the default of the method, the data set, the group, or the list."""
+    """Return the given options, with defaults of the method, the data set and the models."""
     width = getattr(choices["model-group"].plugin, "feature_dim", None)
     defaults: dict[str, Any] = {} if width is None else {"feature_dim": width}
     defaults |= getattr(choices["dataset"].plugin, "defaults", {})
@@ -146,7 +146,7 @@ def _further(registry: Registry, settings: Settings, composition: Composition) -
 
 
 def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[str, Choice]:
-    """All plugins of a run by the words under which their options stand in ``--set``."""
+    """Return all plugins of a run by the names under which ``--set`` has their options."""
     several = plugins_of_kinds(choices, *SEVERAL.values())
     parts: dict[str, Choice] = {**composition.members, **{one.name: one for one in several}}
     return parts | {option: choices[kind] for option, kind in CHOOSING.items() if kind in choices}
@@ -155,7 +155,7 @@ def parts_of(composition: Composition, choices: Mapping[str, Choice]) -> dict[st
 def _placed(
     settings: Settings, engine: Choice, device: torch.device, objects: Iterable[tuple[str, str]]
 ) -> Settings:
-    """The settings with a device and a backend in place of ``auto``, and the data's whole path.
+    """Resolve ``auto`` for device and backend, and make the data folder absolute.
 
     Args:
         settings: The settings.
@@ -184,7 +184,7 @@ def _placed(
 def resolved(
     settings: Settings, composition: Composition, choices: Mapping[str, Choice]
 ) -> Settings:
-    """The settings with every plugin's options as they are in this run; made anew they stay so."""
+    """Return the settings with the resolved options of all plugins."""
     options = {owner: settings.options[owner] for owner in UPDATES}
     options |= {name: part.dump() for name, part in parts_of(composition, choices).items()}
     update: dict[str, Any] = {

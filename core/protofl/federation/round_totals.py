@@ -63,24 +63,24 @@ class Totals:
     malicious: frozenset[int] = frozenset()
 
     def spend(self, seconds: Mapping[str, float]) -> None:
-        """Book seconds by stage."""
+        """Add seconds by stage."""
         for stage, value in seconds.items():
             self.seconds[stage] += value
 
     def leave_out(self, client: int, reason: str) -> None:
-        """A client is absent: as if it had not been asked."""
+        """Mark a client as absent: it counts as if it had not been asked."""
         self.absent[client] = reason
         self.traffic.pop(client, None)
         self.trained.pop(client, None)
 
     def add_losses(self, reply: TrainReply) -> None:
-        """Take in a client's local training."""
+        """Add a client's local training."""
         self.samples += reply.samples
         for label, value in reply.sums.items():
             self.sums[label] = self.sums.get(label, 0.0) + value
 
     def add_score(self, client: int, reply: EvaluateReply) -> None:
-        """Take in a client's evaluation."""
+        """Add a client's evaluation."""
         self.scores[client] = reply.correct, reply.count
         if reply.train is not None:
             self.train_scores[client] = reply.train
@@ -91,18 +91,18 @@ class Totals:
                 self.counts[client] = Payload.from_bytes(reply.blob)
 
     def add_metrics(self, figures: Mapping[str, dict[str, Any]]) -> None:
-        """Take in figures of metrics, of clients or of the server."""
+        """Add metrics of clients or of the server."""
         for name, found in figures.items():
             self.metrics[name] = self.metrics.get(name, {}) | found
 
     @property
     def accuracy(self) -> dict[int, float]:
-        """The accuracy of every client that was evaluated and has test samples, by its number."""
+        """Accuracy of every evaluated client that has test samples, {client: accuracy}."""
         scored = sorted(self.scores.items())
         return {client: correct / count for client, (correct, count) in scored if count}
 
     def line(self, extra: Mapping[str, float | None]) -> dict[str, Any]:
-        """The round's line of ``metrics.jsonl`` but for trial and round."""
+        """Return the round's line of ``metrics.jsonl`` without trial and round."""
         measures = self.measures
         if self.train_scores:
             measures = _accuracy(self.train_scores, "train_accuracy") | measures
@@ -123,7 +123,7 @@ class Totals:
         }
 
     def _apart_line(self) -> dict[str, Any]:
-        """Further accuracies, and those of the unseen clients one by one."""
+        """Return further accuracies, and the accuracy of each unseen client."""
         line: dict[str, Any] = {}
         for name, scores in self.apart.items():
             line |= _accuracy(scores, name)
@@ -133,12 +133,12 @@ class Totals:
         return line
 
     def _clients_line(self) -> dict[str, Any]:
-        """The accuracy of each client, of no more than `MOST`."""
+        """Return the accuracy of each client, of at most `MOST` clients."""
         found = {str(client): accuracy for client, accuracy in self.accuracy.items()}
         return {"client_accuracies": found} if 0 < len(found) <= MOST else {}
 
     def _absent_line(self) -> dict[str, Any]:
-        """Who answered and who did not, where this is not as drawn."""
+        """Return who answered and who was absent, if this differs from the default sampling."""
         absent = sorted(self.absent.items())
         line = {
             "absent": {str(client): reason for client, reason in absent},
@@ -148,14 +148,14 @@ class Totals:
         return found if self.answered is None else {"answered": self.answered, **found}
 
     def _honest_line(self) -> dict[str, Any]:
-        """The accuracy of the others, where clients are malicious, and who these are."""
+        """Return the accuracy of the honest clients and the malicious clients, if any."""
         if not self.malicious:
             return {}
         honest = {c: score for c, score in self.scores.items() if c not in self.malicious}
         return {"malicious": sorted(self.malicious), **_accuracy(honest, "honest_accuracy")}
 
     def _train_line(self) -> dict[str, Any]:
-        """Losses, sample-weighted over the round."""
+        """Return the losses as means over the samples of the round."""
         terms = {label: value / max(self.samples, 1) for label, value in self.sums.items()}
         return {
             "train_loss": finite(sum(terms.values())),
@@ -164,7 +164,7 @@ class Totals:
 
 
 def _accuracy(scores: Mapping[int, tuple[int, int]], name: str) -> dict[str, Any]:
-    """Accuracy over all samples, and over clients."""
+    """Return the accuracy over all samples, its mean over clients and its deviation."""
     found = functional.accuracy_over_clients([scores[client] for client in sorted(scores)])
     names = (name, f"client_{name}", f"{name}_std")
     return dict(zip(names, found or (None, None, None), strict=True))

@@ -71,12 +71,12 @@ class ServerSide:
 
     @contextmanager
     def _within(self, place: str) -> Iterator[None]:
-        """What a hook raises gets its place, and no hook may take for ever."""
+        """Add the place to errors of a hook, and limit its time."""
         with time_limit(self._plan.settings.job_limit, place), error_context(place):
             yield
 
     def open_gate(self) -> None:
-        """Make the gate of uploads, from what the server knows of them."""
+        """Build the gate of uploads from what the server has learned about uploads."""
         record, settings = self.record, self._plan.settings
         declared = Declarations.of("upload_payload", "uploads", self._plan.composition.around)
         limits = settings.upload_limit, settings.upload_bound
@@ -87,7 +87,7 @@ class ServerSide:
 
     @property
     def view(self) -> Server:
-        """The server as the main method sees it."""
+        """The server's view for the main method."""
         return Server(self.record, self._plan.composition.main)
 
     def begin(self, number: int) -> None:
@@ -97,7 +97,7 @@ class ServerSide:
         record.evaluates = number + 1 == settings.rounds or (number + 1) % settings.eval_every == 0
 
     def _download(self, client: int) -> Payload:
-        """What a client gets."""
+        """Return the download of a client."""
         place = f"download_payload, client {client}, round {self.record.round}"
         with self._within(place):
             found = self._plan.composition.call(
@@ -108,7 +108,7 @@ class ServerSide:
     def downloads(
         self, clients: Iterable[int], totals: Totals, *, counted: bool = True
     ) -> Iterator[tuple[int, bytes]]:
-        """What clients download in one stage, as bytes; the same tensors again are encoded once.
+        """Yield the encoded downloads of a stage; equal tensors are encoded once.
 
         Args:
             clients: The clients; those of one architecture come behind each other, as they often
@@ -134,7 +134,7 @@ class ServerSide:
             yield client, blob
 
     def learn(self, uploads: Mapping[int, Payload]) -> dict[str, Any]:
-        """The server aggregates, then trains; figures on request of what it learned from."""
+        """Run aggregation and training on the server; return the figures of ``--measure``."""
         record, composition, view = self.record, self._plan.composition, self.view
         with global_stream(record.seed, "server", record.round):
             with self._within(f"receive_uploads, round {record.round}"):
@@ -152,7 +152,7 @@ class ServerSide:
 
     @torch.no_grad()
     def end_round(self, totals: Totals) -> dict[str, float | None]:
-        """Further numbers for the record: the prototypes' margin, and what methods add.
+        """Return further figures for the record: the prototype margin, and figures of the methods.
 
         Args:
             totals: Takes the metrics of the methods' global models.
@@ -169,7 +169,7 @@ class ServerSide:
         return extra
 
     def _server_accuracy(self, totals: Totals) -> dict[str, float | None]:
-        """Accuracy of the methods' global models on the global test samples; empty without any."""
+        """Return the accuracy of the methods' global models on global test samples, if any."""
         test = self.record.test
         if test is None or not self.record.evaluates:
             return {}
@@ -182,7 +182,7 @@ class ServerSide:
 
 
 def _fresh(plan: Plan, trial: int) -> ServerRecord:
-    """The server before its set-up."""
+    """Return the server's record before its set-up."""
     layout = plan.info.architectures[0].channels_last
     split = plan.split(trial)
     test = None if split.global_test is None else plan.samples(split.global_test, layout)
@@ -207,7 +207,7 @@ def admit_uploads(
     plan: Plan,
     stages: Stages,
 ) -> dict[int, Payload]:
-    """What clients sent and the gate lets in; others are absent, or stop the run.
+    """Return the accepted uploads; a bad upload makes its client absent or stops the run.
 
     Args:
         replies: {client: what its training came to}.

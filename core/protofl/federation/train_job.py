@@ -23,12 +23,12 @@ from protofl.system.randomness import global_stream
 
 
 def _unprofiled(phase: str) -> None:
-    """What `TrainJob.lap` is where the run is not profiled."""
+    """Default of `TrainJob.lap`, for a run without profile."""
 
 
 @dataclass
 class TrainJob:
-    """One phase of one client's local training, as an engine sees it.
+    """A phase of a client's local training, as an engine sees it.
 
     Attributes:
         model: The client's model, in the right mode.
@@ -75,7 +75,7 @@ class TrainJob:
 
     @property
     def plain(self) -> bool:
-        """Whether the optimiser is SGD or Adam as they are, which engines compute themselves."""
+        """True for plain SGD or Adam, whose steps engines compute themselves."""
         return self.optimizer in PLAIN and not self.optimizer_options
 
     def torch_optimizer(self, **options: Any) -> Optimizer:  # noqa: ANN401 - an optimiser's

@@ -1,4 +1,4 @@
-"""What a forward pass costs clients, in FLOPs, counted before a run."""
+"""Virtual time of rounds: durations of transfers and of training, and absent clients."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Clock:
         self.leaves_out = bool(
             settings.deadline or settings.over_select or self._world.comes_and_goes
         )
-        """Whether clients that have trained may turn out to be absent."""
+        """True if clients that have trained may turn out to be absent."""
         self.elapsed = 0.0
 
     def start(self, trial: int, rows: Iterable[Row] = ()) -> None:
@@ -140,7 +140,7 @@ class Clock:
         self._ends += max((own[3] for own in self._parts.values() if len(own) > 3), default=0.0)
 
     def line(self) -> dict[str, Any]:
-        """What the round's line of the record says; the round is over."""
+        """Return the keys of the record about virtual time, after the round."""
         seconds = (self._moment.seconds - self.elapsed) + self._ends
         self.elapsed = self._moment.seconds + self._ends
         clients = {str(c): [*map(rounded, own)] for c, own in sorted(self._parts.items())}
@@ -153,7 +153,7 @@ class Clock:
         return self._world.device(client).seconds_of(flops)
 
     def _is_hopeless(self, client: int) -> bool:
-        """Whether a client misses the round even if it sends nothing, so that it need not train."""
+        """Return True if a client misses the round even without an upload, so it need not train."""
         settings, samples = self._plan.settings, self._plan.split(self._trial).train_sizes[client]
         bounds = batch_bounds(int(samples), settings.batch_size, settings.drop_last)
         training = self._training(client, self._epochs * bounds[-1][1])

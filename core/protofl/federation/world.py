@@ -14,17 +14,17 @@ from protofl.federation.plan import Plan
 from protofl.system.randomness import numpy_stream
 
 FIGURES = ("flops", "download", "upload", "latency")
-"""What is known of a device."""
+"""The figures of a device."""
 
 RETURN = "return two arrays [M]: who is there (bool), and until when (float); or None"
 
 WAITS = 100_000
-"""How often who is there may change while a server waits for enough clients."""
+"""Number of changes of availability for which a server waits for enough clients."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """What a client runs on.
+    """The device of a client.
 
     Attributes:
         flops: Floating-point operations a second in training.
@@ -81,7 +81,7 @@ class World:
         self._choice, self._plan = plan.choices["world"], plan
         self.start(0)
         self.comes_and_goes = self._presence(0.0) is not None
-        """Whether clients may be away."""
+        """True if clients may be away."""
 
     def start(self, trial: int) -> None:
         """Begin a trial: its seed's devices."""
@@ -138,7 +138,7 @@ class World:
         )
 
     def _presence(self, seconds: float) -> tuple[np.ndarray, np.ndarray] | None:
-        """Who is there, and until when; None where everybody always is."""
+        """Return who is there, and until when; None if everybody always is."""
         count = self._plan.info.num_clients
         with error_context(f"presence of world/{self._choice.name}, {seconds:g} s"):
             found = self._choice.call(
@@ -152,7 +152,7 @@ def presence_of(
     clients: int,
     seconds: float,
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Who is there and until when, as a plugin says it; None for always everybody.
+    """Check the availability that a plugin returns: who is there and until when; None for all.
 
     Args:
         found: What its hook returns.

@@ -17,7 +17,7 @@ from protofl.system.version import versions
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run ended. Its training diverged: with the same code, here, it will again.
+    """The error of a run whose training diverged; the same code on the same machine diverges again.
 
     Attributes:
         what: What the error said.
@@ -35,12 +35,12 @@ class Failure:
 
     @property
     def error(self) -> Diverged:
-        """The error."""
+        """The failure as an exception."""
         return Diverged(self.what, self.near, self.do)
 
 
 def read_failure(folder: Path) -> Failure | None:
-    """Why a run ended; None where it didn't, or where it has come further since."""
+    """Return the failure of a run; None if it did not diverge or has continued since."""
     try:
         found = Reading(folder).failure
         return None if found is None else Failure(**found)
@@ -49,7 +49,7 @@ def read_failure(folder: Path) -> Failure | None:
 
 
 def repeated_failure(folder: Path, device: str) -> Failure | None:
-    """Why a run ended, where it would end so again here; None where it may come further.
+    """Return the failure of a run that would diverge again here; None if it may continue.
 
     Args:
         folder: The run's folder.
@@ -60,13 +60,13 @@ def repeated_failure(folder: Path, device: str) -> Failure | None:
 
 
 def _here(device: str) -> dict[str, str]:
-    """What a failure may depend on beside the run."""
+    """Return the facts about this machine that a failure may depend on."""
     return {"device": device, **versions(), **machine_facts()}
 
 
 @contextmanager
 def record_divergence(folder: Path, device: str) -> Iterator[None]:
-    """Keep in a run's folder that its training diverged, if it does.
+    """Write a failure into the run folder if the training in the block diverges.
 
     Args:
         folder: The run's folder.

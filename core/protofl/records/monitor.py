@@ -16,7 +16,7 @@ from protofl.system.files.lock import LOCK, is_held
 from protofl.system.files.tables import read_table
 
 RECENT = 5
-"""Rounds from whose time that of the next ones is estimated."""
+"""Number of recent rounds from which the remaining time is estimated."""
 
 ORDER = {GOING_ON: 0, DAMAGED: 1, DIVERGED: 2, UNFINISHED: 3, FINISHED: 4}
 
@@ -67,13 +67,13 @@ class Monitor:
         self._ended: dict[Path, tuple[IndexEntry, RunStatus]] = {}
 
     def look(self) -> list[RunStatus]:
-        """The runs as they are now: those that go on first, then by the time of the last round."""
+        """Return all runs: active ones first, then by the time of the last round."""
         runs = self._index.runs(save=False)
         seen = [self._seen(path, entry) for path, entry in runs.items()]
         return sorted(seen, key=lambda run: (ORDER[run.state], -run.entry.time, run.path))
 
     def is_at_work(self, seen: Sequence[RunStatus]) -> bool:
-        """Whether a process is at work: on a run, or on a sweep that is between two.
+        """Return True if a process runs one of the runs, or a sweep is between two runs.
 
         Args:
             seen: The runs.
@@ -81,7 +81,7 @@ class Monitor:
         return any(run.state == GOING_ON for run in seen) or is_held(self._folder / LOCK)
 
     def _seen(self, path: Path, entry: IndexEntry) -> RunStatus:
-        """One run; the record of one that has ended is read once."""
+        """Return the status of a run; the record of an ended run is read once."""
         if entry.problem:
             return RunStatus(path, entry, DAMAGED)
         reading = Reading(path)
@@ -102,7 +102,7 @@ class Monitor:
 
 
 def _runs_of(folder: Path) -> Path:
-    """The folder in which runs are: where a sweep's file says so."""
+    """Return the folder of the runs, which the file of a sweep may name."""
     file = folder / "sweep.toml"
     if not file.is_file() or any(runs_below(folder)):
         return folder
@@ -130,7 +130,7 @@ def _follow(reading: Reading, entry: IndexEntry, state: str) -> RunStatus:
 
 
 def _left(reading: Reading, rows: Sequence[Row], entry: IndexEntry) -> float | None:
-    """Seconds left, from the last rounds and the time since the last one ended."""
+    """Estimate the seconds left from the last rounds and the time since the last one ended."""
     recent: list[float] = [row.seconds["total"] for row in rows[-RECENT:] if "seconds" in row]
     if not recent:
         return None

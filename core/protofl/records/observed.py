@@ -22,7 +22,7 @@ OBSERVED, UPLOADS = "observed", "uploads"
 
 @dataclass(frozen=True)
 class Round:
-    """Of which round something is.
+    """The trial and round of an observation.
 
     Attributes:
         trial: The trial.
@@ -37,13 +37,13 @@ class Round:
     num_classes: int
 
     def architecture_of(self, client: int) -> str:
-        """The name of a client's architecture."""
+        """Return the name of a client's architecture."""
         return self.architectures[client % len(self.architectures)]
 
 
 @dataclass(frozen=True)
 class Prototypes(Round):
-    """Prototypes of a round: the clients' as the gate let them in, the server's after its step.
+    """Prototypes of a round: accepted uploads of the clients, and the server's after its step.
 
     Attributes:
         rows: The clients' prototypes [n, K], all below each other.
@@ -60,11 +60,11 @@ class Prototypes(Round):
 
     @property
     def who(self) -> list[int]:
-        """The clients that sent any, ascending."""
+        """Clients that sent prototypes, ascending."""
         return sorted({*self.clients.tolist()})
 
     def table(self) -> tuple[np.ndarray, np.ndarray]:
-        """The clients' prototypes with a row for every class, in the order of `who`.
+        """Return the clients' prototypes with a row for every class, in the order of `who`.
 
         Returns:
             [M, C, K], zero where a client sent none, and which it sent [M, C].
@@ -77,7 +77,7 @@ class Prototypes(Round):
         return dense, known
 
     def server_table(self, name: str = "prototypes") -> tuple[np.ndarray, np.ndarray]:
-        """The server's with a row for every class: [C, K], and which it knows [C].
+        """Return the server's prototypes as [C, K], and a mask of known rows [C].
 
         Args:
             name: ``prototypes`` or ``global_prototypes``.
@@ -94,7 +94,7 @@ class Prototypes(Round):
 
 @dataclass(frozen=True)
 class Features(Round):
-    """Features of test samples behind a round, with what each client would download next.
+    """Features of test samples after a round, computed with each client's next download.
 
     Attributes:
         rows: Features [n, K] of all clients, below each other.
@@ -109,7 +109,7 @@ class Features(Round):
 
 @dataclass(frozen=True)
 class Images(Round):
-    """Images that the server sends behind a round, one of a class.
+    """Images that the server sends after a round, one per class.
 
     Attributes:
         images: [n, channels, H, W] uint8.
@@ -121,7 +121,7 @@ class Images(Round):
 
 
 class Observed:
-    """What a run has observed (``--observe``); a run that is going on may be read too.
+    """Observations of a run (``--observe``); also of a run that is still going on.
 
     Args:
         run: The run's folder.
@@ -137,11 +137,11 @@ class Observed:
         self._last: tuple[tuple[int, int], tuple[dict[str, Tensor], Any]] | None = None
 
     def __bool__(self) -> bool:
-        """Whether there is anything."""
+        """Return True if there are observations."""
         return bool(self._series.entries)
 
     def rounds(self, trial: int = 0) -> list[int]:
-        """The rounds of a trial of which something was observed, ascending.
+        """Return the observed rounds of a trial, ascending.
 
         Raises:
             Damaged: The journal of what was observed is not what was written.
@@ -150,11 +150,11 @@ class Observed:
 
     @property
     def trials(self) -> list[int]:
-        """The trials of which something was observed."""
+        """Trials with observations, ascending."""
         return sorted({trial for trial, _ in self._series.entries})
 
     def kinds(self, round: int = -1, trial: int = 0) -> list[str]:
-        """What there is of a round: of ``prototypes``, ``features`` and ``images``."""
+        """Return the kinds of observations of a round: ``prototypes``, ``features``, ``images``."""
         tensors, _ = self._read(round, trial)[1]
         starts = {name.partition("/")[0] for name in tensors}
         have = {
@@ -165,7 +165,7 @@ class Observed:
         return [kind for kind, there in have.items() if there]
 
     def prototypes(self, round: int = -1, trial: int = 0, width: int | None = None) -> Prototypes:
-        """Prototypes of a round.
+        """Return the prototypes of a round.
 
         Args:
             round: The round; -1 for the last observed one.
@@ -199,20 +199,20 @@ class Observed:
         return Prototypes(*of, rows, classes, clients, server)
 
     def features(self, round: int = -1, trial: int = 0) -> Features:
-        """Features of a round; see `prototypes` for the arguments and errors."""
+        """Return the features of a round; see `prototypes` for the arguments and errors."""
         of, tensors = self._of("features", round, trial, ("features",))
         names = ("features", "features.labels", "features.clients")
         return Features(*of, *(_array(tensors[name]) for name in names))
 
     def images(self, round: int = -1, trial: int = 0) -> Images:
-        """Generated images of a round; see `prototypes` for the arguments and errors."""
+        """Return the generated images of a round; see `prototypes` for the arguments and errors."""
         of, tensors = self._of("images", round, trial, ("images",))
         return Images(*of, _array(tensors["images"]), _array(tensors["images.classes"]))
 
     def _of(
         self, kind: str, round: int, trial: int, starts: tuple[str, ...]
     ) -> tuple[tuple[int, int, list[str], int], Mapping[str, Tensor]]:
-        """The fields of `Round`, and the tensors of a kind; an error where there are none."""
+        """Return the fields of `Round` and the tensors of a kind, or raise an error without any."""
         number, (tensors, about) = self._read(round, trial)
         if not any(name.partition("/")[0] in starts for name in tensors):
             have = ", ".join(self.kinds(round, trial))
@@ -224,7 +224,7 @@ class Observed:
         return (trial, number, about["architectures"], about["classes"]), tensors
 
     def _read(self, round: int, trial: int) -> tuple[int, tuple[dict[str, Tensor], Any]]:
-        """The number of a round, and its file; the last one read is kept."""
+        """Return the number of a round and its file; the last file read is cached."""
         rounds = self.rounds(trial)
         if not rounds:
             observed = f"observed are trials {self.trials}" if self.trials else ""
@@ -241,6 +241,6 @@ class Observed:
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    """A copy as NumPy holds it; bfloat16, which it doesn't know, as float32."""
+    """Copy a tensor to a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
     wide = tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor
     return np.array(wide.numpy())

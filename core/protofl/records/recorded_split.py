@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecordedSplit:
-    """Which samples each client of a run had in a trial.
+    """The samples of each client in a trial of a recorded run.
 
     Attributes:
         classes: The names of the C classes.
@@ -45,7 +45,7 @@ class RecordedSplit:
     def of(
         cls, file: Path, record: Mapping[str, Any], trial: int, again: Callable[[], Split]
     ) -> RecordedSplit:
-        """A trial's split.
+        """Return the split of a trial.
 
         Args:
             file: The ``partition.json``.
@@ -87,7 +87,7 @@ class RecordedSplit:
         )
 
     def train(self, client: int) -> np.ndarray:
-        """Rows [n] of the data that a client trained on, int64.
+        """Return the rows [n] of the data that a client trained on, int64.
 
         Raises:
             UsageError: The data aren't there, or are split in another way now.
@@ -95,7 +95,7 @@ class RecordedSplit:
         return self._rows("train", client)
 
     def test(self, client: int) -> np.ndarray:
-        """Rows [n] of the data that a client was tested on, int64.
+        """Return the rows [n] of the data that a client was tested on, int64.
 
         Raises:
             UsageError: The data aren't there, or are split in another way now.
@@ -103,7 +103,7 @@ class RecordedSplit:
         return self._rows("test", client)
 
     def validation(self, client: int) -> np.ndarray:
-        """Rows [n] of the data on which a client was validated, int64; maybe none.
+        """Return the rows [n] of a client's validation samples, int64; possibly none.
 
         Raises:
             UsageError: The data aren't there, or are split in another way now.
@@ -112,7 +112,7 @@ class RecordedSplit:
 
     @property
     def public(self) -> np.ndarray | None:
-        """Rows [n] of the data that were public, int64; None where there were none.
+        """Rows [n] of the public samples, int64; None without public samples.
 
         Raises:
             UsageError: The data aren't there, or are split in another way now.

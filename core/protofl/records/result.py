@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Weights:
-    """What the server and the clients were at the end of a round.
+    """Weights of the server and the clients at the end of a round.
 
     Attributes:
         trial: The trial.
@@ -101,7 +101,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 
 @dataclass
 class Result:
-    """What a run leaves.
+    """The result of a run.
 
     Attributes:
         record: The lines of ``metrics.jsonl``, one a round.
@@ -121,7 +121,7 @@ class Result:
 
 
 def is_best(row: Row, rows: Sequence[Row]) -> bool:
-    """Whether a round is the best of its trial so far: the first with its accuracy.
+    """Return True if a round is the best of its trial so far: the first with its accuracy.
 
     It is chosen on validation samples where any are held out, else on test samples.
 
@@ -136,7 +136,7 @@ def is_best(row: Row, rows: Sequence[Row]) -> bool:
 
 
 def recorded_accuracies(rows: Sequence[Row]) -> dict[int, dict[int, float]]:
-    """The accuracy of every client in the last evaluation, by trial, where the record has it.
+    """Return the accuracy of every client in the last recorded evaluation, by trial.
 
     Args:
         rows: The lines of ``metrics.jsonl``.
@@ -149,7 +149,7 @@ def recorded_accuracies(rows: Sequence[Row]) -> dict[int, dict[int, float]]:
 
 
 WHOSE = ("server", "honest")
-"""Whose accuracy a summary has beside all clients', where there is one."""
+"""Accuracies that a summary may have in addition to the accuracy of all clients."""
 
 
 SELECTED = (
@@ -157,16 +157,16 @@ SELECTED = (
     "validation_selected_client_test_accuracy",
     "best_validation_accuracy",
 )
-"""What a summary says of the round that is chosen on validation samples, beside its number."""
+"""Keys of a summary about the round that validation samples select."""
 
 UNSEEN = ("final_unseen_accuracy", "fine_tuned_accuracy", "unseen_majority_accuracy")
-"""What a summary says of the clients that never train."""
+"""Keys of a summary about unseen clients."""
 
 
 def summarise(
     rows: list[Row], majority: Callable[..., float], about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What ``summary.json`` holds: best and final accuracy, over trials mean and deviation.
+    """Return the content of ``summary.json``: best and final accuracy, mean and std over trials.
 
     Args:
         rows: The lines of ``metrics.jsonl``.
@@ -217,7 +217,7 @@ def summarise(
 def _best_and_final(
     rows: list[Row], whose: str, read: Callable[[Row], float | None]
 ) -> dict[str, Any]:
-    """Best and final accuracy of the server's model or of the honest; empty where there is none."""
+    """Return best and final accuracy of the server's model or honest clients, if there are any."""
     scored = [(read(row), row.round) for row in rows]
     shares = [(share, round) for share, round in scored if share is not None]
     if not shares:
@@ -231,7 +231,7 @@ def _best_and_final(
 
 
 def _selected(rows: list[Row]) -> dict[str, Any]:
-    """The round that is chosen on validation samples; empty where there are none."""
+    """Return the round that validation samples select; empty without validation samples."""
     scored = [row for row in rows if row.validation_accuracy is not None]
     if not scored:
         return {}
@@ -244,7 +244,7 @@ def _selected(rows: list[Row]) -> dict[str, Any]:
 
 
 def _unseen(rows: list[Row], majority: Callable[..., float]) -> dict[str, Any]:
-    """The last accuracy of the clients that never train; empty where there are none."""
+    """Return the last accuracy of the unseen clients; empty without unseen clients."""
     last = rows[-1]
     if "unseen" not in last:
         return {}
@@ -255,12 +255,12 @@ def _unseen(rows: list[Row], majority: Callable[..., float]) -> dict[str, Any]:
 
 
 def _virtual_seconds(rows: list[Row]) -> dict[str, float]:
-    """What the virtual clock shows at the end of a trial; empty where there is none."""
+    """Return the virtual time at the end of a trial; empty without a virtual clock."""
     return {"virtual_seconds": rows[-1].virtual["elapsed"]} if "virtual" in rows[-1] else {}
 
 
 def _final_figures(rows: list[Row]) -> dict[str, float]:
-    """Figures of the last evaluation over all samples, those that are one number.
+    """Return the metrics of the last evaluation over all samples that are a single number.
 
     Args:
         rows: Lines of a record.

@@ -1,4 +1,4 @@
-"""One run, from the request to the record, and the Python API.
+"""Runs: the way from a request to a record, and the Python interface.
 
 Imports: data, errors, federation, hooks, records, system.
 Start with ``python_api.py`` (`protofl.run`), then ``lifecycle.py`` (plan, dry step, training).

@@ -20,7 +20,7 @@ from protofl.system.version import versions
 
 
 def config_of(plan: Plan, *, tried: bool = False) -> dict[str, Any]:
-    """All options of a run, and what they stood for here.
+    """Return the content of ``config.json``: options, plugins, versions and machine.
 
     Args:
         plan: The run.
@@ -60,7 +60,7 @@ def config_of(plan: Plan, *, tried: bool = False) -> dict[str, Any]:
 
 
 def _recorded(plugin: Plugin, loaded: type) -> dict[str, str]:
-    """What is recorded of a plugin, a digest of its module's code among it."""
+    """Return the recorded facts of a plugin, with a digest of its module's code."""
     about = {key: getattr(plugin, key) for key in ("kind", "name", "version", "distribution")}
     code = fingerprint(loaded)
     return about | ({"code": code} if code != UNKNOWN else {})
@@ -102,7 +102,7 @@ _LAST_BITS = "the rounds from here on will not match those of an uninterrupted r
 
 
 def check_same_data(recorded: dict[str, Any], plan: Plan) -> None:
-    """Whether the data are those with which a run began.
+    """Check that the data are the data with which the run began.
 
     Raises:
         UsageError: They are others.
@@ -121,7 +121,7 @@ def check_same_data(recorded: dict[str, Any], plan: Plan) -> None:
 
 
 def check_same_files(recorded: dict[str, Any], plan: Plan) -> None:
-    """Whether the files that say who takes part are those with which a run began.
+    """Check that files of selection, world and generator are those with which the run began.
 
     Raises:
         UsageError: One is another, or can't be read.

@@ -34,7 +34,7 @@ from protofl.system.sources import UNKNOWN
 
 
 def file_digests(plan: Plan) -> dict[str, str]:
-    """{option: SHA-256} of files that ``--selection`` and ``--world`` name, and a generator's.
+    """Return {option: SHA-256} of the files of ``--selection``, ``--world`` and the generator.
 
     The files of a generator are those that its options name, ``generator.weights``.
 
@@ -70,7 +70,7 @@ def _files_of(plan: Plan) -> Iterator[tuple[str, str, Path]]:
 
 @lru_cache(maxsize=64)
 def _digest(path: Path, *stamps: int) -> str:
-    """The SHA-256 of a file as long as it is the same; weights are large, and asked for often."""
+    """Return the SHA-256 of a file, cached while the file is the same: weights are large."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
@@ -91,11 +91,11 @@ _OURS = "this program"
 """The distribution of classes that aren't installed; their version is a digest of their code."""
 
 Defaults = Mapping[str, Mapping[str, Any]]
-"""{owner of options in ``--set``: {option: its default}}."""
+"""Defaults of plugins' options: {owner in ``--set``: {option: default}}."""
 
 
 class Used(NamedTuple):
-    """What results depend on.
+    """The values that results depend on.
 
     Attributes:
         options: {option of the run: its value}, those that differ from their defaults.
@@ -111,14 +111,14 @@ class Used(NamedTuple):
 
 
 def defaults_of(plan: Plan) -> dict[str, dict[str, Any]]:
-    """The defaults of the options of a run's plugins, and of its schedule."""
+    """Return the defaults of the options of a run's plugins, and of its schedule."""
     parts = parts_of(plan.composition, plan.choices)
     found = {owner: _defaults_beside(part.config) for owner, part in parts.items()}
     return found | training_options({**vars(plan.settings), "options": {}})
 
 
 def _defaults_beside(config: Config) -> dict[str, Any]:
-    """What the options would be if none were given but the variant, and those without a default."""
+    """Return the options with defaults for all but the variant and required options."""
     kind = type(config)
     given = {n for n, field in kind.model_fields.items() if field.is_required() or n == "variant"}
     try:
@@ -132,7 +132,7 @@ def _defaults_beside(config: Config) -> dict[str, Any]:
 
 
 def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
-    """What the results of a run depend on.
+    """Return everything that the results of a run depend on.
 
     Args:
         config: What its ``config.json`` holds.
@@ -159,7 +159,7 @@ def used_in(config: Mapping[str, Any], defaults: Defaults) -> Used:
 
 
 def not_recorded(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What a run should have recorded and has not: lines for the user.
+    """List what a recorded run lacks of the requested recordings.
 
     Args:
         was: What the recorded run's ``config.json`` holds.
@@ -183,14 +183,14 @@ def not_recorded(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _without_place(option: str, value: Any, config: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    """A value without a path to a file of which there is a digest."""
+    """Return a value without the path to a file whose digest is known."""
     known = {"dataset", *config.get("files", {})}
     known |= {"public"} if "public" in config.get("data", {}) else set()
     return value.partition(":")[0] if option in known and isinstance(value, str) else value
 
 
 def _plugins_in(config: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, str]]:
-    """The plugins on which results depend; classes that aren't installed have no version here."""
+    """Return the plugins that results depend on; classes that are not installed have no version."""
     return {
         (p["kind"], p["name"]): (
             p["distribution"],
@@ -202,7 +202,7 @@ def _plugins_in(config: Mapping[str, Any]) -> dict[tuple[str, str], tuple[str, s
 
 
 def as_then(config: Mapping[str, Any], was: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A configuration without digests of plugins' files that an older run has not recorded.
+    """Return a configuration without file digests that an older run did not record.
 
     So the two are held against each other by the files' paths, and have one identity.
 
@@ -216,7 +216,7 @@ def as_then(config: Mapping[str, Any], was: Mapping[str, Any]) -> Mapping[str, A
 
 
 def identity_of(config: Mapping[str, Any], defaults: Defaults) -> str:
-    """The identity of a run, `DIGITS` hexadecimal digits.
+    """Return the identity of a run: `DIGITS` hexadecimal digits.
 
     Args:
         config: What its ``config.json`` holds.
@@ -235,7 +235,7 @@ def identity_of(config: Mapping[str, Any], defaults: Defaults) -> str:
 def differences(
     was: Mapping[str, Any], now: Mapping[str, Any], defaults: Defaults
 ) -> tuple[list[str], list[str]]:
-    """What differs between a recorded run and one that is planned, beside seed, rounds and trials.
+    """Compare a recorded run with a planned one, except seed, rounds and trials.
 
     Args:
         was: What the recorded run's ``config.json`` holds.
@@ -278,7 +278,7 @@ def _lines(start: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> l
 
 
 def _codes(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Lines on plugins whose code is other than it was, and on those of which it isn't known."""
+    """Compare the code of plugins: lines about changed code, and about code of unknown versions."""
     old, new = ({(p["kind"], p["name"]): p for p in c.get("plugins", ())} for c in (was, now))
     both = sorted(key for key in old.keys() & new.keys() if key[0] not in _ELSEWHERE)
     before, after = ({key: _code(ps[key]) for key in both} for ps in (old, new))

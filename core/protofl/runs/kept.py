@@ -1,4 +1,4 @@
-"""What a run has kept of a round: models, the server's knowledge, predictions, exports."""
+"""Kept rounds of a run: models, the server's knowledge, predictions, exports."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def _start(
 
 
 def _take_up(folder: RunFolder, recorded: dict[str, Any], plan: Plan, progress: Progress) -> None:
-    """Cut a run's folder to what counts, and say what is not as it was."""
+    """Remove rounds that do not count from the run folder, and report what has changed."""
     lines = describe_changes(recorded, plan) if folder.commit and not folder.finished else []
     if damage := folder.settle():
         row = f"round {folder.commit.round}" if folder.commit else "the beginning"
@@ -141,7 +141,7 @@ class _Lifecycle:
     accuracies: dict[int, dict[int, float]] = field(default_factory=dict)
 
     def train(self) -> None:
-        """All trials that are not finished; the profile is written even where one fails."""
+        """Train all trials that are not finished; the profile is written even after a failure."""
         plan, sums = self.plan, self.profile.sums
         participation = Participation(plan)
         backend = plan.choices["backend"]
@@ -182,7 +182,7 @@ class _Lifecycle:
         self.progress(events.Note(line))
 
     def _before_the_first_round(self) -> dict[str, Any]:
-        """The dry step, and the folder behind it, while the hosts are still starting."""
+        """Run the dry step and create the folder, while the hosts start."""
         plan, sums, learned = self.plan, self.profile.sums, dict[str, Any]()
         begins = any(first == 0 for _, first in self._remaining())
         if plan.settings.dry_step and begins:
@@ -218,7 +218,7 @@ class _Lifecycle:
         write_json(self.folder.path / "partition.json", record)
 
     def _remaining(self) -> Iterator[tuple[int, int]]:
-        """Trials that are not finished, with the round at which each begins."""
+        """Yield each unfinished trial and the round at which it continues."""
         done = Counter(row.trial for row in self.folder.rows)
         for trial in range(self.plan.settings.trials):
             if done[trial] < self.plan.settings.rounds:
@@ -243,7 +243,7 @@ class _Lifecycle:
                 self.progress(events.RoundDone(self.folder.rows[-1]))
 
     def _commit(self, federation: Federation, row: Row, trained: set[int], *, best: bool) -> None:
-        """Make a round count, with all clients that trained since the last one that does."""
+        """Commit a round, with all clients that trained since the last commit."""
         paths = self.folder.client_paths(sorted(trained), federation.trial, row.round)
         seconds = federation.save_clients(sorted(trained), paths)
         spent = {k: rounded(row.seconds[k] + seconds) for k in ("checkpoint", "total")}
@@ -271,7 +271,7 @@ class _Lifecycle:
 
 
 def folder_words(plan: Plan) -> list[str]:
-    """What a run's folder is called: method, models, data and seed."""
+    """Return the words of a run folder's name: method, models, data and seed."""
     s = plan.settings
     data, _, file = s.dataset.partition(":")
     return [s.recipe.get("name", s.method), s.models, data, Path(file).stem, f"s{s.seed}"]

@@ -58,7 +58,7 @@ class RequestedRun:
 
     @classmethod
     def of(cls, request: Request, progress: Progress) -> RequestedRun:
-        """Plan what is asked for.
+        """Plan a request.
 
         Raises:
             UsageError: It can't be done, or names a folder.
@@ -79,39 +79,39 @@ class RequestedRun:
 
     @cached_property
     def defaults(self) -> dict[str, dict[str, Any]]:
-        """Those of its plugins' options."""
+        """Defaults of the plugins' options."""
         return defaults_of(self.plan)
 
     @property
     def identity(self) -> str:
-        """Its identity."""
+        """Identity of the run."""
         return str(self.config["identity"])
 
     @cached_property
     def _identities(self) -> set[str]:
-        """Its own, and that of a run that has not recorded what files of plugins hold."""
+        """Identities of the run: its own, and the one without digests of plugins' files."""
         return {self.identity, identity_of(as_then(self.config, {}), self.defaults)}
 
     def note(self, line: str) -> None:
-        """Tell the user, once."""
+        """Report a line, once."""
         if line not in self._said:
             self._said.add(line)
             self.progress(events.Note(line))
 
     def locks(self, runs: Path) -> Iterator[Path]:
-        """Files that stand for its trials, always in one order: nobody waits in a circle."""
+        """Yield the lock files of the trials, always in the same order to avoid deadlocks."""
         for trial in range(self.plan.settings.trials):
             yield runs / LOCKS / f"{self.identity}-s{self.plan.seed(trial)}"
 
     # --- what is there ----------------------------------------------------------------------------
 
     def candidates(self, runs: Path) -> list[Run]:
-        """The runs that are this one, whatever trials and rounds they have; the longest first."""
+        """Return the runs that are this run, with any trials and rounds; the longest first."""
         found = [load_run(path) for path, told in runs_in(runs).items() if self._may_be(told)]
         return sorted(filter(self._is_same, found), key=lambda run: -run.rounds_done)
 
     def _may_be(self, told: IndexEntry) -> bool:
-        """Whether an index's words on a run allow that it is this one."""
+        """Return True if an index entry may be of this run."""
         if told.problem:
             return False
         if told.identity:
@@ -120,7 +120,7 @@ class RequestedRun:
         return own == (told.method, told.models, told.digest)
 
     def _is_same(self, run: Run) -> bool:
-        """Whether a run is this one; one of the same identity that isn't is told of."""
+        """Return True if a run is this run; report why one of the same identity is not."""
         now = as_then(self.config, run.config)
         if identity_of(run.config, self.defaults) != identity_of(now, self.defaults):
             return False
@@ -131,7 +131,7 @@ class RequestedRun:
         return not reasons
 
     def _other_splits(self, run: Run) -> list[str]:
-        """Whether the trials that both have are split in another way than they would be now."""
+        """Return a reason if common trials are split in another way than they would be now."""
         if not run.has_split:
             return []
         mine, first = self.plan.settings.trials, self.plan.settings.seed - run.config["seed"]
@@ -141,12 +141,12 @@ class RequestedRun:
         return []
 
     def shares_trials(self, run: Run) -> bool:
-        """Whether a run that is this one has, or is to have, trials that are wanted."""
+        """Return True if a run that is this run has, or is going to have, requested trials."""
         first = self.plan.settings.seed - int(run.config["seed"])
         return first < run.config["trials"] and first + self.plan.settings.trials > 0
 
     def part_of(self, run: Run) -> Run | None:
-        """The trials and rounds wanted of a run that is this one; None where it lacks some."""
+        """Return the requested trials and rounds of a matching run; None if some are missing."""
         settings = self.plan.settings
         first, rounds = settings.seed - run.config["seed"], settings.rounds
         if first and (first < 0 or settings.hold_split):
@@ -162,7 +162,7 @@ class RequestedRun:
         return run.part(trials, rounds)
 
     def told_of(self, run: Run) -> Run:
-        """A run that is reused; what isn't known of it, or may change last digits, is told.
+        """Report a reused run, with notes about what is not known or may change last digits.
 
         To who follows it has ended.
         """
@@ -176,7 +176,7 @@ class RequestedRun:
         return run
 
     def _depends_on_rounds(self, run: Run) -> bool:
-        """Whether a run would be another if it had been begun with another number of rounds."""
+        """Return True if the results of a run depend on its number of rounds."""
         if self.plan.schedule.horizon:
             return True
         if "depends_on" in run.config:
@@ -185,7 +185,7 @@ class RequestedRun:
 
     @cached_property
     def _asks_for_rounds(self) -> bool:
-        """Whether hooks ask for the number of rounds, which the dry step tells."""
+        """True if hooks read the number of rounds, found by the dry step."""
         dry_step(self.plan)
         return "rounds" in self.plan.info.asked
 
@@ -194,13 +194,13 @@ class RequestedRun:
         return self.plan.device.type
 
     def failed_before(self, run: Run) -> Failure | None:
-        """Why a run that would go on ended, where it would end so again."""
+        """Return why a run ended that would end so again."""
         return repeated_failure(run.folder, self._device)
 
     # --- what is made -----------------------------------------------------------------------------
 
     def can_extend(self, run: Run) -> bool:
-        """Whether a run that is this one, and lacks something, can go on to what is wanted."""
+        """Return True if an incomplete run that is this run can be continued."""
         settings, was = self.plan.settings, run.config
         longest = max((len(run.rows_of(trial)) for trial in run.trials), default=0)
         return (
@@ -212,7 +212,7 @@ class RequestedRun:
         )
 
     def extended(self, run: Run, idle: Idle | None) -> Run | None:
-        """Have a run go on to what is wanted; None where it can't, and the user is told why."""
+        """Continue a run to the requested rounds; None if it cannot, after a note to the user."""
         given, settings = self.request.options, self.plan.settings
         its_own = {*RECORDING, "keep"}
         options = {key: given[key] for key in RESUMABLE - its_own if key in given}
@@ -230,14 +230,14 @@ class RequestedRun:
 
     @property
     def _consents(self) -> dict[str, dict[str, Any]]:
-        """What only the user may allow, and has said; of a run that goes on it is said again."""
+        """Consents that the user gave; a continued run needs them again."""
         parts, said = parts_of(self.plan.composition, self.plan.choices), self.request.said
         own = {name: consents(type(parts[name].config)) for name in said if name in parts}
         found = {n: {k: v for k, v in said[n].items() if k in names} for n, names in own.items()}
         return {name: values for name, values in found.items() if values}
 
     def begun(self, runs: Path, idle: Idle | None) -> Run:
-        """Make the run, in a folder of its own."""
+        """Train the run in a new folder."""
         folder = unused_path(runs / name_of(*folder_words(self.plan), self.identity[:8]))
         start(replace(self.request, out=folder), self.progress, idle, self.plan)
         settings = self.plan.settings
@@ -245,7 +245,7 @@ class RequestedRun:
 
 
 def _has(run: Run, trial: int, rounds: int) -> bool:
-    """Whether a run has rounds of a trial as if there were to be no more: the last is evaluated.
+    """Return True if a run has the first rounds of a trial, with an evaluated last round.
 
     Behind it clients that never train are fine-tuned, where there are any.
     """
@@ -256,5 +256,5 @@ def _has(run: Run, trial: int, rounds: int) -> bool:
 
 
 def _lost(row: Row) -> bool:
-    """Whether a client is absent from a round because of the machine."""
+    """Return True if a client is absent from a round because of the machine."""
     return "failed" in row.absent.values()

@@ -29,7 +29,7 @@ _MODULE = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*):([A-Za-z_]\w*(?:\.[A-Za
 
 @dataclass
 class NamedOptions:
-    """Options in which every plugin has a name, and the classes that stand behind some names.
+    """Options with a name for every plugin, and the classes that have some of these names.
 
     Attributes:
         typed: The options as one types them.
@@ -44,7 +44,7 @@ class NamedOptions:
     notes: list[str] = field(default_factory=list)
 
     def name(self, kind: str, given: Any) -> Any:  # noqa: ANN401 - whatever a user writes
-        """A name for what stands in place of one; other values as they are."""
+        """Return a name for a class, an instance or a place; other values unchanged."""
         if isinstance(given, str):
             return self._of_text(kind, given)
         if isinstance(given, type):
@@ -55,7 +55,7 @@ class NamedOptions:
         return given
 
     def _of_text(self, kind: str, text: str) -> str:
-        """The name of ``FILE.py:CLASS`` or ``MODULE:CLASS``; a name as it is."""
+        """Return the name of ``FILE.py:CLASS`` or ``MODULE:CLASS``; a name unchanged."""
         place, argument = _place(kind, text)
         if not place:
             return text
@@ -79,7 +79,7 @@ class NamedOptions:
         return name
 
     def _block(self, kind: str, name: str) -> None:
-        """Leave out what is installed under the name: who gives a class means this one."""
+        """Block installed plugins of the same name, because the given class replaces them."""
         kinds = ("method", "recipe") if kind == "method" else (kind,)
         blocked = self.typed.get("block") or []
         blocked = [blocked] if isinstance(blocked, str) else [*blocked]
@@ -140,7 +140,7 @@ def _names(typed: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def name_plugins(typed: Mapping[str, Any], file: str = "") -> NamedOptions:
-    """Give names to the classes, instances and arrays among options.
+    """Replace classes, instances and arrays among options by names.
 
     A class may stand for any plugin: itself, an instance of it, or its place, ``MODULE:CLASS`` or
     ``FILE.py:CLASS``. One that is installed has its name there; another one its own in lower case
@@ -196,7 +196,7 @@ def named_request(
     file: str = "",
     **places: Any,  # noqa: ANN401
 ) -> tuple[Request, NamedOptions]:
-    """What is asked for, with names in the place of classes and arrays.
+    """Return a request with names in place of classes and arrays, and the named options.
 
     Args:
         typed: Options by the long names of ``protofl run``.
@@ -214,7 +214,7 @@ def named_request(
 
 
 def _further(found: NamedOptions, given: Any) -> None:  # noqa: ANN401 - whatever a user writes
-    """A class that options may name."""
+    """Add a class that options may name."""
     kind, slash, rest = given.partition("/") if isinstance(given, str) else ("", "", "")
     kind, given = (kind, rest) if slash and kind in KINDS else ("", given)
     if not isinstance(given, str):
@@ -231,7 +231,7 @@ def _further(found: NamedOptions, given: Any) -> None:  # noqa: ANN401 - whateve
 
 
 def _added(found: NamedOptions, item: Any) -> Any:  # noqa: ANN401 - whatever a user writes
-    """``HOOK=METHOD.TERM`` in which a file's class may be the method."""
+    """Replace the class of a file in ``HOOK=METHOD.TERM`` by its name."""
     hook, sign, rest = item.partition("=") if isinstance(item, str) else ("", "", "")
     if not sign or not _FILE.fullmatch(rest):
         return item
@@ -251,7 +251,7 @@ def _has_hooks(plugin: type) -> bool:
 
 
 def _only(instance: Any) -> type:  # noqa: ANN401 - an instance of any plugin
-    """A class whose only instance is this one, with what it has been given as the class's own."""
+    """Return a class whose only instance is this one, with its attributes as class attributes."""
     cls, made = type(instance), lambda cls: instance
     about = {"__doc__": cls.__doc__, "__module__": cls.__module__, "__new__": made}
     return type(cls.__name__, (cls,), {**vars(instance), **about})
@@ -262,19 +262,19 @@ def _owned(plugin: Plugin) -> str:
 
 
 def installed_name(kind: str, plugin: type) -> str:
-    """The name under which a class is installed; empty where it is not."""
+    """Return the name under which a class is installed; empty if it is not."""
     target = f"{plugin.__module__}:{plugin.__qualname__}"
     return next((p.name for p in Registry().plugins(kind) if p.target == target), "")
 
 
 def plain_name(plugin: type) -> str:
-    """A class's name as a plugin's: ``PrototypeMean`` as ``prototype-mean``."""
+    """Return the plugin name of a class: ``PrototypeMean`` as ``prototype-mean``."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", plugin.__name__)
     return words.lower().strip("_-")
 
 
 def kind_of(plugin: type) -> str:
-    """The kind whose hooks a class implements.
+    """Return the kind whose hooks a class implements.
 
     Raises:
         UsageError: It implements hooks of none, or of several.

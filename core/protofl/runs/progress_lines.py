@@ -18,13 +18,13 @@ SELDOM = 0.2
 
 
 def default_progress() -> Progress:
-    """What shows a run here."""
+    """Return the default output of a run here."""
     page = _notebook()
     return Lines(to_stderr) if page is None else Notebook(page)
 
 
 class Lines:
-    """A line for what happens, and one for a round.
+    """Print a line for each event and each round.
 
     Args:
         say: Takes a line.
@@ -66,7 +66,7 @@ class Lines:
             self._say(f"continuing behind {len(event.folder.rows)} finished rounds")
 
     def _take(self, row: Row) -> bool:
-        """Note a round's accuracy; whether it is the trial's best."""
+        """Store a round's accuracy; return True if it is the best of its trial."""
         if row.trial != self._trial:
             self._trial, self._best = row.trial, -1.0
         accuracy = row.test_accuracy
@@ -77,7 +77,7 @@ class Lines:
 
 
 class Notebook(Lines):
-    """The same lines in one output of a notebook, and below them what is going on.
+    """The same lines in one output of a notebook, with a last line about the current step.
 
     Args:
         page: Shows a text in place of the one before.
@@ -121,7 +121,7 @@ def where(trial: int, round: int, settings: Settings) -> str:
 
 
 def round_line(row: Row, settings: Settings, *, better: bool) -> str:
-    """A round in a line.
+    """Describe a round in a line.
 
     Args:
         row: The round's line of ``metrics.jsonl``.
@@ -150,7 +150,7 @@ def _ended(event: events.Finished) -> str:
 
 
 def _notebook() -> Callable[[str], None] | None:
-    """What shows a text in a notebook's output in place of the one before; None elsewhere."""
+    """Return a function that replaces the text of a notebook's output; None outside notebooks."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     if getattr(shell, "kernel", None) is None:

@@ -1,4 +1,4 @@
-"""What a recipe needs installed: the plugins that it names, and where they come from."""
+"""Recipes: options of a published run, the plugins that they need, and how they are written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PluginNames = set[tuple[str, str]]
 
 
 def named_in(options: Mapping[str, Any]) -> PluginNames:
-    """The plugins that options of a run name.
+    """Return the plugins that options of a run name.
 
     Args:
         options: Options by the names of `protofl.system.options.settings`.
@@ -56,13 +56,13 @@ def named_in(options: Mapping[str, Any]) -> PluginNames:
 
 
 def missing(named: PluginNames) -> list[tuple[str, str]]:
-    """Those that no installed distribution has."""
+    """Return the plugins that no installed distribution has."""
     registry = Registry()
     return sorted((k, n) for k, n in named if n not in {p.name for p in registry.plugins(k)})
 
 
 def lacking(distribution: str) -> list[str]:
-    """The requirements of a distribution that are not installed, as it writes them."""
+    """Return the requirements of a distribution that are not installed."""
     found = []
     try:
         requirements = importlib.metadata.requires(distribution) or []
@@ -85,7 +85,7 @@ def _is_installed(distribution: str) -> bool:
 
 
 def check_needs(recipe: Plugin, needs: Mapping[str, str], named: Iterable[tuple[str, str]]) -> None:
-    """Whether the plugins that a recipe names are installed.
+    """Check that the plugins that a recipe names are installed.
 
     Args:
         recipe: The recipe.
@@ -109,7 +109,7 @@ def check_needs(recipe: Plugin, needs: Mapping[str, str], named: Iterable[tuple[
 def check_needs_of_file(
     path: Path, needs: Mapping[str, str], named: Iterable[tuple[str, str]]
 ) -> None:
-    """Whether the plugins that a recipe's file says what to install for are installed.
+    """Check that the plugins in the ``needs`` of a recipe file are installed.
 
     Args:
         path: The file.
@@ -132,7 +132,7 @@ def _not_installed(owner: str, kind: str, name: str, near: str, install: str) ->
 
 
 def read_needs(values: Mapping[str, Any]) -> dict[str, str]:
-    """The table ``needs`` of a recipe; empty where it has none.
+    """Return the table ``needs`` of a recipe; empty without one.
 
     Raises:
         UsageError: It is no table of texts.
@@ -145,7 +145,7 @@ def read_needs(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 class Recipe:
-    """A published recipe; its subclasses, one for a file, carry what that holds.
+    """A published recipe; each file becomes a subclass with its content.
 
     Attributes:
         values: Its options by the names of `protofl.system.options.settings`.
@@ -159,7 +159,7 @@ class Recipe:
 
 
 def load_recipe(plugin: Plugin) -> type[Recipe]:
-    """Read a published recipe; what is wrong with it is any exception."""
+    """Read a published recipe; a broken one raises any exception."""
     package = plugin.target.partition(":")[0]
     importlib.import_module(package)
     file = importlib.resources.files(package) / f"{plugin.name}.toml"
@@ -167,7 +167,7 @@ def load_recipe(plugin: Plugin) -> type[Recipe]:
 
 
 def recipe_of(text: str) -> type[Recipe]:
-    """The recipe that a TOML file holds.
+    """Return the recipe in a TOML file.
 
     Raises:
         UsageError: It names no method, or something that is no option.
@@ -184,7 +184,7 @@ def recipe_of(text: str) -> type[Recipe]:
 
 
 def with_recipe(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with those of the recipe below them whose name stands for the method.
+    """Return options with those of their recipe as defaults, if the method names a recipe.
 
     Raises:
         UsageError: The recipe is broken, or a method has its name too.
@@ -210,7 +210,7 @@ def with_recipe(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_method(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of a run, in which those of plugins under its recipe's name are its method's."""
+    """Return options in which plugin options under the recipe's name belong to its method."""
     recipe = options.get("recipe", {}).get("name")
     given = options.get("options", {})
     if recipe not in given:
@@ -269,7 +269,7 @@ def typed_in(
 
 
 def written(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as one writes them in a file: ``set``, ``with``, ``local_loss=METHOD.TERM``."""
+    """Return options as a file has them: ``set``, ``with``, ``local_loss=METHOD.TERM``."""
     found = {key: options[key] for key in ("method", *options) if key in OPTIONS}
     found = {k: v for k, v in found.items() if OPTIONS[k].recipe and v not in (None, [], {})}
     use, options_ = found.pop("use", {}), found.pop("options", {})
@@ -282,7 +282,7 @@ def written(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe(options: Mapping[str, Any]) -> str:
-    """A composition in a line."""
+    """Describe a composition in a line."""
     parts = [str(options["method"])]
     parts += [f"{hook} of {donor}" for hook, donor in options.get("use", {}).items()]
     parts += [f"{' of '.join(item.split('='))} added" for item in options.get("add", ())]

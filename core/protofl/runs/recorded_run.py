@@ -168,7 +168,7 @@ class Run(KeptRounds):
 
     @property
     def accuracies(self) -> dict[int, dict[int, float]]:
-        """{trial: {client: accuracy}} of the last evaluation; empty above 1,000 clients."""
+        """Accuracies of the last evaluation by trial and client; empty above 1,000 clients."""
         return recorded_accuracies(sorted(self.rows, key=lambda row: row.round))
 
     @property

@@ -24,7 +24,7 @@ from protofl.system.options.table import check_names
 
 @dataclass
 class Request:
-    """What a user asks for.
+    """A request of a user.
 
     Attributes:
         options: Given options by the names of `protofl.system.options.settings`; on resume those
@@ -63,7 +63,7 @@ def read_request(
     save_recipe: str | Path | None = None,
     named: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> Request:
-    """Parse what is given; the options of a file and of a recipe stand below it.
+    """Parse options; the options of a file and of a recipe are defaults below them.
 
     Args:
         typed: Options by the long names of ``protofl run``, as one types them there.

@@ -93,7 +93,7 @@ _ANEW = "begin another run: --config RUN/config.json with the number wanted"
 
 
 def with_more(folder: RunFolder, recorded: Mapping[str, Any], plan: Plan) -> RunFolder:
-    """A run's folder at the round from which it goes on.
+    """Return the run folder at the round from which the run continues.
 
     Args:
         folder: The folder as it was opened.
@@ -144,12 +144,12 @@ def with_more(folder: RunFolder, recorded: Mapping[str, Any], plan: Plan) -> Run
 
 
 def asks_for_more(recorded: Mapping[str, Any], plan: Plan) -> bool:
-    """Whether other numbers of rounds or trials are asked for than a run has."""
+    """Return True if a plan has other rounds or trials than the recorded run."""
     return any(getattr(plan.settings, key) != recorded[key] for key in EXTENDED)
 
 
 def _check_independent(before: int, plan: Plan) -> None:
-    """Whether what has been done depends on how many rounds there were to be."""
+    """Check that finished rounds do not depend on the total number of rounds."""
     if horizon := plan.schedule.horizon:
         raise UsageError(
             f"--rounds {plan.settings.rounds}: the learning rate falls over the {before} rounds of "
@@ -167,7 +167,7 @@ def _check_independent(before: int, plan: Plan) -> None:
 
 
 def _check_kept(folder: RunFolder, done: Mapping[int, int], rounds: int) -> None:
-    """Whether every trial that is to go on has been kept."""
+    """Check that every trial to be continued was kept."""
     if folder.commit is None:
         raise UsageError(
             f"--rounds {rounds}: the run has no checkpoint to go on from (--checkpoint-every off)",
@@ -183,7 +183,7 @@ def _check_kept(folder: RunFolder, done: Mapping[int, int], rounds: int) -> None
 
 
 def _is_other(folder: RunFolder, trial: int, rounds: int, plan: Plan) -> bool:
-    """Whether a trial's last round was evaluated as one and would not have been, or the reverse."""
+    """Return True if a trial's last round was evaluated and should not be, or reverse."""
     last = [row for row in folder.rows if row.trial == trial][-1]
     wanted = rounds % plan.settings.eval_every == 0 or rounds == plan.settings.rounds
     tuned = bool(plan.settings.fine_tune) and rounds == plan.settings.rounds

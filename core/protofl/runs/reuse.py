@@ -24,7 +24,7 @@ from protofl.system.files.lock import waiting_lock
 from protofl.system.machine import Idle
 
 SECONDS = 0.5
-"""Between two looks at whether another process is at work on a run."""
+"""Seconds between two checks of a run that another process trains."""
 
 
 def run_or_reuse(
@@ -33,7 +33,7 @@ def run_or_reuse(
     progress: Progress = events.ignore,
     idle: Idle | None = None,
 ) -> Run:
-    """The run that is asked for, trained only as far as it isn't there.
+    """Return the requested run; train only what is missing.
 
     Args:
         request: The run, without a folder (`protofl.runs.request.read_request`).
@@ -73,7 +73,7 @@ def run_or_reuse(
 def find(
     request: Request, runs: str | Path = "runs", progress: Progress = events.ignore
 ) -> Run | None:
-    """The run that is asked for if it is there whole, else None; nothing is trained.
+    """Return the requested run if all of it exists, otherwise None; nothing is trained.
 
     Args:
         request: What is asked for; it names no folder.

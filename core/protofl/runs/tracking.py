@@ -27,18 +27,18 @@ from protofl.system.files.checksums import read_json
 RESUME_TRACKING = "--resume --track on the finished run writes them down"
 
 WAITING = 1000
-"""Rounds that wait for a slow tracker, at most."""
+"""Maximum number of rounds that wait for a slow tracker."""
 
 
 def still_at_work() -> bool:
-    """Whether a tracker of this program has not ended."""
+    """Return True if a tracker of this program has not ended."""
     threads = threading.enumerate()
     return any(isinstance(thread, TrackerThread) and not thread.over.is_set() for thread in threads)
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended."""
+    """The end of a run."""
 
     status: str
     summary: Mapping[str, Any] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class TrackerThread(threading.Thread):
     # --- in the run's thread ----------------------------------------------------------------------
 
     def take(self, number: int, row: Mapping[str, Any]) -> None:
-        """A round; it is left out where too many are waiting."""
+        """Add a round; it is dropped if too many are waiting."""
         with self._changed:
             if self._dead:
                 return
@@ -86,7 +86,7 @@ class TrackerThread(threading.Thread):
             self._changed.notify()
 
     def end(self, ending: Ending) -> None:
-        """The run has ended; what waits is still told."""
+        """End the run; waiting rounds are still passed on."""
         with self._changed:
             self._ending = self._ending or ending
             self._changed.notify()
@@ -94,7 +94,7 @@ class TrackerThread(threading.Thread):
     # --- in its own -------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Open, tell every round, close; no error leaves it.
+        """Open the tracker, pass on every round, close it; no error leaves this method.
 
         What a tracker is given is its own: the run goes on with its record whatever becomes of it.
         """
@@ -151,7 +151,7 @@ class TrackerThread(threading.Thread):
 
 
 def check_trackers(plan: Plan) -> None:
-    """Whether the trackers of a run can track at all.
+    """Check that the trackers of a run can track.
 
     Raises:
         UsageError: One can't: its library is missing.
@@ -181,7 +181,7 @@ class TrackedProgress:
 
     @property
     def follows_steps(self) -> bool:
-        """Whether steps are counted: trackers don't need them."""
+        """Return True if steps are counted; trackers do not need them."""
         return events.follows_steps(self._progress)
 
     def __enter__(self) -> TrackedProgress:
@@ -263,7 +263,7 @@ class TrackedProgress:
             told.start()
 
     def _key(self, path: Path) -> str:
-        """What names the run for its trackers, now and when it is resumed."""
+        """Return the key of the run for its trackers, which stays the same after a resume."""
         key = ""
         if path.exists():
             try:
@@ -284,7 +284,7 @@ class TrackedProgress:
             self._lines.append(line)
 
     def _tell(self) -> None:
-        """Pass on what the threads have to say: who follows is called in the run's thread alone."""
+        """Report the lines of the threads, because progress is called in the run's thread only."""
         with self._lock:
             lines, self._lines = self._lines, []
         for line in lines:

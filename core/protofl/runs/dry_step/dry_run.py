@@ -26,7 +26,7 @@ from protofl.runs.dry_step.state_checks import MissingKeys
 
 
 class _DryHost(Host):
-    """A host of which what crosses last is kept, and what its clients look for in it."""
+    """A host that keeps the last payloads and watches missing keys."""
 
     def __init__(self, plan: Plan, missing_keys: MissingKeys, watching: HookChecks) -> None:
         super().__init__(plan, read=missing_keys.read)
@@ -80,7 +80,7 @@ def dry_step(plan: Plan, note: Callable[[str], None] = lambda line: None) -> dic
 
 
 def for_dry_rounds(plan: Plan, clients: int, batches: int = 1) -> Plan:
-    """The plan of a dry host with so many clients, which all take part in every round.
+    """Return the plan of a dry host with some clients, which all take part in every round.
 
     All have client 0's first batch, or batches, as far as it has so many, and there are no more
     public or global test samples than that.
@@ -101,7 +101,7 @@ def for_dry_rounds(plan: Plan, clients: int, batches: int = 1) -> Plan:
 
 
 def two_dry_rounds(host: Host) -> tuple[Row, dict[str, Any]]:
-    """Two rounds on a dry host; in the second all is there that is sent.
+    """Run two rounds on a dry host; in the second round all payloads have been sent once.
 
     Returns:
         The line of the second, and what the gate has learned of uploads.
@@ -114,7 +114,7 @@ def two_dry_rounds(host: Host) -> tuple[Row, dict[str, Any]]:
 
 
 class _CountingHost(Host):
-    """A host that counts what its clients' training takes."""
+    """A host that counts the FLOPs of its clients' training."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -135,7 +135,7 @@ class _CountingHost(Host):
 
 
 def count_flops(plan: Plan) -> list[ClientFlops]:
-    """What clients of each architecture compute, in the order of the architectures.
+    """Count the FLOPs of a client of each architecture, in the order of the architectures.
 
     They are tried in two rounds, as in the dry step.
     """

@@ -29,13 +29,13 @@ from protofl.runs.dry_step.state_checks import (
 )
 
 READING = ("download_payload", "inference", "score_client", "global_models")
-"""Hooks that are called any number of times, and write nothing."""
+"""Hooks that are called any number of times and write nothing."""
 
 CODING = ("encode_download", "decode_upload", "decode_download")
-"""Sides of an encoding that write nothing; ``encode_upload`` may remember at the client."""
+"""Coding hooks that write nothing; ``encode_upload`` may write state of the client."""
 
 DECODING = CODING[1:]
-"""Those in which an error is a stranger's fault; what is found in them is told at the end."""
+"""Hooks in which an error may come from the sender; their errors are raised at the end."""
 
 GIVEN = ("payload", "labels")
 """Arguments of hooks that others hold too."""
@@ -66,13 +66,13 @@ class HookChecks(Watch):
             self._note_misspelt(member.kind, member.name, member.plugin)
 
     def begin_round(self) -> None:
-        """A round begins: the gradients that count are those of the last one."""
+        """Start a round: only gradients of the last round count."""
         self._reached, self._counted = {}, set()
 
     def call(
         self, method: str, hook: str, arguments: Mapping[str, Any], do: Callable[[], Any]
     ) -> Any:  # noqa: ANN401 - as the hook says
-        """Carry out the call of a hook, and look at what it does.
+        """Call a hook and check what it does.
 
         Raises:
             RunFailure: It breaks a rule.
@@ -114,7 +114,7 @@ class HookChecks(Watch):
     # --- losses -----------------------------------------------------------------------------------
 
     def loss(self, source: LossSource) -> LossSource:
-        """A loss that is looked at when it is called."""
+        """Wrap a loss so that each call is checked."""
         return replace(source, function=partial(self._loss, source))
 
     def _loss(self, source: LossSource, *arguments: Any) -> Mapping[str, Tensor]:  # noqa: ANN401
@@ -154,7 +154,7 @@ class HookChecks(Watch):
             )
 
     def _expect_finite_terms(self) -> None:
-        """The terms of the phases before are finite; no device is waited for before.
+        """Check that earlier loss terms are finite; values are read late to avoid waits.
 
         Raises:
             RunFailure: One is not.
@@ -192,7 +192,7 @@ class HookChecks(Watch):
                 self.notes[own] = f"{words}: did you mean {near[0]}?"
 
     def conclude(self) -> None:
-        """Two rounds are done.
+        """Check the results of both rounds.
 
         Raises:
             UsageError: A term has no gradient, or a hook draws what can't be repeated.
@@ -211,7 +211,7 @@ class HookChecks(Watch):
 
 
 def _kept(hook: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What a hook may only read, as it is now."""
+    """Return the current state of everything that a hook may only read."""
     found: dict[str, Any] = {}
     for name in GIVEN:
         held = arguments.get(name)
@@ -235,7 +235,7 @@ def _kept(hook: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _wrote(who: str, hook: str, what: str) -> RunFailure:
-    """The error for a hook that writes what it may only read."""
+    """Return the error for a hook that writes what it may only read."""
     if what.startswith(GIVEN):
         near = "the sender, or the run's data, may still hold the same tensors"
         do = "return others: pf.Payload(payload, NAME=…), or labels.clone()"

@@ -21,11 +21,11 @@ from protofl.system.files.tensors import TYPES, Entry
 
 
 class FoundLater(RunFailure):
-    """Something that came up in another hook than the one in which it was found."""
+    """An error that appeared in another hook than the one that caused it."""
 
 
 def is_by_class(name: str) -> bool:
-    """Whether the wire's vocabulary says that a tensor's rows belong to classes."""
+    """Return True if the rows of a tensor belong to classes, by the wire's vocabulary."""
     key = known_key(name)
     return key is not None and key.by_class and "/" not in name
 
@@ -49,7 +49,7 @@ class PayloadChecks:
         self.notes: dict[str, str] = {}
 
     def upload(self, who: str, sent: Mapping[str, Tensor], client: Client) -> None:
-        """What a client sends.
+        """Check an upload.
 
         Raises:
             RunFailure: A key is not declared, or a tensor breaks a rule.
@@ -69,7 +69,7 @@ class PayloadChecks:
             self._check_first(who, sent, client)
 
     def download(self, who: str, sent: Mapping[str, Tensor]) -> None:
-        """What a client is sent.
+        """Check a download.
 
         Raises:
             RunFailure: A key is not declared, or a tensor breaks a rule.
@@ -90,7 +90,7 @@ class PayloadChecks:
                 )
 
     def update(self, who: str, made: Mapping[str, Tensor], server: Server) -> None:
-        """What the server learns.
+        """Check an update of the server's knowledge.
 
         Raises:
             RunFailure: A tensor breaks a rule, or carries its graph.
@@ -120,7 +120,7 @@ class PayloadChecks:
         have: Mapping[str, Tensor],
         client: Client | None,
     ) -> None:
-        """Hold tensors against rules; ``have`` is there already.
+        """Check tensors against rules; ``have`` are tensors that exist already.
 
         Raises:
             RunFailure: One breaks a rule.
@@ -138,7 +138,7 @@ class PayloadChecks:
             raise RunFailure(f"{who} {verb} {fault.words}{words}", near, do) from None
 
     def _check_first(self, who: str, sent: Mapping[str, Tensor], client: Client) -> None:
-        """Classes count from 0: those of a client, each one too high, are from 1."""
+        """Find classes that are counted from 1: each one too high for the client."""
         for name, tensor in sent.items():
             if name != "classes" and not (name.endswith(".classes") and "/" not in name):
                 continue
@@ -153,7 +153,7 @@ class PayloadChecks:
 
 
 def _header(tensors: Mapping[str, Tensor]) -> dict[str, Entry]:
-    """What the header of these tensors would say."""
+    """Return the header that these tensors would have."""
     return {
         name: Entry(TYPES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape))
         for name, tensor in tensors.items()
@@ -166,7 +166,7 @@ def _first(declared: Declarations) -> str:
 
 
 def _remedy(fault: Fault, tensors: Mapping[str, Tensor], client: Client | None) -> tuple[str, str]:
-    """What was near a fault, and what to do about it."""
+    """Return the rule that a fault breaks, and advice."""
     key, tensor = fault.key, tensors[fault.key]
     near, do = f"{fault.rule}: {RULES[fault.rule]}", ""
     if fault.rule == "classes":
@@ -186,7 +186,7 @@ def _remedy(fault: Fault, tensors: Mapping[str, Tensor], client: Client | None) 
 
 
 def expect_finite_weights(client: Client) -> None:
-    """Training has left no NaN in a client's weights; asked where NaN came up elsewhere.
+    """Check that training left no NaN in a client's weights, after NaN appeared elsewhere.
 
     Raises:
         RunFailure: It has.
@@ -202,7 +202,7 @@ def expect_finite_weights(client: Client) -> None:
 
 
 def _of_classes(key: str, tensor: Tensor) -> str:
-    """What to do about classes that are none."""
+    """Return the advice for invalid classes."""
     if tensor.dtype == torch.bool:
         return "it is a mask: pf.class_rows(mask, …) makes rows and classes of it"
     if tensor.dtype != torch.int64:

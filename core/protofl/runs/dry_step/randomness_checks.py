@@ -37,7 +37,7 @@ _SOURCES = {
     "torch's global generator": "draw with generator=client.generator(purpose), on the server "
     "server.generator(purpose)",
 }
-"""Where a hook may draw what a second run draws otherwise, and what to do instead."""
+"""Sources of random numbers that a second run cannot repeat, with the alternative to each."""
 
 
 class GlobalRandomness:
@@ -54,7 +54,7 @@ class GlobalRandomness:
 
     @contextmanager
     def noticed(self) -> Iterator[None]:
-        """Notice calls of ``np.random.default_rng()`` without a seed, inside the block."""
+        """Count calls of ``np.random.default_rng()`` without a seed inside the block."""
         plain = np.random.default_rng
 
         def counted(seed: Any = None) -> np.random.Generator:  # noqa: ANN401 - as NumPy takes it
@@ -65,7 +65,7 @@ class GlobalRandomness:
             yield
 
     def watched(self, who: str, hook: str, do: Callable[[], Any]) -> Any:  # noqa: ANN401
-        """Carry out a hook's call, and note what it has drawn."""
+        """Call a hook, and note which generators it draws from."""
         before = self._states(hook)
         found = do()
         self._called[who] += 1
@@ -85,7 +85,7 @@ class GlobalRandomness:
         }
 
     def conclude(self) -> None:
-        """All hooks have been called.
+        """Check the draws of all hooks.
 
         Raises:
             UsageError: One of them draws what a second run would draw otherwise.
@@ -120,7 +120,7 @@ NUMBERS = {
     *("item", "tolist", "numpy", "__array__"),
     *("__bool__", "__int__", "__float__", "__index__"),
 }
-"""What makes numbers of tensors."""
+"""Functions that convert tensors to numbers."""
 
 DRAWS = {
     *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"),
@@ -129,7 +129,7 @@ DRAWS = {
     *("geometric_", "dropout", "dropout_", "alpha_dropout", "feature_alpha_dropout"),
     *("dropout1d", "dropout2d", "dropout3d", "rrelu", "rrelu_"),
 }
-"""What draws random numbers."""
+"""Functions that draw random numbers."""
 
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -153,7 +153,7 @@ class LossCalls(TorchFunctionMode):
         args: Any = (),  # noqa: ANN401
         kwargs: Any = None,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
-        """Look at a call of torch, and carry it out."""
+        """Note a call of torch, and carry it out."""
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         if name in NUMBERS:
             self._note("number", func)
@@ -169,7 +169,7 @@ class LossCalls(TorchFunctionMode):
         self.found[kind] = f"{resolve_name(func) or func.__name__}, {place}"
 
     def entered(self, do: Callable[[], Any]) -> Any:  # noqa: ANN401
-        """Carry out a loss, and look at what it calls outside of modules."""
+        """Call a loss, and note what it calls outside of modules."""
 
         def enter(*call: Any) -> None:  # noqa: ANN401 - a module and its arguments
             self._modules += 1

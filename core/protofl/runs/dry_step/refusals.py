@@ -34,11 +34,11 @@ _WRITE = {
     "prototypes": "client.class_prototypes()",
     "global_prototypes": "client.received['prototypes']",
 }
-"""What other frameworks call what hooks of a client get, and how it is written here."""
+"""Names of other frameworks for what hooks of a client read, with the protofl equivalent."""
 
 
 def hint(error: BaseException, hook: str, round: int, plugins: Collection[type]) -> str:
-    """What to do about an error that a hook raised; empty where nothing is known.
+    """Return advice for an error that a hook raised; empty if there is none.
 
     Args:
         error: What it raised.
@@ -78,7 +78,7 @@ def hint(error: BaseException, hook: str, round: int, plugins: Collection[type])
 
 
 def _of_attribute(holder: object, name: str, server: bool, plugins: Collection[type]) -> str:
-    """About a name that something has not."""
+    """Return advice for an attribute that an object does not have."""
     if type(holder) in plugins:
         view, word = (Server, "server") if server else (Client, "client")
         if hasattr(view, name):
@@ -103,7 +103,7 @@ def _of_attribute(holder: object, name: str, server: bool, plugins: Collection[t
 
 
 def without_term(term: Term, missed: Mapping[str, str], plan: Plan) -> UsageError:
-    """The error for a loss term that did not come into being.
+    """Return the error for a loss term that was never returned.
 
     Args:
         term: The term.
@@ -126,7 +126,7 @@ def without_term(term: Term, missed: Mapping[str, str], plan: Plan) -> UsageErro
 
 
 def without_key(missed: Mapping[str, str], plan: Plan) -> Refused:
-    """The error for keys that evaluation looks for."""
+    """Return the error for keys that evaluation reads and no download has."""
     key = min(missed)
     method, _, hook = missed[key].rpartition(".")
     return Refused(
@@ -138,7 +138,7 @@ def without_key(missed: Mapping[str, str], plan: Plan) -> Refused:
 
 
 def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: str) -> UsageError:
-    """An error of the dry step, found before training: exit code 2.
+    """Turn an error of the dry step into one with its likely cause: exit code 2.
 
     Args:
         error: What a hook raised.
@@ -194,13 +194,13 @@ def explained(error: ProtoflError, plan: Plan, down: bytes, up: bytes, reader: s
 
 
 def _round_of(place: str) -> int:
-    """The round of a place as `naming` writes it; -1 for none."""
+    """Return the round in the place of an error; -1 without one."""
     last = place.rpartition("round ")[2]
     return int(last) if last.isdigit() else -1
 
 
 def _shapes(sent: Form) -> str:
-    """What a payload holds, with the shapes of what is no part of many tensors."""
+    """Describe the keys of a payload, with shapes except for the tensors of models."""
     words: Iterable[str] = (
         part_of(key) if "/" in key else f"{key} {list(entry.shape)}" for key, entry in sent.items()
     )
@@ -208,7 +208,7 @@ def _shapes(sent: Form) -> str:
 
 
 def _senders(key: str, hook: str, plan: Plan, reader: str) -> str:
-    """Which methods could send a key in ``upload_payload`` or ``download_payload``, and how.
+    """Return the methods that could send a key in a payload hook, and how.
 
     One that sends nothing that is sent already can be added, another would take its place.
     """
@@ -236,7 +236,7 @@ def _senders(key: str, hook: str, plan: Plan, reader: str) -> str:
 
 
 def _declared(method: str, hook: str, registry: Registry) -> set[str]:
-    """What a method declares to send in a hook, of many weights ``PART/…``."""
+    """Return the keys that a method declares to send in a hook; weights as ``PART/…``."""
     direction = {"upload_payload": "uploads", "download_payload": "downloads"}[hook]
     try:
         names = getattr(registry.load("method", method), direction, {})

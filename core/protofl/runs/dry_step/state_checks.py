@@ -21,7 +21,7 @@ _PLAIN = (str, bytes, bool, int, float, complex, type(None))
 
 
 class _Itself:
-    """A thing that is equal to itself alone, held so that no other gets its place in memory."""
+    """A wrapper that equals only wrappers of the same object, and keeps that object alive."""
 
     def __init__(self, thing: object) -> None:
         self._thing = thing
@@ -33,7 +33,7 @@ class _Itself:
 
 
 def as_it_is(value: Any) -> Any:  # noqa: ANN401 - nested values
-    """A nested value as it is now: equal to a later one where nothing was put in or changed.
+    """Return a snapshot of a nested value: equal to a later one if nothing was added or changed.
 
     Tensors are compared by identity and by how often they were written to, so nothing is copied
     and no device is waited for.
@@ -54,12 +54,12 @@ def as_it_is(value: Any) -> Any:  # noqa: ANN401 - nested values
 
 
 def weights_as_they_are(modules: Iterable[nn.Module]) -> Any:  # noqa: ANN401 - nested values
-    """The weights and buffers of modules, as `as_it_is` has them."""
+    """Return a snapshot of the weights and buffers of modules."""
     return [as_it_is([*module.parameters(), *module.buffers()]) for module in modules]
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """The names whose values are others, in order."""
+    """Return the names whose values differ, in order."""
     names = dict.fromkeys([*before, *after])
     return [n for n in names if n not in before or n not in after or before[n] != after[n]]
 
@@ -72,7 +72,7 @@ class PluginState:
         self._before = self._now()
 
     def expect_no_modules(self) -> None:
-        """No plugin was made with a module or a parameter on itself.
+        """Check that no plugin holds a module or parameter after ``__init__``.
 
         Raises:
             UsageError: One was.
@@ -88,7 +88,7 @@ class PluginState:
                     )
 
     def written(self, who: str) -> str:
-        """What was written since the last call, and by whom; empty for nothing.
+        """Return what was written since the last call, and by whom; empty for nothing.
 
         Args:
             who: The hook that was called, ``METHOD.HOOK``.
@@ -114,7 +114,7 @@ class PluginState:
 
 
 def expect_state(state: Mapping[str, Any], side: str, who: str) -> None:
-    """State is what a checkpoint can hold, and holds no graph.
+    """Check that state can be stored in a checkpoint, and holds no graph.
 
     Args:
         state: What a method remembers.
@@ -168,7 +168,7 @@ class WatchedPayload(Payload):
         return found
 
     def under(self, prefix: str) -> dict[str, Tensor]:
-        """As `Payload.under`."""
+        """See `Payload.under`."""
         found = super().under(prefix)
         if not found:
             self._missing_keys.missed(f"{prefix}/…")
@@ -192,7 +192,7 @@ class MissingKeys:
         self._round = -1
 
     def begin(self, job: Job) -> None:
-        """A host is about to do a job."""
+        """Note the job that a host starts."""
         if isinstance(job, Evaluate):
             self._now = self.evaluation = {}
         elif isinstance(job, Train):
@@ -201,10 +201,10 @@ class MissingKeys:
             self._now = self.training
 
     def read(self, payload: Payload) -> Payload:
-        """A download as hooks are to see it."""
+        """Return a download that notes missing keys."""
         self.reader = ""  # until a hook of this client is called
         return WatchedPayload(payload, self)
 
     def missed(self, key: str) -> None:
-        """A key is looked for in vain, in a download of this round or of the last."""
+        """Note a key that a hook looked for in vain."""
         self._now.setdefault(key, self.reader)
