@@ -190,9 +190,9 @@ class MissingModule(Lacking, KeyError):
 
 
 def part_of(key: str) -> str:
-    """A key as one names it: of a part's many tensors ``PART/…``."""
+    """A key as one names it: of a part's many tensors ``PART/*``."""
     part, slash, _ = key.partition("/")
-    return f"{part}/…" if slash else key
+    return f"{part}/*" if slash else key
 
 
 def unknown(noun: str, name: str, known: Iterable[str], do: str = "") -> Unknown:

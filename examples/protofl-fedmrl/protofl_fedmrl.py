@@ -41,10 +41,10 @@ class FedMRL:
     check_options = {"d_1": 4}
     terms = {"coarse": "m_G·ℓ(G^hd(R̃_lc), y)", "fine": "m_F·ℓ(F_i^hd(R̃_hf), y)"}
     uploads = {
-        "auxiliary/…": "the shared net after local training; gradients can be inverted from it",
+        "auxiliary/*": "the shared net after local training; gradients can be inverted from it",
         "samples": "|D_i|",
     }
-    downloads = {"auxiliary/…": "the mean of the clients' shared nets"}
+    downloads = {"auxiliary/*": "the mean of the clients' shared nets"}
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:

@@ -23,7 +23,7 @@ class ArchitecturesConfig(ServerTrainingConfig):
 class ModelPerArchitecture(OnPublicData):
     """Hooks that send a client the model of its architecture, and its own back (FedDF, FedET).
 
-    The server knows the weights as ``model@ARCHITECTURE/…``.
+    The server knows the weights as ``model@ARCHITECTURE/*``.
     """
 
     @pf.hookimpl
@@ -82,7 +82,7 @@ def architectures_of(server: pf.Server, clients: Iterable[int]) -> list[str]:
 
 
 def renamed(tensors: Mapping[str, Tensor], old: str, new: str) -> pf.Payload:
-    """The tensors ``OLD/…`` as ``NEW/…``."""
+    """The tensors ``OLD/*`` as ``NEW/*``."""
     found = pf.Payload(tensors).select(f"{old}/*")
     return pf.Payload({f"{new}/{n.removeprefix(f'{old}/')}": t for n, t in found.items()})
 

@@ -75,10 +75,10 @@ class SharedModel(SharedWeights):
     """
 
     uploads = {
-        "model/…": "the whole model after local training; gradients can be inverted from it",
+        "model/*": "the whole model after local training; gradients can be inverted from it",
         "samples": "n_i, the number of training samples",
     }
-    downloads = {"model/…": "the average of the clients' models"}
+    downloads = {"model/*": "the average of the clients' models"}
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:

@@ -242,6 +242,43 @@ def test_one_cause_fails_one_check(plugin, check, why):
     assert {"name_and_hooks", "words"} <= {f.check for f in found if f.outcome == "passed"}
 
 
+class Dictionaries(Prototypes):
+    """Its payloads are plain dictionaries."""
+
+    @pf.hookimpl
+    def download_payload(self, server):
+        return dict(server.knowledge)
+
+
+def test_a_download_may_be_a_dictionary():
+    """Three checks call download_payload themselves; they failed with an AttributeError."""
+    only = "evaluation_changes_nothing download_and_inference_write_nothing "
+    assert failures(MethodContract, Dictionaries, only + "terms_are_scalars_with_gradients") == {}
+
+
+class Public:
+    """Trains on public data, which it does not ask for."""
+
+    terms = {"ce": "cross-entropy"}
+
+    @pf.hookimpl
+    def phases(self):
+        return [pf.Phase("private"), pf.Phase("public", "public")]
+
+    @pf.hookimpl
+    def local_loss(self, batch, output):
+        return {"ce": cross_entropy(output.logits, output.logits.argmax(1))}
+
+
+def test_a_method_is_told_how_to_get_public_data():
+    why = failures(MethodContract, Public, "the_dry_step")["the_dry_step"]
+    assert "needs_public = True" in why
+    assert (
+        failures(MethodContract, type("Fixed", (Public,), {"needs_public": True}), "the_dry_step")
+        == {}
+    )
+
+
 def test_a_good_method():
     assert not failures(
         MethodContract,

@@ -21,7 +21,7 @@ from protofl.system.options.plugin_options import VariantConfig
 from protofl.testing import MethodContract
 from protofl.testing import toy as toyfed
 from protofl.testing.donors import methods_to_run
-from protofl.testing.methods import declared_names
+from protofl.testing.methods import as_declared
 
 REGISTRY = Registry()
 METHODS = methods_to_run(REGISTRY)
@@ -75,8 +75,8 @@ def test_what_is_sent_is_what_is_declared(method, fed):
                     keys |= {*toyfed.header(blob)}
     for direction, keys in sent.items():
         declared = {*getattr(plugin, direction)}
-        names = declared_names(keys, declared)
-        declared = {d for d in declared if d in names or not d.endswith("/buffer/…")}
+        names = as_declared(keys, declared)
+        declared = {d for d in declared if d in names or not d.endswith("/buffer/*")}
         if direction == "downloads":
             rows = {"classes", *(f"{d}.classes" for d in declared)}
             names -= rows - declared

@@ -350,7 +350,7 @@ def test_who_looks_in_vain():
     error = lacking("local", {"proto": Prototypes}, use={"inference": "proto"})
     assert error.what.startswith("inference of proto looks for 'prototypes'")
     error = lacking("local", use={"local_loss": "lg-fedavg"})
-    assert error.what.startswith("receive of lg-fedavg looks for 'head/…'")
+    assert error.what.startswith("receive of lg-fedavg looks for 'head/*'")
 
 
 def test_another_error_says_what_came():

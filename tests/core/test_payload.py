@@ -172,7 +172,7 @@ def test_what_is_looked_for_in_vain_is_noted_where_it_is_watched():
         payload["w"]
     assert looks.training == {
         "x": "fedproto.receive",
-        "head/…": "fedproto.receive",
+        "head/*": "fedproto.receive",
         "w": "fedproto.inference",
     }
     assert payload.to_bytes() == before

@@ -20,13 +20,19 @@ import protofl as pf
 from protofl.federation.jobs import StartTrial, Train
 from protofl.hooks.discovery.kinds import KINDS, hooks_of
 from protofl.hooks.discovery.registry import Registry
-from protofl.testing import WrapperContract, toy
-from protofl.testing.contract import run_checks
+from protofl.testing import MethodContract, WrapperContract, checks_of, run_checks, toy
 from protofl.testing.toy_methods import Prototypes
 from protofl_cli.app import app
 
 GUIDES = sorted(p.stem for p in (DOCS / "how-to/plugins").glob("*.md") if p.stem != "index")
 SMALL = "--clients 2 --rounds 1 --batch-size 64 --feature-dim 16 --checkpoint-every off --workers 1"
+
+PUBLIC_CHECKS = {
+    "test_the_dry_step",
+    "test_nothing_undeclared_leaves_a_client",
+    "test_evaluation_changes_nothing",
+    "test_terms_are_scalars_with_gradients",
+}
 
 
 @pytest.fixture
@@ -166,6 +172,15 @@ def test_the_guides_averaging_method_trains(package, data_dir, few):
     assert 0 <= result.summary["final_test_accuracy"] <= 1
     with pytest.raises(pf.UsageError, match="one architecture"):
         pf.run(method, models="htcnn8", dataset=few, data_dir=data_dir, **here)
+
+
+def test_the_guides_method_with_public_data_keeps_its_contract(package):
+    package("method")
+    method = importlib.import_module("my_package").PublicMean
+    checks = {c: None for c in checks_of(MethodContract) if c not in PUBLIC_CHECKS}
+    found = run_checks(type("Chosen", (MethodContract,), {"plugin": method, **checks}))
+    assert len(found) == len(PUBLIC_CHECKS)
+    assert {f.outcome for f in found} == {"passed"}, [f.why for f in found]
 
 
 def test_the_guides_data_set_reads_its_file(package, tmp_path):

@@ -243,7 +243,11 @@ class Trainer:
     def _samples(self, record: ClientRecord, phase: Phase) -> Samples:
         samples = record.train if phase.data == "private" else record.public
         if samples is None:
-            raise RunFailure(f"phase {phase.name!r} trains on public data and the run has none")
+            raise RunFailure(
+                f"phase {phase.name!r} trains on public data and the run has none",
+                "a method with needs_public = True gets public samples in every run",
+                "write needs_public = True in the method, or run with --public N",
+            )
         if phase.rows is not None and phase.rows in record.received.keys():
             return samples.at(record.received[phase.rows])
         return samples

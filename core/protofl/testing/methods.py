@@ -13,6 +13,7 @@ from torch import Tensor
 from protofl.errors import Refused
 from protofl.federation.jobs import Evaluate
 from protofl.federation.plan import Plan
+from protofl.hooks.transport.rules import declared_names
 from protofl.hooks.views.batch import Batch, Output
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.run_info import Phase
@@ -125,13 +126,13 @@ class MethodContract(Sound):
                 for blob in found.pool.downloads(number).values():
                     sent["downloads"] |= {*toy.header(blob)}
         for direction, keys in sent.items():
-            declared = {*getattr(self.sender, direction, {})}
-            names = declared_names(keys, declared)
+            declared = {*declared_names(self.sender, direction)}
+            names = as_declared(keys, declared)
             if direction == "downloads":  # whose the rows are goes without saying
                 names -= {"classes", *(f"{name}.classes" for name in declared)} - declared
             extra = sorted(names - declared)
             expect(not extra, f"{direction} does not list {', '.join(map(repr, extra))}")
-            unseen = sorted(d for d in declared - names if not d.endswith("/buffer/…"))
+            unseen = sorted(d for d in declared - names if not d.endswith("/buffer/*"))
             if unseen:
                 self.remarks.append(f"not seen in two rounds: {', '.join(unseen)} ({direction})")
 
@@ -380,11 +381,10 @@ class MethodContract(Sound):
         expect(not failures, "; ".join(failures))
 
 
-def declared_names(keys: Iterable[str], declared: Iterable[str]) -> set[str]:
-    """Keys as a declaration names them: those under a declared ``PART/…`` by that name."""
-    parts = {d.removesuffix("…") for d in declared if d.endswith("/…")}
-    ordered = sorted(parts, key=len, reverse=True)  # the longest first
-    return {next((f"{p}…" for p in ordered if key.startswith(p)), key) for key in keys}
+def as_declared(keys: Iterable[str], declared: Iterable[str]) -> set[str]:
+    """Return the keys, with ``PREFIX/*`` for keys under a declared prefix."""
+    prefixes = sorted((d[:-1] for d in declared if d.endswith("/*")), key=len, reverse=True)
+    return {next((f"{p}*" for p in prefixes if key.startswith(p)), key) for key in keys}
 
 
 def expect_finite(lines: Iterable[Line]) -> None:

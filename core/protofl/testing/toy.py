@@ -171,8 +171,9 @@ class Toy:
         return Client(self.client(number), main), Server(self.server, main)
 
     def call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
-        """Call one of the six hooks of a round, through pluggy."""
-        return self.plan.composition.call(hook, **arguments)
+        """Call one of the six hooks of a round, through pluggy; a dict of tensors is a payload."""
+        found = self.plan.composition.call(hook, **arguments)
+        return pf.Payload(found) if hook.endswith("_payload") and type(found) is dict else found
 
     def lifecycle(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
         """Call a lifecycle hook."""

@@ -57,7 +57,7 @@ class Weights:
     """All weights are averaged; all clients have one architecture."""
 
     terms = {"ce": "cross-entropy"}
-    uploads = {"model/…": "the weights", "model/buffer/…": "statistics of BatchNorm"}
+    uploads = {"model/*": "the weights", "model/buffer/*": "statistics of BatchNorm"}
     downloads = uploads
 
     @pf.hookimpl

@@ -48,10 +48,10 @@ class FedDF(A.ModelPerArchitecture):
         )
 
     uploads = {
-        "model/…": "the whole model after local training; gradients can be inverted from it",
+        "model/*": "the whole model after local training; gradients can be inverted from it",
         "samples": "n_i, the number of training samples (not with aggregate=uniform)",
     }
-    downloads = {"model/…": "the fused model of the client's architecture"}
+    downloads = {"model/*": "the fused model of the client's architecture"}
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo, config: Config) -> list[str]:

@@ -50,10 +50,10 @@ class FedET(D.TrainsServerModel, A.ModelPerArchitecture):
 
     check_options = {"aggregate": "weighted"}  # with the sample counts that only it sends
     uploads = {
-        "model/…": "the whole model after local training; gradients can be inverted from it",
+        "model/*": "the whole model after local training; gradients can be inverted from it",
         "samples": "n_i, the number of training samples (only with aggregate=weighted)",
     }
-    downloads = {"model/…": "the mean model of the client's architecture, with the server's layer"}
+    downloads = {"model/*": "the mean model of the client's architecture, with the server's layer"}
     ablations = {"without diversity": "--set lambda=0"}
 
     @pf.hookimpl

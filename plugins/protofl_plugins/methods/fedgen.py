@@ -135,13 +135,13 @@ class FedGen(SharedHead, DropsLastBatch):
         "latent": "b·KL(s(h(G(y))) ‖ s(h(f(x))))",
     }
     uploads = {
-        "head/…": "the classifier after local training; its bias hints at the class shares",
+        "head/*": "the classifier after local training; its bias hints at the class shares",
         "counts": "n_i^c, the class distribution",
         "classes": "which classes the client has",
     }
     downloads = {
-        "head/…": "h, one head for all; the average of the clients' heads from the second round on",
-        "generator/…": "G, which maps a class to features that the clients' heads recognise",
+        "head/*": "h, one head for all; the average of the clients' heads from the second round on",
+        "generator/*": "G, which maps a class to features that the clients' heads recognise",
         "counts": "the label counts of the last round's clients together; in round 0 one each",
         "classes": "the classes of these counts",
     }

@@ -49,7 +49,7 @@ class FedGH(SharedHead, SendsPrototypes, DropsLastBatch):
 
     does = "gives all clients one head"
     terms = {"ce": "cross-entropy"}
-    downloads = {"head/…": "h, trained on the prototypes of the last round's clients"}
+    downloads = {"head/*": "h, trained on the prototypes of the last round's clients"}
 
     @pf.hookimpl
     def setup_server(self, server: pf.Server[Config]) -> pf.Payload:

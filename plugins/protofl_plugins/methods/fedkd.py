@@ -83,13 +83,13 @@ class FedKD(Mutual):
         "aux_hidden": "MSE(f_s, W_h·f_a)/(ℓ_s + ℓ_a), for f_a",
     }
     uploads = {
-        "auxiliary_update/…": "U_i, Σ_i, V_i of each matrix of g_i, of other tensors g_i itself; "
+        "auxiliary_update/*": "U_i, Σ_i, V_i of each matrix of g_i, of other tensors g_i itself; "
         "gradients can be inverted from it. The client's own model stays private",
-        "auxiliary/buffer/…": "BatchNorm statistics of the auxiliary model, where it has any",
+        "auxiliary/buffer/*": "BatchNorm statistics of the auxiliary model, where it has any",
     }
     downloads = {
-        "auxiliary_update/…": "U, Σ, V of the mean update, for who holds the model before it",
-        "auxiliary/…": "the whole auxiliary model, for all others; BatchNorm statistics for all",
+        "auxiliary_update/*": "U, Σ, V of the mean update, for who holds the model before it",
+        "auxiliary/*": "the whole auxiliary model, for all others; BatchNorm statistics for all",
         "auxiliary_version": "the number of broadcasts so far",
     }
 

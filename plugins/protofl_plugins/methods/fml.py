@@ -49,10 +49,10 @@ class FML(Mutual):
         "aux_kl": "(1−β)·KL(p ‖ p_aux)",
     }
     uploads = {
-        "auxiliary/…": "the auxiliary model after local training; gradients can be inverted from "
+        "auxiliary/*": "the auxiliary model after local training; gradients can be inverted from "
         "it. The client's own model stays private",
     }
-    downloads = {"auxiliary/…": "the average of the clients' auxiliary models"}
+    downloads = {"auxiliary/*": "the average of the clients' auxiliary models"}
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server[Config], client_id: int) -> pf.Payload:

@@ -26,9 +26,9 @@ class LGFedAvg(SharedHead, SharedWeights, DropsLastBatch):
 
     does = "averages heads"
     uploads = {
-        "head/…": "the classifier after local training; its bias hints at the class shares",
+        "head/*": "the classifier after local training; its bias hints at the class shares",
         "samples": "n_i, the number of training samples",
     }
     downloads = {
-        "head/…": "h, one head for all; the average of the clients' heads from the second round on"
+        "head/*": "h, one head for all; the average of the clients' heads from the second round on"
     }

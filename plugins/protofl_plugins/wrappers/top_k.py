@@ -13,7 +13,7 @@ smallest integer type. The receiver sees zeros elsewhere. A tensor that would no
 sent whole.
 
 **Rows.** With ``per=row`` a tensor by class, or of public samples, keeps the k largest of *each
-row*, so that no class is without numbers; weights (``PART/…``) keep the k largest of *each tensor*.
+row*, so that no class is without numbers; weights (``PART/*``) keep the k largest of *each tensor*.
 With ``per=tensor`` all are taken whole.
 
 **Memory** is the sender's, a client's, of uploads alone: of tensors by class a row for each class,

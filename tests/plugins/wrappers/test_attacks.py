@@ -23,7 +23,7 @@ class Sender:
 
     uploads = {
         name: "something"
-        for name in ("prototypes", "counts", "latents", "head/…", "head/buffer/…", "public_logits")
+        for name in ("prototypes", "counts", "latents", "head/*", "head/buffer/*", "public_logits")
     }
     upload_rules = {"latents": "any", "latents.classes": "any", "public_logits": "any"}
 

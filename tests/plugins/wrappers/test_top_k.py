@@ -20,7 +20,7 @@ class Scripted:
 
     uploads = {
         "prototypes": "p",
-        "u/…": "u",
+        "u/*": "u",
         "public_logits": "l",
         "public_index": "i",
         "counts": "n",

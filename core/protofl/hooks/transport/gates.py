@@ -222,5 +222,5 @@ class UploadGate:
 
 
 def _parts(header: Header) -> set[str]:
-    """Return the keys of a header, with ``PART/…`` for the keys of one part."""
+    """Return the keys of a header, with ``PART/*`` for the keys of one part."""
     return {part_of(name) for name in header}

@@ -96,7 +96,7 @@ def expect_finite(
 
 WORDS = {
     "several": "of `classes`: a class may have several rows",
-    "any": "it may have any type and shape, and under PART/… any name",
+    "any": "it may have any type and shape, and under PART/* any name",
     "optional": "not every client, nor every round, has it",
 }
 """What ``upload_rules`` may say of a key."""
@@ -111,7 +111,7 @@ class Declarations:
     """The declared names of one direction, and their exemptions.
 
     Attributes:
-        names: Names as declarations write them, ``PART/…`` among them; None where a provider
+        names: Names as declarations write them, ``PART/*`` among them; None where a provider
             declares none, not even an empty mapping.
         exempt: {name: words of `WORDS`}.
         sender: The hook and the plugins that provide it.
@@ -138,9 +138,10 @@ class Declarations:
         for name, plugin in (*providers, *others):
             if attribute == "uploads":
                 exempt |= _exemptions(name, getattr(plugin, "upload_rules", {}))
-        names = {*exempt}.union(*(getattr(plugin, attribute, ()) for _, plugin in others))
-        found = [getattr(plugin, attribute, None) for _, plugin in providers]
-        known = None if None in found else names.union(*filter(None, found))
+        names = {*exempt}.union(*(declared_names(plugin, attribute) for _, plugin in others))
+        known = None
+        if all(getattr(plugin, attribute, None) is not None for _, plugin in providers):
+            known = names.union(*(declared_names(plugin, attribute) for _, plugin in providers))
         return cls(known, exempt, f"{hook} of {' and '.join(name for name, _ in providers)}")
 
     def covers(self, name: str) -> bool:
@@ -159,14 +160,29 @@ class Declarations:
         )
 
 
+def declared_names(plugin: object, attribute: str) -> dict[str, str]:
+    """Return the names that a plugin declares in ``uploads`` or ``downloads``, with their texts.
+
+    Names under a prefix are ``PREFIX/*``. ``PREFIX/…`` (version 0.1.0) and ``PREFIX/...`` mean the
+    same.
+    """
+    found = getattr(plugin, attribute, None) or {}
+    return {_starred(name): text for name, text in dict(found).items()}
+
+
+def _starred(name: str) -> str:
+    prefix, slash, rest = name.rpartition("/")
+    return f"{prefix}/*" if slash and rest in ("…", "...") else name
+
+
 def _in_part(name: str, declared: str) -> bool:
-    return declared.endswith("/…") and name.startswith(declared[:-1])
+    return declared.endswith("/*") and name.startswith(declared[:-1])
 
 
 def _exemptions(owner: str, rules: Any) -> dict[str, frozenset[str]]:  # noqa: ANN401 - a plugin's
     if not isinstance(rules, Mapping):
         raise UsageError(f"upload_rules of {owner} is no mapping of names to words")
-    found = {name: frozenset(str(words).split()) for name, words in rules.items()}
+    found = {_starred(name): frozenset(str(words).split()) for name, words in rules.items()}
     for word in frozenset().union(*found.values()):
         if word not in WORDS:
             raise unknown(f"word in upload_rules of {owner}:", word, WORDS)

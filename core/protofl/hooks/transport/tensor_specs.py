@@ -237,7 +237,7 @@ class SpecTable:
         return found[0] if found and all(specs == found[0] for specs in found) else {}
 
     def _is_own(self, part: str) -> bool:
-        """Return True if every ``PART/…`` that was sent has the sender's own architecture."""
+        """Return True if every ``PART/*`` that was sent has the sender's own architecture."""
         if part not in OWN:
             return False
         found = {a: _specs_under(specs, f"{part}/") for a, specs in self._specs.items()}

@@ -101,7 +101,7 @@ class Payload(dict[str, Tensor]):
         return found
 
     def under(self, prefix: str) -> dict[str, Tensor]:
-        """Return the tensors named ``PREFIX/…`` without the prefix."""
+        """Return the tensors named ``PREFIX/*`` without the prefix."""
         start = prefix + "/"
         return {key[len(start) :]: value for key, value in self.items() if key.startswith(start)}
 

@@ -53,18 +53,18 @@ VOCABULARY = (
         "[N] int",
         "the rows of the public samples that `public_…` tensors are of; all where it is missing",
     ),
-    Key("model/…", "as the parameter", "weights of a whole model"),
-    Key("head/…", "as the parameter", "weights of the classifier on K features"),
-    Key("auxiliary/…", "as the parameter", "weights of a small model trained beside the own one"),
-    Key("generator/…", "as the parameter", "weights of a generator of features (FedGen)"),
+    Key("model/*", "as the parameter", "weights of a whole model"),
+    Key("head/*", "as the parameter", "weights of the classifier on K features"),
+    Key("auxiliary/*", "as the parameter", "weights of a small model trained beside the own one"),
+    Key("generator/*", "as the parameter", "weights of a generator of features (FedGen)"),
     Key(
-        "PREFIX/buffer/…",
+        "PREFIX/buffer/*",
         "as the buffer",
         "buffers of that module (BatchNorm statistics), which don't count as floats; of integer "
         "ones an average takes the maximum",
     ),
     Key(
-        "model@ARCHITECTURE/…",
+        "model@ARCHITECTURE/*",
         "as the parameter",
         "in the server's knowledge only: weights of one of several architectures; the download "
         "strips the suffix",
@@ -93,7 +93,7 @@ VOCABULARY = (
 
 
 def find_key(name: str, keys: Iterable[Key] = VOCABULARY) -> Key | None:
-    """The entry of the vocabulary for a name, ``head/weight`` or ``head/…``; None for others."""
+    """The entry of the vocabulary for a name, ``head/weight`` or ``head/*``; None for others."""
     known = {key.name: key for key in keys}
     if name in known:
         return known[name]
@@ -103,9 +103,9 @@ def find_key(name: str, keys: Iterable[Key] = VOCABULARY) -> Key | None:
     prefix, slash, rest = name.partition("/")
     if not slash:
         return None
-    if rest.startswith("buffer/") and f"{prefix}/…" in known:
-        return known["PREFIX/buffer/…"]
+    if rest.startswith("buffer/") and f"{prefix}/*" in known:
+        return known["PREFIX/buffer/*"]
     if "@" in prefix:
-        return known.get(f"{prefix.partition('@')[0]}@ARCHITECTURE/…")
+        return known.get(f"{prefix.partition('@')[0]}@ARCHITECTURE/*")
     factor = known.get(f"{prefix}/NAME/{rest.rpartition('/')[2]}")
-    return factor or known.get(f"{prefix}/…") or known.get(f"{prefix}/NAME")
+    return factor or known.get(f"{prefix}/*") or known.get(f"{prefix}/NAME")

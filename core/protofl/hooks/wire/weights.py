@@ -32,7 +32,7 @@ def _holder(payload: Mapping[str, Tensor]) -> str:
 
 @torch.no_grad()
 def load_weights(module: nn.Module, payload: Mapping[str, Tensor], prefix: str) -> None:
-    """Copy ``PREFIX/…`` of a payload into a module; buffers that were not sent stay.
+    """Copy ``PREFIX/*`` of a payload into a module; buffers that were not sent stay.
 
     Raises:
         MissingKey: A parameter was not sent.
@@ -51,7 +51,7 @@ def load_weights(module: nn.Module, payload: Mapping[str, Tensor], prefix: str) 
 def average_weights(
     uploads: Sequence[Payload], prefix: str, weights: Tensor | None = None
 ) -> Payload:
-    """The weighted mean of ``PREFIX/…`` over uploads.
+    """The weighted mean of ``PREFIX/*`` over uploads.
 
     Integer buffers (BatchNorm's count of batches) are not averaged; their maximum is taken.
 
@@ -71,7 +71,7 @@ def average_weights(
     start = prefix + "/"
     names = dict.fromkeys(key for upload in uploads for key in upload if key.startswith(start))
     if not names:
-        raise MissingKey(f"{prefix}/…", uploads[0].holder, uploads[0])
+        raise MissingKey(f"{prefix}/*", uploads[0].holder, uploads[0])
     for name in names:
         tensors = [upload[name] for upload in uploads]
         if any(t.shape != tensors[0].shape for t in tensors):

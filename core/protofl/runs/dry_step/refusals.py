@@ -236,7 +236,7 @@ def _senders(key: str, hook: str, plan: Plan, reader: str) -> str:
 
 
 def _declared(method: str, hook: str, registry: Registry) -> set[str]:
-    """Return the keys that a method declares to send in a hook; weights as ``PART/…``."""
+    """Return the keys that a method declares to send in a hook; weights as ``PREFIX/*``."""
     direction = {"upload_payload": "uploads", "download_payload": "downloads"}[hook]
     try:
         names = getattr(registry.load("method", method), direction, {})

@@ -171,7 +171,7 @@ class WatchedPayload(Payload):
         """See `Payload.under`."""
         found = super().under(prefix)
         if not found:
-            self._missing_keys.missed(f"{prefix}/…")
+            self._missing_keys.missed(f"{prefix}/*")
         return found
 
 
