@@ -39,7 +39,7 @@ def test_names_are_unique_and_described():
     assert {key.name for key in VOCABULARY if key.by_class} >= {"prototypes", "class_logits"}
 
 
-@pytest.mark.parametrize("written", ["mask/*", "mask/*", "mask/..."])
+@pytest.mark.parametrize("written", ["mask/*", "mask/\u2026", "mask/..."])
 def test_names_under_a_prefix_are_declared_with_a_star_or_dots(written):
     class Masked:
         uploads = {written: "what is kept"}

@@ -163,7 +163,7 @@ class Declarations:
 def declared_names(plugin: object, attribute: str) -> dict[str, str]:
     """Return the names that a plugin declares in ``uploads`` or ``downloads``, with their texts.
 
-    Names under a prefix are ``PREFIX/*``. ``PREFIX/*`` (version 0.1.0) and ``PREFIX/...`` mean the
+    Names under a prefix are ``PREFIX/*``. ``PREFIX/…`` (version 0.1.0) and ``PREFIX/...`` mean the
     same.
     """
     found = getattr(plugin, attribute, None) or {}
