@@ -78,7 +78,7 @@ class Mixer:
                 refused = f"refused: {error.lacks} {error.name}"
                 if error.lacks == "requirement":
                     continue  # clients of one architecture may meet it
-                if f"'{error.name.removesuffix('…')}" not in str(error):
+                if f"'{error.name.removesuffix('*')}" not in str(error):
                     return f"it does not name {error.name}: {error}"
                 return refused
             except ProtoflError as error:

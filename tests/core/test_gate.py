@@ -260,7 +260,7 @@ def test_weights_of_an_architecture_that_the_dry_step_had_not():
     for change, words in (
         (changed(**{key: lambda w: w[:5]}), f"'{key}' of shape"),
         (changed(**{key: None}), f"nothing under '{key}'"),
-        (lambda upload: b"", "nothing under 'model/*'|nothing under 'samples'"),
+        (lambda upload: b"", "nothing under 'model/[*]'|nothing under 'samples'"),
     ):
         found = federation(change, "feddf", **given)
         found.round(0)
