@@ -31,6 +31,7 @@ The names below are loaded on first use, so that ``import protofl`` does not imp
 from __future__ import annotations
 
 import importlib
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from protofl.system.version import __version__ as __version__
@@ -63,103 +64,42 @@ if TYPE_CHECKING:
     from protofl_workbench.sweeps.sweep_interface import sweep
 
 
-_HOME = {
-    # plugins
-    "hookimpl": "protofl.hooks.hookspecs.markers",
-    "HOOKSPEC_VERSION": "protofl.hooks.hookspecs.markers",
-    "Config": "protofl.system.options.plugin_options",
-    "VariantConfig": "protofl.system.options.plugin_options",
-    "Deviation": "protofl.system.options.plugin_options",
-    "Field": "protofl.system.options.plugin_options",
-    # what hooks see and return
-    "Payload": "protofl.hooks.wire.payload",
-    "Uploads": "protofl.hooks.wire.payload",
-    "Client": "protofl.hooks.views.client",
-    "Server": "protofl.hooks.views.server",
-    "Learner": "protofl.hooks.views.client",
-    "Batch": "protofl.hooks.views.batch",
-    "Output": "protofl.hooks.views.batch",
-    "Given": "protofl.hooks.views.batch",
-    "Terms": "protofl.hooks.views.batch",
-    "per_step": "protofl.hooks.views.batch",
-    "Phase": "protofl.hooks.views.run_info",
-    "RunInfo": "protofl.hooks.views.run_info",
-    # what payloads are made of and read with
-    "class_rows": "protofl.hooks.wire.payload",
-    "stack_rows": "protofl.hooks.wire.payload",
-    "pack_weights": "protofl.hooks.wire.weights",
-    "load_weights": "protofl.hooks.wire.weights",
-    "average_weights": "protofl.hooks.wire.weights",
-    # what the other kinds of plugin build
-    "Architecture": "protofl.hooks.models.architecture",
-    "SplitModel": "protofl.hooks.models.architecture",
-    "TrackedRun": "protofl.hooks.views.tracked_run",
+_NAMES = {
+    # plugins, and what their hooks see, exchange and build
+    "protofl.hooks.hookspecs.markers": "hookimpl HOOKSPEC_VERSION",
+    "protofl.system.options.plugin_options": "Config VariantConfig Deviation Field",
+    "protofl.hooks.views.client": "Client Learner",
+    "protofl.hooks.views.server": "Server",
+    "protofl.hooks.views.batch": "Batch Output Given Terms per_step",
+    "protofl.hooks.views.run_info": "Phase RunInfo",
+    "protofl.hooks.views.tracked_run": "TrackedRun",
+    "protofl.hooks.wire.payload": "Payload Uploads class_rows stack_rows",
+    "protofl.hooks.wire.weights": "pack_weights load_weights average_weights",
+    "protofl.hooks.models.architecture": "Architecture SplitModel",
+    "protofl.system.randomness": "random_stream numpy_stream",
+    # runs
+    "protofl.runs.python_api": "run Session",
+    "protofl.runs.recorded_run": "load_run Run",
+    "protofl.records.result": "Result Weights read_weights",
+    "protofl.system.consent": "trust_code",
+    "protofl.errors": "ProtoflError UsageError RunFailure",
+    # many runs
+    "protofl_workbench.comparing.compare": "compare",
+    "protofl_workbench.replaying.replay": "replay",
+    "protofl_workbench.reporting.page": "report",
+    "protofl_workbench.studies.study_interface": "study reproduce",
+    "protofl_workbench.sweeps.sweep_interface": "sweep",
+}
+_MODULES = {
+    "functional": "protofl.functional",
+    "events": "protofl.federation.events",
     "backends": "protofl.federation.backends",
     "datasets": "protofl.data.datasets",
-    # running
-    "run": "protofl.runs.python_api",
-    "Session": "protofl.runs.python_api",
-    "load_run": "protofl.runs.recorded_run",
-    "report": "protofl_workbench.reporting.page",
-    "replay": "protofl_workbench.replaying.replay",
-    "Run": "protofl.runs.recorded_run",
-    "Result": "protofl.records.result",
-    "Weights": "protofl.records.result",
-    "read_weights": "protofl.records.result",
-    "events": "protofl.federation.events",
-    "random_stream": "protofl.system.randomness",
-    "numpy_stream": "protofl.system.randomness",
-    "functional": "protofl.functional",
-    # looking at runs
-    "compare": "protofl_workbench.comparing.compare",
     "plots": "protofl_workbench.plots",
-    # tables and figures of papers
-    "study": "protofl_workbench.studies.study_interface",
-    "reproduce": "protofl_workbench.studies.study_interface",
-    # many runs
-    "sweep": "protofl_workbench.sweeps.sweep_interface",
-    # consent
-    "trust_code": "protofl.system.consent",
-    # errors
-    "ProtoflError": "protofl.errors",
-    "UsageError": "protofl.errors",
-    "RunFailure": "protofl.errors",
 }
-
-_MODULES = ("functional", "events", "plots", "backends", "datasets")
 """Names that are modules themselves."""
 
-_MOVED = {
-    **dict.fromkeys(
-        (
-            "Dispatcher",
-            "Host",
-            "HostFailure",
-            "Idle",
-            "Job",
-            "Plan",
-            "Pool",
-            "Reply",
-            "TrainJob",
-            "fresh_interpreter",
-        ),
-        "protofl.backends.{}",
-    ),
-    **dict.fromkeys(
-        (
-            "Dataset",
-            "Generator",
-            "Outline",
-            "SampleSpec",
-            "dataset_from_arrays",
-            "download",
-            "files_key",
-            "read_npz",
-        ),
-        "protofl.datasets.{}",
-    ),
-}
-"""{name of protofl 0.1.0: its place now}."""
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()} | _MODULES
 
 __all__ = [
     "HOOKSPEC_VERSION",
@@ -217,9 +157,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the public names are of many types
-    if name in _MOVED:
-        raise AttributeError(f"protofl.{name} is now {_MOVED[name].format(name)}")
     if name not in _HOME:
+        for space in ("backends", "datasets") if not name.startswith("_") else ():
+            if find_spec(f"protofl.{name}") is None and name in __getattr__(space).__all__:
+                raise AttributeError(f"protofl.{name} is now protofl.{space}.{name}")
         raise AttributeError(f"module 'protofl' has no attribute {name!r}")
     module = importlib.import_module(_HOME[name])
     value = module if name in _MODULES else getattr(module, name)

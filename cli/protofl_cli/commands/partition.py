@@ -124,8 +124,8 @@ def show(
         _whole_table(data, train, test)
     else:
         _short_table(data, train, test)
-    from protofl.data.picture import draw_split
     from protofl.errors import UsageError
+    from protofl_workbench.plots.split_chart import draw_split
 
     title = f"{data_name} · {name} · {split.num_clients} clients · seed {seed}"
     try:

@@ -19,7 +19,7 @@ from protofl.system.options.table import CHOOSING, SEVERAL
 from protofl.system.sources import load, place_of_class
 
 if TYPE_CHECKING:
-    from protofl.hooks.discovery.arrays_plugin import Offer
+    from protofl.data.in_memory import ArrayData
 
 
 _FILE = re.compile(r"(.+?\.py):([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::(.*))?", re.DOTALL)
@@ -40,7 +40,7 @@ class NamedOptions:
 
     typed: dict[str, Any]
     extra: dict[tuple[str, str], type] = field(default_factory=dict)
-    offers: list[Offer] = field(default_factory=list)
+    offers: list[ArrayData] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def name(self, kind: str, given: Any) -> Any:  # noqa: ANN401 - whatever a user writes
@@ -180,9 +180,9 @@ def name_plugins(typed: Mapping[str, Any], file: str = "") -> NamedOptions:
     if "add" in options:
         options["add"] = [_added(found, item) for item in _list(options["add"])]
     if not isinstance(options.get("dataset"), (str, bool, int, float, type(None))):
-        from protofl.hooks.discovery.arrays_plugin import ARRAYS, Offer  # imports torch
+        from protofl.data.in_memory import ARRAYS, ArrayData  # imports torch
 
-        offer = Offer.of(options["dataset"])
+        offer = ArrayData.of(options["dataset"])
         found.offers.append(offer)
         options["dataset"] = offer.name
         options.setdefault("classes", {})[f"dataset/{ARRAYS}"] = ARRAYS_PLACE

@@ -72,13 +72,14 @@ def test_unknown_arrays_are_an_error(tmp_path, name, array):
 
 
 def test_a_mapping_has_columns_as_a_file_has():
-    from protofl.hooks.discovery.arrays_plugin import Arrays, Offer
+    from protofl.data.in_memory import ArrayData
+    from protofl.hooks.discovery.arrays_plugin import Arrays
 
     given = {"x_train": X, "y_train": Y, "who": list(WHO)}
-    offer = Offer.of(given)
+    offer = ArrayData.of(given)
     data = offer.decoded(Arrays.Config(digest=offer.digest))
     assert data.columns["who"].tolist() == WHO.tolist()
-    assert Offer.of({**given, "who": list(WHO[::-1])}).digest != offer.digest
+    assert ArrayData.of({**given, "who": list(WHO[::-1])}).digest != offer.digest
 
 
 def test_the_cache_keeps_columns(tmp_path):

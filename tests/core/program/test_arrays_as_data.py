@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 import protofl as pf
-from protofl.hooks.discovery.arrays_plugin import Offer
+from protofl.data.in_memory import ArrayData
 
 
 class Pairs(Dataset):
@@ -29,7 +29,7 @@ class Pairs(Dataset):
 
 
 def decoded(given, **options):
-    offer = Offer.of(given)
+    offer = ArrayData.of(given)
     from protofl.hooks.discovery.arrays_plugin import Arrays
 
     return offer.decoded(Arrays.Config(digest=offer.digest, **options))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from protofl.data.picture import _every, _legend_numbers, draw_split
+from protofl_workbench.plots.split_chart import _every, _legend_numbers, draw_split
 
 
 def png_size(path):
@@ -50,7 +50,7 @@ def test_same_input_same_bytes(tmp_path):
 def test_importing_does_not_load_matplotlib_and_drawing_not_pyplot(tmp_path):
     code = (
         "import sys, numpy as np\n"
-        "from protofl.data.picture import draw_split\n"
+        "from protofl_workbench.plots.split_chart import draw_split\n"
         "assert 'matplotlib' not in sys.modules\n"
         f"draw_split(np.ones((2, 2), int), ['a', 'b'], 't', {str(tmp_path / 'a.png')!r})\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"

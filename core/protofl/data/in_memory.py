@@ -1,0 +1,233 @@
+"""Data sets in memory: arrays, tensors and torch data sets that a program gives to a run.
+
+They are checked like files, decoded into the cache under a name made of their content, and mapped
+from there by every process. The record of a run names them ``arrays:DIGEST``, and a resumed run
+finds them in the cache or compares the arrays that it is given again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset, TensorDataset
+
+from protofl.data.arrays import dataset_from_arrays
+from protofl.data.columns import Columns, from_arrays
+from protofl.data.dataset import Dataset
+from protofl.errors import UsageError
+from protofl.system.formatting import count, shape_text
+
+ARRAYS = "arrays"
+"""The name of the data set that arrays are."""
+
+_KEYS = ("x_train", "y_train", "x_test", "y_test")
+
+_FORMS = (
+    "(x_train, y_train), (x_train, y_train, x_test, y_test), a mapping with these names and "
+    "perhaps classes, a torch Dataset or two of them (train, test), or a protofl.datasets.Dataset"
+)
+
+_Part = tuple[np.ndarray, np.ndarray, str]
+
+opened: dict[str, ArrayData] = {}
+"""The arrays of the runs that are going on, by their digests."""
+
+
+@dataclass(eq=False)
+class ArrayData:
+    """Arrays that a program gives as a data set.
+
+    Attributes:
+        digest: The first digits of the SHA-256 of the content.
+        parts: Samples, labels and name of the training part, and of the test part if any; None
+            for a `Dataset`.
+        classes: Names of the classes, if given.
+        data: The data set, if the program gives a `Dataset`.
+        columns: Columns of a mapping's further arrays, named as in an npz file.
+    """
+
+    digest: str
+    parts: list[_Part] | None = None
+    classes: list[str] | None = None
+    data: Dataset | None = None
+    columns: Columns | None = None
+
+    @property
+    def name(self) -> str:
+        """``arrays:DIGEST``."""
+        return f"{ARRAYS}:{self.digest}"
+
+    @classmethod
+    def of(cls, given: Any) -> ArrayData:  # noqa: ANN401 - whatever a program has
+        """Check the data that a program gave.
+
+        Args:
+            given: ``(x_train, y_train)`` or ``(x_train, y_train, x_test, y_test)``, also as
+                ``((x_train, y_train), (x_test, y_test))``, of NumPy arrays, tensors or what NumPy
+                makes arrays of; a mapping with these names, and perhaps ``classes``; a torch
+                Dataset of pairs ``(x, y)``, or a training and a test one; or a
+                `protofl.datasets.Dataset`.
+
+        Raises:
+            UsageError: It is none of these.
+        """
+        if isinstance(given, Dataset):
+            if faults := given.faults():
+                raise UsageError(
+                    f"dataset: the Dataset does not fit together: {'; '.join(faults)}",
+                    do="protofl.datasets.dataset_from_arrays makes one of arrays, and checks them",
+                )
+            about = repr((given.classes, given.note)).encode()
+            return cls(_digest([given.compute_digest().encode(), about]), data=given)
+        given, further = _without_columns(given)
+        parts, classes = _parts_of(given)
+        names = None if classes is None else [str(name) for name in classes]
+        content = [piece for part in parts for piece in _pieces(part)]
+        sizes = [len(x) if x.ndim else 0 for x, *_ in parts]
+        columns = from_arrays(further, sizes[0], sum(sizes[1:]), "dataset") if further else {}
+        content += [repr((name, column.tolist())).encode() for name, column in columns.items()]
+        return cls(_digest([*content, repr(names).encode()]), parts, names, columns=columns)
+
+    def decoded(self, options: Mapping[str, Any]) -> Dataset:
+        """Return the data set, checked.
+
+        Args:
+            options: Arguments of `protofl.data.arrays.dataset_from_arrays`.
+
+        Raises:
+            UsageError: Shapes, types or values don't fit, or a `Dataset` has options.
+        """
+        if self.data is not None:
+            if options:
+                raise UsageError(
+                    f"dataset.{next(iter(options))} is for arrays, and a Dataset was given",
+                    do="leave it out, or give the option to protofl.datasets.dataset_from_arrays",
+                )
+            return self.data
+        assert self.parts is not None
+        first = len(self.parts[0][0]) if self.parts[0][0].ndim else None
+        return dataset_from_arrays(self.parts, first, self.classes, columns=self.columns, **options)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Let runs decode the arrays during a block."""
+        opened[self.digest] = self
+        try:
+            yield
+        finally:
+            opened.pop(self.digest, None)
+
+
+def _without_columns(given: Any) -> tuple[Any, dict[str, np.ndarray]]:  # noqa: ANN401 - anything
+    """Return a mapping's samples, labels and classes, and its further arrays."""
+    if not isinstance(given, Mapping) or not {*_KEYS[:2]} <= {*given}:
+        return given, {}
+    known = {key: given[key] for key in (*_KEYS, "classes") if key in given}
+    return known, {str(k): _array(v, str(k)) for k, v in given.items() if k not in known}
+
+
+def _parts_of(given: Any) -> tuple[list[_Part], Sequence[Any] | None]:  # noqa: ANN401 - anything
+    """Return the parts of a data set, and the names of its classes."""
+    classes: Any = None
+    if isinstance(given, Mapping):
+        if not {*_KEYS[:2]} <= {*given}:
+            raise UsageError(
+                f"dataset: a mapping of {', '.join(map(str, given)) or 'nothing'}",
+                f"it has {', '.join(_KEYS[:2])} and may have {', '.join(_KEYS[2:])}, classes",
+            )
+        classes = given.get("classes")
+        given = tuple(given[key] for key in _KEYS if given.get(key) is not None)
+    if isinstance(given, TorchDataset):
+        given = (given,)
+    if not isinstance(given, (tuple, list)):
+        raise UsageError(
+            f"dataset: {type(given).__name__} is not a data set", f"possible: {_FORMS}"
+        )
+    if given and all(isinstance(item, TorchDataset) for item in given) and len(given) < 3:
+        names = ("the training part", "the test part")
+        parts = [_collected(item, name) for item, name in zip(given, names, strict=False)]
+        return parts, getattr(given[0], "classes", None)
+    if len(given) == 2 and all(isinstance(i, (tuple, list)) and len(i) == 2 for i in given):
+        if all(np.ndim(_array(y, "labels")) == 1 for _, y in given):
+            given = (*given[0], *given[1])
+    if len(given) not in (2, 4):
+        raise UsageError(f"dataset: {count(len(given), 'value')}", f"possible: {_FORMS}")
+    arrays = [_array(value, name) for value, name in zip(given, _KEYS, strict=False)]
+    found = [(arrays[0], arrays[1], "x_train, y_train")]
+    return found + [(*arrays[2:], "x_test, y_test")] * (len(arrays) == 4), classes  # type: ignore[list-item]
+
+
+def _array(value: Any, name: str) -> np.ndarray:  # noqa: ANN401 - whatever NumPy takes
+    """Return a tensor, an array, or anything that NumPy can convert, as an array."""
+    try:
+        if isinstance(value, Tensor):
+            value = value.detach().cpu()
+            value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        found: np.ndarray = np.asarray(value)
+        return found
+    except (TypeError, ValueError, RuntimeError) as error:
+        line = str(error).splitlines()[0]
+        raise UsageError(
+            f"dataset: {name} can't be converted to an array: {line}",
+            f"it is {type(value).__name__}",
+            "give a NumPy array or a dense tensor in which all samples have one shape",
+        ) from error
+
+
+def _collected(data: TorchDataset[Any], name: str) -> _Part:
+    """Load all samples and labels of a torch data set into memory."""
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        return _array(data.tensors[0], "x"), _array(data.tensors[1], "y"), name
+    if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+        raise UsageError(
+            f"dataset: {name} is {type(data).__name__}, which has no length",
+            do="give a data set with __len__ and __getitem__, or arrays",
+        )
+    samples, labels = list[np.ndarray](), list[np.ndarray]()
+    for row in range(len(data)):
+        pair = data[row]
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise UsageError(
+                f"dataset: row {row} of {name} is {type(pair).__name__}, not a pair (x, y)",
+                do="give a data set of pairs of a sample and its label",
+            )
+        x, y = _array(pair[0], f"sample {row} of {name}"), _array(pair[1], f"label {row} of {name}")
+        if samples and x.shape != samples[0].shape:
+            raise UsageError(
+                f"dataset: sample {row} of {name} has the shape [{shape_text(x.shape)}], and the "
+                f"first has [{shape_text(samples[0].shape)}]",
+                do="bring all samples to one shape (a transform does it)",
+            )
+        samples.append(x)
+        labels.append(y)
+    if not samples:
+        raise UsageError(f"dataset: {name} holds no samples")
+    return np.stack(samples), np.stack(labels), name
+
+
+def _pieces(part: _Part) -> list[bytes | memoryview]:
+    """Return the bytes that identify a part."""
+    found: list[bytes | memoryview] = []
+    for array in part[:2]:
+        if array.dtype.hasobject:  # refused when the array is checked
+            found.append(repr((array.shape, array.dtype)).encode())
+            continue
+        dense = np.ascontiguousarray(array)
+        found.append(repr((dense.shape, dense.dtype.str)).encode())
+        found.append(dense.reshape(-1).view(np.uint8).data if dense.size else b"")
+    return found
+
+
+def _digest(content: Sequence[bytes | memoryview]) -> str:
+    found = hashlib.sha256()
+    for piece in content:
+        found.update(piece)
+    return found.hexdigest()[:16]
