@@ -94,7 +94,10 @@ def test_strangers_broken_clashing_and_blocked(cli, strangers, monkeypatch):
     assert result.exit_code == 2 and "toys 1.5 is broken" in result.stderr
     result = cli("run", "fedsa", "--models", "cnn4")
     assert result.exit_code == 2
-    assert "two distributions" in result.stderr and "--block fedsa@toys" in result.stderr
+    assert (
+        "a method of protofl and a method of toys" in result.stderr
+        and "--block fedsa@toys" in result.stderr
+    )
 
     monkeypatch.setenv("PROTOFL_BLOCK", "method/fine, fedsa@toys")
     result = cli("list-plugins", "--kind", "method")

@@ -76,7 +76,7 @@ def test_list_says_what_goes_on_and_what_is_damaged(cli, runs):
         "runs/local-1": "finished",
         "runs/proto": "going on",
     }
-    assert "local-0/config.json is damaged: it is no JSON" in output
+    assert "local-0/config.json is damaged: invalid JSON" in output
 
 
 def test_list_needs_no_torch_and_no_numpy(runs):

@@ -247,7 +247,7 @@ def test_a_damaged_configuration_is_told_with_its_line(tmp_path, folders):
     lines = file.read_text().splitlines()
     lines[6] = lines[6].replace(":", "", 1)
     file.write_text("\n".join(lines))
-    words = r"config\.json is damaged: it is no JSON \(line 7\)"
+    words = r"config\.json is damaged: invalid JSON in line 7"
     with pytest.raises(pf.UsageError, match=words) as caught:
         train(None, out, resume=True)
     assert str(out / "checkpoint" / "config.json") in caught.value.do

@@ -90,10 +90,10 @@ def test_a_row_of_what_is_given_per_step():
 @pytest.mark.parametrize(
     ("returned", "what", "do"),
     [
-        (torch.zeros(2), "returned a Tensor", "return a mapping"),
-        (7, "returned a int", "return a mapping"),
-        ({"a": {"b": np.zeros(2)}}, "returned 'a', a ndarray", "return tensors"),
-        ({"net": nn.Linear(1, 1)}, "returned 'net', a Linear", "client.add_module"),
+        (torch.zeros(2), "returned a tensor", "return a mapping"),
+        (7, "returned the int 7", "return a mapping"),
+        ({"a": {"b": np.zeros(2)}}, "returned 'a' as a numpy.ndarray", "return tensors"),
+        ({"net": nn.Linear(1, 1)}, "returned 'net' as a Linear", "client.add_module"),
         ({"d": pf.per_step(torch.zeros(99, 2))}, "'d' per step in shape [99, 2]", "client.steps"),
         ({"d": pf.per_step(torch.tensor(1))}, "'d' per step in shape []", "client.steps"),
     ],

@@ -25,7 +25,7 @@ def said(**given):
         ({"local_epochs": 10**20}, "--local-epochs 100000000000000000000 is not possible"),
         ({"lr": False}, "lr is false, which is no number"),
         ({"dataset": True}, "dataset is true, which is no number and no text"),
-        ({"set": {"alpha": "true"}}, "alpha is true"),
+        ({"set": {"alpha": "true"}}, "alpha='true' is not possible"),
         ({"set": {"partition.beta": True}}, "beta is true"),
         ({"public": "²"}, "--public '²' is no number"),
         ({"checkpoint_every": "²"}, "--checkpoint-every ² is not possible"),

@@ -487,7 +487,7 @@ def test_what_only_the_user_may_allow_is_said_again(toys, tmp_path, monkeypatch)
     base = request_of("opens.py:Opens", rounds=1, set={"opens": True})
     sweep = Sweep(base, axes_of(base, "scale=1,2"), runs=tmp_path / "runs")
     whole = start_sweep(sweep, tmp_path / "sweep", at_once=0)
-    with pytest.raises(pf.UsageError, match="for nobody but you to allow"):
+    with pytest.raises(pf.UsageError, match="only you may allow it"):
         resume_sweep(tmp_path / "sweep", at_once=0)
     with pytest.raises(pf.UsageError, match="differs from the run's"):
         resume_sweep(tmp_path / "sweep", said=["opens.opens=false"], at_once=0)

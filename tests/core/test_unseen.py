@@ -236,7 +236,7 @@ def test_options_are_given_again_as_they_were_typed(tmp_path, toys):
         ({"join_round": "0:0.5"}, "--join-round 0 is no later round of this run"),
         ({"join_round": "1:1.5"}, "--join-round 1:1.5: no share of the clients"),
         ({"join_round": "1:0.6,2:0.5"}, "nobody is left for the first rounds"),
-        ({"join_round": "soon"}, "--join-round soon says no rounds"),
+        ({"join_round": "soon"}, "--join-round soon names no rounds"),
         ({"join_round": True}, "join_round is true"),
         ({"join_round": "1:0.5", "min_clients": 4}, "a round has 3 participants"),
     ],

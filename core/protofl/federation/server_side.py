@@ -138,7 +138,7 @@ class ServerSide:
         record, composition, view = self.record, self._plan.composition, self.view
         with global_stream(record.seed, "server", record.round):
             with self._within(f"receive_uploads, round {record.round}"):
-                hook, expect = "receive_uploads", self.gate.passed_on.check
+                hook, expect = "receive_uploads", self.gate.replaced.check
                 uploads = composition.pass_on(hook, "uploads", uploads, expect, server=view)
             if not uploads:
                 return {}

@@ -17,7 +17,6 @@ from protofl.runs.plugin_names import named_request
 from protofl.runs.progress_lines import default_progress
 from protofl.runs.reuse import run_or_reuse
 from protofl.system.machine import Idle
-from protofl.system.options.parsing import as_typed
 
 
 def run(
@@ -104,7 +103,7 @@ def carry_out(
         **places: The files of a request, and whether it continues.
     """
     follow = default_progress() if progress is True else progress or events.ignore
-    request, found = named_request(as_typed(typed), **places)
+    request, found = named_request(typed, **places)
     with ExitStack() as until:
         for offer in found.offers:
             until.enter_context(offer.open())

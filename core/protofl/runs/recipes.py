@@ -174,7 +174,7 @@ def recipe_of(text: str) -> type[Recipe]:
     """
     values = parse_toml(text)
     needs = read_needs(values)
-    options = parse_options(as_typed(options_in(values)))
+    options = parse_options(options_in(values))
     check_names(options, "option")
     if not options.get("method"):
         raise UsageError("it names no method")

@@ -13,7 +13,6 @@ from protofl.runs.recipes import check_needs_of_file, named_in, of_method, read_
 from protofl.system.consent import allow_folder, check_output, is_data_folder, is_inside
 from protofl.system.files.tables import check_new_table, read_table
 from protofl.system.options.parsing import (
-    as_typed,
     check_texts,
     merge_options,
     options_in,
@@ -102,7 +101,7 @@ def read_request(
     request.quiet = below.pop("quiet", False)
     if not isinstance(request.quiet, bool):
         raise UsageError(f"{where}: quiet is {request.quiet!r}", do="write true or false")
-    below = dict(named(as_typed(below)))
+    below = dict(named(below))
     owner = str(typed.get("method") or below.get("method") or "")
     below = parse_options(below, owner)
     check_names(below, f"option in {where}:", ("out", "quiet"))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from protofl.federation.jobs import Load, Save
 from protofl.hooks.plugin.composition import Composition
-from protofl.hooks.transport.encoding import Codec, Decoder, form_of
+from protofl.hooks.transport.encoding import Codec, form_of
 from protofl.hooks.transport.rules import Fault
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.server import Server
@@ -126,13 +126,13 @@ class CodingChecks(Contract):
         for _, codec, sender, receiver in self.two_sides():
             with torch.no_grad():
                 _, blob = codec.pack(odd_payloads()["rows by class"], **sender)
-            forms = Decoder(codec).forms(blob, form_of(Payload.from_bytes(blob)))
+            forms = codec.forms(blob, form_of(Payload.from_bytes(blob)))
             wire = Payload.from_bytes(blob)
             for name, tensor in wire.items():
                 for damage in DAMAGES.values():
                     sent = Payload(wire, **{name: damage(tensor)})
                     try:
-                        Decoder(codec).payload(sent, [*forms[:-1], form_of(sent)], **receiver)
+                        codec.decode(sent, [*forms[:-1], form_of(sent)], **receiver)
                     except Fault:
                         continue  # what passes has been held against its form
 
@@ -156,5 +156,5 @@ def decoded(codec: Codec, blob: bytes, receiver: dict[str, object]) -> Payload:
     Raises:
         Fault: They can't be decoded.
     """
-    decoder, wire = Decoder(codec), Payload.from_bytes(blob)
-    return decoder.payload(wire, decoder.forms(blob, form_of(wire)), **receiver)
+    wire = Payload.from_bytes(blob)
+    return codec.decode(wire, codec.forms(blob, form_of(wire)), **receiver)

@@ -9,7 +9,6 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.runs.plugin_names import NamedOptions, named_request
-from protofl.system.options.parsing import as_typed
 from protofl.system.options.table import validated
 from protofl_workbench.batch import batch_events as events
 from protofl_workbench.sweeps import sweep_execution
@@ -85,7 +84,7 @@ def sweep(
             Path(resume).expanduser(), said=said, budget=budget, at_once=at_once, follow=follow
         )[1]
     found, named, _ = requested_sweep(
-        as_typed({**typed, "set": set}),
+        {**typed, "set": set},
         _texts(grid or {}),
         config=config,
         runs=runs,

@@ -29,10 +29,7 @@ class Pairs(Dataset):
 
 
 def decoded(given, **options):
-    offer = ArrayData.of(given)
-    from protofl.hooks.discovery.arrays_plugin import Arrays
-
-    return offer.decoded(Arrays.Config(digest=offer.digest, **options))
+    return ArrayData.of(given).decoded(options)
 
 
 def forms(x, y):
@@ -117,7 +114,7 @@ class Single(Pairs):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (3, "dataset: int is no data set"),
+        (3, "dataset: int is not a data set"),
         ((X,), "dataset: 1 value\npossible: (x_train, y_train)"),
         ((X, Y, X), "dataset: 3 values"),
         ({"x": X, "y": Y}, "dataset: a mapping of x, y\nit has x_train, y_train"),
@@ -127,8 +124,8 @@ class Single(Pairs):
         ((X, Y, X[:, :2], Y), "x_test, y_test: tables are 2 float32"),
         ((X.astype("U3"), Y), "x_train, y_train: images of the shape 4×3"),
         ((np.where(X == 0, np.nan, X), Y), "the sample in row 0 holds NaN"),
-        (([[1, 2], [3]], [0, 1]), "x_train can't be made an array"),
-        ((torch.zeros(2, 2).to_sparse(), [0, 1]), "x_train can't be made an array"),
+        (([[1, 2], [3]], [0, 1]), "x_train can't be converted to an array"),
+        ((torch.zeros(2, 2).to_sparse(), [0, 1]), "x_train can't be converted to an array"),
         ((X, Y * 0), "only one class (0)"),
         (
             {"x_train": X, "y_train": Y + 1, "classes": ["a", "b"]},

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl.hooks.transport.encoding import Decoder, form_of
+from protofl.hooks.transport.encoding import form_of
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.server import Server
 from protofl.hooks.wire.payload import Payload
@@ -55,8 +55,8 @@ def send(found, tensors, client=0, round=0, direction="upload"):
     codec = getattr(found.plan.composition, direction)
     with torch.no_grad():
         _, blob = codec.pack(Payload(tensors), **sender)
-    wire, decoder = Payload.from_bytes(blob), Decoder(codec)
-    seen = decoder.payload(wire, decoder.forms(blob, form_of(wire)), **receiver)
+    wire = Payload.from_bytes(blob)
+    seen = codec.decode(wire, codec.forms(blob, form_of(wire)), **receiver)
     return wire, seen
 
 

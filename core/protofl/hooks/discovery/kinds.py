@@ -48,11 +48,10 @@ KINDS = {
 }
 
 LOADERS = "protofl.loaders"
-"""The entry-point group of what loads the plugins of a kind that are files, not classes: recipes
-and studies."""
+"""The entry-point group of the loaders of recipes and studies, which are files."""
 
 COMPOSED = ("method", "wrapper")
-"""Kinds whose plugins are composed; of each of the others a run has at most one plugin."""
+"""Kinds of which a run may have several plugins in its composition."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Plugin:
 
 @lru_cache
 def spec_hooks(kind: str) -> Mapping[str, list[str]]:
-    """The hooks of a kind and their arguments."""
+    """Return the hooks of a kind and their arguments."""
     found = {
         name: [a for a in inspect.signature(function).parameters if a != "self"]
         for name, function in vars(KINDS[kind].spec).items()
@@ -84,7 +83,7 @@ def spec_hooks(kind: str) -> Mapping[str, list[str]]:
 
 
 def hooks_of(kind: str, plugin: type) -> list[str]:
-    """The hooks that a plugin implements, in the specification's order."""
+    """Return the hooks that a plugin implements, in the specification's order."""
     return [h for h in spec_hooks(kind) if hasattr(getattr(plugin, h, None), "protofl_impl")]
 
 
@@ -96,27 +95,23 @@ def check_declared(label: str, plugin: type) -> None:
         plugin: The class.
 
     Raises:
-        UsageError: ``terms``, ``uploads`` or ``downloads`` is no mapping of names to words, or the
-            class can't be made without arguments.
+        UsageError: ``terms``, ``uploads`` or ``downloads`` is not a mapping of names to words, or
+            the constructor has a required argument.
     """
     for attribute in ("terms", "uploads", "downloads"):
         found = getattr(plugin, attribute, None)
         if not (found is None or isinstance(found, Mapping)):
-            names = [found] if isinstance(found, str) else [*map(str, found)]
-            words = ", ".join(f"{name!r}: 'what it is'" for name in names[:3])
             raise UsageError(
                 f"{label}: {attribute} is a {type(found).__name__}: {found!r}",
-                "it is a mapping of names to words for the reader",
-                f"write {attribute} = {{{words}}}",
+                "expected a mapping of names to descriptions",
+                f"write {attribute} = {{'NAME': 'what it is'}}",
             )
     for name, parameter in inspect.signature(plugin).parameters.items():
-        if parameter.default is parameter.empty and parameter.kind not in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        ):
+        several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if parameter.default is parameter.empty and not several:
             raise UsageError(
-                f"{label}: its __init__ takes {name!r}, and nobody gives it",
-                "a plugin is made without arguments, in each process anew",
+                f"{label}: its __init__ has the required argument {name!r}",
+                "each process creates the plugin without arguments",
                 f"make {name!r} an option, a field of a nested Config(pf.Config): config.{name}",
             )
 
@@ -128,7 +123,7 @@ def check_version(plugin: Plugin, loaded: Any) -> None:  # noqa: ANN401 - it may
     """Check that a plugin can use this version of the hooks.
 
     Raises:
-        UsageError: It requires others, or says so in a form that nobody reads.
+        UsageError: The plugin requires another version, or the form of the version is wrong.
     """
     required = getattr(loaded, "requires_hookspec", None)
     if required is None:
@@ -159,8 +154,8 @@ def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it
     """Check a plugin's class against the hooks of its kind.
 
     Raises:
-        UsageError: It is no class, a hook lacks ``@hookimpl`` or takes an unknown argument, a
-            method marked as hook is none, or its name or ``Config`` breaks the rules.
+        UsageError: The plugin is not a class, a hook lacks ``@hookimpl`` or takes an unknown
+            argument, a method marked as hook is unknown, or its name or ``Config`` is invalid.
     """
     from protofl.system.options.plugin_options import Config
 
@@ -175,13 +170,13 @@ def check_class(kind: str, name: str, plugin: Any) -> None:  # noqa: ANN401 - it
         )
     config = getattr(plugin, "Config", Config)
     if not (isinstance(config, type) and issubclass(config, Config)):
-        raise UsageError(f"{label}: its Config is no protofl.Config", do="derive it: pf.Config")
+        raise UsageError(f"{label}: its Config is not a protofl.Config", do="derive it: pf.Config")
     check_declared(label, plugin)
     specs = spec_hooks(kind)
     for hook in specs:
         if hasattr(plugin, hook) and not inspect.isroutine(getattr(plugin, hook)):
             raise UsageError(
-                f"{label}: {hook} is no function and would be ignored",
+                f"{label}: {hook} is not a function and would be ignored",
                 do=f"write @pf.hookimpl and def {hook}, or choose another name",
             )
     for attribute, function in inspect.getmembers(plugin, inspect.isroutine):
@@ -203,7 +198,7 @@ def _check_hook(kind: str, label: str, attribute: str, function: Any) -> None:  
         raise unknown(f"hook of {label}:", attribute, specs, f"rename it at {place}")
     if attribute not in spec_hooks("method") and (marks["wrapper"] or marks["hookwrapper"]):
         raise UsageError(
-            f"{label}: {attribute} is marked as a wrapper, and there is nothing that it wraps",
+            f"{label}: {attribute} is marked as a wrapper, and has no provider to wrap",
             f"it is defined at {place}",
             "write @pf.hookimpl without wrapper=True",
         )
@@ -215,7 +210,7 @@ def _check_hook(kind: str, label: str, attribute: str, function: Any) -> None:  
             raise unknown(f"argument of {label}:", argument, known, f"rename it at {place}")
         if parameter.default is not parameter.empty:
             raise UsageError(
-                f"{label}: {argument} has a default and would never be given",
+                f"{label}: {argument} has a default, so pluggy would not pass it",
                 f"it is defined at {place}",
                 f"leave the default out: {argument}",
             )

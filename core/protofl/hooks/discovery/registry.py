@@ -1,4 +1,4 @@
-"""Discovery: plugins by entry points, one group per kind; a run loads only what it uses."""
+"""Registry: plugins by entry points, one group per kind; a run imports only its own plugins."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from protofl.system.consent import check_recorded
 from protofl.system.sources import fingerprint, load
 
 ARRAYS_PLACE = "protofl.hooks.discovery.arrays_plugin:Arrays"
-"""The class of data that a program gives as arrays."""
+"""The data set plugin for arrays of a program."""
 
 MOVED = {"protofl.program.arrays:Arrays": ARRAYS_PLACE}
-"""{class as ``config.json`` of protofl 0.1.0 names it: its place now}."""
+"""{place of a class in ``config.json`` of protofl 0.1.0: its place now}."""
 
 
 class Registry:
@@ -35,7 +35,7 @@ class Registry:
         block: Plugins to leave out: ``NAME``, ``KIND/NAME``, either with ``@DISTRIBUTION``.
             Those of the environment variable ``PROTOFL_BLOCK`` (comma-separated) are added.
         extra: Classes given in the program rather than installed, {(kind, name): class}.
-        classes: Places of further ones, {KIND/NAME: FILE.py:CLASS or MODULE:CLASS}.
+        classes: Places of further classes, {KIND/NAME: FILE.py:CLASS or MODULE:CLASS}.
 
     Raises:
         UsageError: A place has no consent (`protofl.system.consent`), or ``block`` names no
@@ -72,53 +72,46 @@ class Registry:
         return cls(options.get("block") or (), extra, options.get("classes"))
 
     def plugins(self, kind: str | None = None) -> list[Plugin]:
-        """All plugins of a kind, or of all kinds, by kind and name; clashes appear twice."""
-        kinds = [kind] if kind else list(KINDS)
-        return [plugin for k in kinds for plugin in self._of_kind(k)]
+        """Return all plugins of a kind, or of all kinds, by kind and name; clashes appear twice."""
+        return [plugin for k in ([kind] if kind else KINDS) for plugin in self._of_kind(k)]
 
     def find(self, kind: str, name: str) -> Plugin:
-        """The plugin of that name.
+        """Return the plugin of that name.
 
         Raises:
-            UsageError: There is none, or two distributions have one of that name.
+            UsageError: The name is unknown, or two distributions have a plugin of that name.
         """
         plugins = [p for p in self._of_kind(kind) if p.name == name]
         if not plugins:
-            blocked = any(p.name == name for p in self._of_kind(kind, blocked=True))
-            if blocked:
+            if any(p.name == name for p in self._of_kind(kind, blocked=True)):
                 raise Blocked(
                     f"{kind} {name!r} is blocked",
                     do="take it out of --block and of the environment variable PROTOFL_BLOCK",
                 )
             names = {p.name for p in self._of_kind(kind) + self._rivals(kind)}
             raise unknown(kind, name, names, f"see: protofl list-plugins --kind {kind}")
-        if len(plugins) > 1:
-            owners = [p.distribution for p in plugins]
+        rivals = [p for p in self._rivals(kind) if p.name == name]
+        first, *others = sorted([*plugins, *rivals], key=lambda p: p.kind)
+        for other in others:
+            out = f"{other.label if rivals else name}@{other.distribution}"
             raise Clash(
-                f"{kind} {name!r} is provided by two distributions: {' and '.join(owners)}",
-                "; ".join(f"{p.distribution} {p.version} has {p.target}" for p in plugins),
-                do=f"block one: --block {name}@{owners[-1]}, or PROTOFL_BLOCK={name}@{owners[-1]}",
-            )
-        for rival in [p for p in self._rivals(kind) if p.name == name]:
-            one, two = sorted((plugins[0], rival), key=lambda p: p.kind)
-            raise Clash(
-                f"{name!r} is a {one.kind} of {one.distribution} and a {two.kind} of "
-                f"{two.distribution}",
-                do=f"block one: --block {two.label}@{two.distribution}, or "
-                f"PROTOFL_BLOCK={two.label}@{two.distribution}",
+                f"{name!r} is a {first.kind} of {first.distribution} and a {other.kind} of "
+                f"{other.distribution}",
+                f"{first.distribution} has {first.target}; {other.distribution} has {other.target}",
+                do=f"block one: --block {out}, or PROTOFL_BLOCK={out}",
             )
         return plugins[0]
 
     def _rivals(self, kind: str) -> list[Plugin]:
-        """Plugins of the kind with which names are shared: ``protofl run`` takes either."""
+        """Return plugins of the kind that shares names with this one in ``protofl run``."""
         other = {"method": "recipe", "recipe": "method"}.get(kind)
         return self._of_kind(other) if other else []
 
     def load(self, kind: str, name: str) -> type:
-        """The plugin's class, checked against its kind's hook specification.
+        """Return the plugin's class, checked against the hook specification of its kind.
 
         Raises:
-            UsageError: It does not exist, can't be imported, or breaks the hooks' rules.
+            UsageError: The plugin does not exist, can't be imported, or breaks the hooks' rules.
         """
         plugin = self.find(kind, name)
         loaded = self._imported(plugin) if plugin.loaded is None else plugin.loaded
@@ -132,7 +125,7 @@ class Registry:
         return loaded
 
     def status(self, plugin: Plugin) -> tuple[str, list[str]]:
-        """``ok`` or what is wrong in one line, and the hooks that the plugin implements."""
+        """Return ``ok`` or the error in one line, and the hooks that the plugin implements."""
         try:
             found = self.load(plugin.kind, plugin.name)
         except ProtoflError as error:
@@ -165,14 +158,14 @@ class Registry:
 
     @cached_property
     def _installed(self) -> Any:  # noqa: ANN401 - Python 3.10 has a class of its own for them
-        """All entry points; every distribution's file is read once for all kinds."""
+        """The entry points of all distributions, read once for all kinds."""
         return importlib.metadata.entry_points()
 
     def _imported(self, plugin: Plugin) -> Any:  # noqa: ANN401 - it may be anything
-        """Import what a plugin's entry point names.
+        """Import the class or file of a plugin's entry point.
 
         Raises:
-            UsageError: It can't be imported.
+            UsageError: The import fails.
         """
         try:
             for loader in self._installed.select(group=LOADERS, name=plugin.kind):
@@ -199,13 +192,13 @@ class Registry:
 
 
 def _names(plugin: Plugin) -> set[str]:
-    """The names by which a plugin can be left out."""
+    """Return the names by which a plugin can be blocked."""
     names = (plugin.name, plugin.label)
     return {pattern for n in names for pattern in (n, f"{n}@{plugin.distribution}")}
 
 
 def _origin(distribution: importlib.metadata.Distribution | None) -> tuple[str, str]:
-    """Version and name of a distribution."""
+    """Return version and name of a distribution."""
     if distribution is None:
         return "?", "?"
     about = distribution.metadata

@@ -1,8 +1,8 @@
-"""Composition: which plugin provides which hook of a run, and the calls that follow from it.
+"""Composition: the provider of each hook of a run, and the calls of hooks.
 
-The hooks of a round run through pluggy, wrappers around them. Each sees the client or server of a
-call bound to its own method: its own options, state, modules and generators. ``local_loss`` runs
-for every batch, so it is frozen to plain callables.
+pluggy calls the hooks of a round with the wrappers around them. Each hook sees a client or server
+that is bound to its own method: its options, state, modules and generators. ``local_loss`` runs for
+every batch, so it is a plain callable.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ BASELINE = "baseline"
 
 
 class Composition:
-    """The plugins of a run and who provides what.
+    """The plugins of a run and the providers of its hooks.
 
     Args:
-        registry: Where plugins are found.
+        registry: The installed plugins.
         method: The main method.
-        options: {plugin name: its options}; the main method's under its own name.
-        use: {hook: method} that replaces the main method's provider.
-        add: Loss terms ``METHOD.TERM`` to add, and providers ``HOOK=METHOD`` beside the others.
+        options: {plugin name: its options}.
+        use: {hook: method} that replaces the main method as provider.
+        add: Loss terms ``METHOD.TERM`` to add, and further providers ``HOOK=METHOD``.
         drop: Loss terms (``TERM`` or ``METHOD.TERM``) to leave out of the sum.
         wrappers: Wrapper plugins, in the order in which they change a payload.
 
     Raises:
-        UsageError: A name is unknown, a term is dropped that is not there or added that is, or
-            options are given for a plugin that takes no part.
+        UsageError: A name is unknown, an added term or provider is in the composition already, a
+            dropped term is not, or options name a plugin that is not.
     """
 
     def __init__(
@@ -82,18 +82,15 @@ class Composition:
         )
         for name in wrappers or []:
             self._join("wrapper", name)
-        unused = [name for name in options if name not in self.members]
-        if unused:
-            raise unknown(
-                "plugin in --set",
-                unused[0],
-                self.members,
-                "--set [NAME.]KEY=VALUE needs a NAME "
-                "that takes part: the method, a donor, a wrapper, or a kind",
-            )
+        if unused := [name for name in options if name not in self.members]:
+            do = "NAME in --set NAME.KEY=VALUE is a method or wrapper of the run, or a kind"
+            raise unknown("plugin in --set", unused[0], self.members, do)
         self.upload, self.download = (self._codec(name) for name in ("upload", "download"))
         self._callers = {hook: self._caller(hook) for hook in ROUND_HOOKS}
-        self._writers = {hook: self._writers_of(hook) for hook in LIFECYCLE_HOOKS}
+        self._callees = {
+            hook: [m for m in self.methods if hook in m.hooks and side in self._sides(m.name)]
+            for hook, side in LIFECYCLE_HOOKS.items()
+        }
         self._watch = Watch()
 
     # --- putting it together ------------------------------------------------------------------
@@ -123,20 +120,15 @@ class Composition:
         sides = {side for hook, side in ROUND_HOOKS.items() if method in self.makers(hook)}
         return sides | {"client" for term in self.terms if term.method == method}
 
-    def _writers_of(self, hook: str) -> list[Member]:
-        """Return the methods whose lifecycle hook is called."""
-        side = LIFECYCLE_HOOKS[hook]
-        return [m for m in self.methods if hook in m.hooks and side in self._sides(m.name)]
-
     def _caller(self, hook: str) -> pluggy.HookCaller:
-        """A round's hook: who provides it, and the wrappers around it, the first innermost."""
+        """Return a round hook of pluggy: its providers, and the wrappers, the first innermost."""
         manager = pluggy.PluginManager("protofl")
         manager.add_hookspecs(MethodSpec)
         provider = self.provider(hook)
         one = Baseline() if provider == BASELINE else self.members[provider].instance
         makers = [self.members[name] for name in self.makers(hook)]
-        together = MergedProviders({m.name: m.call for m in makers if hook in m.hooks})
-        manager.register(together if hook in self.beside else one)
+        merged = MergedProviders({m.name: m.call for m in makers if hook in m.hooks})
+        manager.register(merged if hook in self.beside else one)
         for member in self.wrappers:
             if hook in member.hooks:
                 manager.register(HookWrapper(member.call))
@@ -158,19 +150,19 @@ class Composition:
     # --- calling ------------------------------------------------------------------------------
 
     def provider(self, hook: str) -> str:
-        """The plugin whose implementation of a round's hook runs, `BASELINE` for the default."""
+        """Return the plugin that implements a round's hook, or `BASELINE` for the default."""
         name = self.providers[hook]
         return name if hook in self.members[name].hooks else BASELINE
 
     def makers(self, hook: str) -> list[str]:
-        """The methods that provide a round's hook: one, and those that are added beside it."""
+        """Return the methods that provide a round's hook: one, and those that ``--add`` names."""
         return [self.providers[hook], *self.beside.get(hook, ())]
 
     def call(self, hook: str, **arguments: Any) -> Any:  # noqa: ANN401 - as the hook says
-        """Call one of the six hooks; its result is what its one provider returns.
+        """Call one of the six hooks of a round.
 
         Raises:
-            RunFailure: The provider returned nothing, or what the hook may not return.
+            RunFailure: The provider returned an invalid value.
         """
         owner = self.providers[hook]
         given = bound_to(owner, arguments)
@@ -185,7 +177,7 @@ class Composition:
     def around(self, hook: str) -> tuple[list[tuple[str, type]], list[tuple[str, type]]]:
         """Return names and classes of a payload hook's providers, and of other plugins involved.
 
-        What is sent down is taken from the knowledge, so other methods of the run make it, too.
+        A download comes from the knowledge, which all methods of the run change.
         """
         makers = [self.members[name] for name in self.makers(hook)]
         others = [m for m in self.wrappers if hook in m.hooks]
@@ -203,10 +195,10 @@ class Composition:
     ) -> Any:  # noqa: ANN401
         """Pass a value through a hook of all wrappers, in the order of ``--with``, then of methods.
 
-        ``expect`` is told ``NAME.HOOK``, what that has made of the argument, and what that was.
+        ``expect`` checks each result; its arguments are ``NAME.HOOK``, the result, and the value.
         """
         wrappers = [m for m in self.wrappers if hook in m.hooks]
-        for member in (*wrappers, *self._writers.get(hook, ())):
+        for member in (*wrappers, *self._callees.get(hook, ())):
             found = self._called(member, hook, **{name: value}, **given)
             if found is None:
                 raise RunFailure(f"{member.name}.{hook} returned nothing", do=f"return the {name}")
@@ -225,23 +217,20 @@ class Composition:
         return [m for m in self.members.values() if m.kind == "method"]
 
     def lifecycle(self, hook: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Call a lifecycle hook of every method on its side; {method: what it returned}."""
-        results = {}
-        for member in self._writers[hook]:
-            results[member.name] = self._called(member, hook, **arguments)
-        return results
+        """Call a lifecycle hook of every method on its side; return {method: its result}."""
+        return {m.name: self._called(m, hook, **arguments) for m in self._callees[hook]}
 
     def _called(self, member: Member, hook: str, **arguments: Any) -> Any:  # noqa: ANN401
-        """Call one member's hook, as the watch has it."""
+        """Call one member's hook through the watch."""
         given = bound_to(member.name, arguments)
         return self._watch.call(member.name, hook, given, partial(member.call, hook, **given))
 
     def has(self, hook: str) -> bool:
         """Return True if a method implements a lifecycle hook on its side."""
-        return bool(self._writers[hook])
+        return bool(self._callees[hook])
 
     def phases(self, run: RunInfo) -> list[Phase]:
-        """The main method's phases of local training."""
+        """Return the main method's phases of local training."""
         return self.members[self.main].call("phases", run=run) or [Phase()]
 
     def has_follow_up(self, run: RunInfo) -> bool:
@@ -261,19 +250,19 @@ class Composition:
 
     @property
     def configs(self) -> dict[str, Config]:
-        """The options of every plugin that takes part."""
+        """The options of every method and wrapper."""
         return {name: member.config for name, member in self.members.items()}
 
     def terms_of(self, phase: Phase) -> list[Term]:
-        """The terms that a phase trains."""
+        """Return the terms that a phase trains."""
         return [term for term in self.terms if term.is_trained(phase)]
 
     def loss(self, client: Client, given: Mapping[str, Given], phase: Phase) -> Loss:
-        """The frozen local loss of one client.
+        """Return the local loss of one client.
 
         Args:
             client: The client, bound to any method.
-            given: What each method's ``before_training`` returned.
+            given: The return value of each method's ``before_training``.
             phase: The phase that is trained.
         """
         sources = []

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from protofl.errors import RunFailure
 from protofl.hooks.models.architecture import SplitModel
-from protofl.hooks.transport.return_values import expect_terms
+from protofl.hooks.transport.return_values import description, expect_terms
 from protofl.hooks.views.batch import Batch, Given, Output, PerStep
 from protofl.hooks.views.client import Learner
 
@@ -25,9 +25,9 @@ class LossSource:
         function: Its `local_loss`, or the baseline's.
         arguments: The arguments that it takes.
         learner: The client as the loss sees it.
-        labels: {term: label} of the terms that take part in the sum.
+        labels: {term: label} of the terms in the sum.
         declared: All terms that the method declares.
-        given: What its `before_training` returned.
+        given: The return value of its `before_training`.
     """
 
     method: str
@@ -52,7 +52,7 @@ class Loss:
         }
 
     def __call__(self, batch: Batch, output: Output, step: int) -> dict[str, Tensor]:
-        """The terms of one batch that take part in the sum, by their labels."""
+        """Return the terms of one batch in the sum, by their labels."""
         return self.terms(batch, output, self.given(step))
 
     @property
@@ -78,10 +78,10 @@ class Loss:
         )
 
     def terms(self, batch: Batch, output: Output, given: Mapping[str, Given]) -> dict[str, Tensor]:
-        """The terms of one batch, with what each method's loss is given.
+        """Return the terms of one batch, with each method's ``given``.
 
         Raises:
-            RunFailure: A hook returned what are no terms of its method, or there is no term at all.
+            RunFailure: A hook returned invalid terms, or no hook returned a term.
         """
         terms: dict[str, Tensor] = {}
         for source in self._sources:
@@ -97,9 +97,8 @@ class Loss:
                 if name in source.labels:
                     terms[source.labels[name]] = value
         if not terms:
-            raise RunFailure(
-                "no loss term came into being", do="drop fewer terms: one must be there in round 0"
-            )
+            do = "drop fewer terms: round 0 needs one"
+            raise RunFailure("no method returned a loss term", do=do)
         return terms
 
 
@@ -113,32 +112,28 @@ def leaves_of(tree: Any) -> Iterable[Any]:  # noqa: ANN401 - a tree of tensors a
 
 
 def checked_given(given: object, method: str, steps: int) -> Given:
-    """Check what a ``before_training`` returned, and return it.
+    """Check the return value of a ``before_training``, and return it.
 
     Raises:
-        RunFailure: It is no mapping, holds what no engine can take, or a `per_step` tensor has
-            not a row for each step.
+        RunFailure: The value is not a mapping, holds a type that engines can't pass on, or a
+            `per_step` tensor has another number of rows than there are steps.
     """
     if given is None:
         return {}
     hook = f"{method}.before_training"
     if not isinstance(given, Mapping):
-        raise RunFailure(
-            f"{hook} returned a {type(given).__name__}",
-            do="return a mapping, {'name': tensor}, or {} where there is nothing to give",
-        )
+        do = "return a mapping, {'name': tensor}, or {}"
+        raise RunFailure(f"{hook} returned {description(given)}", do=do)
     for name, part in given.items():
         for leaf in leaves_of(part):
             if isinstance(leaf, PerStep):
                 if leaf.rows.dim() == 0 or len(leaf.rows) != steps:
                     shape = list(leaf.rows.shape)
-                    raise RunFailure(
-                        f"{hook} returned {name!r} per step in shape {shape}, for {steps} steps",
-                        do="its leading axis is over the steps of the phase: client.steps",
-                    )
+                    what = f"{hook} returned {name!r} per step in shape {shape}, for {steps} steps"
+                    raise RunFailure(what, do="its leading axis has client.steps entries")
             elif not (leaf is None or isinstance(leaf, (Tensor, bool, int, float, str))):
                 raise RunFailure(
-                    f"{hook} returned {name!r}, a {type(leaf).__name__}: no loss can be given it",
+                    f"{hook} returned {name!r} as {description(leaf)}",
                     do="return tensors, numbers and strings, in mappings, lists and tuples; "
                     "modules go to client.add_module",
                 )
@@ -155,5 +150,5 @@ class Watch:
         return do()
 
     def loss(self, source: LossSource) -> LossSource:
-        """Return the loss of a method on a client, as it will be called."""
+        """Return the loss of a method on a client, as engines call it."""
         return source

@@ -29,7 +29,7 @@ class Choice:
         name: The plugin's name.
         plugin: Its class.
         config: Its options.
-        argument: What was given behind its name (``npz:PATH``).
+        argument: The text after its name (``npz:PATH``).
         instance: Its only instance in this run.
         hooks: The hooks that it implements.
     """
@@ -52,10 +52,9 @@ class Choice:
         """Return a hook with the arguments that it takes, its options among them."""
         function = getattr(self.instance, hook)
         given["config"] = self.config
-        names = self._arguments.get(hook)
-        if names is None:  # some hooks are called at every step, and a look takes longer than they
-            names = self._arguments[hook] = (*inspect.signature(function).parameters,)
-        return partial(function, **{name: given[name] for name in names})
+        if hook not in self._arguments:  # signatures are slow, and some hooks run at every step
+            self._arguments[hook] = (*inspect.signature(function).parameters,)
+        return partial(function, **{name: given[name] for name in self._arguments[hook]})
 
     def call(self, hook: str, **given: Any) -> Any:  # noqa: ANN401 - as the hook says
         """Call a hook (see `bound`); return None if the plugin does not implement it."""
@@ -66,9 +65,8 @@ class Choice:
 
     def dump(self) -> dict[str, Any]:
         """Return its options as JSON values, without the argument after its name."""
-        argument = getattr(self.plugin, "argument", None)
-        without = {argument} if argument else None
-        return self.config.model_dump(mode="json", by_alias=True, exclude=without)
+        argument = {getattr(self.plugin, "argument", "")}
+        return self.config.model_dump(mode="json", by_alias=True, exclude=argument)
 
 
 def choose(
@@ -77,13 +75,13 @@ def choose(
     """Load the plugin ``NAME[:ARGUMENT]`` with its options.
 
     Raises:
-        UsageError: It does not exist, takes no argument, or needs one.
+        UsageError: The plugin does not exist, takes no argument, or needs one.
     """
     name, colon, argument = text.partition(":")
     plugin = registry.load(kind, name)
     wanted = getattr(plugin, "argument", None)
     if colon and not wanted:
-        raise UsageError(f"{kind} {name!r} takes no argument, {argument!r} was given")
+        raise UsageError(f"{kind} {name!r} takes no argument, got {argument!r}")
     if wanted and not argument:
         raise UsageError(f"{kind} {name!r} needs an argument", do=f"write {name}:{wanted.upper()}")
     values = dict(options or {})
@@ -101,12 +99,12 @@ def choose_several(
     """Load the plugins that options of `SEVERAL` name, by ``KIND/NAME``.
 
     Args:
-        registry: Where they are found.
+        registry: The installed plugins.
         settings: The options of a run.
         members: Its methods and wrappers by name.
 
     Raises:
-        UsageError: There is none of a name, or another plugin of the run has it too.
+        UsageError: A name is unknown, or another plugin of the run has the same name.
     """
     owners = {name: member.kind for name, member in members.items()}
     found: dict[str, Choice] = {}
@@ -114,7 +112,7 @@ def choose_several(
         for name in settings[option]:
             if name in owners:
                 raise UsageError(
-                    f"--{option} {name}: the run has a {owners[name]} of that name",
+                    f"--{option} {name}: the run has a {owners[name]} of the same name",
                     do=f"block the {kind} (--block {kind}/{name}), or leave it out",
                 )
             found[f"{kind}/{name}"] = choose(registry, kind, name, settings["options"].get(name))
@@ -139,7 +137,7 @@ class Member(Choice):
         super().__init__(kind, name, plugin, config)
 
     def call(self, hook: str, **given: Any) -> Any:  # noqa: ANN401 - as the hook says
-        """Call a hook; the client or the server that it is given is bound to this plugin."""
+        """Call a hook with the client or the server bound to this plugin."""
         found = super().call(hook, **bound_to(self.name, given))
         if self.kind == "method":
             expect_returned(hook, self.name, found, given)
@@ -147,22 +145,21 @@ class Member(Choice):
 
     @property
     def terms(self) -> dict[str, str]:
-        """The declared loss terms; those of the baseline if it has no ``local_loss``."""
+        """The declared loss terms; the baseline's if the plugin has no ``local_loss``."""
         if "local_loss" not in self.hooks:
             return Baseline.terms
         declared = getattr(self.instance, "terms", None)
         if not declared:
             raise UsageError(
                 f"method/{self.name} has a local_loss and declares no terms",
-                do="write: terms = {'ce': 'what it is', …}",
+                do="write: terms = {'ce': 'cross-entropy', …}",
             )
         return dict(declared)
 
     def resolve(self, run: RunInfo) -> None:
         """Fill in its options whose default depends on the run."""
-        changes = self.call("resolve", run=run)
-        if changes:
-            values = self.config.model_dump(exclude_unset=False) | changes
+        if changes := self.call("resolve", run=run):
+            values = self.config.model_dump() | changes
             self.config = parse_config(type(self.config), values, self.name)
 
     def loss(self, client: Client, labels: Mapping[str, str], given: object) -> LossSource:
@@ -170,8 +167,8 @@ class Member(Choice):
 
         Args:
             client: The client, bound to any method.
-            labels: {term: label} of the terms that take part in the sum.
-            given: What its ``before_training`` returned.
+            labels: {term: label} of the terms in the sum.
+            given: The return value of its ``before_training``.
         """
         own = "local_loss" in self.hooks
         function = self.instance.local_loss if own else Baseline().local_loss
@@ -199,9 +196,9 @@ class Term:
     """A loss term of the run.
 
     Attributes:
-        method: Whose it is.
-        name: Its name there.
-        label: The name under which it is recorded: ``METHOD.TERM`` for a donor's.
+        method: The method that computes it.
+        name: Its name in the method.
+        label: Its name in the record: ``METHOD.TERM`` for a donor's.
     """
 
     method: str
@@ -222,13 +219,13 @@ def chosen_terms(
 
     Args:
         main: The main method.
-        source: The method whose loss it is.
-        join: Has a method take part.
+        source: The method that provides ``local_loss``.
+        join: Adds a method to the composition and returns it.
         add: Terms ``METHOD.TERM`` to add.
         drop: Terms ``TERM`` or ``METHOD.TERM`` to leave out.
 
     Raises:
-        UsageError: One is unknown, added twice, or dropped and not there; or none is left.
+        UsageError: A term is unknown, added twice, or dropped and absent; or no term is left.
     """
 
     def term(method: str, name: str) -> Term:
@@ -249,7 +246,7 @@ def chosen_terms(
         found = [t for t in terms if text in (t.label, f"{t.method}.{t.name}")]
         if not found:
             labels = [t.label for t in terms]
-            raise unknown("loss term", text, labels, "--drop takes a term that is there")
+            raise unknown("loss term", text, labels, "--drop takes a term of the composition")
         terms.remove(found[0])
     if not terms:
         raise UsageError("no loss term is left", do="drop fewer terms")

@@ -1,4 +1,4 @@
-"""Providers of a hook: the defaults, several methods together, and wrappers."""
+"""Providers of a hook: the defaults, several methods with merged results, and wrappers."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ class Baseline:
 
     @hookimpl
     def download_payload(self) -> Payload:
-        """Nothing."""
+        """Return an empty payload."""
         return Payload()
 
     @hookimpl
     def local_loss(self, batch: Batch, output: Output) -> Mapping[str, Tensor]:
-        """Cross-entropy."""
+        """Return the cross-entropy."""
         return {"ce": cross_entropy(output.logits, batch.y)}
 
     @hookimpl
     def upload_payload(self) -> Payload:
-        """Nothing."""
+        """Return an empty payload."""
         return Payload()
 
     @hookimpl
     def server_aggregate(self) -> Mapping[str, Tensor]:
-        """Nothing changes."""
+        """Return no changes."""
         return {}
 
     @hookimpl
     def server_train(self) -> Mapping[str, Tensor]:
-        """Nothing changes."""
+        """Return no changes."""
         return {}
 
     @hookimpl
     def inference(self, client: Client, x: Tensor) -> Tensor:
-        """Scores of the classifier h(f(x))."""
+        """Return the scores of the classifier h(f(x))."""
         scores: Tensor = client.head(client.features(x))
         return scores
 
 
 SHARED = ("classes", "samples", "counts")
-"""Names that tell of the sender, which several methods may send as long as they say the same."""
+"""Names about the sender, which several methods may send if the tensors are equal."""
 
 
 def merge_payloads(parts: Mapping[str, Mapping[str, Tensor]]) -> Payload:
@@ -64,10 +64,10 @@ def merge_payloads(parts: Mapping[str, Mapping[str, Tensor]]) -> Payload:
     If ``classes`` differ from an earlier method's, the rows' classes become ``NAME.classes``.
 
     Args:
-        parts: {method: what its hook returned}, in the order in which they were asked for.
+        parts: {method: the tensors of its hook}, in the order of ``--add``.
 
     Raises:
-        SentTwice: Two of them have a key of one name.
+        SentTwice: Two methods send different tensors under the same name.
     """
     found, owners = Payload(), dict[str, str]()
     for owner, tensors in parts.items():
@@ -98,27 +98,27 @@ Call = Callable[..., Any]
 
 
 class HookWrapper:
-    """A wrapper: its hooks see the client or the server bound to it."""
+    """A wrapper: its hooks see a client or server that is bound to it."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
 
     @hookimpl(wrapper=True)
     def upload_payload(self, client: Client) -> Generator[None, Any, Any]:
-        """The wrapper's."""
+        """Call the wrapper's hook."""
         return (yield from self._call("upload_payload", client=client))
 
     @hookimpl(wrapper=True)
     def download_payload(self, server: Server, client_id: int) -> Generator[None, Any, Any]:
-        """The wrapper's."""
+        """Call the wrapper's hook."""
         return (yield from self._call("download_payload", server=server, client_id=client_id))
 
 
 class MergedProviders:
-    """Methods that provide a hook together: what they return is merged.
+    """Several methods that provide a hook; their results are merged.
 
     Args:
-        calls: {method: what calls its hooks}, in the order in which they are asked.
+        calls: {method: a function that calls its hooks}, in the order of ``--add``.
     """
 
     def __init__(self, calls: Mapping[str, Call]) -> None:
@@ -133,20 +133,20 @@ class MergedProviders:
 
     @hookimpl
     def upload_payload(self, client: Client) -> Payload:
-        """Merge what each method sends."""
+        """Merge the payloads of all methods."""
         return self._merged("upload_payload", client=client)
 
     @hookimpl
     def download_payload(self, server: Server, client_id: int) -> Payload:
-        """Merge what each method sends."""
+        """Merge the payloads of all methods."""
         return self._merged("download_payload", server=server, client_id=client_id)
 
     @hookimpl
     def server_aggregate(self, server: Server, uploads: Uploads) -> Payload:
-        """Merge what each method changes."""
+        """Merge the changes of all methods."""
         return self._merged("server_aggregate", server=server, uploads=uploads)
 
     @hookimpl
     def server_train(self, server: Server, uploads: Uploads) -> Payload:
-        """Merge what each method changes."""
+        """Merge the changes of all methods."""
         return self._merged("server_train", server=server, uploads=uploads)

@@ -1,8 +1,9 @@
-"""Rules for the contents of payloads, whoever made them."""
+"""Rules for the contents of payloads: rows, classes, numbers of samples, finite values."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor
 
 from protofl.errors import RunFailure
-from protofl.hooks.transport.encoding import Codec, Decoder, form_of
+from protofl.hooks.transport.encoding import Codec, form_of
 from protofl.hooks.transport.return_values import description, expect_returned
-from protofl.hooks.transport.rules import RULES, SAMPLES, Declarations, Fault
+from protofl.hooks.transport.rules import SAMPLES, Declarations, Fault
 from protofl.hooks.transport.tensor_specs import Header, check_ranks, known_key
 from protofl.hooks.views.run_info import RunInfo
 from protofl.hooks.wire.payload import Payload, Uploads
@@ -24,10 +25,10 @@ class ContentRules:
 
     Args:
         num_classes: C.
-        public: Public samples; None where their number is not to be looked at (the dry step
-            takes fewer).
-        declared: What may be left out of the rules.
-        decoder: What takes off the encodings of wrappers.
+        public: Public samples; None if their number is not checked (the dry step takes fewer).
+        declared: The declarations, with exemptions from the rules.
+        codec: The encodings of the wrappers.
+        limit: Largest decoded size in bytes.
         bound: The largest |x| of a floating-point tensor.
     """
 
@@ -36,11 +37,12 @@ class ContentRules:
         num_classes: int,
         public: int | None,
         declared: Declarations,
-        decoder: Decoder,
+        codec: Codec | None = None,
+        limit: float = math.inf,
         bound: float = math.inf,
     ) -> None:
         self._C, self._public, self._declared, self._bound = num_classes, public, declared, bound
-        self._decoder = decoder
+        self._codec, self._limit = codec or Codec(), limit
 
     # --- by the header alone --------------------------------------------------------------------
 
@@ -48,33 +50,24 @@ class ContentRules:
         """Check the header of a payload, without comparing it with other payloads.
 
         Returns:
-            The header of the payload first, and, where it is encoded, of what it became.
+            The header of the payload first, then, if it is encoded, of each wrapper's output.
 
         Raises:
-            Fault: It is no payload, or can't be what it says.
+            Fault: The bytes are not a payload, or break a rule.
         """
         try:
             header = tensor_header(blob)
         except ValueError as error:
             raise Fault("", "format", f"{len(blob)} bytes that are no payload ({error})") from None
-        forms = self._decoder.forms(blob, header)
+        forms = self._codec.forms(blob, header, self._limit)
         self.check_header(forms[0])
         return forms
 
     def check_header(self, header: Header) -> None:
-        """Check rows and ranks of a header.
+        """Check types, numbers of rows and ranks of a header.
 
         Raises:
-            Fault: It can't.
-        """
-        self._check_rows(header)
-        check_ranks(header)
-
-    def _check_rows(self, header: Header) -> None:
-        """Check types and numbers of rows.
-
-        Raises:
-            Fault: ``classes`` are no classes, or a tensor has another number of rows.
+            Fault: ``classes`` are invalid, or a tensor has another number of rows or another rank.
         """
         for name, entry in header.items():
             if _names_classes(name) or name == "public_index":
@@ -88,6 +81,7 @@ class ContentRules:
                 self._same_rows(name, entry, header, own if own in header else "classes")
             elif key.shape.startswith("[N") and name != "public_index":
                 self._same_rows(name, entry, header, "public_index")
+        check_ranks(header)
 
     def _check_indices(self, name: str, entry: Entry) -> None:
         if entry.dtype != "I64" or len(entry.shape) != 1:
@@ -119,7 +113,7 @@ class ContentRules:
         """Read the tensors of a payload whose forms have been checked.
 
         Raises:
-            Fault: They can't be decoded.
+            Fault: The payload can't be decoded.
         """
         try:
             if len(forms) == 1:
@@ -127,14 +121,14 @@ class ContentRules:
             wire = Payload.from_bytes(blob)
         except RunFailure as error:
             raise Fault("", "format", error.what) from error
-        found = self._decoder.payload(wire, forms, **receiver)
+        found = self._codec.decode(wire, forms, **receiver)
         return Payload({name: tensor.to(device) for name, tensor in sorted(found.items())})
 
     def check_values(self, payload: Payload, *, upload: bool) -> None:
         """Check classes, numbers of samples, and that all numbers are finite.
 
         Raises:
-            Fault: One is none.
+            Fault: A value is invalid.
         """
         self.check_classes(payload, upload=upload)
         self.check_finite(payload)
@@ -143,7 +137,7 @@ class ContentRules:
         """Check classes and numbers of samples.
 
         Raises:
-            Fault: One is none.
+            Fault: A class or number is invalid.
         """
         for name, tensor in payload.items():
             if _names_classes(name):
@@ -158,7 +152,7 @@ class ContentRules:
         """Check that all numbers are finite and within the bound.
 
         Raises:
-            Fault: One is not.
+            Fault: A number is not.
         """
         bad = payload.nonfinite(self._bound)
         if bad is None:
@@ -174,85 +168,73 @@ def _names_classes(name: str) -> bool:
 
 
 def _check_range(name: str, tensor: Tensor, end: int | None, noun: str, *, several: bool) -> None:
-    found = tensor.tolist()
-    if not found:
-        return
-    low, high = min(found), max(found)
-    wrong = low if low < 0 else high
-    if low < 0 or (end is not None and high >= end):
-        raise Fault(name, "classes", f"with {noun} {wrong} of {end}" if end else f"with {wrong}")
-    if not several and len(set(found)) < len(found):
-        twice = next(value for value in found if found.count(value) > 1)
-        raise Fault(name, "classes", f"with {noun} {twice} twice")
+    counts = Counter(tensor.tolist())
+    for value, count in counts.items():
+        if value < 0 or (end is not None and value >= end):
+            of = f" of {end}" if end else ""
+            raise Fault(name, "classes", f"with {noun} {value}{of}")
+        if count > 1 and not several:
+            raise Fault(name, "classes", f"with {noun} {value} twice")
 
 
 def _check_counts(name: str, tensor: Tensor) -> None:
-    if not tensor.numel():
-        return
-    low, high = int(tensor.min()), int(tensor.max())
-    if low < 1 or high > SAMPLES:
-        raise Fault(name, "counts", f"with {low if low < 1 else high} samples")
+    for number in (tensor.min(), tensor.max()) if tensor.numel() else ():
+        if not 1 <= int(number) <= SAMPLES:
+            raise Fault(name, "counts", f"with {int(number)} samples")
 
 
 class ReplacedUploads:
     """Checks uploads that a wrapper or a defence returned in place of others.
 
-    Those of contents: whose the rows are, numbers of samples, finite numbers; and each tensor has
-    the name and type of one that came, or says of which classes its rows are. ``--upload-bound``
-    is about what clients send.
+    Their contents follow the gate's rules, except ``--upload-bound``, which concerns clients. Each
+    tensor has the name and type of a received one, or names the classes of its rows.
 
     Args:
         info: The run.
-        declared: What the run's methods declare of uploads.
-        public: Public samples; None where their number is not to be looked at.
+        declared: The uploads' declarations.
+        public: Public samples; None if their number is not checked.
     """
 
     def __init__(self, info: RunInfo, declared: Declarations, public: int | None) -> None:
-        self._contents = ContentRules(info.num_classes, public, declared, Decoder(Codec("")))
+        self._contents = ContentRules(info.num_classes, public, declared)
 
-    def check(self, who: str, found: Any, came: Uploads) -> None:  # noqa: ANN401 - as it came
-        """Check the uploads that were replaced.
+    def check(self, who: str, found: Any, came: Uploads) -> None:  # noqa: ANN401 - a hook's
+        """Check the uploads that a hook returned.
 
         Args:
             who: The hook, ``NAME.receive_uploads``.
-            found: What it returned.
-            came: What it was given.
+            found: Its return value.
+            came: Its argument.
 
         Raises:
-            RunFailure: It breaks a rule.
+            RunFailure: An upload breaks a rule.
         """
-        near = "the server's hooks see it in place of the uploads that the gate let in"
-        do = "return {client: payload} with clients of those that came, or fewer"
+        near = "it replaces the uploads that the server's hooks see"
+        do = "return {client: payload} with clients of the given uploads, or fewer"
         if not isinstance(found, Mapping):
             raise RunFailure(f"{who} returned {description(found)}", near, do)
         for client, upload in found.items():
             if client not in came:
                 raise RunFailure(f"{who} returned an upload of {client!r}", near, do)
             if upload is not came[client]:
-                self._check_upload(f"{who}, client {client}:", who, upload, came[client])
+                self._check_upload(who, client, upload, came[client])
 
-    def _check_upload(self, place: str, who: str, upload: Any, came: Payload) -> None:  # noqa: ANN401
-        owner = who.partition(".")[0]
+    def _check_upload(self, who: str, client: int, upload: Any, came: Payload) -> None:  # noqa: ANN401
+        place = f"{who}, client {client}:"
         if not isinstance(upload, Payload):
             near, do = "an upload is a payload", "return pf.Payload(upload, NAME=…)"
             raise RunFailure(f"{place} {description(upload)}", near, do)
-        expect_returned("upload_payload", owner, upload, {})
+        expect_returned("upload_payload", who.partition(".")[0], upload, {})
         for name, tensor in upload.items():
             like = came.get(name, came.get("classes") if name.endswith(".classes") else None)
             if like is None or tensor.dtype != like.dtype:
-                raise RunFailure(
-                    f"{place} {name!r} is {description(tensor)}",
-                    f"what came: {_names(came)}",
-                    "keep names and types; what a method doesn't know, it doesn't read",
-                )
+                near = ", ".join(f"{n} {description(t)}" for n, t in came.items())
+                do = "keep names and types, as methods read no others"
+                raise RunFailure(f"{place} {name!r} is {description(tensor)}", f"given: {near}", do)
         try:
             self._contents.check_header(form_of(upload))
             self._contents.check_values(upload, upload=True)
         except Fault as fault:
-            rule = f"{fault.rule}: {RULES[fault.rule]}"
-            near = "what came was finite" if fault.rule == "finite" else rule
+            finite = fault.rule == "finite"
+            near = "all given uploads were finite" if finite else fault.requirement
             raise RunFailure(f"{place} {fault.words}", near, "look at what it computes") from None
-
-
-def _names(upload: Mapping[str, Tensor]) -> str:
-    return ", ".join(f"{name} {str(t.dtype).removeprefix('torch.')}" for name, t in upload.items())

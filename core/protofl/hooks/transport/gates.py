@@ -17,8 +17,8 @@ import torch
 
 from protofl.errors import Diverged, RunFailure, part_of
 from protofl.hooks.transport.contents import ContentRules, ReplacedUploads
-from protofl.hooks.transport.encoding import Codec, Decoder
-from protofl.hooks.transport.rules import RULES, Declarations, Fault
+from protofl.hooks.transport.encoding import Codec
+from protofl.hooks.transport.rules import Declarations, Fault
 from protofl.hooks.transport.tensor_specs import Header, Spec, SpecTable, most_common
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.run_info import RunInfo
@@ -27,7 +27,7 @@ from protofl.hooks.wire.payload import Payload
 from protofl.system.files.tensors import shown_name
 
 Read = Callable[[Payload], Payload]
-"""Makes a download of its tensors, as hooks see it."""
+"""Returns a download as hooks see it."""
 
 
 class DownloadGate:
@@ -35,10 +35,10 @@ class DownloadGate:
 
     Args:
         info: The run.
-        declared: What the run's methods declare of downloads.
-        codec: What wrappers do to downloads on their way.
-        read: Makes a download of its tensors, as hooks see it.
-        dry: Whether this is the dry step, which has fewer public samples.
+        declared: The downloads' declarations.
+        codec: The wrappers' encodings of downloads.
+        read: Returns a download as hooks see it.
+        dry: True in the dry step, which has fewer public samples.
     """
 
     def __init__(
@@ -52,30 +52,28 @@ class DownloadGate:
     ) -> None:
         self._declared, self._read = declared, read
         public = None if dry else info.public
-        self._contents = ContentRules(info.num_classes, public, declared, Decoder(codec))
+        self._contents = ContentRules(info.num_classes, public, declared, codec)
 
     def __call__(self, blob: bytes, client: Client) -> Payload:
         """Read a client's download.
 
         Raises:
-            RunFailure: It breaks a rule.
+            RunFailure: The download breaks a rule.
         """
         try:
-            return self._opened(blob, client)
+            forms = self._contents.forms(blob)
+            for name in forms[0]:
+                if self._declared.names is not None and not self._declared.covers(name):
+                    raise Fault(name, "names", "which no downloads of its sender declare")
+            payload = self._contents.payload(blob, forms, client.device, client=client)
+            payload = self._read(payload)
+            self._contents.check_values(payload, upload=False)
+            return payload
         except Fault as fault:
-            near = "" if fault.rule == "finite" else f"{fault.rule}: {RULES[fault.rule]}"
+            finite = fault.rule == "finite"
+            kind, near = (Diverged, "") if finite else (RunFailure, fault.requirement)
             who = f"it was made by {self._declared.sender}"
-            kind = Diverged if fault.rule == "finite" else RunFailure
             raise kind(f"it holds {fault.words}", near, who) from None
-
-    def _opened(self, blob: bytes, client: Client) -> Payload:
-        forms = self._contents.forms(blob)
-        for name in forms[0]:
-            if self._declared.names is not None and not self._declared.covers(name):
-                raise Fault(name, "names", "which no downloads of its sender declare")
-        payload = self._read(self._contents.payload(blob, forms, client.device, client=client))
-        self._contents.check_values(payload, upload=False)
-        return payload
 
 
 class UploadGate:
@@ -83,15 +81,15 @@ class UploadGate:
 
     Args:
         info: The run.
-        declared: What the run's methods declare of uploads.
-        state: What has been learned, as `SpecTable` keeps it; changed in place.
-        limits: MiB of an upload, at most, and the largest |x|; 0 for any.
-        codec: What wrappers do to uploads on their way.
+        declared: The uploads' declarations.
+        state: The known specs, as `SpecTable` keeps them; changed in place.
+        limits: Largest size of an upload in MiB, and the largest |x|; 0 for any.
+        codec: The wrappers' encodings of uploads.
         server: The server as hooks see it.
-        dry: Whether this is the dry step, of which it learns.
+        dry: True in the dry step, from which the gate learns the specs.
 
     Attributes:
-        passed_on: Holds what ``receive_uploads`` makes of uploads against the rules.
+        replaced: Checks the uploads that ``receive_uploads`` returns.
     """
 
     def __init__(
@@ -107,16 +105,11 @@ class UploadGate:
     ) -> None:
         self._info, self._declared, self._dry = info, declared, dry
         self._known, self._limit = SpecTable(info, state), limits[0] * 2**20
-        bound = math.inf if dry else limits[1] or math.inf  # no matter of how plugins go together
-        self._contents = ContentRules(
-            info.num_classes,
-            None if dry else info.public,
-            declared,
-            Decoder(codec, self._limit),
-            bound,
-        )
+        bound = math.inf if dry else limits[1] or math.inf  # does not depend on the composition
+        public = None if dry else info.public
+        self._contents = ContentRules(info.num_classes, public, declared, codec, self._limit, bound)
         self._server = server
-        self.passed_on = ReplacedUploads(info, declared, None if dry else info.public)
+        self.replaced = ReplacedUploads(info, declared, public)
 
     def admit(
         self, blobs: Mapping[int, bytes], device: torch.device

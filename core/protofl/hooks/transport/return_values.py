@@ -1,10 +1,10 @@
-"""Checks of what hooks return."""
+"""Checks of what the hooks of methods return."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,24 +14,13 @@ from protofl.hooks.views.run_info import Phase
 from protofl.system.files.tensors import TYPES
 
 PAYLOADS = ("upload_payload", "download_payload")
-"""Hooks that return what is sent."""
-
+"""Hooks that return a payload."""
 
 UPDATES = ("server_aggregate", "server_train", "setup_server")
-"""Hooks that return what the server learns."""
-
+"""Hooks that return changes of the server's knowledge."""
 
 BEFORE = ("phases", "requires", "resolve", "run_defaults")
-"""Hooks that are called before anything has started."""
-
-
-NEEDED = {
-    **dict.fromkeys(PAYLOADS, "return pf.Payload() where there is nothing to send"),
-    **dict.fromkeys(UPDATES[:2], "return {} where nothing changes"),
-    "inference": "return the scores of all classes, B×C",
-}
-"""What hooks of a round return where they would return nothing."""
-
+"""Hooks that are called before a run starts."""
 
 SENT = {
     *TYPES,
@@ -41,7 +30,52 @@ SENT = {
 """The types that a payload can hold."""
 
 
-_ROWS = "return rows and whose they are: pf.class_rows(known, prototypes=table), table [C, K]"
+class ReturnSpec(NamedTuple):
+    """The return value that a hook needs.
+
+    Attributes:
+        kind: Its type.
+        item: The type of each value in a mapping or list; float for anything that is a number.
+        expected: The return value in words.
+        example: Return values to copy.
+    """
+
+    kind: type | tuple[type, ...]
+    item: type
+    expected: str
+    example: str
+
+
+def _is_number(value: Any) -> bool:  # noqa: ANN401 - it may be anything
+    try:
+        float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    return not isinstance(value, (str, bytes))
+
+
+_SENT = ReturnSpec(Mapping, Tensor, "tensors by name", "pf.Payload(x=tensor), or pf.Payload()")
+_UPDATE = ReturnSpec(Mapping, Tensor, "tensors by name", "{'x': tensor}, or {} for no change")
+_OPTIONS = ReturnSpec(Mapping, object, "values by option", "{'lr': 0.1}, or {}")
+_PHASES = "[pf.Phase('private'), pf.Phase('public', data='public')]"
+_REASONS = "['it needs public data'], or []"
+_LIST = (list, tuple)
+
+RETURNED = {
+    **dict.fromkeys(PAYLOADS, _SENT),
+    **dict.fromkeys(UPDATES, _UPDATE),
+    "inference": ReturnSpec(Tensor, object, "scores of all classes, B×C", "client.head(features)"),
+    "end_round": ReturnSpec(Mapping, float, "numbers by name", "{'margin': float(margin)}"),
+    "global_models": ReturnSpec(Mapping, nn.Module, "modules by name", "{'global': model}, or {}"),
+    "phases": ReturnSpec(_LIST, Phase, "a list of phases", _PHASES),
+    "requires": ReturnSpec(_LIST, str, "a list of reasons why the method can't run", _REASONS),
+    "resolve": _OPTIONS,
+    "run_defaults": _OPTIONS,
+}
+"""{hook: the return value that it needs}."""
+
+NEEDED = (*PAYLOADS, *UPDATES[:2], "inference")
+"""Hooks that may not return None."""
 
 
 def expect_returned(hook: str, owner: str, found: Any, given: Mapping[str, Any]) -> None:  # noqa: ANN401
@@ -49,80 +83,88 @@ def expect_returned(hook: str, owner: str, found: Any, given: Mapping[str, Any])
 
     Args:
         hook: The hook.
-        owner: The method, and who wraps it.
-        found: What it returned.
-        given: What it was given.
+        owner: The method, and its wrappers.
+        found: The return value.
+        given: The arguments of the call.
 
     Raises:
-        RunFailure: It has not; the error names the hook, what came, and what to return.
-        UsageError: It has not, and nothing has started yet.
+        RunFailure: The return value is wrong; the error names the hook, the value, and an example.
+        UsageError: The same, for a hook that is called before a run starts.
     """
     who = f"{owner}.{hook}"
     if inspect.iscoroutine(found) or inspect.isgenerator(found):
-        word, written = (
-            ("coroutine", "async def")
-            if inspect.iscoroutine(found)
-            else ("generator", "with yield")
-        )
         found.close()
-        raise RunFailure(
-            f"{who} returned a {word}",
-            f"it is written {written}, and nobody waits for it",
-            f"write def {hook}(self, …), and return what it makes",
-        )
-    if found is None:
-        if hook in NEEDED:
-            near = "every hook of a round returns something"
-            raise RunFailure(f"{who} returned nothing", near, NEEDED[hook])
-    elif hook in PAYLOADS or hook in UPDATES:
-        _expect_tensors(who, found)
-    elif hook == "inference":
-        _expect_scores(who, found, (given["x"].shape[0], given["client"].num_classes))
-    elif hook in _FORMS:
-        kind, item, near, do = _FORMS[hook]
-        wrong = UsageError if hook in BEFORE else RunFailure
-        items = found.values() if isinstance(found, Mapping) else found
-        if not isinstance(found, kind) or isinstance(found, str):
-            raise wrong(f"{who} returned {description(found)}", near, do)
-        for place, each in found.items() if isinstance(found, Mapping) else enumerate(items):
-            if not item(each):
-                raise wrong(f"{who} returned {description(each)} as {place!r}", near, do)
+        do = f"write def {hook}(self, …) without async and yield"
+        raise RunFailure(f"{who} returned {description(found)}", "hooks are plain functions", do)
+    spec = RETURNED.get(hook)
+    if spec is None or (found is None and hook not in NEEDED):
+        return
+    wrong = UsageError if hook in BEFORE else RunFailure
+    near, do = f"expected {spec.expected}", f"return {spec.example}"
+    if not isinstance(found, spec.kind) or isinstance(found, str):
+        raise wrong(f"{who} returned {description(found)}", near, do)
+    if isinstance(found, Tensor):
+        return _expect_scores(who, found, (given["x"].shape[0], given["client"].num_classes))
+    for name, item in found.items() if isinstance(found, Mapping) else enumerate(found):
+        what = f"{who} returned {name!r} as {description(item)}"
+        if isinstance(found, Mapping) and not isinstance(name, str):
+            raise wrong(what, near, "names are strings")
+        if not (_is_number(item) if spec.item is float else isinstance(item, spec.item)):
+            raise wrong(what, near, _conversion(name, item) if spec.item is Tensor else do)
+        if spec.item is Tensor and not _is_sendable(item):
+            near = "tensors on the wire and in checkpoints are dense and of a plain type"
+            raise wrong(what, near, "write .to_dense(), .dequantize(), .float() or .long()")
+
+
+def _conversion(name: str, value: Any) -> str:  # noqa: ANN401 - it may be anything
+    """Return advice on how to make a tensor of a value."""
+    if isinstance(value, nn.Module):
+        return f"return its weights: pf.pack_weights(module, {name!r})"
+    if hasattr(value, "dtype"):
+        return f"write {name}=torch.as_tensor({name}), or compute it with torch"
+    return f"write {name}=torch.stack(…) of tensors, torch.tensor(…) of numbers"
+
+
+def _is_sendable(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_meta and tensor.dtype in SENT
+
+
+def _expect_scores(who: str, found: Tensor, shape: tuple[int, int]) -> None:
+    if found.shape == shape and not (found.is_complex() or found.dtype == torch.bool):
+        return
+    near = f"expected real scores of {shape[0]} samples and {shape[1]} classes, {list(shape)}"
+    do = "return client.head(features), or a score of each class: -distance to its prototype"
+    if found.shape in (shape[:1], (shape[0], 1)):
+        do = "these look like labels: leave .argmax(1) out"
+    raise RunFailure(f"{who} returned {description(found)}", near, do)
 
 
 def expect_terms(owner: str, found: Any, declared: Collection[str]) -> None:  # noqa: ANN401
     """Check that a ``local_loss`` returned declared scalar terms.
 
     Raises:
-        RunFailure: It has not.
+        RunFailure: The return value is wrong.
     """
     if isinstance(found, Mapping) and all(
         name in declared and _is_scalar(term) for name, term in found.items()
     ):
-        return  # this is asked at every step; what is said of mistakes is put together below
+        return  # the check runs at every step; the messages below are only for mistakes
     who = f"{owner}.local_loss"
     near = "terms have names, so that they can be dropped, added and logged"
     do = f"return {{{', '.join(f'{name!r}: …' for name in sorted(declared))}}}"
-    if found is None:
-        raise RunFailure(f"{who} returned nothing", near, do)
     if not isinstance(found, Mapping):
         raise RunFailure(f"{who} returned {description(found)}", near, do)
-    for name, term in found.items():
-        if name not in declared:
-            raise RunFailure(
-                f"{who} returned the undeclared term {name!r}",
-                f"declared: {_list(declared)}",
-                "add it to the method's terms",
-            )
-        if _is_scalar(term):
-            continue
-        near = "a term is a scalar tensor of floating-point numbers, as it comes from the model"
-        if not isinstance(term, Tensor):
-            do = "leave .item(), float() and .numpy() out; leave out a term that is not there yet"
-        elif term.dim():
-            do = "take .mean() or .sum() over it" if term.numel() > 1 else "write .squeeze()"
-        else:
-            do = "compute it of the model's output, with a gradient; counts go to end_round"
-        raise RunFailure(f"{who} returned the term {name!r} as {description(term)}", near, do)
+    name, term = next(
+        (n, term) for n, term in found.items() if n not in declared or not _is_scalar(term)
+    )
+    if name not in declared:
+        near, do = f"declared: {', '.join(sorted(declared))}", "add it to the method's terms"
+        raise RunFailure(f"{who} returned the undeclared term {name!r}", near, do)
+    raise RunFailure(
+        f"{who} returned the term {name!r} as {description(term)}",
+        "expected a floating-point scalar tensor, computed of the model's output",
+        "take .mean() of a tensor; leave out .item(), float() and .numpy()",
+    )
 
 
 def _is_scalar(term: object) -> bool:
@@ -132,150 +174,15 @@ def _is_scalar(term: object) -> bool:
 def description(value: Any) -> str:  # noqa: ANN401 - it may be anything
     """Describe a value: its type, and its shape and dtype or the value itself."""
     kind = type(value).__name__
+    if value is None:
+        return "nothing"
     if isinstance(value, Tensor):
-        layout = "" if value.layout is torch.strided else f"{_short(value.layout)} "
-        return f"a {layout}tensor of {_short(value.dtype)} {list(value.shape)}"
+        layout = "" if value.layout is torch.strided else f"{value.layout} "
+        return f"a {layout}tensor of {value.dtype} {list(value.shape)}".replace("torch.", "")
     if hasattr(value, "dtype") and hasattr(value, "shape"):  # NumPy's, without asking for it
         return f"a {type(value).__module__}.{kind} of {value.dtype} {list(value.shape)}"
-    if isinstance(value, float):
-        return f"the {kind} {value:.4g}"
-    if isinstance(value, (bool, int, str)):
-        text = repr(value)
+    if isinstance(value, (bool, int, float, str)):
+        text = f"{value:.4g}" if isinstance(value, float) else repr(value)
         return f"the {kind} {text if len(text) <= 40 else text[:37] + '...'}"
-    if isinstance(value, (list, tuple, set, dict)):
-        return f"a {kind} of {len(value)}"
-    return f"a {kind}" if kind[0].lower() not in "aeiou" else f"an {kind}"
-
-
-# --- payloads and knowledge -----------------------------------------------------------------------
-
-
-def _expect_tensors(who: str, found: Any) -> None:  # noqa: ANN401
-    if not isinstance(found, Mapping):
-        near = "what travels and what the server knows are tensors, each with a name"
-        do = "return pf.Payload(prototypes=…, …), or {'prototypes': …, …}"
-        raise RunFailure(f"{who} returned {description(found)}", near, do)
-    for name, value in found.items():
-        if not isinstance(name, str):
-            what = f"{who} returned {description(value)} under {name!r}, and no name"
-            raise RunFailure(what, "names are strings, each of one tensor", _ROWS)
-        if not isinstance(value, Tensor):
-            raise RunFailure(
-                f"{who} returned {name!r} as {description(value)}",
-                "what travels and what the server knows are tensors",
-                _as_tensor(name, value),
-            )
-        do = _sendable(value)
-        if do:
-            what = f"{who} returned {name!r} as {description(value)}"
-            raise RunFailure(what, "tensors on the wire and in checkpoints are dense and plain", do)
-
-
-def _as_tensor(name: str, value: Any) -> str:  # noqa: ANN401
-    """Return advice about a value that is not a tensor."""
-    if isinstance(value, nn.Module):
-        return f"return its weights: pf.pack_weights(module, {name!r})"
-    if isinstance(value, Mapping):
-        return _ROWS
-    if isinstance(value, (bool, int, float)):
-        return f"write {name}=torch.tensor({value!r})"
-    if hasattr(value, "dtype"):
-        return f"write {name}=torch.as_tensor({name}), or compute it with torch"
-    return f"write {name}=torch.stack(…) of tensors, torch.tensor(…) of numbers"
-
-
-def _sendable(tensor: Tensor) -> str:
-    """Return advice about a tensor that can't be sent; empty if it can."""
-    if tensor.layout is not torch.strided:
-        return "write .to_dense(); for few rows of many send the rows and their numbers"
-    if tensor.is_quantized:
-        return "write .int_repr() and send its scale beside it, or .dequantize()"
-    if tensor.is_meta:
-        return "it has no data: compute it on client.device or server.device"
-    if tensor.is_complex() and tensor.dtype not in SENT:
-        return "send torch.view_as_real of it"
-    return "" if tensor.dtype in SENT else "write .float(), or .long() for whole numbers"
-
-
-# --- scores ---------------------------------------------------------------------------------------
-
-
-def _expect_scores(who: str, found: Any, shape: tuple[int, int]) -> None:  # noqa: ANN401
-    B, C = shape
-    near = f"of {B} samples and {C} classes it returns scores B×C, {[B, C]}, the largest wins"
-    do = "return the tensor of scores alone"
-    if isinstance(found, Tensor):
-        if found.shape == shape and not (found.is_complex() or found.dtype == torch.bool):
-            return
-        do = "return client.head(features), or a score of each class: -distance to its prototype"
-        if found.shape in ((B,), (B, 1)):
-            do = "these look like labels: leave .argmax(1) out"
-        elif found.shape == (C, B):
-            do = "it is transposed: return .T"
-        elif found.shape == shape:
-            do = "write .float()"
-    elif hasattr(found, "dtype"):
-        do = "stay with torch: torch.as_tensor(…), or leave .numpy() out"
-    raise RunFailure(f"{who} returned {description(found)}", near, do)
-
-
-# --- what other hooks return ----------------------------------------------------------------------
-
-
-def _is_number(value: Any) -> bool:  # noqa: ANN401
-    if isinstance(value, (str, bytes)):
-        return False
-    try:
-        float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return False
-    return True
-
-
-_FORMS: dict[str, tuple[type | tuple[type, ...], Callable[[Any], bool], str, str]] = {
-    "end_round": (
-        Mapping,
-        _is_number,
-        "further figures of the record are numbers",
-        "return names and single numbers: {'margin': float(margin)}; text has no place there",
-    ),
-    "global_models": (
-        Mapping,
-        lambda value: isinstance(value, nn.Module),
-        "models from samples to scores, each with a name",
-        "return names and modules, {'global': model}, or {}",
-    ),
-    "phases": (
-        (list, tuple),
-        lambda value: isinstance(value, Phase),
-        "a phase says its data, its terms and when it takes place",
-        "return a list of phases: [pf.Phase('private'), pf.Phase('public', data='public')]",
-    ),
-    "requires": (
-        (list, tuple),
-        lambda value: isinstance(value, str),
-        "each reason is a sentence for the user",
-        "return a list of reasons why it can't work, [] where it can",
-    ),
-    "resolve": (
-        Mapping,
-        lambda value: True,
-        "options whose default depends on the run",
-        "return options and their values, {'lambda_': 1.0}, or {}",
-    ),
-    "run_defaults": (
-        Mapping,
-        lambda value: True,
-        "defaults of options of protofl run",
-        "return options and their values, {'lr': 0.1}, or {}",
-    ),
-}
-"""Of further hooks: the type, whether an item is right, what it is for, and what to return."""
-
-
-def _short(value: object) -> str:
-    return str(value).removeprefix("torch.")
-
-
-def _list(names: Collection[str]) -> str:
-    return ", ".join(sorted(names))
+    size = f" of {len(value)}" if isinstance(value, (list, tuple, set, dict)) else ""
+    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}{size}"

@@ -1,17 +1,18 @@
-"""Rules of the gate: names and words, declared exemptions, faults, and replies of hosts."""
+"""Rules of the gate: their names, declared exemptions, faults, and checks of hosts' replies."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
 from protofl.errors import Diverged, RunFailure, UsageError, unknown
 from protofl.hooks.wire.payload import Payload
-from protofl.system.files.tensors import shown_name
+from protofl.system.files.tensors import shown, shown_name
 
 SAMPLES = 1 << 40
 """Samples of a client, at most."""
@@ -32,27 +33,28 @@ RULES = {
     "there are, seconds from 0 to 10^9, and sums are numbers by the run's loss terms",
     "bound": "no number is larger than --upload-bound allows",
 }
-"""{rule: what it asks for}, in words for the line below an error."""
+"""{rule: its requirement in words}, for the line below an error."""
 
 
 class Fault(Exception):
     """A payload breaks a rule; becomes an error only if it stops the run.
 
     Attributes:
-        key: The name of the tensor; empty where it is the whole.
+        key: The name of the tensor; empty for the whole payload.
         rule: The rule's name in `RULES`.
-        words: What is there, to be read behind "client 3 sent" or "it has".
+        words: The content at fault, to be read after "client 3 sent" or "it has".
+        requirement: The rule and its requirement in words.
     """
 
     def __init__(self, key: str, rule: str, words: str) -> None:
         self.key, self.rule = key, rule
         self.words = f"{shown_name(key)} {words}" if key else words
+        self.requirement = RULES[rule] if rule == "finite" else f"{rule}: {RULES[rule]}"
         super().__init__(self.words)
 
 
 def refused_upload(client: int, round: int, fault: Fault) -> RunFailure:
     """Return the error for an upload that stops the run."""
-    near = RULES[fault.rule] if fault.rule == "finite" else f"{fault.rule}: {RULES[fault.rule]}"
     skip = "leave such uploads out with --on-bad-upload skip"
     do = {
         "finite": f"lower --lr, or {skip}",
@@ -62,9 +64,8 @@ def refused_upload(client: int, round: int, fault: Fault) -> RunFailure:
         "shape": f"declare shapes that may vary in the method's upload_rules, or {skip}",
     }
     kind = Diverged if fault.rule == "finite" else RunFailure
-    return kind(
-        f"client {client} sent {fault.words} in round {round}", near, do.get(fault.rule, skip)
-    )
+    what = f"client {client} sent {fault.words} in round {round}"
+    return kind(what, fault.requirement, do.get(fault.rule, skip))
 
 
 def skipped_upload(client: int, round: int, fault: Fault) -> str:
@@ -81,13 +82,13 @@ def expect_finite(
     """Check that what a server hook returned is finite.
 
     Args:
-        update: What a hook of the server gave.
-        maker: The hook and whose it is.
-        near: What it had to work with.
-        do: What to do about it.
+        update: The tensors that the hook returned.
+        maker: The hook and its method.
+        near: The hook's input.
+        do: Advice.
 
     Raises:
-        Diverged: What a hook of the server returned is not finite; it names the hook.
+        Diverged: A tensor holds NaN or infinity; the error names the hook.
     """
     bad = Payload(update).nonfinite()
     if bad is not None:
@@ -99,11 +100,11 @@ WORDS = {
     "any": "it may have any type and shape, and under PART/* any name",
     "optional": "not every client, nor every round, has it",
 }
-"""What ``upload_rules`` may say of a key."""
+"""Exemptions that ``upload_rules`` may declare for a key."""
 
 
 Makers = Callable[[str], tuple[Sequence[tuple[str, Any]], Sequence[tuple[str, Any]]]]
-"""Gives the names and classes of a hook's providers, and of others who make its payload."""
+"""Returns names and classes of a hook's providers, and of other plugins that change its payload."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,8 @@ class Declarations:
     """The declared names of one direction, and their exemptions.
 
     Attributes:
-        names: Names as declarations write them, ``PART/*`` among them; None where a provider
-            declares none, not even an empty mapping.
+        names: Names as declarations write them, ``PART/*`` among them; None if a provider
+            has no declaration.
         exempt: {name: words of `WORDS`}.
         sender: The hook and the plugins that provide it.
     """
@@ -128,10 +129,10 @@ class Declarations:
         Args:
             hook: The hook.
             attribute: ``uploads`` or ``downloads``.
-            makers: Gives who makes a hook's payload.
+            makers: Returns the plugins that make a hook's payload.
 
         Raises:
-            UsageError: An exemption is none.
+            UsageError: An exemption is unknown.
         """
         providers, others = makers(hook)
         exempt: dict[str, frozenset[str]] = {}
@@ -181,7 +182,7 @@ def _in_part(name: str, declared: str) -> bool:
 
 def _exemptions(owner: str, rules: Any) -> dict[str, frozenset[str]]:  # noqa: ANN401 - a plugin's
     if not isinstance(rules, Mapping):
-        raise UsageError(f"upload_rules of {owner} is no mapping of names to words")
+        raise UsageError(f"upload_rules of {owner} is not a mapping of names to words")
     found = {_starred(name): frozenset(str(words).split()) for name, words in rules.items()}
     for word in frozenset().union(*found.values()):
         if word not in WORDS:
@@ -189,12 +190,27 @@ def _exemptions(owner: str, rules: Any) -> dict[str, frozenset[str]]:  # noqa: A
     return found
 
 
-LONGEST = 1e9
-"""Seconds of a stage, at most."""
+Count = Annotated[int, Field(strict=True, ge=0, le=SAMPLES)]
+Number = Annotated[float, Field(strict=True)]
+Seconds = Annotated[Number, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Scores = tuple[Count, Count]
 
 
-REASONS = ("deadline", "failed", "left")
-"""Why a client may be absent, as a host or a pool says it."""
+class ReplyValues(BaseModel):
+    """Values of a host's reply; NaN among the sums is a training that diverged."""
+
+    kind: str
+    seconds: dict[str, Seconds] = {}
+    sums: dict[str, Number] = {}
+    samples: Count = 0
+    floats: Count = 0
+    correct: Count = 0
+    count: Count = 0
+    train: Scores | None = None
+    validation: Scores | None = None
+    notes: list[str] = []
+    profile: str = ""
+    reason: Literal["deadline", "failed", "left"] = "failed"
 
 
 def check_reply(
@@ -204,50 +220,30 @@ def check_reply(
 
     Args:
         found: The reply's values by their names, and its ``kind``.
-        wanted: The kind that the job asks for; ``Absent`` may stand in its place where that is
-            allowed, which is the caller's to say.
-        stages: The stages whose seconds are booked.
+        wanted: The kind that the job asks for, or ``Absent``.
+        stages: The stages whose seconds are counted.
         terms: The labels of the run's loss terms.
 
     Raises:
-        Fault: One can't be.
+        Fault: A value is impossible.
     """
     if found["kind"] != wanted:
-        raise Fault("", "figures", f"a reply {found['kind']}, which is no {wanted}")
-    for stage, seconds in _mapping(found, "seconds").items():
-        if stage not in stages:
-            raise Fault("seconds", "figures", f"of a stage {_short(stage)}")
-        if not (_is_number(seconds) and 0 <= seconds <= LONGEST):
-            raise Fault("seconds", "figures", f"as {_short(seconds)} of {stage}")
-    for label, total in _mapping(found, "sums").items():
-        if label not in terms:
-            raise Fault("sums", "figures", f"of a loss term {_short(label)}")
-        if not _is_number(total):  # NaN is what training that diverges comes to
-            raise Fault("sums", "figures", f"as {_short(total)} of {label}")
-    _check_counts(found)
-    notes = found.get("notes", [])
-    if not (isinstance(notes, list) and all(isinstance(note, str) for note in notes)):
-        raise Fault("notes", "figures", "that are no lines")
-    if not isinstance(found.get("profile", ""), str):
-        raise Fault("profile", "figures", "that is no text")
-    if found.get("reason", "failed") not in REASONS:
-        raise Fault("reason", "figures", f"as {_short(found['reason'])}")
-
-
-def _check_counts(found: Mapping[str, Any]) -> None:
-    """Check the numbers of samples in a reply."""
-    further = ("train", "validation")
-    scores = {name: found[name] for name in further if found.get(name) is not None}
-    if "correct" in found:
-        scores["test"] = found["correct"], found["count"]
-    for whose, pair in scores.items():
-        if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(_is_count, pair))):
-            raise Fault("correct", "figures", f"of {whose} samples as {_short(pair)}")
-        if pair[0] > pair[1]:
-            raise Fault("correct", "figures", f"as {pair[0]} of {pair[1]} {whose} samples")
-    for name in ("samples", "floats"):
-        if name in found and not _is_count(found[name]):
-            raise Fault(name, "figures", f"as {_short(found[name])}")
+        raise Fault("", "figures", f"a reply {found['kind']}, expected {wanted}")
+    try:
+        reply = ReplyValues.model_validate(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key, *inner = map(str, first["loc"])
+        place = f" of {shown(inner[0])}" if inner else ""
+        words = f"as {shown(first['input'])}{place}: {first['msg']}"
+        raise Fault(key, "figures", words) from None
+    for key, known, labels in (("seconds", stages, reply.seconds), ("sums", terms, reply.sums)):
+        for label in labels.keys() - known:
+            raise Fault(key, "figures", f"of an unknown {shown_name(label)}")
+    scores = {"test": (reply.correct, reply.count), "train": reply.train}
+    for samples, pair in (scores | {"validation": reply.validation}).items():
+        if pair and pair[0] > pair[1]:
+            raise Fault("correct", "figures", f"as {pair[0]} of {pair[1]} {samples} samples")
 
 
 def refused_reply(doing: str, fault: Fault) -> RunFailure:
@@ -255,12 +251,12 @@ def refused_reply(doing: str, fault: Fault) -> RunFailure:
 
     Args:
         doing: The job in words; it names the client.
-        fault: What is wrong with the reply.
+        fault: The fault of the reply.
     """
     return RunFailure(
         f"{doing}: its host answered with {fault.words}",
-        f"{fault.rule}: {RULES[fault.rule]}",
-        "look at the backend, and at the machine on which this client lives",
+        fault.requirement,
+        "check the backend, and the machine of this client",
     )
 
 
@@ -273,23 +269,3 @@ def printable(note: str) -> str:
     """Return a host's note with unprintable characters escaped."""
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in note[:1000])
     return text if len(note) <= 1000 else f"{text}…"
-
-
-def _mapping(found: Mapping[str, Any], name: str) -> Mapping[Any, Any]:
-    value = found.get(name, {})
-    if not isinstance(value, Mapping):
-        raise Fault(name, "figures", f"as {_short(value)}")
-    return value
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= SAMPLES
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,8 +1,9 @@
-"""Types and shapes by key, and which dimensions may vary."""
+"""Specs of payload tensors: types and shapes by key, with dimensions that may vary."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,7 +20,7 @@ Header = Mapping[str, Entry]
 
 
 OWN = ("model", "head")
-"""Parts that, where they are a client's own, are as its architecture is built."""
+"""Payload parts whose tensors must match the client's own architecture, if all clients' do."""
 
 
 _TEXT = re.compile(r"(\w+)\[([\d*, ]*)\](\?)?")
@@ -27,7 +28,7 @@ _TEXT = re.compile(r"(\w+)\[([\d*, ]*)\](\?)?")
 
 @lru_cache(4096)
 def known_key(name: str) -> Key | None:
-    """The vocabulary's entry for a name."""
+    """Return the vocabulary's entry for a name."""
     return find_key(name)
 
 
@@ -38,7 +39,7 @@ class Spec:
     Attributes:
         dtype: Its type.
         dims: Its shape; None where the size may vary.
-        optional: Whether some of those that were seen lacked it.
+        optional: True if some of the payloads lack the tensor.
     """
 
     dtype: str
@@ -61,7 +62,7 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """Parse what ``str`` wrote."""
+        """Parse the text of a spec, as ``str`` writes it."""
         found = _TEXT.fullmatch(text)
         assert found, text
         sizes = [part for part in found[2].split(", ") if part]
@@ -90,7 +91,7 @@ class Spec:
         """Check a tensor.
 
         Raises:
-            Fault: It is of another type or shape.
+            Fault: The tensor has another type or shape.
         """
         if entry.dtype != self.dtype:
             raise Fault(name, "dtype", f"of type {entry.dtype}, it is {self.words}")
@@ -108,7 +109,7 @@ def check_ranks(header: Header) -> None:
     """Check that the factors of one tensor have the same rank.
 
     Raises:
-        Fault: They have several.
+        Fault: Two factors have different ranks.
     """
     ranks: dict[str, int] = {}
     for name, entry in header.items():
@@ -122,13 +123,13 @@ def check_ranks(header: Header) -> None:
 class SpecTable:
     """The known specs of keys, by the architecture of the sender.
 
-    Weights of a client's own model or head are as its architecture has them, also where none of
-    that architecture was seen; other keys on which all that were seen agree are the same for all.
+    Weights of a client's own model or head match its architecture, also if the dry step has not run
+    the architecture. Any other key has one spec for all architectures if all payloads agree.
 
     Args:
         info: The run.
-        state: Where it is kept, as JSON can hold it: ``tried``, the architectures of the dry step,
-            and ``specs``, {architecture: {key: text of a `Spec`}}.
+        state: The table as JSON values: ``tried``, the architectures of the dry step, and
+            ``specs``, {architecture: {key: text of a `Spec`}}.
     """
 
     def __init__(self, info: RunInfo, state: dict[str, Any]) -> None:
@@ -137,12 +138,12 @@ class SpecTable:
         self._texts: dict[str, dict[str, str]] = state.setdefault("specs", {})
         self._specs = {a: {n: Spec.parse(t) for n, t in s.items()} for a, s in self._texts.items()}
         self._models: dict[tuple[str, str], dict[str, Spec]] = {}
-        self._found: dict[tuple[str, str], Spec | None] = {}
-        self._expected: dict[str, dict[str, Spec]] = {}
+        self._parts: dict[tuple[str, str], Mapping[str, Spec]] = {}
+        self._expected: dict[str, Mapping[str, Spec]] = {}
 
     @property
     def tried(self) -> bool:
-        """True if the dry step has shown what is sent."""
+        """True if the table holds the specs of a dry step."""
         return bool(self._tried)
 
     def see(self, architecture: str, header: Header) -> None:
@@ -161,7 +162,7 @@ class SpecTable:
         """Set the spec of a key."""
         self._specs.setdefault(architecture, {})[name] = spec
         self._texts.setdefault(architecture, {})[name] = str(spec)
-        self._found, self._expected = {}, {}
+        self._parts, self._expected = {}, {}
 
     def of(self, architecture: str) -> Mapping[str, Spec]:
         """Return the specs of the keys that clients of an architecture have sent."""
@@ -169,87 +170,70 @@ class SpecTable:
 
     def find(self, architecture: str, name: str) -> Spec | None:
         """Return the spec of a key for this architecture, or None if unknown."""
-        own = self.of(architecture).get(name)
-        if own is not None:
-            return own
-        place = architecture, name
-        if place not in self._found:
-            self._found[place] = self._derived(architecture, name)
-        return self._found[place]
+        return self.of(architecture).get(name) or self._part(architecture, name).get(name)
 
     def holds_part(self, architecture: str, name: str) -> bool:
         """Return True if other keys under the same prefix are known for this architecture."""
-        start, slash, _ = name.partition("/")
-        if not slash:
-            return False
-        part = f"{start}/"
-        if any(key.startswith(part) for key in self.of(architecture)) or self._is_own(start):
-            return True
-        return bool(self._agreed(part))
+        return "/" in name and bool(self._part(architecture, name))
+
+    def _part(self, architecture: str, name: str) -> Mapping[str, Spec]:
+        """Return the known specs of the part ``PART/*`` that holds a key, or of the key itself."""
+        part = _prefix(name)
+        if (architecture, part) not in self._parts:
+            own = _specs_under(self.of(architecture), part) or self._agreed(part)
+            is_own = self._is_own(part)
+            found = self._weights(architecture, part[:-1]) if is_own else own
+            self._parts[architecture, part] = found
+        return self._parts[architecture, part]
 
     def expected(self, architecture: str) -> Mapping[str, Spec]:
         """Return the keys that uploads of this architecture are expected to have."""
         if architecture in self._tried:
             return self.of(architecture)
         if architecture not in self._expected:
-            names = {name for specs in self._specs.values() for name in specs}
             found: dict[str, Spec] = {}
-            for part in sorted({n.partition("/")[0] + "/" * ("/" in n) for n in names}):
-                found.update(self._whole(architecture, part))
+            for part in sorted({_prefix(n) for specs in self._specs.values() for n in specs}):
+                found |= self._needed(architecture, part)
             self._expected[architecture] = found | dict(self.of(architecture))
         return self._expected[architecture]
 
-    def _whole(self, architecture: str, start: str) -> Mapping[str, Spec]:
-        """Return expected keys under `start` of an architecture that the dry step has not run."""
-        part = start.removesuffix("/")
-        if part == start or not self._is_own(part):
-            return self._agreed(start)
+    def _needed(self, architecture: str, part: str) -> Mapping[str, Spec]:
+        """Return expected keys of a part for an architecture that the dry step has not run."""
+        if not self._is_own(part):
+            return self._agreed(part)
         for other, specs in self._specs.items():
-            seen = _specs_under(specs, start)
-            if seen and self._parameters(other, part) - seen.keys():
-                return {}  # some of its layers, and which of another's is not known
-        weights, needed = self._weights(architecture, part), self._parameters(architecture, part)
-        return {name: spec for name, spec in weights.items() if name in needed}
+            seen = _specs_under(specs, part)
+            if seen and self._parameters(other, part).keys() - seen.keys():
+                return {}  # only some layers are sent; those of another architecture are unknown
+        return self._parameters(architecture, part)
 
-    def _parameters(self, architecture: str, part: str) -> set[str]:
-        buffers = f"{part}/buffer/"
-        return {n for n in self._weights(architecture, part) if not n.startswith(buffers)}
+    def _parameters(self, architecture: str, part: str) -> dict[str, Spec]:
+        """Return the specs of the weights of an own part, without buffers."""
+        weights = self._weights(architecture, part[:-1])
+        return {n: s for n, s in weights.items() if not n.startswith(f"{part}buffer/")}
 
     def built(self, architecture: str, name: str) -> Spec | None:
         """Return the spec of a weight of an architecture's model or head; None for other keys."""
         part = name.partition("/")[0]
         return self._weights(architecture, part).get(name) if part in OWN else None
 
-    def _derived(self, architecture: str, name: str) -> Spec | None:
-        start, slash, _ = name.partition("/")
-        if not slash:
-            return self._agreed(name).get(name)
-        if self._is_own(start):
-            return self._weights(architecture, start).get(name)
-        if any(key.startswith(f"{start}/") for key in self.of(architecture)):
-            return None
-        return self._agreed(f"{start}/").get(name)
-
-    def _agreed(self, start: str) -> Mapping[str, Spec]:
-        """Return the specs under `start` if all architectures that have any agree."""
-        found = [_specs_under(specs, start) for specs in self._specs.values()]
-        found = [specs for specs in found if specs]
+    def _agreed(self, part: str) -> Mapping[str, Spec]:
+        """Return the specs of a part if all architectures that have any agree."""
+        found = [own for specs in self._specs.values() if (own := _specs_under(specs, part))]
         return found[0] if found and all(specs == found[0] for specs in found) else {}
 
     def _is_own(self, part: str) -> bool:
-        """Return True if every ``PART/*`` that was sent has the sender's own architecture."""
-        if part not in OWN:
+        """Return True if every sent part has the weights of its sender's architecture."""
+        if part[:-1] not in OWN or part[-1] != "/":
             return False
-        found = {a: _specs_under(specs, f"{part}/") for a, specs in self._specs.items()}
-        found = {a: specs for a, specs in found.items() if specs}
+        found = {a: own for a, specs in self._specs.items() if (own := _specs_under(specs, part))}
         return bool(found) and all(
-            specs.items() <= self._weights(a, part).items() for a, specs in found.items()
+            specs.items() <= self._weights(a, part[:-1]).items() for a, specs in found.items()
         )
 
     def _weights(self, architecture: str, part: str) -> Mapping[str, Spec]:
         """Return the specs of an architecture's model or head, by wire names."""
-        place = architecture, part
-        if place not in self._models:
+        if (architecture, part) not in self._models:
             info = self._info
             found = next(a for a in info.architectures if a.name == architecture)
             model = unset_model(found, info.sample, info.num_classes, info.feature_dim)
@@ -258,18 +242,21 @@ class SpecTable:
                     key: Spec(TYPES.get(tensor.dtype, "F32"), tuple(tensor.shape))
                     for key, tensor in weight_views(module, name).items()
                 }
-        return self._models[place]
+        return self._models[architecture, part]
 
 
-def _specs_under(specs: Mapping[str, Spec], start: str) -> dict[str, Spec]:
-    """Select the specs whose key starts with `start` (if it ends with "/") or equals it."""
-    many = start.endswith("/")
-    return {n: s for n, s in specs.items() if (n.startswith(start) if many else n == start)}
+def _prefix(name: str) -> str:
+    """Return ``PART/`` of ``PART/NAME``, and other names as they are."""
+    part, slash, _ = name.partition("/")
+    return part + slash
+
+
+def _specs_under(specs: Mapping[str, Spec], part: str) -> dict[str, Spec]:
+    """Select the specs whose key starts with `part` (if it ends with "/") or equals it."""
+    many = part.endswith("/")
+    return {n: s for n, s in specs.items() if (n.startswith(part) if many else n == part)}
 
 
 def most_common(specs: Iterable[Spec]) -> tuple[Spec, int]:
     """Return the most common spec, the first of several, and its number."""
-    found: dict[Spec, int] = {}
-    for spec in specs:
-        found[spec] = found.get(spec, 0) + 1
-    return max(found.items(), key=lambda item: item[1])
+    return Counter(specs).most_common(1)[0]

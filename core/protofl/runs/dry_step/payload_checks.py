@@ -10,7 +10,6 @@ from torch import Tensor
 from protofl.errors import RunFailure, part_of
 from protofl.federation.plan import Plan
 from protofl.hooks.transport.contents import ContentRules
-from protofl.hooks.transport.encoding import Codec, Decoder
 from protofl.hooks.transport.return_values import description
 from protofl.hooks.transport.rules import RULES, Declarations, Fault
 from protofl.hooks.transport.tensor_specs import known_key
@@ -39,13 +38,12 @@ class PayloadChecks:
     """
 
     def __init__(self, plan: Plan) -> None:
-        plain = Decoder(Codec(""))  # what is looked at is not encoded yet
         around, wrappers = plan.composition.around, plan.composition.wrappers
         self.wrapped = [m.name for m in wrappers if "upload_payload" in m.hooks]
         self._uploads = Declarations.of("upload_payload", "uploads", around)
-        self._contents = ContentRules(plan.info.num_classes, None, self._uploads, plain)
+        self._contents = ContentRules(plan.info.num_classes, None, self._uploads)
         self._downloads = Declarations.of("download_payload", "downloads", around)
-        self._kept = ContentRules(plan.info.num_classes, None, Declarations(), plain)
+        self._kept = ContentRules(plan.info.num_classes, None, Declarations())
         self.notes: dict[str, str] = {}
 
     def upload(self, who: str, sent: Mapping[str, Tensor], client: Client) -> None:

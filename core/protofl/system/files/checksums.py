@@ -1,4 +1,4 @@
-"""Files with a length and a checksum beside them, so that damage is found before use."""
+"""Files with a recorded length and checksum, which show damage before use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +17,8 @@ from protofl.system.files.atomic import atomic_replacement, file_errors
 
 CHUNK = 1 << 20
 
-
 THREADS = 8
-"""Files that are brought to the disk at a time: file systems write what waits together at once."""
+"""Files that are synced at the same time: file systems write waiting files together."""
 
 
 class Damaged(UsageError):
@@ -67,20 +66,20 @@ class Check:
 
         Args:
             path: The file.
-            grows: Whether it may be longer: only its first bytes count.
+            grows: True if it may be longer: only its first bytes count.
 
         Raises:
-            Damaged: It is another, or no plain file.
+            Damaged: The file differs, or is not a plain file.
         """
         check_plain_file(path)
         try:
             found = Check.of(path, self.size if grows else None)
         except OSError as error:
-            raise Damaged(f"{path} can't be read: {error.strerror or error}") from None
+            raise _unreadable(path, error) from None
         if found.size < self.size:
             raise Damaged(f"{path} is cut: {found.size} of {self.size} bytes are left")
         if found != self:
-            raise Damaged(f"{path} is damaged: it is not what was written")
+            raise Damaged(f"{path} is damaged: its content was changed")
 
 
 def checks_of(paths: Sequence[Path]) -> list[Check]:
@@ -89,51 +88,52 @@ def checks_of(paths: Sequence[Path]) -> list[Check]:
         return list(threads.map(lambda path: Check.of(path, sync=True), paths))
 
 
+def _unreadable(path: Path, error: OSError) -> Damaged:
+    return Damaged(f"{path} can't be read: {error.strerror or error}")
+
+
 def check_plain_file(path: Path) -> None:
-    """Check that a path is a file and not a link.
+    """Check that a path is a regular file and not a link.
 
     Raises:
-        Damaged: It is missing, a link, a folder or what not.
+        Damaged: The path is missing or anything else.
     """
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         raise Damaged(f"{path} is missing") from None
     except OSError as error:
-        raise Damaged(f"{path} can't be read: {error.strerror or error}") from None
+        raise _unreadable(path, error) from None
     if stat.S_ISLNK(mode):
         raise Damaged(f"{path} is a link, which may lead anywhere")
     if not stat.S_ISREG(mode):
-        raise Damaged(f"{path} is no file")
+        raise Damaged(f"{path} is not a file")
 
 
-def check_plain(folder: Path, names: Iterable[str]) -> None:
+def check_plain(folder: Path, names: Collection[str]) -> None:
     """Check that names in a folder are files or folders of files, without links.
 
     Args:
         folder: The folder.
-        names: The names; those of folders end in ``/``. What is not there is no matter.
+        names: The names; those of folders end in ``/``. Missing files are skipped.
 
     Raises:
-        Damaged: Something is neither.
+        Damaged: One of them is neither.
     """
-    for name in names:
-        place = folder / name
-        if not os.path.lexists(place):
-            continue
-        if name.endswith("/") and place.is_dir() and not place.is_symlink():
-            linked = [entry for entry in place.iterdir() if entry.is_symlink()]
-            if not linked:
-                continue
-            place = linked[0]
-        check_plain_file(place)
+    for place in filter(os.path.lexists, (folder / name for name in names)):
+        if place.is_dir() and not place.is_symlink() and f"{place.name}/" in names:
+            for entry in place.iterdir():
+                if entry.is_symlink():
+                    check_plain_file(entry)
+        else:
+            check_plain_file(place)
 
 
 def check_plain_name(name: str) -> str:
     """Return a file name, checked not to lead to another folder.
 
     Raises:
-        Damaged: It is a path, or no name at all.
+        Damaged: The name is a path, or empty.
     """
     if name in ("", ".", "..") or any(sign in name for sign in "/\\:\0"):
         raise Damaged(f"the name {name!r} leads out of the folder")
@@ -141,22 +141,21 @@ def check_plain_name(name: str) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A table that `protofl.system.files.atomic.write_json` wrote.
+    """Read a table that `protofl.system.files.atomic.write_json` wrote.
 
     Raises:
-        Damaged: There is no file, or it holds none.
+        Damaged: The file is missing, or holds no JSON table.
     """
     check_plain_file(path)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise Damaged(f"{path} can't be read: {error.strerror or error}") from None
-    except json.JSONDecodeError as error:
-        raise Damaged(f"{path} is damaged: it is no JSON (line {error.lineno})") from None
-    except (ValueError, RecursionError):
-        raise Damaged(f"{path} is damaged: it is no JSON") from None
+        raise _unreadable(path, error) from None
+    except (ValueError, RecursionError) as error:
+        line = f" in line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise Damaged(f"{path} is damaged: invalid JSON{line}") from None
     if not isinstance(values, dict):
-        raise Damaged(f"{path} is damaged: it holds no table")
+        raise Damaged(f"{path} is damaged: expected a JSON table")
     return values
 
 
@@ -167,12 +166,12 @@ def append_line(path: Path, values: Any, so_far: Check) -> Check:  # noqa: ANN40
     """Append a line, durably.
 
     Args:
-        path: The file; it is made where there is none.
-        values: Anything JSON can hold.
+        path: The file; created if missing.
+        values: Any JSON value.
         so_far: The file's check.
 
     Returns:
-        Its check with the line.
+        The file's check with the line.
     """
     line = (json.dumps(values) + "\n").encode()
     with file_errors(path), open(path, "ab") as file:
@@ -186,7 +185,7 @@ def read_lines(path: Path, check: Check) -> list[Any]:
     """Return the lines of a file that count.
 
     Raises:
-        Damaged: They are not what was written.
+        Damaged: The lines were changed.
     """
     check.require(path, grows=True)
     with open(path, "rb") as file:
@@ -212,10 +211,10 @@ class Record(Generic[R]):
 
     Args:
         path: The file.
-        made: Makes a row of the JSON in a line.
+        made: Returns the row of a line's JSON value.
 
     Attributes:
-        rows: Its rows.
+        rows: The rows.
     """
 
     def __init__(self, path: Path, made: Callable[[dict[str, Any]], R]) -> None:
@@ -236,13 +235,13 @@ class Record(Generic[R]):
         """Read the rows that count.
 
         Raises:
-            Damaged: They are not what was written.
+            Damaged: The rows were changed.
         """
         try:
             count, *check = length
             found = Check.of_values(check)
         except (ValueError, TypeError):
-            raise Damaged(f"nothing says how many rows of {self._path} count") from None
+            raise Damaged(f"the number of rows of {self._path} is unknown") from None
         rows = read_lines(self._path, found)
         if len(rows) != count:
             raise Damaged(f"{self._path} has {len(rows)} rows of {count}")

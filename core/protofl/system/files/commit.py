@@ -119,7 +119,7 @@ class Generation:
                 "a version of protofl before there were checksums wrote it",
             )
         if values.pop("crc32", None) != _crc(values):
-            raise Damaged(f"{file} is damaged: it is not what was written")
+            raise Damaged(f"{file} is damaged: its content was changed")
         try:
             checks = values.pop("checks").items()
             files = {check_plain_name(name): Check.of_values(check) for name, check in checks}

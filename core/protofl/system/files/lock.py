@@ -1,11 +1,12 @@
-"""Locks between processes: one at a time prepares a cached file, one has a run folder."""
+"""Locks between processes: for cached files, and for run folders."""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -13,10 +14,10 @@ from filelock import FileLock, Timeout
 from protofl.errors import UsageError
 
 LOCK = ".lock"
-"""The lock file in a folder that a process has."""
+"""The lock file in a folder that a process uses."""
 
 GLANCE = 0.06
-"""Seconds to wait for a lock: `is_held` takes it for no time to look whether it is taken."""
+"""Seconds to wait for a lock: `is_held` of another process takes it for a moment."""
 
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 
@@ -25,71 +26,86 @@ _UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 def cache_lock(path: Path, report: Callable[[str], None]) -> Iterator[None]:
     """Let one process at a time prepare ``path``; checks that its folder can be written.
 
-    The lock only saves double work: on a file system without locks writing stays safe, because a
-    cache file appears in one step.
+    The lock only saves double work: without it writing stays safe, because a cache file appears in
+    one step.
     """
-    wait = lambda: report(f"waiting for another process that prepares {path}")  # noqa: E731
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        taken = _take(path.with_name(f".{path.name}.lock"), wait)
-    except OSError as error:
-        raise UsageError(
-            f"can't write to the data folder {path.parent}: {error.strerror or error}",
-            do="give another folder with --data-dir",
-        ) from error
-    with _released(taken):
+    wait = partial(report, f"waiting for another process that prepares {path}")
+    with ExitStack() as held:
+        try:
+            held.enter_context(waiting_lock(path.with_name(f".{path.name}.lock"), wait))
+        except OSError as error:
+            raise UsageError(
+                f"can't write to the data folder {path.parent}: {error.strerror or error}",
+                do="give another folder with --data-dir",
+            ) from error
         yield
 
 
 @contextmanager
 def folder_lock(folder: Path, flag: str) -> Iterator[None]:
-    """Have a folder for this process alone; another process that wants it is refused.
+    """Reserve a folder for this process; other processes are refused.
 
-    The lock goes with the process, however it ends. On a file system without locks nothing is
-    refused.
+    The lock ends with the process, however that ends.
 
     Args:
-        folder: The folder; created where missing.
+        folder: The folder; created if missing.
         flag: The option that names it, for errors.
 
     Raises:
-        UsageError: Another process has it, or it can't be written.
+        UsageError: Another process has the folder, or it can't be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        taken = _take(folder / LOCK)
-    except Timeout:
-        raise UsageError(
-            f"{flag} {folder}: another process is at work there",
-            do="wait for its end, or choose another folder",
-        ) from None
-    except OSError as error:
-        raise UsageError(
-            f"{flag} {folder} can't be written: {error.strerror or error}",
-            do=f"choose another folder with {flag}",
-        ) from None
-    with _released(taken):
+    with ExitStack() as held:
+        try:
+            held.enter_context(waiting_lock(folder / LOCK))
+        except Timeout:
+            raise UsageError(
+                f"{flag} {folder}: another process uses this folder",
+                do="wait for its end, or choose another folder",
+            ) from None
+        except OSError as error:
+            raise UsageError(
+                f"{flag} {folder} can't be written: {error.strerror or error}",
+                do=f"choose another folder with {flag}",
+            ) from None
         yield
 
 
 @contextmanager
-def waiting_lock(lock: Path, wait: Callable[[], None]) -> Iterator[None]:
-    """Let one process at a time do something; the others wait for their turn.
+def waiting_lock(file: Path, wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold a lock during a block. On a file system without locks nothing is locked.
 
     Args:
-        lock: A file that stands for it; its folder is created where missing.
-        wait: Called before waiting.
+        file: The lock file; its folder is created if missing.
+        wait: Called before waiting for another process; by default there is no waiting.
 
     Raises:
+        Timeout: Another process holds the lock, and ``wait`` is None.
         OSError: The file can't be written.
     """
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with _released(_take(lock, wait)):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(file, mode=0o644)
+    try:
+        lock.acquire(timeout=GLANCE, poll_interval=GLANCE / 6)
+    except Timeout:
+        if wait is None:
+            raise
+        wait()
+        lock.acquire()
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+    try:
         yield
+    finally:
+        try:
+            if lock.is_locked:
+                file.unlink(missing_ok=True)
+        finally:
+            lock.release()
 
 
 def is_held(lock: Path) -> bool:
-    """Return True if a process has a folder, as far as its lock file shows.
+    """Return True if a process uses a folder, as far as its lock file shows.
 
     False on Windows and on file systems without locks. The file is only read: it may belong to
     another user.
@@ -112,38 +128,3 @@ def is_held(lock: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def _take(file: Path, wait: Callable[[], None] | None = None) -> FileLock | None:
-    """Take a lock; None on a file system without locks.
-
-    Raises:
-        Timeout: Another process has it, and there is nothing to wait for.
-        OSError: The file can't be written.
-    """
-    lock = FileLock(file, mode=0o644)
-    try:
-        lock.acquire(timeout=GLANCE, poll_interval=GLANCE / 6)
-    except Timeout:
-        if wait is None:
-            raise
-        wait()
-        lock.acquire()
-    except OSError as error:
-        if error.errno not in _UNSUPPORTED:
-            raise
-        return None
-    return lock
-
-
-@contextmanager
-def _released(lock: FileLock | None) -> Iterator[None]:
-    """Remove the file of a lock after a block, and release it; ^C between the two releases it."""
-    try:
-        yield
-    finally:
-        if lock is not None:
-            try:
-                Path(lock.lock_file).unlink(missing_ok=True)
-            finally:
-                lock.release()

@@ -1,9 +1,9 @@
 """A folder with a file of tensors for each round, and a journal that names those that count.
 
-A file is written whole before the journal gets its line, so a process that is killed at any moment
-leaves every round that the journal names. Whoever goes on with a series says which rounds are over:
-others are left out, as they will be done again. The disk is not waited for, which would take longer
-than all else: a machine that loses its power may lose the last seconds, and checksums tell.
+A file is complete before the journal gets its line, so a process that is killed leaves every round
+that the journal names. A resumed run drops the rounds that it will repeat. Files are not synced,
+which would take longer than anything else: after a power failure the last seconds may be lost, and
+checksums show it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Series:
         """The files by trial and round; an incomplete last line is ignored.
 
         Raises:
-            Damaged: Another line names no file; it says which.
+            Damaged: Another line is invalid; the error names it.
         """
         if not self._journal.exists():
             return {}
@@ -60,7 +60,7 @@ class Series:
         return found
 
     _cut = True
-    """Whether the journal ends with a whole line."""
+    """True if the journal ends with a complete line."""
 
     def _entry(self, number: int, line: bytes) -> tuple[Round, Entry]:
         try:
@@ -80,13 +80,13 @@ class Series:
         return sum(entry.check.size for entry in self.entries.values())
 
     def keep(self, rounds: Collection[Round]) -> list[str]:
-        """Go on behind these rounds: what was kept of others is removed.
+        """Keep the files of these rounds, and remove all others.
 
         Args:
-            rounds: The rounds that are over.
+            rounds: The finished rounds.
 
         Returns:
-            A line for each file that is not what was written; it counts no more.
+            A line for each damaged file, which is removed too.
         """
         lost = []
         kept: dict[Round, Entry] = {}
@@ -97,7 +97,7 @@ class Series:
                 entry.check.require(self._folder / entry.file)
                 kept[place] = entry
             except Damaged as problem:
-                lost.append(f"{problem.what}: round {place[1]} is left out there")
+                lost.append(f"{problem.what}: round {place[1]} is lost")
         if kept != self.entries or not self._cut:
             with atomic_replacement(self._journal) as part:
                 part.write_text("".join(_line(*item) for item in kept.items()), encoding="utf-8")
@@ -111,48 +111,41 @@ class Series:
         return lost
 
     def add(self, place: Round, tensors: Mapping[str, Tensor], header: Any) -> int:  # noqa: ANN401
-        """Write a round's file, and have it count.
+        """Write the file of a round, and then its line in the journal.
 
         Args:
-            place: Its trial and round.
-            tensors: What it holds.
-            header: Anything JSON can hold.
+            place: Trial and round.
+            tensors: The tensors.
+            header: Any JSON value.
 
         Returns:
-            The file's bytes.
+            The size of the file in bytes.
         """
         entries, (trial, round) = self.entries, place
         self._folder.mkdir(exist_ok=True)
         name = f"t{trial}-r{round}.safetensors"
         write_tensors(self._folder / name, tensors, header)
         entry = Entry(name, Check.of(self._folder / name))
-        append(self._journal, _line(place, entry))
+        with file_errors(self._journal), open(self._journal, "a", encoding="utf-8") as journal:
+            journal.write(_line(place, entry))
         entries[place] = entry
         return entry.check.size
 
     def read(self, place: Round) -> Packed:
-        """A round's file; the tensors are views of it.
+        """Read the file of a round; the tensors are views of it.
 
         Raises:
-            UsageError: There is none.
-            Damaged: It is not what was written.
+            UsageError: The round has no file.
+            Damaged: The file was changed.
         """
         if place not in self.entries:
             trial, round = place
             own = [r for t, r in self.entries if t == trial]
-            near = (
-                f"trial {trial} has rounds {_listed(own)}" if own else f"of trial {trial} none is"
-            )
+            near = f"rounds of trial {trial}: {_listed(own) or 'none'}"
             raise UsageError(f"{self._folder} has no round {round} of trial {trial}", near)
         entry = self.entries[place]
         entry.check.require(self._folder / entry.file)
         return read_tensors(self._folder / entry.file)
-
-
-def append(file: Path, line: str) -> None:
-    """Add a line to a file."""
-    with file_errors(file), open(file, "a", encoding="utf-8") as journal:
-        journal.write(line)
 
 
 def _line(place: Round, entry: Entry) -> str:

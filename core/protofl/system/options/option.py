@@ -1,4 +1,4 @@
-"""Declaration of one run option, and types of options with a form of their own."""
+"""Declaration of run options, and types of options with a text form of their own."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from protofl.system.options.parsing import read_joins, read_names, read_rounds, 
 MEASURES = ("train-accuracy", "margins", "public-logits", "flops")
 """Figures that a run records on request, see docs/reference/record.md."""
 
-
 SIGHTS = ("prototypes", "features", "images")
-"""What a run keeps of its rounds on request, see docs/how-to/observe-prototypes.md."""
+"""Observations that a run records on request, see docs/how-to/observe-prototypes.md."""
 
 
 def _known(value: Any, known: Sequence[str], noun: str) -> Any:  # noqa: ANN401 - as pydantic has it
@@ -29,45 +28,39 @@ def _known(value: Any, known: Sequence[str], noun: str) -> Any:  # noqa: ANN401 
         UsageError: A name is unknown.
     """
     names = read_names(value)
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, list):
         return names
     for name in names:
         if name not in known:
-            raise unknown(noun, name, known)
+            raise unknown(noun, str(name), known)
     return [name for name in known if name in names]
 
 
 Share = Annotated[float, BeforeValidator(read_share)]
 
-
 Rounds = Annotated[int, BeforeValidator(read_rounds)]
-
 
 Joins = Annotated[str | None, BeforeValidator(read_joins)]
 
-
 Names = Annotated[list[str], BeforeValidator(read_names)]
-
 
 Measures = Annotated[
     list[str], BeforeValidator(partial(_known, known=MEASURES, noun="figure of --measure"))
 ]
 
-
 Sights = Annotated[
     list[str], BeforeValidator(partial(_known, known=SIGHTS, noun="word of --observe"))
 ]
 
-
 Affects = Literal["method", "data", "digits", "extent", "record", "nothing"]
-"""What another value of an option changes.
+"""The results that depend on an option.
 
 - ``method``: what is trained, and how.
 - ``data``: the data of a run, and the samples or clients on which it is scored.
 - ``digits``: the last digits of results, or the rounds that have results.
 - ``extent``: how often and how long: two runs share the trials and rounds that both have.
-- ``record``: what is recorded beside the usual figures.
-- ``nothing``: no result: only the machine, the screen and the places of files.
+- ``record``: additional records.
+- ``nothing``: no result, only the machine, the screen or the places of files.
 """
 
 
@@ -81,22 +74,21 @@ class Option:
 
     Attributes:
         help: A description, for ``--help`` and for reports.
-        resume: Whether it may change when a run is resumed. By default if no result depends on it.
-        recipe: Whether a recipe keeps it. A recipe is the composition of a method, so by default
-            it keeps what is trained and on which data. It keeps no repetitions, nothing about what
-            is measured, observed or recorded, and nothing about the machine.
-        sweep: Whether it may be an axis of a sweep. By default if results depend on it and its
-            value is not a list.
-        affects: What another value changes.
-        recorded: Whether ``config.json`` holds it.
+        resume: True if it may change when a run is resumed. Default: no result depends on it.
+        recipe: True if a recipe keeps it. A recipe is the composition of a method, so by default it
+            keeps options about training and data, not about repetitions, records or the machine.
+        sweep: True if it may be an axis of a sweep. Default: results depend on it, and its value
+            is not a list.
+        affects: The results that depend on it.
+        recorded: True if ``config.json`` holds it.
         chooses: The kind of plugin that the option names, if any. In ``--set`` the name of the
             option then stands for the chosen plugin.
-        step_time: Whether another value may change the time of a mini-batch.
+        step_time: True if it may change the time of a mini-batch.
         panel: The panel of ``protofl run --help``; empty for an option without a flag.
         metavar: The placeholder of its value in the help; empty for the name of its type.
         flag: The long name on the command line, if it differs from the name of the option.
         usual: The default in words, if it depends on something.
-        common: Whether ``--help`` shows the option; ``--help-all`` shows all.
+        common: True if ``--help`` shows the option; ``--help-all`` shows all.
     """
 
     help: str
@@ -132,7 +124,7 @@ def option(
         default: The default; ``...`` for a required option, a function for a default that depends
             on the machine.
         help: A description.
-        affects: What another value changes.
+        affects: The results that depend on it.
         **about: Further attributes of `Option`, and the bounds of a number (``ge``, ``gt``, ``le``,
             ``lt``).
     """
@@ -158,18 +150,13 @@ def declared(field: FieldInfo) -> Option:
 
 federation = partial(option, panel="Federation")
 
-
 training = partial(option, panel="Local training")
-
 
 composition = partial(option, panel="Composition")
 
-
 repetition = partial(option, panel="Repetition")
 
-
 machine = partial(option, panel="Machine", affects="nothing")
-
 
 record = partial(option, panel="Record and screen", affects="record")
 names = partial(record, metavar="NAME[,NAME…]", usual="none")

@@ -1,4 +1,4 @@
-"""Options as users write them: ``KEY=VALUE`` texts, lists of texts, an owner before the key."""
+"""Options as users write them: ``KEY=VALUE`` strings, lists of strings, ``OWNER.KEY``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 
 from protofl.errors import UsageError
 
-JOINS = "write --join-round N[:SHARE], several apart by commas: 20, 20:0.3, 10:0.2,20:0.2"
-"""How ``--join-round`` is written."""
-
+JOINS = "write --join-round N[:SHARE][,…]: 20, 20:0.3, 10:0.2,20:0.2"
+"""The form of ``--join-round``."""
 
 _JOIN = re.compile(r"(\d{1,8})(?::(\d*\.?\d+(?:e-?\d+)?|\d+/\d+))?")
 
@@ -21,7 +20,7 @@ def check_texts(values: Any) -> None:  # noqa: ANN401 - as JSON or TOML has them
     """Check that all strings could be file names, as any of them may become one.
 
     Raises:
-        UsageError: One has a character that no name can have.
+        UsageError: A string has a character that no file name can have.
     """
     if isinstance(values, Mapping):
         check_texts([*values, *values.values()])
@@ -34,14 +33,14 @@ def check_texts(values: Any) -> None:  # noqa: ANN401 - as JSON or TOML has them
         except UnicodeEncodeError:
             found = True
         if found:
-            raise UsageError(f"{str(values)!r} has a character that no name and no option has")
+            raise UsageError(f"{str(values)!r} has a character that no name can have")
 
 
 def assignments(flag: str, given: Mapping[str, Any] | Iterable[str], form: str) -> dict[str, Any]:
     """Return ``KEY=VALUE`` strings as a mapping; the last of equal keys counts.
 
     Raises:
-        UsageError: One has no ``=``, no key or no value.
+        UsageError: A string has no ``=``, no key or no value.
     """
     if isinstance(given, Mapping):
         return dict(given)
@@ -59,17 +58,18 @@ def text_list(flag: str, given: Any) -> list[str]:  # noqa: ANN401 - it may come
     """Return a string or a list of strings as a list.
 
     Raises:
-        UsageError: It is neither.
+        UsageError: The value is neither.
     """
-    if isinstance(given, str):
-        return [given]
-    if not isinstance(given, (list, tuple)) or not all(isinstance(item, str) for item in given):
-        raise UsageError(f"{flag} takes a text or a list of texts, not {given!r}")
-    return list(given)
+    items = [given] if isinstance(given, str) else given
+    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+        raise UsageError(f"{flag}: expected a string or a list of strings, got {given!r}")
+    return list(items)
 
 
 def expand_set(values: Mapping[str, Any], bare: str) -> dict[str, dict[str, Any]]:
-    """``[NAME.]KEY`` entries of --set as {plugin: {key: value}}; keys without a name are `bare`'s.
+    """Return ``[NAME.]KEY`` entries of --set as {plugin: {key: value}}.
+
+    Keys without a name belong to the plugin `bare`.
 
     Raises:
         UsageError: An entry names no option.
@@ -104,18 +104,18 @@ def check_unchanged(
     """Check that options given again on resume equal those of the run.
 
     Args:
-        recorded: Options of plugins that the run has.
-        given: Those given again.
+        recorded: The plugins' options in the run.
+        given: The plugins' options that are given again.
         free: Plugins whose options may differ.
 
     Raises:
-        UsageError: One differs, or is nobody's.
+        UsageError: An option differs, or does not name its plugin.
     """
     for owner, values in given.items():
         for key, value in values.items() if owner not in free else ():
             if not owner:
                 do = "with --resume write --set NAME.KEY=VALUE"
-                raise UsageError(f"--set {key}={value}: whose option is not said", do=do)
+                raise UsageError(f"--set {key}={value} does not name a plugin", do=do)
             was = recorded.get(owner, {}).get(key)
             if str(was).lower() != str(value).lower():
                 raise UsageError(
@@ -147,85 +147,43 @@ def read_joins(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
     Entries without a share divide the clients evenly: with k of them, 1/(k+1) come in each.
 
     Raises:
-        UsageError: It is of another form.
+        UsageError: The value has another form.
     """
     if value is None or isinstance(value, bool):
         return value
     items = value if isinstance(value, (list, tuple)) else str(value).split(",")
     found = [_JOIN.fullmatch(str(item).replace(" ", "")) for item in items]
     if not found or not all(found):
-        raise UsageError(f"--join-round {value} says no rounds", do=JOINS)
+        raise UsageError(f"--join-round {value} names no rounds", do=JOINS)
     rest = f"1/{len(found) + 1}"
     pairs = sorted((int(m[1]), m[2] or rest) for m in found if m)
     return ",".join(f"{round}:{share}" for round, share in pairs)
 
 
-def read_rounds(value: Any) -> Any:  # noqa: ANN401 - it may come from a file
-    """Return ``off`` as 0, and a number of rounds as an integer.
-
-    Raises:
-        UsageError: It is neither.
-    """
-    if not isinstance(value, str):
-        return value
-    if value.lower() == "off":
-        return 0
-    if not value.isdecimal() or int(value) == 0:
-        raise UsageError(
-            f"--checkpoint-every {value} is not possible", do="give a number of rounds, or off"
-        )
-    return int(value)
+def read_rounds(value: Any) -> Any:  # noqa: ANN401 - as pydantic passes it
+    """Return ``off`` as 0; other values unchanged."""
+    return 0 if str(value).lower() == "off" else value
 
 
 def read_addition(item: str) -> str:
-    """Return ``local_loss=METHOD.TERM`` as ``METHOD.TERM``; ``HOOK=METHOD`` unchanged.
-
-    Raises:
-        UsageError: It is of neither form.
-    """
-    hook, sign, term = (part.strip() for part in item.partition("="))
-    method, dot, name = term.partition(".")
-    if hook == "local_loss" and method and name:
-        return term
-    if hook and method and not dot and hook != "local_loss":
-        return f"{hook}={method}"
-    near = f"did you mean local_loss={item}?" if "." in item and not sign else ""
-    raise UsageError(
-        f"--add {item}: not of the form local_loss=METHOD.TERM or HOOK=METHOD",
-        near or "local_loss is the hook that has terms",
-        "see the terms of a method: protofl show METHOD",
-    )
-
-
-def read_dropped_term(item: str) -> str:
-    """Return ``local_loss.TERM`` as ``TERM``, ``local_loss.METHOD.TERM`` as ``METHOD.TERM``.
-
-    Raises:
-        UsageError: It is not of this form.
-    """
-    hook, _, term = item.partition(".")
-    if hook == "local_loss" and term and "=" not in term:
-        return term
-    plausible = bool(hook) and hook != "local_loss" and "=" not in item
-    raise UsageError(
-        f"--drop {item}: not of the form local_loss.TERM",
-        f"did you mean local_loss.{item}?" if plausible else "",
-        "see the terms of a method: protofl show METHOD",
-    )
+    """Return ``local_loss=METHOD.TERM`` as ``METHOD.TERM``, and ``HOOK=METHOD`` without spaces."""
+    hook, sign, name = (part.strip() for part in item.partition("="))
+    return name if hook == "local_loss" else hook + sign + name
 
 
 # --- all options of a run ---------------------------------------------------------------------
 
 
 def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
-    """Options by the names of `protofl.system.options.settings`, from the long names of users.
+    """Return options by the names of `protofl.system.options.settings`, from the names of flags.
 
     Args:
-        typed: Options as one types them; what is None counts as not given.
-        owner: The method to which keys of ``set`` without a name belong, instead of their own.
+        typed: Options as typed; None counts as not given.
+        owner: The method to which keys of ``set`` without a name belong; by default the method
+            among the options.
 
     Raises:
-        UsageError: One of them is not written as it should be.
+        UsageError: An option has the wrong form.
     """
     found = {key: value for key, value in typed.items() if value is not None}
     given = assignments("--set", found.pop("set", ()), "[NAME.]KEY=VALUE")
@@ -236,17 +194,16 @@ def parse_options(typed: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
         found["wrappers"] = text_list("--with", found.pop("with"))
     if "use" in found:
         found["use"] = assignments("--use", found["use"], "HOOK=METHOD")
-    for key, read in (("add", read_addition), ("drop", read_dropped_term)):
-        if key in found:
-            found[key] = [read(text.strip()) for text in text_list(f"--{key}", found[key])]
+    if "add" in found:
+        found["add"] = [*map(read_addition, text_list("--add", found["add"]))]
+    if "drop" in found:
+        terms = text_list("--drop", found["drop"])
+        found["drop"] = [term.strip().removeprefix("local_loss.") for term in terms]
     return found
 
 
 def as_typed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of a file or a program as typed; loss terms get their hook.
-
-    A run's ``config.json`` has them so.
-    """
+    """Return recorded options as typed: loss terms get their hook."""
     found = dict(values)
     for key, prefix in (("add", "local_loss="), ("drop", "local_loss.")):
         if found.get(key) is not None:
@@ -260,11 +217,11 @@ RECORD_ONLY = set(
     "plugins versions machine data layout files depends_on identity protofl description needs"
     "".split()
 )
-"""Entries of a run's config.json that record the run and are no options, and a recipe's text."""
+"""Entries of ``config.json`` and of recipes that are not options."""
 
 
 REMOVED = {"engine": {"fused"}}
-"""{owner: plugins' options that protofl 0.1.0 recorded and this version does not have}."""
+"""{owner: options that protofl 0.1.0 recorded and this version lacks}."""
 
 
 def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -279,9 +236,7 @@ def options_in(values: Mapping[str, Any]) -> dict[str, Any]:
 def without_removed(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return plugins' options, {owner: {option: value}}, without those of older versions."""
     return {
-        owner: {k: v for k, v in own.items() if k not in REMOVED[owner]}
-        if owner in REMOVED
-        else own
+        owner: {k: v for k, v in own.items() if k not in REMOVED.get(owner, ())}
         for owner, own in options.items()
     }
 

@@ -7,17 +7,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Literal,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    overload,
-)
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -25,36 +15,30 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from protofl.errors import UsageError, unknown
 from protofl.system.consent import is_inside
 
-T = TypeVar("T")
 Consent = bool | Literal["outside"]
 
 
-if TYPE_CHECKING:
-    # With None for its default an option is of the type that it has once it is filled in.
-    @overload
-    def Field(
-        default: None, *, description: str, consent: Consent = False, **about: object
-    ) -> Any: ...  # noqa: ANN401
-    @overload
-    def Field(default: T, *, description: str, consent: Consent = False, **about: object) -> T: ...
-    @overload
-    def Field(*, description: str, consent: Consent = False, **about: object) -> Any: ...  # noqa: ANN401
-
-
-def Field(default: Any = ..., *, description: str, consent: Consent = False, **about: Any) -> Any:
+def Field(
+    default: Any = ...,  # noqa: ANN401
+    *,
+    description: str,
+    consent: Consent = False,
+    **about: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
     """Declare an option: its default, description and bounds.
 
     Args:
-        default: None where something else decides: the variant, another option, or ``resolve``.
-            An option that has a value by then has the value's type, ``tau: float = Field(None,
-            …)``; one that may stay None says so, ``float | None``.
-        description: What it does, for a number by its effect at the ends.
-        consent: Whether another value than the default lets something happen that nobody but the
-            user may allow: opening a pickle, running code from a folder. It then counts only where
-            it is given on the command line or in the arguments of `pf.run`; from a ``--config``
-            file, a recipe or a run folder, which may be a stranger's, it is refused. ``"outside"``
-            is for an output folder: a file may name one inside its own folder.
-        **about: What pydantic's ``Field`` takes: ``ge``, ``gt``, ``le``, ``lt``, ``alias``, ….
+        default: None if the variant, another option or ``resolve`` sets the value. Annotate the
+            final type, ``tau: float = Field(None, …)``; an option that may stay None is
+            ``float | None``.
+        description: The effect of the option; for a number, the effect at the ends of its range.
+        consent: True if only the user may allow another value than the default, such as opening a
+            pickle or running code from a folder. The value then counts on the command line and in
+            the arguments of `pf.run`; in a ``--config`` file, a recipe or a run folder, which
+            others may have written, it is refused. ``"outside"`` is for an output folder: a file
+            may name one inside its own folder.
+        **about: Further arguments of pydantic's ``Field``: ``ge``, ``gt``, ``le``, ``lt``,
+            ``alias``, ….
     """
     known = default is not None
     if consent:
@@ -64,26 +48,28 @@ def Field(default: Any = ..., *, description: str, consent: Consent = False, **a
 
 
 class Strict(BaseModel):
-    """Model whose numbers and texts cannot be written as true or false."""
+    """Model that refuses true and false for numbers and strings, which pydantic reads as 1 and 0.
+
+    None stands for the default of an option whose default is None.
+    """
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_truths(cls, data: Any) -> Any:  # noqa: ANN401 - pydantic passes raw input
-        """Check that no true or false stands for a number, which pydantic would read as 1 or 0.
-
-        Raises:
-            ValueError: One does.
-        """
-        names = option_names(cls)
-        for key, value in data.items() if isinstance(data, dict) else ():
-            field = cls.model_fields.get(names.get(key) or key)
+    def _check_truths(cls, data: Any) -> Any:  # noqa: ANN401 - pydantic passes raw input
+        if not isinstance(data, dict):
+            return data
+        names, read = option_names(cls), {}
+        for key, value in data.items():
+            field = cls.model_fields.get(names.get(key, key))
             if field and isinstance(value, bool) and not _accepts_bool(field.annotation):
                 raise ValueError(f"{key} is {str(value).lower()}, which is no number and no text")
-        return data
+            if not (field and value is None and field.default is None):
+                read[key] = value
+        return read
 
 
 class Config(Strict):
-    """Options of one plugin. Every field has a description and, where it is a number, a range.
+    """Options of one plugin. Every field has a description and, if it is a number, a range.
 
     A field whose symbol is a Python keyword carries the symbol as alias (``lambda_`` with
     ``alias="lambda"``); users write the alias.
@@ -93,27 +79,16 @@ class Config(Strict):
         extra="forbid", populate_by_name=True, frozen=True, validate_default=True
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_open(cls, data: Any) -> Any:  # noqa: ANN401 - pydantic passes raw input
-        """Drop a None that equals the default."""
-        if not isinstance(data, dict):
-            return data
-        names = option_names(cls)
-        fields = {key: cls.model_fields.get(names.get(key) or key) for key in data}
-        still = {key for key, field in fields.items() if field and field.default is None}
-        return {key: value for key, value in data.items() if value is not None or key not in still}
-
 
 @dataclass(frozen=True)
 class Deviation:
     """A difference between a paper and its published code, as one option.
 
     Attributes:
-        where: The equation, table or algorithm line that is concerned.
+        where: The equation, table or algorithm line.
         paper: The option's value that follows the paper.
         official: The option's value that follows the published code.
-        note: What differs, in a sentence.
+        note: The difference, in a sentence.
     """
 
     where: str
@@ -150,12 +125,9 @@ def _accepts_bool(annotation: Any) -> bool:  # noqa: ANN401 - a type
     """Return True if a type accepts booleans: all types except numbers, strings and choices."""
     if get_origin(annotation) is Literal:
         return any(isinstance(choice, bool) for choice in get_args(annotation))
-    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
-    return any(map(_accepts_bool, parts)) if parts else annotation not in PLAIN
-
-
-PLAIN = (int, float, str, type(None))
-"""Types that true and false are none of."""
+    if get_origin(annotation) in (Union, UnionType):
+        return any(map(_accepts_bool, get_args(annotation)))
+    return annotation not in (int, float, str, type(None))
 
 
 def consents(config: type[BaseModel]) -> dict[str, str]:
@@ -182,11 +154,11 @@ def check_consent(config: Config, owner: str, said: Container[str], home: Path) 
     Args:
         config: The options of a plugin.
         owner: How users write the plugin in ``--set``.
-        said: The options that the user gave, not a file.
+        said: The options that the user gave.
         home: The folder of the file, for output folders that it may name.
 
     Raises:
-        UsageError: One was not.
+        UsageError: A consent comes from the file.
     """
     for key, name in consents(type(config)).items():
         value = getattr(config, name)
@@ -197,9 +169,9 @@ def check_consent(config: Config, owner: str, said: Container[str], home: Path) 
         if value != usual and not (key in said or name in said):
             text = value if isinstance(value, str) else json.dumps(value, default=str)
             raise UsageError(
-                f"{owner}.{key}={text} comes from a file, and is for nobody but you to allow",
+                f"{owner}.{key}={text} comes from a file, and only you may allow it",
                 f"it means: {type(config).model_fields[name].description}",
-                f"if you want that, give it yourself: --set {owner}.{key}={text.strip(chr(34))}",
+                f"to allow it: --set {owner}.{key}={text.strip(chr(34))}",
             )
 
 
@@ -222,24 +194,19 @@ def parse_config(config: type[Config], values: dict[str, Any], owner: str) -> Co
         return config.model_validate({k: _plain(config, names, k, v) for k, v in values.items()})
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "options"
-        given = first.get("input")
+        key = ".".join(map(str, first["loc"])) or "options"
         raise UsageError(
-            f"{owner}: {key}={given!r} is not possible: {first['msg']}",
+            f"{owner}: {key}={first.get('input')!r} is not possible: {first['msg']}",
             do=f"see: protofl show {owner}",
         ) from None
 
 
 def _plain(config: type[Config], names: dict[str, str], key: str, value: Any) -> Any:  # noqa: ANN401
-    """Return ``none``, ``true`` and ``false`` of a command line as Python values.
-
-    A word that is one of the option's choices (FedTGP's ``margin=none``) stays a word.
-    """
-    if not isinstance(value, str):
+    """Return ``none`` of a command line as None, if it is not a choice (FedTGP's ``margin``)."""
+    if str(value).lower() != "none":
         return value
-    if value in _choices(config.model_fields[names.get(key, key)].annotation):
-        return value
-    return {"none": None, "true": True, "false": False}.get(value.lower(), value)
+    choices = _choices(config.model_fields[names.get(key, key)].annotation)
+    return value if value in choices else None
 
 
 def _choices(annotation: Any) -> list[Any]:  # noqa: ANN401 - a type

@@ -1,4 +1,4 @@
-"""Table of all run options, the lists that are derived from it, and the options' validation."""
+"""Table of all run options, lists derived from it, and validation of the options."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ SEVERAL = {
     for name, option in OPTIONS.items()
     if option.chooses not in ("", "wrapper") and _IS_LIST[name]
 }
-"""Options that name several plugins of a kind; in ``--set`` each plugin has its own name."""
+"""Options that name several plugins of a kind; ``--set`` addresses each plugin by its name."""
 
 UPDATES = ("optimizer", "schedule")
-"""Owners of options in ``--set`` that are no plugins."""
+"""Owners of options in ``--set`` that are not plugins."""
 
 OWNERS = (*CHOOSING, *UPDATES)
 """Owners of options in ``--set`` that every run has."""
@@ -49,13 +49,13 @@ EXTENDED = tuple(n for n, o in OPTIONS.items() if o.resume and o.affects == "ext
 UNRECORDED = frozenset(name for name, option in OPTIONS.items() if not option.recorded)
 """Options that ``config.json`` does not hold.
 
-It holds backend and profile if the engine trains groups of clients: the groups depend on both, and
-the last bits depend on the groups. Then they may not change on resume either.
+Exception: it holds backend and profile if the engine trains groups of clients, because the groups
+depend on both, and the last bits depend on the groups. Then neither may change on resume.
 """
 
 
 EXTENT = tuple(name for name, option in OPTIONS.items() if option.affects == "extent")
-"""Options that say how often and how long a run does the same thing."""
+"""Options about the number of repetitions: rounds, trials, and the first seed."""
 
 
 def flag_of(name: str) -> str:
@@ -84,10 +84,10 @@ def default_values() -> dict[str, Any]:
 
 
 def portable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a recorded run that say the same on every machine.
+    """Return the options of a recorded run that are valid on every machine.
 
-    The data, the split, the models and the server's half of the run follow from them. Where
-    clients train is left out, as this machine may lack the engine, the backend or a folder.
+    The data, the split, the models and the server's part of the run follow from them. Engine,
+    backend and folders are left out, as this machine may lack them.
 
     Args:
         options: Options as ``config.json`` holds them.
@@ -106,7 +106,7 @@ def check_names(values: Iterable[str], noun: str, others: Iterable[str] = ()) ->
     Args:
         values: The names.
         noun: A noun for the names, for the error.
-        others: Further names that are known there.
+        others: Further valid names.
 
     Raises:
         UsageError: A name is unknown.
@@ -141,23 +141,25 @@ def build(values: Mapping[str, Any]) -> Settings:
                 f"protofl run {method} --models GROUP",
                 f"see: protofl list-plugins --kind {kind}",
             ) from None
+        form = OPTIONS[name].metavar
         raise UsageError(
             f"{flag_of(name)} {first.get('input')} is not possible: {first['msg']}",
-            do="see: protofl run --help",
+            f"expected {form}" if form else "",
+            "see: protofl run --help",
         ) from None
 
 
 def validated(name: str, value: Any) -> Any:  # noqa: ANN401 - options are of many types
-    """Return the value of one option as a run has it.
+    """Return the validated value of one option.
 
     Raises:
-        UsageError: The value is of another type or out of range.
+        UsageError: The value has another type or is out of range.
     """
     return getattr(build({"method": "", "models": "", name: value}), name)
 
 
 def untracked(settings: Settings) -> Settings:
-    """Return the settings without trackers and their options, which concern only this process."""
+    """Return the settings without trackers and their options, which only this process uses."""
     own = {f"tracker/{name}" for name in settings.track}
     update = {
         "track": [],
