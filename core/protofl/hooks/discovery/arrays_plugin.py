@@ -10,7 +10,8 @@ from protofl.data.dataset import Dataset
 from protofl.data.in_memory import ARRAYS, opened
 from protofl.errors import UsageError
 from protofl.hooks.hookspecs.markers import hookimpl
-from protofl.system.options.plugin_options import Config, Field
+from protofl.system.options.plugin_options import Config as PluginConfig
+from protofl.system.options.plugin_options import Field
 
 
 class Arrays:
@@ -18,7 +19,7 @@ class Arrays:
 
     argument = "digest"
 
-    class Config(Config):
+    class Config(PluginConfig):
         """Options of arrays."""
 
         digest: str = Field(description="digest of the arrays; protofl.run computes it")
@@ -56,5 +57,5 @@ class Arrays:
         return opened[config.digest].decoded(_options(config))
 
 
-def _options(config: Config) -> dict[str, Any]:
+def _options(config: PluginConfig) -> dict[str, Any]:
     return config.model_dump(exclude_defaults=True, exclude={"digest"})

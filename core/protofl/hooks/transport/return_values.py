@@ -105,7 +105,8 @@ def expect_returned(hook: str, owner: str, found: Any, given: Mapping[str, Any])
         raise wrong(f"{who} returned {description(found)}", near, do)
     if isinstance(found, Tensor):
         return _expect_scores(who, found, (given["x"].shape[0], given["client"].num_classes))
-    for name, item in found.items() if isinstance(found, Mapping) else enumerate(found):
+    pairs: Any = found.items() if isinstance(found, Mapping) else enumerate(found)  # type: ignore[arg-type]
+    for name, item in pairs:
         what = f"{who} returned {name!r} as {description(item)}"
         if isinstance(found, Mapping) and not isinstance(name, str):
             raise wrong(what, near, "names are strings")
