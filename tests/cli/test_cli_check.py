@@ -164,8 +164,7 @@ def test_what_can_t_be_checked(cli, tmp_path, words, said):
             "fedsa",
             [
                 "'fedsa' is a method of protofl and a method of toys",
-                "protofl 0.1.0 has protofl_plugins.methods.fedsa:FedSA; "
-                "toys 1.5 has toys_module:Broken",
+                "protofl has protofl_plugins.methods.fedsa:FedSA; toys has toys_module:Broken",
                 "block one: --block fedsa@toys, or PROTOFL_BLOCK=fedsa@toys",
             ],
         ),

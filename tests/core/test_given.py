@@ -47,7 +47,7 @@ def test_a_loss_that_reads_the_client_is_told_what_to_do(name):
         dry_step(make_plan(method(loss=read)))
     what, near, do = str(caught.value).splitlines()
     assert f"local_loss, client 0, round 0: main.local_loss reads client.{name}" in what
-    assert "what before_training returned" in near
+    assert "return value of before_training" in near
     assert f"return what it needs of {name} from before_training" in do
 
 

@@ -44,7 +44,11 @@ def test_labels_of_terms():
         ({"use": {"receive": "b"}}, "unknown hook 'receive'", "HOOK=METHOD"),
         ({"use": {"inference": "nobody"}}, "unknown method 'nobody'", ""),
         ({"method": "nobody"}, "unknown method 'nobody'", ""),
-        ({"options": {"b": {"weight": 1}}}, "unknown plugin in --set 'b'", "takes part"),
+        (
+            {"options": {"b": {"weight": 1}}},
+            "unknown plugin in --set 'b'",
+            "a method or wrapper",
+        ),
         ({"options": {"a": {"weigth": 1}}}, "unknown option of a 'weigth'", "'weight'"),
         ({"options": {"a": {"weight": -1}}}, "weight=-1 is not possible", "show a"),
         ({"wrappers": ["gausian-noise"]}, "unknown wrapper 'gausian-noise'", "gaussian-noise"),

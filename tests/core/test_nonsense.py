@@ -31,7 +31,7 @@ def said(**given):
         ({"checkpoint_every": "²"}, "--checkpoint-every ² is not possible"),
         ({"device": "vulkan"}, "--device vulkan: this torch can't compute there"),
         ({"device": "meta"}, "--device meta: this torch can't compute there"),
-        ({"device": "tpu"}, "--device tpu is no device"),
+        ({"device": "tpu"}, "--device tpu is not a device"),
         ({"block": ["nope"]}, "unknown plugin in --block 'nope'"),
         ({"block": ["fedsaa"]}, "did you mean 'fedsa' or"),
         ({"generator": "nope"}, "unknown generator 'nope'"),

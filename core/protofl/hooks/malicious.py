@@ -1,4 +1,4 @@
-"""Malicious clients of a run (``--malicious``): who they are, and what a run with them needs."""
+"""Malicious clients of a run (``--malicious``): their draw, and checks of attacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def malicious_clients(seed: int, clients: int, share: float) -> frozenset[int]:
     Args:
         seed: The trial's seed.
         clients: Clients M.
-        share: The share that is malicious, of which there is one at least; 0 for none.
+        share: The share of malicious clients, at least one client; 0 for none.
     """
     if not share:
         return frozenset()
@@ -42,28 +42,27 @@ def check_attacks(share: float, clients: int, wrappers: Sequence[Wrapper]) -> No
     """Check that attacks and malicious clients come together, and that some clients are honest.
 
     Args:
-        share: The share that is malicious.
+        share: The share of malicious clients.
         clients: Clients M.
-        wrappers: The wrappers of the run, of which some are attacks (``attack = True``).
+        wrappers: The wrappers of the run; attacks have ``attack = True``.
 
     Raises:
-        UsageError: One is lacking.
+        UsageError: Attacks or malicious clients are missing, or no client is honest.
     """
     attacks = [wrapper.name for wrapper in wrappers if getattr(wrapper.plugin, "attack", False)]
     if attacks and not share:
         raise UsageError(
             f"--with {attacks[0]} is an attack, and no client is malicious",
-            do=f"say how many are: --malicious 0.2, or leave --with {attacks[0]} out",
+            do=f"add --malicious 0.2, or drop --with {attacks[0]}",
         )
     if share and not attacks:
         raise UsageError(
             f"--malicious {share:g} is given, and no attack",
-            do="say what they do: --with sign-flip, or another attack of "
-            "protofl list-plugins --kind wrapper",
+            do="add --with sign-flip, or another attack of protofl list-plugins --kind wrapper",
         )
     if share and _count(clients, share) >= clients:
         raise UsageError(
-            f"--malicious {share:g} of {clients} clients leaves nobody honest",
+            f"--malicious {share:g} of {clients} clients leaves no honest client",
             do="take a smaller share, or more clients",
         )
 
@@ -72,7 +71,7 @@ def checked_labels(found: Tensor, given: Tensor, num_classes: int) -> Tensor:
     """Check training labels [n] that a wrapper returned.
 
     Raises:
-        RunFailure: They are no such labels.
+        RunFailure: The labels have another type, shape or range.
     """
     if found is given:
         return given
@@ -86,6 +85,6 @@ def checked_labels(found: Tensor, given: Tensor, num_classes: int) -> Tensor:
         came = f"{found.dtype} {list(found.shape)}"
     raise RunFailure(
         f"a wrapper's train_labels returned {came}",
-        f"labels are {given.dtype} {list(given.shape)} from 0 to {num_classes - 1}",
-        "return as many labels as it was given, each a class",
+        f"expected {given.dtype} {list(given.shape)} from 0 to {num_classes - 1}",
+        "return a class for each given label",
     )

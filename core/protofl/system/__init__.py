@@ -1,4 +1,4 @@
-"""Files, options, random streams and the machine: the ground that other layers stand on.
+"""Files, options, random streams and the machine, for all other layers.
 
 Imports: errors.
 Start with ``options/settings.py`` (every option of a run, declared once) and ``files/``.

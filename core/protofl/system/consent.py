@@ -1,9 +1,9 @@
 """Consent to code: the files and modules whose classes this command line or program allowed.
 
-A class's place may come from a file that protofl reads: a study, a configuration, a sweep, a
-recipe or a run folder. Importing it runs code, so it counts only with consent: the place itself on
-the command line or among a program's arguments, or ``--trust-code PATH``. Worker processes inherit
-the consents of the process that starts them.
+The place of a class may come from a file that protofl reads: a study, a configuration, a sweep, a
+recipe or a run folder. Importing the class runs code, so it needs consent: the place itself on the
+command line or among a program's arguments, or ``--trust-code PATH``. Worker processes inherit the
+consents of the process that starts them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def trust_code(*paths: str | Path) -> None:
         *paths: Python files, folders with such files, or names of modules.
 
     Raises:
-        UsageError: There is no such file or folder.
+        UsageError: The file or folder does not exist.
     """
     for path in paths:
         found = Path(path).expanduser()
@@ -42,7 +42,7 @@ def trust_code(*paths: str | Path) -> None:
         elif isinstance(path, str) and all(part.isidentifier() for part in path.split(".")):
             _modules.add(path)
         else:
-            raise UsageError(f"--trust-code {path}: there is no such file or folder")
+            raise UsageError(f"--trust-code {path}: no such file or folder")
 
 
 def allow(places: Iterable[str]) -> None:
@@ -97,8 +97,8 @@ def check_code(places: Mapping[str, Iterable[str]], file: str) -> None:
     targets = [*dict.fromkeys(place.rpartition(":")[0] for place in lacking)]
     near = "; ".join(f"{lacking[place]} = {place} ({digest_of(place)})" for place in others)
     raise UsageError(
-        f"{file}: {lacking[first]} = {first} ({digest_of(first)}) is code, and a file may not "
-        "have it run without your consent",
+        f"{file}: {lacking[first]} = {first} ({digest_of(first)}) is code, which does not run "
+        "without your consent",
         f"also: {near}" if near else "importing it runs it with your rights",
         "read the code; to allow it: " + " ".join(f"--trust-code {path}" for path in targets),
     )
@@ -119,13 +119,13 @@ def check_recorded(options: Mapping[str, Any], file: str) -> None:
 
 
 def check_output(key: str, value: object, file: str, home: Path) -> None:
-    """Check that a folder that a file names, and that protofl would write to, is allowed.
+    """Check that an output folder that a file names is allowed.
 
     Args:
         key: The key, which is an option of the command line.
         value: The folder.
         file: The file, for the error.
-        home: The folder of the file, in which no consent is needed.
+        home: The folder of the file; folders inside need no consent.
 
     Raises:
         UsageError: The folder lies elsewhere.
@@ -142,7 +142,7 @@ def check_output(key: str, value: object, file: str, home: Path) -> None:
 def is_inside(path: object, home: Path) -> bool:
     """Return True if a path is the folder, or lies in it.
 
-    A path that no file can have, with a zero byte, is refused by name where it is read.
+    An invalid path, with a zero byte, counts as inside: reading it raises an error with its name.
     """
     try:
         return Path(str(path)).expanduser().resolve().is_relative_to(home.expanduser().resolve())
@@ -151,7 +151,7 @@ def is_inside(path: object, home: Path) -> bool:
 
 
 def digest_of(place: str) -> str:
-    """Return the SHA-256 of a class's file in words."""
+    """Describe the file of a class by its SHA-256."""
     target = place.rpartition(":")[0]
     if not target.endswith(".py"):
         return "a module outside the installed plugins"

@@ -16,7 +16,7 @@ def device_of(text: str) -> torch.device:
     """Return the device that ``--device`` names, and check that torch can compute on it.
 
     Raises:
-        UsageError: There is none.
+        UsageError: The device is unknown, missing, or not usable with this torch.
     """
     if text == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -24,9 +24,9 @@ def device_of(text: str) -> torch.device:
     try:
         device = torch.device(text)
     except RuntimeError:
-        raise UsageError(f"--device {text} is no device", do=use) from None
+        raise UsageError(f"--device {text} is not a device", do=use) from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"--device {text}: no CUDA device is at hand", do="use --device cpu")
+        raise UsageError(f"--device {text}: found no CUDA device", do="use --device cpu")
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, NotImplementedError, AssertionError, ImportError):
@@ -49,7 +49,7 @@ def compute_threads(count: int) -> Iterator[None]:
 def deterministic_kernels(wanted: bool) -> Iterator[None]:
     """Make torch use only deterministic CUDA kernels in a block, if wanted."""
     if not wanted or torch.are_deterministic_algorithms_enabled():
-        # Setting it as it is would import torch's compiler, which takes more than a second.
+        # Setting the same value would import torch's compiler, which takes more than a second.
         yield
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -20,8 +20,7 @@ from protofl.errors import Late, Overtime
 def usable_cores() -> list[int]:
     """Return the numbers of the processor cores on which this process may run, ascending.
 
-    A container or ``taskset`` can leave it fewer than the machine has. Where the system doesn't say
-    (macOS, Windows), all cores, counted from 0.
+    A container or ``taskset`` can limit them. On macOS and Windows all cores, counted from 0.
     """
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
@@ -43,12 +42,12 @@ def machine_facts() -> dict[str, str]:
 
     - ``processor``: its type.
     - ``instruction_set``: the largest one that torch's own kernels use here (``AVX512``).
-    - ``instruction_limits``: the environment variables that are set to limit the instructions of
-      oneDNN, MKL or OpenBLAS; ``none`` if no one is.
+    - ``instruction_limits``: the environment variables that limit the instructions of oneDNN, MKL
+      or OpenBLAS; ``none`` if none is set.
 
     Two machines with equal facts and the same torch compute the same to the last bit.
     """
-    import torch  # takes a second, and some callers have no other use for it
+    import torch  # takes a second, and some callers do not need it
 
     limits = [f"{name}={os.environ[name]}" for name in _LIMITS if os.environ.get(name)]
     return {
@@ -78,14 +77,11 @@ _NUMBERS = {"family": "cpu family", "model": "model"}
 
 
 def recorded_facts(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run's results may depend on beside its options, {name in words: value}.
+    """Return the versions and machine facts on which results may depend, {name in words: value}.
 
     Args:
-        config: The content of its ``config.json``.
-
-    Returns:
-        Versions and facts about the machine. protofl 0.1 has recorded no other fact than the
-        instruction set, as ``cpu`` among the versions.
+        config: The content of ``config.json``. protofl 0.1 recorded only the instruction set, as
+            ``cpu`` among the versions.
     """
     versions = dict(config.get("versions", {}))
     old = {"instruction_set": versions.pop("cpu")} if "cpu" in versions else {}
@@ -93,8 +89,8 @@ def recorded_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace("_", " "): value for name, value in found.items()}
 
 
-# ``python -m`` and ``python -c`` put the current folder first on the path, from where a file that
-# is called ``queue.py`` by chance would be imported in place of Python's own. -P needs Python 3.11.
+# ``python -m`` and ``python -c`` put the current folder first on the path, where a ``queue.py``
+# would hide Python's own module. The option -P needs Python 3.11.
 _START = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; "
     "import runpy; runpy.run_module(sys.argv[1], run_name='__main__')"
@@ -120,17 +116,16 @@ def fresh_interpreter(module: str) -> tuple[list[str], dict[str, str]]:
 def time_limit(seconds: float, what: str, do: str = "") -> Iterator[None]:
     """Interrupt a block that takes longer, repeatedly if it continues.
 
-    It works where a signal can interrupt: in the main thread of a process, not on Windows, and not
-    inside of compiled code that never comes back. Elsewhere, and where the program has set the
-    alarm clock already, nothing is limited.
+    The limit works in the main thread of a process, not on Windows, and not inside compiled code
+    that never returns. Elsewhere, or if the program uses the alarm signal, there is no limit.
 
     Args:
-        seconds: How long it may take; 0 for any time.
-        what: What it is, for the error; a `naming` inside says more.
-        do: What to do about it, for the error.
+        seconds: The limit; 0 for none.
+        what: The work, for the error; an `error_context` inside adds the hook.
+        do: Advice, for the error.
 
     Raises:
-        Late: It took longer.
+        Late: The block took longer.
     """
     main = threading.current_thread() is threading.main_thread()
     able = main and hasattr(signal, "setitimer") and signal.getitimer(signal.ITIMER_REAL)[0] == 0
@@ -159,8 +154,8 @@ def time_limit(seconds: float, what: str, do: str = "") -> Iterator[None]:
 class Idle:
     """Idle hosts that another run may reuse.
 
-    A backend looks for one that is as it would start it (`take`), and leaves those that are whole
-    when a run has ended (`put`).
+    A backend takes a host that matches its own settings (`take`), and returns working hosts at the
+    end of a run (`put`).
     """
 
     def __init__(self) -> None:
@@ -173,7 +168,7 @@ class Idle:
         """Add an idle host.
 
         Args:
-            key: All that it was started with; one that asks for the same may have it.
+            key: The settings with which it was started.
             host: The host.
         """
         self._waiting.append((key, host))

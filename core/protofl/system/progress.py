@@ -8,23 +8,20 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-
 OnSteps = Callable[[int, int], None]
-"""Takes a client and how many mini-batches of its job are done."""
-
+"""Takes a client and the number of finished mini-batches of its job."""
 
 EVERY = 0.25
-"""Seconds between two reports of a job, at least."""
+"""Minimum seconds between two reports of a job."""
 
 
 class Counter:
-    """Counts the mini-batches of a job and reports them now and then.
+    """Counts the mini-batches of a job and reports their number at intervals.
 
-    A mini-batch counts when the next one is asked for, so nothing waits for a device.
+    A mini-batch counts when the next one is requested, so nothing waits for a device.
 
     Args:
-        report: Takes the number of mini-batches that are done; None where nobody follows the job,
-            and nothing is counted.
+        report: Takes the number of finished mini-batches; None to count nothing.
     """
 
     def __init__(self, report: Callable[[int], None] | None) -> None:
@@ -33,31 +30,26 @@ class Counter:
         self._last = time.monotonic()
 
     def over(self, batches: Iterator[T]) -> Iterator[T]:
-        """Return the mini-batches of a part of the job, which are counted as they are taken.
+        """Yield and count the mini-batches of a part of the job.
 
-        A part that is begun again before its end, by an engine that falls back to another, is
-        counted anew.
+        The count of an unfinished part starts again, if an engine falls back to another.
         """
-        return batches if self._report is None else self._counted(batches, self._report)
-
-    def _counted(self, batches: Iterator[T], report: Callable[[int], None]) -> Iterator[T]:
         done = self._before
         for batch in batches:
             yield batch
             done += 1
-            now = time.monotonic()
-            if now - self._last >= EVERY:
-                self._last = now
-                report(done)
+            if self._report and time.monotonic() - self._last >= EVERY:
+                self._last = time.monotonic()
+                self._report(done)
         self._before = done
 
 
 class Stage:
-    """Takes what hosts report of their jobs, and sums it up.
+    """Sums the progress reports of hosts.
 
     Args:
-        steps: {client: mini-batches that it has to do}.
-        costs: {client: cost of one of them, relative to others}.
+        steps: {client: mini-batches of its job}.
+        costs: {client: relative cost of one of its mini-batches}.
     """
 
     def __init__(self, steps: Mapping[int, int], costs: Mapping[int, float]) -> None:
@@ -67,7 +59,7 @@ class Stage:
         self._work, self._whole = 0.0, sum(n * costs[client] for client, n in steps.items())
 
     def take(self, client: int, done: int | None = None) -> bool:
-        """Note how many mini-batches of a client are done, or all; return True if that changes."""
+        """Record finished mini-batches of a client, or all; return True if the number grows."""
         most = self._steps.get(client, 0)
         now = most if done is None else min(done, most)
         more = now - self._reported.get(client, 0)
@@ -80,5 +72,5 @@ class Stage:
 
     @property
     def share(self) -> float:
-        """Share of the work that is done, 0 to 1."""
+        """Share of finished work, 0 to 1."""
         return min(1.0, self._work / self._whole) if self._whole else 0.0

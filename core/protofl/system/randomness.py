@@ -1,4 +1,4 @@
-"""Random streams: every draw has a key, so nothing depends on what was drawn before."""
+"""Random streams: every draw has a key, so it does not depend on earlier draws."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def random_stream(seed: int, *keys: Key) -> torch.Generator:
 
 
 def numpy_stream(seed: int, *keys: Key) -> np.random.Generator:
-    """Return the same as `random_stream`, for NumPy."""
+    """Return the NumPy generator of a seed and keys."""
     return np.random.default_rng(_digest(seed, keys))
 
 
@@ -35,7 +35,7 @@ def global_stream(seed: int, *keys: Key) -> Iterator[None]:
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         if _accelerated():
             torch.manual_seed(value)
-        else:  # the CPU's alone: the other takes three stack traces, one for each kind of device
+        else:  # the CPU only: manual_seed takes a stack trace for each of three kinds of devices
             torch.default_generator.manual_seed(value)
         yield
 

@@ -1,4 +1,4 @@
-"""The version of this release, and of what it runs on."""
+"""The versions of protofl, torch and Python."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 def versions() -> dict[str, str]:
     """Return the versions of protofl, torch and Python: {name: version}."""
-    import torch  # takes a second, and the version alone is asked for before there is work
+    import torch  # takes a second, and `__version__` does not need it
 
     return {
         "protofl": __version__,

@@ -350,7 +350,10 @@ def test_who_is_malicious_depends_on_the_seed_alone(tmp_path):
     [
         ({"malicious": 0.2}, "--malicious 0.2 is given, and no attack"),
         ({"with": ["alie"]}, "alie is an attack, and no client is malicious"),
-        ({"malicious": 0.9, "with": ["alie"]}, "--malicious 0.9 of 4 clients leaves nobody honest"),
+        (
+            {"malicious": 0.9, "with": ["alie"]},
+            "0.9 of 4 clients leaves no honest client",
+        ),
         ({"malicious": 1, "with": ["alie"]}, "--malicious 1 is not possible"),
     ],
 )

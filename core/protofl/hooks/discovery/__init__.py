@@ -1,1 +1,1 @@
-"""Discovery: which plugins there are, by entry points, and whether their classes keep the rules."""
+"""Discovery of plugins by entry points, and checks of their classes."""

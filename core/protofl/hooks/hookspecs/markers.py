@@ -12,7 +12,6 @@ hookspec = pluggy.HookspecMarker("protofl")
 hookimpl = pluggy.HookimplMarker("protofl")
 """Marks a plugin's method as the implementation of the hook of the same name."""
 
-
 HOOKSPEC_VERSION = "2.3"
 """The version MAJOR.MINOR of the hooks that this protofl calls.
 
@@ -31,14 +30,14 @@ WHAT_CHANGED = {
         '3. then write requires_hookspec = "2.0"',
     ),
 }
-"""For each MAJOR what a plugin of the MAJOR before has to change, in lines."""
+"""{MAJOR: the changes for plugins of the previous MAJOR, in lines}."""
 
 
 _FORM = re.compile(r"(\d+)\.(\d+)")
 
 
 def parse_version(text: object) -> tuple[int, int] | None:
-    """``MAJOR.MINOR`` as two numbers; None where it is not of that form."""
+    """Return ``MAJOR.MINOR`` as two numbers, or None if the form is wrong."""
     found = _FORM.fullmatch(text) if isinstance(text, str) else None
     return (int(found[1]), int(found[2])) if found else None
 

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from protofl.data.spec import SampleSpec
-from protofl.errors import UsageError
+from protofl.errors import unknown
 
 
 class SplitModel(nn.Module):
     """A client's model: a feature extractor f to K features and a classifier h on them.
 
-    The extractor's output is flattened and, where its width is not K, brought to K by an
-    adaptive average pool over the flat vector (FedTGP, section "Setup": "we add an average
-    pooling layer after each feature extractor").
+    The extractor's output is flattened. If its width is not K, an adaptive average pool over the
+    flat vector brings it to K (FedTGP, section "Setup": "we add an average pooling layer after
+    each feature extractor").
 
     Args:
         extractor: Maps samples B×… (`SampleSpec.shape`) to B×anything.
@@ -34,14 +34,14 @@ class SplitModel(nn.Module):
         self.feature_dim = feature_dim
 
     def features(self, x: Tensor) -> Tensor:
-        """Features f(x), B×K, of samples B×…."""
+        """Return features f(x), B×K, of samples B×…."""
         z = torch.flatten(self.extractor(x), 1)
         if z.shape[1] != self.feature_dim:
             z = nn.functional.adaptive_avg_pool1d(z.unsqueeze(1), self.feature_dim).squeeze(1)
         return z
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores h(f(x)), B×C."""
+        """Return class scores h(f(x)), B×C."""
         scores: Tensor = self.head(self.features(x))
         return scores
 
@@ -53,12 +53,11 @@ class Architecture:
     Attributes:
         name: Its name, unique in the group (``resnet18``, ``resnet34+h2``).
         build: ``build(sample, num_classes, feature_dim) -> SplitModel`` for samples of a
-            `SampleSpec`, with freshly drawn weights from torch's global generator, which the
-            runtime seeds.
-        channels_last: Whether convolutions over images run in channels-last layout (a fixed rule,
-            measured once per architecture, never at run time); nothing to other samples.
-        eval_batch: Samples per batch in evaluation (a fixed rule; rounding depends on it).
-        head: What tells heads apart that can't be averaged with each other (its layer widths).
+            `SampleSpec`, with weights from torch's global generator, which the runtime seeds.
+        channels_last: True if convolutions over images run in channels-last layout (measured once
+            per architecture, never at run time). Not used for other samples.
+        eval_batch: Samples per batch in evaluation (fixed, because rounding depends on it).
+        head: The head's layer widths; only equal heads can be averaged.
     """
 
     name: str
@@ -78,37 +77,35 @@ def find_architecture(
     own: Sequence[Architecture],
     others: Callable[[str], Sequence[Architecture]],
 ) -> Architecture:
-    """The architecture that ``NAME``, or ``GROUP/NAME``, stands for.
+    """Return the architecture ``NAME`` or ``GROUP/NAME``.
 
     Args:
-        wanted: The text; an architecture is returned as it is.
-        own: Those of the run's group.
-        others: Gives those of another group, by its name.
+        wanted: The name; an architecture is returned unchanged.
+        own: The architectures of the run's group.
+        others: Returns the architectures of another group, by its name.
 
     Raises:
-        UsageError: There is none of this name.
+        UsageError: The name is unknown.
     """
     if isinstance(wanted, Architecture):
         return wanted
     group, _, name = wanted.rpartition("/")
     known = {a.name: a for a in (others(group) if group else own)}
     if name not in known:
-        of = f" in {group}" if group else ""
-        names = ", ".join(sorted(known))
-        raise UsageError(f"there is no architecture {name!r}{of}", f"known: {names}")
+        raise unknown(f"architecture of {group}:" if group else "architecture", name, known)
     return known[name]
 
 
 def unset_model(
     architecture: Architecture, sample: SampleSpec, num_classes: int, feature_dim: int
 ) -> SplitModel:
-    """A model whose weights are whatever their memory holds; quick, and draws nothing."""
+    """Build a model with uninitialised weights: fast, and without random draws."""
     with torch.random.fork_rng(devices=[]), _SkipInit():
         return architecture.build(sample, num_classes, feature_dim)
 
 
 class _SkipInit(TorchFunctionMode):
-    """Leaves parameters as their memory is: nothing is drawn, filled or written inside."""
+    """Skips all in-place functions on parameters, so that they stay uninitialised."""
 
     def __torch_function__(
         self,

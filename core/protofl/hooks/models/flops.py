@@ -1,4 +1,4 @@
-"""FLOPs of models: of a forward pass, of training, and of the clients of a round."""
+"""FLOPs of models: a forward pass, training, and all clients of a round."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class ClientFlops:
     """FLOPs of a client of one architecture.
 
     Attributes:
-        forward: A forward pass of one sample through all models that it trains.
-        counted: Local training, by torch's counter.
+        forward: FLOPs of one sample's forward pass through all models that the client trains.
+        counted: FLOPs of local training, by torch's counter.
         samples: Samples of the counted training.
     """
 
@@ -82,8 +82,8 @@ def flops_of_round(flops: Sequence[ClientFlops], trained: Mapping[int, int]) -> 
         trained: {client: samples seen} of the clients that trained.
 
     Returns:
-        ``forward``: a forward pass of one sample by each; ``training``: `training_flops` of that;
-        ``counted``: by torch's counter, of all samples.
+        ``forward``: the sum over clients of one sample's forward pass; ``training``:
+        `training_flops` of the same; ``counted``: all samples, by torch's counter.
     """
     own = {client: flops[client % len(flops)] for client in trained}
     counted = sum(found.counted / found.samples * trained[c] for c, found in own.items())

@@ -1,4 +1,4 @@
-"""Modules beside a client's model: what trains, all as one module, models that are used again."""
+"""Modules of methods on a client: parameter groups, all modules as one, reuse of models."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def parameter_groups(
 
     Args:
         model: The client's model.
-        slots: {``METHOD/NAME``: a module beside it}.
+        slots: {``METHOD/NAME``: a module of a method}.
         lr: The run's learning rate.
-        factor: Of all learning rates, also of those of modules.
+        factor: Factor of all learning rates.
         trains: ``extractor``, ``head`` and names of modules; empty for all.
 
     Raises:
@@ -64,10 +64,10 @@ def parameter_groups(
 
 
 class CombinedModule(nn.Module):
-    """A client's model and the modules that methods gave it, as one module.
+    """A client's model and the modules of methods, as one module.
 
-    Calling it calls the function that it is given, so that `torch.func.functional_call` replaces
-    the parameters of all of them while that function runs.
+    A call runs the given function, so that `torch.func.functional_call` can replace the parameters
+    of all modules while the function runs.
 
     Args:
         model: The client's model.
@@ -91,7 +91,7 @@ class CombinedModule(nn.Module):
         return function(*given)
 
     def modules_of(self) -> dict[str, dict[str, nn.Module]]:
-        """The methods' modules, {method: {name: module}}; of a copy the copies."""
+        """Return the methods' modules, {method: {name: module}}."""
         slots = iter(self.slots.values())
         return {m: {n: next(slots) for n in names} for m, names in self._names.items()}
 
@@ -105,7 +105,7 @@ class Spares:
     """Unused models, at most one for each architecture.
 
     Args:
-        most: Models to keep; those that came first go first.
+        most: Number of models to keep; the oldest is dropped first.
     """
 
     def __init__(self, most: int) -> None:
@@ -114,7 +114,7 @@ class Spares:
         self._built: dict[str, list[object]] = {}
 
     def note(self, name: str, model: SplitModel) -> None:
-        """Remember what a model of an architecture is made of, before others work on it."""
+        """Record the structure of a new model of an architecture."""
         if self._most and name not in self._built:
             self._built[name] = _structure(model)
 
@@ -123,7 +123,7 @@ class Spares:
         return self._free.pop(name, None)
 
     def give(self, name: str, model: SplitModel) -> None:
-        """Take back a model, unless what it is made of has changed."""
+        """Take back a model, unless its structure has changed."""
         if not self._most or name in self._free or self._built[name] != _structure(model):
             return
         self._free[name] = model
@@ -132,7 +132,7 @@ class Spares:
 
 
 def _structure(model: SplitModel) -> list[object]:
-    """All of a model that is not the values of its weights and that could be changed."""
+    """Return everything of a model that could be changed, except the values of its weights."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     parts: list[object] = [
         (name, type(module), *(len(getattr(module, h)) for h in hooks))
@@ -145,7 +145,7 @@ def _structure(model: SplitModel) -> list[object]:
 
 @contextmanager
 def restored(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Restore parameters and buffers after the block, where it fails too."""
+    """Restore parameters and buffers after the block, also after an error."""
     tensors = [t for module in modules for t in (*module.parameters(), *module.buffers())]
     before = [tensor.detach().clone() for tensor in tensors]
     try:

@@ -1,7 +1,7 @@
 """Torch's optimisers by name: ``--optimizer``, with options ``--set optimizer.KEY=VALUE``.
 
-Names are those of `torch.optim`, in letters of any case. Momentum of ``--momentum`` is SGD's alone,
-as data sets have defaults for it; other optimisers take theirs as an option.
+Names are those of `torch.optim`, in any case. ``--momentum`` concerns SGD only, as data sets have
+defaults for it; other optimisers take their momentum as an option.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from protofl.hooks.models.schedules import Schedule, schedule_of
 from protofl.system.options.table import UPDATES
 
 PLAIN = ("sgd", "adam")
-"""Optimisers that engines compute themselves, where they have no further options."""
+"""Optimisers that engines compute themselves if they have no further options."""
 
 
 OURS = {"lr": "--lr", "weight_decay": "--weight-decay", "params": "", "momentum": "--momentum"}
@@ -31,10 +31,10 @@ Groups = Sequence[tuple[Sequence[nn.Parameter], float]]
 
 
 def optimizer_kind(name: str) -> type[Optimizer]:
-    """The optimiser of a name.
+    """Return the optimiser of a name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: The name is unknown.
     """
     kinds = {
         key.lower(): kind
@@ -53,14 +53,14 @@ def make_optimizer(
     weight_decay: float | None,
     options: Mapping[str, Any],
 ) -> Optimizer:
-    """A fresh optimiser.
+    """Create an optimiser.
 
     Args:
         name: Its name.
         groups: Parameters with a learning rate for each group.
-        momentum: Momentum of SGD; nothing to others.
-        weight_decay: Its weight decay; None for its own default.
-        options: Its further arguments.
+        momentum: Momentum of SGD; other optimisers ignore it.
+        weight_decay: Weight decay; None for the optimiser's default.
+        options: Further arguments.
     """
     kind: Any = optimizer_kind(name)
     given = {"momentum": momentum} if kind is torch.optim.SGD else {}
@@ -73,17 +73,17 @@ def make_optimizer(
 def optimizer_options(
     name: str, options: Mapping[str, Any], momentum: float, weight_decay: float | None
 ) -> dict[str, Any]:
-    """Options of an optimiser, as numbers where the command line has words.
+    """Return the options of an optimiser, converted from strings.
 
     Args:
         name: Its name.
-        options: As they were written.
+        options: The options as typed.
         momentum: Momentum of SGD.
-        weight_decay: Its weight decay; None for its own default.
+        weight_decay: Weight decay; None for the optimiser's default.
 
     Raises:
-        UsageError: The optimiser or an option is unknown or out of its range, or it can't train
-            nets a step at a time (L-BFGS, sparse Adam).
+        UsageError: The optimiser or an option is unknown or out of its range, or the optimiser
+            can't train nets a step at a time (L-BFGS, sparse Adam).
     """
     if name in PLAIN and not options:
         return {}
@@ -104,7 +104,7 @@ def optimizer_options(
 
 
 def _value(text: Any) -> Any:  # noqa: ANN401 - an option of any type
-    """A word of a command line as the number, truth or tuple that it means."""
+    """Convert a string of the command line to a number, boolean, tuple or None."""
     if not isinstance(text, str):
         return text
     words = {"none": None, "true": True, "false": False}
@@ -119,7 +119,7 @@ def _value(text: Any) -> Any:  # noqa: ANN401 - an option of any type
 def _try(
     name: str, momentum: float, weight_decay: float | None, options: Mapping[str, Any]
 ) -> None:
-    """Make a step on a weight and a bias: what an optimiser refuses it refuses now."""
+    """Make a step on a weight and a bias, to find invalid options early."""
     trial = [nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))]
     for parameter in trial:
         parameter.grad = torch.ones_like(parameter)
@@ -135,13 +135,13 @@ def _try(
 
 
 def training_options(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The further options of the optimiser and of the schedule, with their defaults.
+    """Return the further options of the optimiser and of the schedule, with their defaults.
 
     Args:
         settings: The options of a run.
 
     Raises:
-        UsageError: One is unknown or out of its range, or there is no such optimiser.
+        UsageError: The optimiser or an option is unknown, or an option is out of its range.
     """
     optimizer, schedule = (settings["options"].get(owner, {}) for owner in UPDATES)
     found = schedule_of(settings["lr_schedule"], schedule)

@@ -1,7 +1,7 @@
 """Learning rates by round: ``--lr-schedule``, with options ``--set schedule.KEY=VALUE``.
 
-A schedule is a factor of every learning rate of a client's training, the same in all steps of a
-round. It depends on the round's number only, so a run that is resumed needs no state of it.
+A schedule multiplies every learning rate of a client's training by a factor, the same in all steps
+of a round. The factor depends on the number of the round only, so a resumed run needs no state.
 `Cosine` also depends on the number of rounds, unless ``over`` is given.
 """
 
@@ -16,7 +16,7 @@ from protofl.system.options.plugin_options import Config, Field, option_names, p
 
 
 class Schedule(Config):
-    """A constant rate, behind the rounds of a warm-up."""
+    """A constant rate after the rounds of a warm-up."""
 
     warmup: int = Field(
         0,
@@ -26,7 +26,7 @@ class Schedule(Config):
     )
 
     def factor(self, round: int, rounds: int) -> float:
-        """The factor η_t/η of a round.
+        """Return the factor η_t/η of a round.
 
         Args:
             round: The round t, from 0; before the first the factor is 1.
@@ -39,12 +39,12 @@ class Schedule(Config):
         return self.decay(round - self.warmup, rounds - self.warmup)
 
     def decay(self, round: int, rounds: int) -> float:
-        """The factor of a round that is counted from the warm-up's end."""
+        """Return the factor of a round, counted from the end of the warm-up."""
         return 1.0
 
     @property
     def horizon(self) -> str:
-        """The option that would free it of the run's number of rounds; empty where it is free."""
+        """The option that replaces the run's number of rounds; empty if it does not matter."""
         return ""
 
 
@@ -57,7 +57,7 @@ class Step(Schedule):
     )
 
     def decay(self, round: int, rounds: int) -> float:
-        """γ^⌊t/every⌋."""
+        """Return γ^⌊t/every⌋."""
         return self.factor_ ** (round // self.every)
 
 
@@ -69,7 +69,7 @@ class Exponential(Schedule):
     )
 
     def decay(self, round: int, rounds: int) -> float:
-        """γ^t."""
+        """Return γ^t."""
         return self.factor_**round
 
 
@@ -82,19 +82,19 @@ class Cosine(Schedule):
     over: int | None = Field(
         None,
         ge=1,
-        description="rounds over which it falls, those of the warm-up included; later ones have "
-        "the lowest. None: those of the run, which then can't be continued with more rounds",
+        description="rounds over which it falls, including the warm-up; later rounds have the "
+        "lowest factor. None: the rounds of the run, which then can't be extended",
     )
 
     def decay(self, round: int, rounds: int) -> float:
-        """Floor + (1 − floor)·(1 + cos(πt/T))/2."""
+        """Return floor + (1 − floor)·(1 + cos(πt/T))/2."""
         whole = rounds if self.over is None else self.over - self.warmup
         share = min(1.0, round / max(whole, 1))
         return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * share)) / 2
 
     @property
     def horizon(self) -> str:
-        """``over``, where it is not given."""
+        """``schedule.over`` if it is not given."""
         return "schedule.over" if self.over is None else ""
 
 
@@ -108,7 +108,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 
 def schedule_of(name: str, options: Mapping[str, Any]) -> Schedule:
-    """A schedule with its options.
+    """Return a schedule with its options.
 
     Raises:
         UsageError: An option is unknown or out of its range.

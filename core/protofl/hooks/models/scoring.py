@@ -15,18 +15,18 @@ CHUNK = 128
 
 @torch.no_grad()
 def scores_of(model: nn.Module, samples: Samples) -> Tensor:
-    """A model's class scores [n, C] of samples, one at least; it is left in eval mode."""
+    """Return a model's class scores [n, C] of one or more samples; sets eval mode."""
     model.eval()
     return torch.cat([model(x) for x in samples.chunks(CHUNK)])
 
 
 def accuracy(scores: Tensor, labels: Tensor) -> float:
-    """The share of samples whose largest score is that of their class."""
+    """Return the share of samples whose class has the largest score."""
     return float((scores.argmax(1) == labels).double().mean())
 
 
 def mean_accuracy(each: Mapping[str, Tensor], labels: Tensor, name: str) -> dict[str, float]:
-    """`accuracy` by models' scores as ``NAME``; of several their mean, and ``NAME.MODEL`` each."""
+    """Return the mean `accuracy` of models as ``NAME``, and of several each as ``NAME.MODEL``."""
     shares = {f"{name}.{model}": accuracy(scores, labels) for model, scores in each.items()}
     if not shares:
         return {}

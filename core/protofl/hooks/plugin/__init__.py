@@ -1,1 +1,1 @@
-"""The plugins of a run: chosen with their options, composed, and the loss that follows."""
+"""The plugins of a run: their options, their composition, and the loss of local training."""

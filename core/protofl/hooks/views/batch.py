@@ -16,8 +16,8 @@ class Batch:
     """One mini-batch of local training.
 
     Attributes:
-        x: What the model sees of the samples, B×… (`SampleSpec.shape`).
-        y: Labels [B]; on the public phase's unlabelled samples an empty tensor.
+        x: Model input of the samples, B×… (`SampleSpec.shape`).
+        y: Labels [B]; empty for the unlabelled samples of a public phase.
         index: Rows of the samples in the phase's data, [B].
         phase: The phase's name.
     """
@@ -32,11 +32,11 @@ class Batch:
         """Removed: version 1 of the hooks had the random draws of a step here.
 
         Raises:
-            RunFailure: Always; it says what takes its place.
+            RunFailure: Always; the error names the replacement.
         """
         raise RunFailure(
             "batch.draws is of version 1 of the hooks",
-            "what before_training returns is local_loss's argument `given`",
+            "local_loss receives the return value of before_training as `given`",
             "return pf.per_step(tensor) there, and read given[name]",
         )
 
@@ -50,29 +50,26 @@ class Output:
 
 
 Given: TypeAlias = Mapping[str, Any]
-"""What ``before_training`` returns and ``local_loss`` sees: names and tensors.
+"""The return value of ``before_training``, an argument of ``local_loss``: tensors by name.
 
-Numbers, strings and None are possible too, and mappings, lists and tuples of all these; in place
-of a tensor `per_step` may stand.
+Numbers, strings, None and `per_step` tensors are possible too, and mappings, lists and tuples.
 """
 
-
 Terms: TypeAlias = Mapping[str, Tensor]
-"""What ``local_loss`` returns: named scalar terms, already weighted."""
+"""The return value of ``local_loss``: named scalar terms, already weighted."""
 
 
 @dataclass(frozen=True)
 class PerStep:
-    """A tensor of which ``local_loss`` sees one row at a time; see `per_step`."""
+    """A tensor with one row for each step; see `per_step`."""
 
     rows: Tensor
 
 
 def per_step(tensor: Tensor) -> PerStep:
-    """Have ``local_loss`` see row n of a tensor in step n of the phase.
+    """Pass row n of a tensor to ``local_loss`` in step n of the phase.
 
     Args:
-        tensor: A leading axis over the ``client.steps`` steps of the phase, then anything: labels
-            and noise that were drawn for each step, say.
+        tensor: A tensor [``client.steps``, …], such as labels or noise for each step.
     """
     return PerStep(tensor)

@@ -23,8 +23,8 @@ from protofl.system.randomness import random_stream
 class Learner(MethodView[ConfigT]):
     """A client as ``local_loss`` sees it: its model, a method's options, and sizes.
 
-    All else that a loss needs is what ``before_training`` returned, so that an engine can train
-    many clients at once, or replay a step from fixed memory.
+    A loss receives everything else from ``before_training``, so that an engine can train many
+    clients at once, or replay a step from fixed memory.
     """
 
     __slots__ = ("_model", "_modules", "_owner")
@@ -52,8 +52,8 @@ class Learner(MethodView[ConfigT]):
                 raise AttributeError(f"a client has no {name!r}", name=name, obj=self)
             raise RunFailure(
                 f"{self._owner}.local_loss reads client.{name}",
-                "it sees the batch, the output, the client's model, options and sizes, and what "
-                "before_training returned",
+                "it sees the batch, the output, the client's model, options and sizes, and the "
+                "return value of before_training",
                 f"return what it needs of {name} from before_training, as "
                 "{'name': tensor}, and read given['name']",
             )
@@ -64,19 +64,19 @@ class Learner(MethodView[ConfigT]):
         return self._modules
 
     def features(self, x: Tensor) -> Tensor:
-        """f(x), B×K."""
+        """Return f(x), B×K."""
         return self._model.features(x)
 
     def head(self, z: Tensor) -> Tensor:
-        """h(z), B×C, of features B×K."""
+        """Return h(z), B×C, of features B×K."""
         scores: Tensor = self._model.head(z)
         return scores
 
     def module(self, name: str) -> nn.Module:
-        """``model``, ``head`` or ``extractor`` of the client, or a module of this method.
+        """Return ``model``, ``head`` or ``extractor`` of the client, or a module of this method.
 
         Raises:
-            MissingModule: The method has given the client no such module.
+            MissingModule: The client has no such module.
         """
         model = self._model
         parts = {"model": model, "head": model.head, "extractor": model.extractor}
@@ -88,7 +88,7 @@ class Learner(MethodView[ConfigT]):
         return own[name]
 
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters of the client's model, in a fixed order."""
+        """Return the parameters of the client's model, in a fixed order."""
         return list(self._model.parameters())
 
 
@@ -103,7 +103,7 @@ class Client(Learner[ConfigT], StatefulView):
         self._record: ClientRecord = record
 
     def bound_to(self, owner: str) -> Client[Any]:
-        """The same client as another method of the composition sees it."""
+        """Return the same client as another method of the composition sees it."""
         return Client(self._record, owner)
 
     def learner(self) -> Learner[ConfigT]:
@@ -122,7 +122,7 @@ class Client(Learner[ConfigT], StatefulView):
 
     @property
     def steps(self) -> int:
-        """Mini-batches of the phase that starts or runs."""
+        """Mini-batches of the current phase."""
         return self._record.steps
 
     # --- modules beside the model -------------------------------------------------------------
@@ -140,15 +140,15 @@ class Client(Learner[ConfigT], StatefulView):
         """Give the client a module of this method.
 
         Args:
-            name: Its name, seen by `module`.
+            name: Its name, for `module`.
             module: The module; it moves to the client's device.
-            train: Whether local training updates it. A frozen one runs in eval mode and is not
+            train: True if local training updates it. A frozen module runs in eval mode and is not
                 written into checkpoints.
-            lr: A learning rate of its own; None for the run's.
+            lr: Its own learning rate; None for the run's.
             temporary: Drop it with `scratch` when the client's work ends (FedKTL's h', which
-                ``before_training`` makes anew); it is not written into checkpoints.
-            with_model: Train it as a part of the model: at the run's learning rate, and one bound
-                on the gradient of both (FedKTL's h); else a module's gradient has its own.
+                ``before_training`` builds again); it is not written into checkpoints.
+            with_model: Train it as a part of the model: at the run's learning rate, with one
+                ``--clip`` bound for both (FedKTL's h). By default a module has its own bound.
         """
         module = module.to(self.device).requires_grad_(train)
         slots = self._record.modules.setdefault(self._owner, {})
@@ -160,15 +160,15 @@ class Client(Learner[ConfigT], StatefulView):
     ) -> SplitModel:
         """Build a new model, as `Server.build` does: the same on all clients and the server.
 
-        For models that clients train beside their own (`add_module`).
+        For models that clients train in addition to their own (`add_module`).
 
         Args:
-            architecture: One of the group's by its name, one of another group's as ``GROUP/NAME``,
-                or an `Architecture` of the method's own, which is built of the run's ``sample``.
-            feature_dim: Its own width of features; K where None.
+            architecture: ``NAME`` of the run's group, ``GROUP/NAME`` of another group, or an
+                `Architecture`, which is built for the run's ``sample``.
+            feature_dim: Its own width of features; None for K.
 
         Raises:
-            UsageError: There is none of this name, or its group takes other samples.
+            UsageError: The name is unknown, or the group takes other samples.
         """
         info = self._record.info
         model = info.build(architecture, self._record.seed, feature_dim)
@@ -204,8 +204,8 @@ class Client(Learner[ConfigT], StatefulView):
         """Return the features of all training samples, N×K, and their labels [N].
 
         Args:
-            features: From samples B×… to other features B×K′ than the model's, such as those of an
-                auxiliary net, or of both fused; the model's where None.
+            features: Maps samples B×… to features B×K′, such as those of an auxiliary net; None for
+                the model's features.
         """
         return self._record.train_features(features)
 
@@ -213,8 +213,8 @@ class Client(Learner[ConfigT], StatefulView):
         """Add a batch's features to the sums from which `class_prototypes` takes its means.
 
         Call it from ``after_batch`` to collect during training (train mode, weights before each
-        step, all epochs), as FedProto's published code does. Other features than the model's are
-        collected as ``pf.Output(features, output.logits)``.
+        step, all epochs), as FedProto's published code does. To collect other features, pass
+        ``pf.Output(features, output.logits)``.
         """
         sums = self.scratch.get("prototype_sums")
         if sums is None:
@@ -228,15 +228,14 @@ class Client(Learner[ConfigT], StatefulView):
     def class_prototypes(self, features: Features | None = None) -> Payload:
         """Return the client's prototypes: mean features of its own classes (FedTGP Eq. 2).
 
-        Taken in an evaluation pass over the training samples, or from what
-        `collect_prototypes` has collected where it was called in this phase.
+        The features come from an evaluation pass over the training samples, or from
+        `collect_prototypes` if it was called in this phase.
 
         Args:
-            features: What they are means of, as in `train_features`.
+            features: As in `train_features`.
 
         Returns:
-            ``prototypes`` [n, K], ``classes`` [n] and ``counts`` [n] of the n classes that
-            the client has.
+            ``prototypes`` [n, K], ``classes`` [n] and ``counts`` [n] of the client's n classes.
         """
         sums = self.scratch.get("prototype_sums")
         if sums is None:
@@ -248,7 +247,7 @@ class Client(Learner[ConfigT], StatefulView):
             counts = self.class_counts * (sums[1] > 0)
         return class_rows(counts > 0, prototypes=prototypes, counts=counts)
 
-    # --- what is remembered -----------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------
 
     @property
     def received(self) -> Payload:
@@ -260,7 +259,7 @@ class Client(Learner[ConfigT], StatefulView):
         """Temporary values of this method; cleared when the client's work ends."""
         return self._record.scratch.setdefault(self._owner, {})
 
-    # --- chance -----------------------------------------------------------------------------
+    # --- randomness -------------------------------------------------------------------------
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return the CPU generator of this method, purpose, round and client."""
@@ -270,7 +269,7 @@ class Client(Learner[ConfigT], StatefulView):
     def shared_generator(self, purpose: str) -> torch.Generator:
         """Return a CPU generator like `generator` that is the same on all clients.
 
-        In ``setup_client`` the round is -1, whenever a client is set up: what is drawn there is
-        the same for all clients and all rounds (FedKTL's V).
+        In ``setup_client`` the round is always -1, so its draws are the same for all clients and
+        all rounds (FedKTL's V).
         """
         return random_stream(self._record.seed, self._owner, purpose, self._record.round)

@@ -15,22 +15,22 @@ from protofl.hooks.wire.weights import load_weights, weight_views
 from protofl.system.files.tensors import Packed, pack_state, unpack_state
 
 GATE = "(gate)"
-"""Where the server's state holds what the gate has learned; no plugin is called so."""
+"""The key of the gate's specs in the server's state; not a valid plugin name."""
 
 
 def pack_client(record: ClientRecord, *, received: bool) -> Packed:
     """Pack a client's weights, trained modules and state, and optionally its download.
 
-    The tensors are the client's own and not copies.
+    The tensors are not copied.
     """
     payload = record.received if received else {}
     return pack(_of_client(record), "received", payload, record.state, f"client {record.id}")
 
 
 def unpack_client(record: ClientRecord, packed: Packed) -> None:
-    """Copy what `pack_client` packed into a client that has been set up."""
-    whose, device = f"client {record.id}", record.device
-    found = unpack(packed, _of_client(record), "received", whose, device)
+    """Copy the result of `pack_client` into a client that has been set up."""
+    whose = f"client {record.id}"
+    found = unpack(packed, _of_client(record), "received", whose, record.device)
     record.received, record.state = found
 
 
@@ -41,7 +41,7 @@ def pack_server(record: ServerRecord) -> Packed:
 
 
 def unpack_server(record: ServerRecord, packed: Packed) -> None:
-    """Copy what `pack_server` packed into a server that has been set up."""
+    """Copy the result of `pack_server` into a server that has been set up."""
     modules, device = _of_server(record), record.device
     knowledge, record.state = unpack(packed, modules, "knowledge", "the server", device)
     record.learned = record.state.pop(GATE, {})  # a run of protofl before the gate has none
@@ -86,15 +86,15 @@ def unpack(
     """Load packed weights into modules; return copies of the payload and of the state.
 
     Raises:
-        RunFailure: It holds a module that is none of these.
+        RunFailure: The packed tensors hold another module.
     """
     tensors, header = packed
     starts = tuple(f"{name}/" for name in modules)
     for key in tensors:
         if key.startswith("module/") and not key.startswith(starts):
             raise RunFailure(
-                f"the checkpoint holds {key} of {whose}, which its set-up did not make",
-                do="make modules in setup_client or setup_server, so that a run can be resumed",
+                f"the checkpoint holds {key} of {whose}, which its set-up did not create",
+                do="create modules in setup_client or setup_server, so that a run can be resumed",
             )
     for name, module in modules.items():
         load_weights(module, tensors, name)

@@ -35,7 +35,7 @@ class Record:
     Attributes:
         configs: {method: its options}.
         public: The public samples, unlabelled; None where the run has none.
-        state: {method: what it remembers}.
+        state: {method: its state}.
     """
 
     info: RunInfo
@@ -87,28 +87,28 @@ class MethodView(Generic[ConfigT]):
 
     @property
     def batch_size(self) -> int:
-        """Samples per mini-batch; an epoch's last one may hold fewer, or up to `largest_batch`."""
+        """Samples per mini-batch; the last one of an epoch has fewer, or up to `largest_batch`."""
         return self._info.batch_size
 
     @property
     def largest_batch(self) -> int:
-        """The most samples that a mini-batch may hold: a very small last one joins another."""
+        """Largest size of a mini-batch: a very small last batch joins the one before it."""
         return self.batch_size + LEAST - 1
 
     @property
     def least_batch(self) -> int:
-        """The fewest samples that are a batch of their own, and that BatchNorm is trained on."""
+        """Smallest size of a mini-batch, and of a data set on which BatchNorm is trained."""
         return LEAST
 
     @property
     def rounds(self) -> int:
-        """Rounds of the run; what depends on them can't be continued with more."""
+        """Rounds of the run. A run whose method reads this can't be extended."""
         self._info.asked.add("rounds")
         return self._info.rounds
 
 
 class StatefulView:
-    """The round, the public samples, and what a method remembers from round to round."""
+    """The round, the public samples, and the state of a method."""
 
     __slots__ = ()
     _record: Record
@@ -139,7 +139,7 @@ Features: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(kw_only=True)
 class ClientRecord(Record):
-    """A client: model, data, and what methods keep of it. Lives in a host."""
+    """A client on a host: model, data, and the methods' modules and state."""
 
     id: int
     architecture: Architecture
@@ -155,13 +155,13 @@ class ClientRecord(Record):
     _features: tuple[Tensor, Tensor] | None = None
 
     def begin_work(self) -> None:
-        """Clear what was collected or computed before a client's training."""
+        """Clear collected and computed values before a client's training."""
         self.forget_scratch()
         self.weights_changed()
         self.set_mode(False)
 
     def end_work(self, *, keep_received: bool) -> None:
-        """Clear what training collected; keep the download if the round trains with it again."""
+        """Clear collected values; keep the download if the round trains with it again."""
         self.forget_scratch()
         self.weights_changed()
         self.steps = 0
@@ -169,13 +169,13 @@ class ClientRecord(Record):
             self.received = Payload()
 
     def forget_scratch(self) -> None:
-        """Drop what methods prepared for a phase: scratch, and temporary modules."""
+        """Drop the methods' scratch and temporary modules."""
         self.scratch = {}
         for owner, slots in self.modules.items():
             self.modules[owner] = {n: slot for n, slot in slots.items() if not slot.temporary}
 
     def slots(self) -> Iterator[tuple[str, ModuleSlot]]:
-        """All methods' modules as (``METHOD/NAME``, slot), in a fixed order."""
+        """Yield all methods' modules as (``METHOD/NAME``, slot), in a fixed order."""
         for owner in sorted(self.modules):
             for name in sorted(self.modules[owner]):
                 yield f"{owner}/{name}", self.modules[owner][name]
@@ -186,10 +186,10 @@ class ClientRecord(Record):
         return torch.bincount(self.train.y, minlength=self.info.num_classes)
 
     def set_mode(self, training: bool) -> None:
-        """Train or eval mode.
+        """Set train or eval mode.
 
-        Frozen modules stay in eval mode, and so do all of a client with too few samples for
-        BatchNorm.
+        Frozen modules stay in eval mode, and so do all modules of a client with too few samples
+        for BatchNorm.
         """
         training = training and len(self.train) >= LEAST
         self.model.train(training)
@@ -200,7 +200,7 @@ class ClientRecord(Record):
     def train_features(self, features: Features | None = None) -> tuple[Tensor, Tensor]:
         """Return the features of all training samples in eval mode, and their labels.
 
-        The model's are kept until the weights change.
+        The model's features are cached until the weights change.
         """
         if features is None and self._features is not None:
             return self._features
@@ -223,7 +223,7 @@ class ClientRecord(Record):
         return forward_flops(models, self.info.sample.zeros(1).to(self.device))
 
     def weights_changed(self) -> None:
-        """Forget what was computed with earlier weights."""
+        """Drop cached features of earlier weights."""
         self._features = None
 
     @contextmanager
@@ -240,7 +240,7 @@ class ClientRecord(Record):
 
     @contextmanager
     def same_download(self) -> Iterator[None]:
-        """Restore the download and the round after the block, where nothing else changes."""
+        """Restore the download and the round after the block, if nothing else changes."""
         received, round_ = self.received, self.round
         try:
             yield
@@ -250,7 +250,7 @@ class ClientRecord(Record):
 
 @dataclass(kw_only=True)
 class ServerRecord(Record):
-    """The server: knowledge, what methods keep of it, and what the gate has learned of uploads."""
+    """The server: knowledge, the methods' modules and state, and the gate's specs of uploads."""
 
     lr: float
     test: Samples | None = None

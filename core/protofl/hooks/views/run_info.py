@@ -16,18 +16,18 @@ class Phase:
     """A phase of local training.
 
     Attributes:
-        name: Seen in hooks as ``batch.phase``.
+        name: The name of the phase, in hooks ``batch.phase``.
         data: ``private`` or ``public``.
         epochs: Passes over the data; None for the run's ``--local-epochs``.
         when: ``before_upload``, or ``after_server``: the participants get this round's
             download, train, and are then evaluated with it.
-        needs: A key of the download without which the phase is left out (round 0).
-        rows: A key of the download that names the rows of the data on which the phase trains;
-            all of them where it is None or was not sent. ``batch.index`` counts within them.
-        terms: The method's loss terms that the phase trains; where none of them is left in the
-            composition the phase is left out. Empty: all.
-        trains: What of the client the phase updates: ``extractor``, ``head``, and names of modules
-            (`Client.add_module`). Empty: all that trains.
+        needs: A key of the download; without it the phase is skipped (round 0).
+        rows: A key of the download with the rows of the data on which the phase trains; all rows
+            if it is None or was not sent. ``batch.index`` counts within these rows.
+        terms: The method's loss terms that the phase trains; if the composition has none of them,
+            the phase is skipped. Empty: all.
+        trains: The parts of the client that the phase updates: ``extractor``, ``head``, and names
+            of modules (`Client.add_module`). Empty: all trained parts.
     """
 
     name: str = "private"
@@ -40,18 +40,19 @@ class Phase:
     trains: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the two words."""
+        """Check ``data`` and ``when``."""
         if self.data not in ("private", "public"):
             raise UsageError(
                 f"phase {self.name!r}: data {self.data!r} is neither private nor public"
             )
         if self.when not in ("before_upload", "after_server"):
-            raise UsageError(f"phase {self.name!r}: when={self.when!r} is no time of a round")
+            do = "use before_upload or after_server"
+            raise UsageError(f"phase {self.name!r}: unknown when={self.when!r}", do=do)
 
 
 @dataclass(frozen=True)
 class ClientCard:
-    """What a client registers with the server at set-up: neither its data nor its model."""
+    """The facts that a client registers with the server at set-up."""
 
     architecture: str
     head: str
@@ -69,17 +70,17 @@ class RunInfo:
         participants: Clients in a round.
         num_classes: C.
         feature_dim: K.
-        sample: What the models see of a sample.
-        public: Public samples; 0 where there are none.
+        sample: The spec of a sample as models see it.
+        public: Public samples; 0 for none.
         rounds: Rounds of the run.
         batch_size: Samples per mini-batch.
         local_epochs: Epochs of the private phase.
         server_architectures: Further architectures of the group, which no client uses.
-        server_architecture: The one of a server that trains a model of its own.
-        auxiliary_architecture: The small one that clients share beside their own (FML, FedKD).
-        malicious: The share of clients that is malicious.
-        others: Gives the architectures of any installed group, by its name.
-        asked: What hooks have asked for of what a run may later have more of: ``rounds``.
+        server_architecture: The architecture of a model that the server trains.
+        auxiliary_architecture: The small architecture that clients share (FML, FedKD).
+        malicious: The share of malicious clients.
+        others: Returns the architectures of any installed group, by its name.
+        asked: Facts that hooks have read and that extending a run changes: ``rounds``.
     """
 
     group: str
@@ -118,11 +119,11 @@ class RunInfo:
         """Return an architecture of the run's group or of another group.
 
         Args:
-            architecture: Its name, or ``GROUP/NAME`` of any installed group; one that is given
-                itself is returned.
+            architecture: Its name, or ``GROUP/NAME`` of any installed group, or the architecture
+                itself.
 
         Raises:
-            UsageError: The group has none of this name, or does not take this run's samples.
+            UsageError: The name is unknown, or the group does not take this run's samples.
         """
         own = (*self.server_architectures, *self.architectures)
         return find_architecture(architecture, own, self.others)
@@ -133,9 +134,9 @@ class RunInfo:
         """Build a new model of a `named` architecture; server and clients draw the same weights.
 
         Args:
-            architecture: Which.
+            architecture: The architecture, as in `named`.
             seed: The trial's seed.
-            feature_dim: Its own width of features; K where None.
+            feature_dim: Its own width of features; None for K.
         """
         found, width = self.named(architecture), feature_dim or self.feature_dim
         name = architecture if isinstance(architecture, str) else found.name

@@ -29,7 +29,7 @@ class Server(MethodView[ConfigT], StatefulView):
         self._owner = owner
 
     def bound_to(self, owner: str) -> Server[Any]:
-        """The same server as another plugin of the composition sees it."""
+        """Return the same server as another plugin of the composition sees it."""
         return Server(self._record, owner)
 
     @property
@@ -44,7 +44,7 @@ class Server(MethodView[ConfigT], StatefulView):
 
     @property
     def architecture(self) -> str:
-        """The group's architecture for a server that trains a model of its own."""
+        """The group's architecture for a model that the server trains."""
         return self._info.server_architecture
 
     @property
@@ -64,7 +64,7 @@ class Server(MethodView[ConfigT], StatefulView):
 
     @property
     def test(self) -> Samples | None:
-        """The global test samples of a run with public data; None else."""
+        """The global test samples of a run with public data, otherwise None."""
         return self._record.test
 
     @property
@@ -80,34 +80,34 @@ class Server(MethodView[ConfigT], StatefulView):
     def sample_latents(
         self, count: int, generator: torch.Generator, labels: Tensor | None = None
     ) -> Tensor:
-        """Valid latent vectors of the image generator, [count, H]; zeros in a dry step.
+        """Return valid latent vectors of the image generator, [count, H]; zeros in a dry step.
 
         Args:
-            count: How many.
+            count: Number of vectors.
             generator: A CPU generator (`generator`).
-            labels: The generator's own classes [count], where it is conditional.
+            labels: Classes of the image generator [count], if it is conditional.
         """
         return self._images.sample_latents(count, generator, labels)
 
     def generate(self, latents: Tensor) -> Tensor:
-        """Images of latent vectors [n, H], in the data's channels, size and range, float32."""
+        """Return images of latent vectors [n, H] in the data's channels, size, range; float32."""
         return self._images.images(latents)
 
     @property
     def _images(self) -> ImageSource:
         if self._record.images is None:
             raise UsageError(
-                "no method of this run has asked for an image generator",
-                do="a method with one says so: needs_generator = True",
+                "this run has no image generator",
+                do="declare needs_generator = True in the method",
             )
         return self._record.images
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Count epochs of training on the server; a dry step sees one."""
+        """Count epochs of training on the server; a dry step has one."""
         return iter(range(min(count, 1) if self._record.dry else count))
 
     def batches(self, count: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """Positions of every mini-batch of an epoch over ``count`` samples, in a drawn order.
+        """Yield the positions of each mini-batch of an epoch over ``count`` shuffled samples.
 
         As on clients, a last batch of fewer than four samples joins the one before it.
         """
@@ -121,15 +121,15 @@ class Server(MethodView[ConfigT], StatefulView):
         """Build a new model, the same at every call and on every client.
 
         Args:
-            architecture: One of the group's by its name, one of another group's as ``GROUP/NAME``,
-                or an `Architecture` of the method's own, which is built of the run's ``sample``.
-            feature_dim: Its own width of features; K where None.
+            architecture: ``NAME`` of the run's group, ``GROUP/NAME`` of another group, or an
+                `Architecture`, which is built for the run's ``sample``.
+            feature_dim: Its own width of features; None for K.
 
         Raises:
-            UsageError: There is none of this name, or its group takes other samples.
+            UsageError: The name is unknown, or the group takes other samples.
         """
         return self._info.build(architecture, self._record.seed, feature_dim).to(self.device)
 
     def generator(self, purpose: str) -> torch.Generator:
-        """A CPU generator of this method, purpose and round."""
+        """Return the CPU generator of this method, purpose and round."""
         return random_stream(self._record.seed, self._owner, purpose, self._record.round, "server")

@@ -11,7 +11,7 @@ from typing import Any
 from protofl.system.files.tables import flat
 
 _PLACES = ("trial", "round")
-"""What of a line says which round it is."""
+"""The keys of a row that identify its round."""
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,14 @@ class TrackedRun:
     """A run that is tracked.
 
     Attributes:
-        key: Names it for ever: a run that is resumed has the key that it had. Letters and digits.
-        name: What to show: the name of its folder.
-        group: What several runs have in common (``--track-group``, a sweep's name); may be empty.
+        key: Its permanent key, which a resumed run keeps. Letters and digits.
+        name: Its name to show, that of its folder.
+        group: The name of a group of runs (``--track-group``, a sweep's name); may be empty.
         folder: Its folder, absolute.
-        config: What ``config.json`` holds: every option but the trackers' own, versions, the data.
-        trials: Its trials; those of several have figures of their own.
+        config: The content of ``config.json``: all options but the trackers', versions, the data.
+        trials: Number of trials.
         rounds: Rounds of a trial.
-        rows: The lines that its record has already, in order; empty for a run that begins.
+        rows: The recorded rows in order; empty for a new run.
     """
 
     key: str
@@ -39,23 +39,23 @@ class TrackedRun:
     rows: Sequence[Mapping[str, Any]] = ()
 
     def step(self, row: Mapping[str, Any]) -> int:
-        """The step of a line: its round, counted from 1 in each trial."""
+        """Return the step of a row: its round, counted from 1 in each trial."""
         return int(row["round"]) + 1
 
     def trial(self, row: Mapping[str, Any]) -> str:
-        """``trial-0`` and so on; empty where the run has one."""
+        """Return ``trial-0`` and so on; empty for a run with one trial."""
         return f"trial-{row['trial']}" if self.trials > 1 else ""
 
     def figures(self, row: Mapping[str, Any]) -> dict[str, float]:
-        """The figures of a line.
+        """Return the figures of a row.
 
         Args:
-            row: A line of ``metrics.jsonl``.
+            row: A row of ``metrics.jsonl``.
 
         Returns:
-            {name: number} of all single numbers that are no client's own, tables with a slash:
+            {name: number} of all numbers except those of single clients, with nested names:
             ``test_accuracy``, ``loss_terms/ce``, ``seconds/train``, ``metrics/macro-f1/all``,
-            ``participants``. What a round does not have (null) is left out.
+            ``participants``. Null values are left out.
         """
         return {
             name: float(value)
@@ -65,9 +65,9 @@ class TrackedRun:
         }
 
     def parameters(self) -> dict[str, str | int | float | bool]:
-        """``config`` as flat names and plain values, of tables with dots.
+        """Return ``config`` as {name: plain value}, such as ``options.fedproto.lambda``.
 
-        ``options.fedproto.lambda`` is one. Lists are texts; what is empty or null is left out.
+        Lists become strings. Empty and null values are left out.
         """
         return {
             name: ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value

@@ -32,7 +32,7 @@ class Payload(dict[str, Tensor]):
         raise MissingKey(key, self.holder, self)
 
     def classes_of(self, name: str) -> Tensor:
-        """The class of each row of the tensor ``name``, [n] int."""
+        """Return the class of each row of the tensor ``name``, [n] int."""
         own = f"{name}.classes"
         return self[own] if own in self.keys() else self["classes"]
 
@@ -42,18 +42,18 @@ class Payload(dict[str, Tensor]):
         return named and class_indexed(name, self[name], self.classes_of(name))
 
     def rows(self, name: str, width: int | None = None) -> tuple[Tensor, Tensor]:
-        """A class-indexed tensor as it was sent.
+        """Return a class-indexed tensor as it was sent.
 
         Args:
             name: A tensor [n, …] whose rows belong to ``classes_of(name)``.
-            width: Take rows of this width alone, [n, width]; None takes any.
+            width: The required width of its rows, [n, width]; None for any.
 
         Returns:
             The rows [n, …], and the class of each, [n].
 
         Raises:
             MissingKey: The payload has no such tensor.
-            WrongShape: Its rows are of another width, or other in number than their classes.
+            WrongShape: Its rows have another width, or their number differs from the classes'.
         """
         rows = self[name]
         if width is not None and rows.shape[1:] != (width,):
@@ -65,19 +65,19 @@ class Payload(dict[str, Tensor]):
         return rows, classes
 
     def table(self, name: str, num_classes: int, width: int | None = None) -> tuple[Tensor, Tensor]:
-        """A class-indexed tensor with a row for every class.
+        """Return a class-indexed tensor with a row for every class.
 
         Args:
             name: A tensor [n, …] whose rows belong to ``classes_of(name)``.
             num_classes: C.
-            width: Take rows of this width alone; None takes any.
+            width: The required width of its rows; None for any.
 
         Returns:
-            The dense tensor [C, …], zero where no row was sent, and the mask ``known`` [C].
+            The dense tensor [C, …], zero for classes without a row, and the mask ``known`` [C].
 
         Raises:
             MissingKey: The payload has no such tensor.
-            WrongShape: Its rows are of another width.
+            WrongShape: Its rows have another width.
         """
         rows, classes = self.rows(name, width)
         dense = rows.new_zeros((num_classes, *rows.shape[1:]))
@@ -87,7 +87,7 @@ class Payload(dict[str, Tensor]):
     def select(self, *names: str) -> Payload:
         """Select the named tensors that exist, with the classes of their rows.
 
-        ``head/*`` stands for all whose names begin with ``head/``.
+        ``head/*`` selects all names that begin with ``head/``.
         """
         starts = tuple(name[:-1] for name in names if name.endswith("*"))
         weights = {k: v for k, v in self.items() if starts and k.startswith(starts)}
@@ -115,7 +115,7 @@ class Payload(dict[str, Tensor]):
         )
 
     def nonfinite(self, bound: float = math.inf) -> str | None:
-        """The name of a tensor that holds NaN, infinity or |x| above a bound; None for none."""
+        """Return the name of a tensor that holds NaN, infinity or |x| above a bound, or None."""
         names = [k for k, tensor in self.items() if tensor.is_floating_point() and tensor.numel()]
         if not names:
             return None
@@ -130,7 +130,7 @@ class Payload(dict[str, Tensor]):
 
     @classmethod
     def from_bytes(cls, data: bytes, device: torch.device | str = "cpu") -> Payload:
-        """Read what `to_bytes` wrote.
+        """Read the bytes that `to_bytes` wrote.
 
         Raises:
             RunFailure: The bytes are damaged.
@@ -140,15 +140,15 @@ class Payload(dict[str, Tensor]):
         try:
             tensors = safetensors.torch.load(data)
         except safetensors.SafetensorError as error:
-            raise RunFailure(f"{len(data)} bytes are no payload: {error}") from error
+            raise RunFailure(f"{len(data)} bytes are not a payload: {error}") from error
         return cls({k: v.to(device) for k, v in sorted(tensors.items())})
 
 
 def class_indexed(name: str, tensor: Tensor, classes: Tensor) -> bool:
     """Return True if a tensor's rows belong to classes, by the vocabulary.
 
-    A name of a plugin's own stands in none: there a plain tensor with a row for every class of
-    ``classes`` does, unless its name says that its rows are public samples.
+    For a name that the vocabulary lacks: if a plain tensor has a row for every class of
+    ``classes``, unless its name starts with ``public_``.
     """
     known = find_key(name)
     if known is not None:
@@ -158,7 +158,7 @@ def class_indexed(name: str, tensor: Tensor, classes: Tensor) -> bool:
 
 
 def _extremes(tensor: Tensor) -> Tensor:
-    """The smallest and the largest number of a tensor."""
+    """Return the smallest and the largest number of a tensor."""
     wide = tensor.float() if tensor.element_size() == 1 else tensor  # float8 has no order
     return torch.stack(torch.aminmax(wide)).double()
 
@@ -168,7 +168,7 @@ Uploads: TypeAlias = Mapping[int, Payload]
 
 
 def class_rows(known: Tensor, **tables: Tensor) -> Payload:
-    """Class-indexed tensors as they travel: the rows of the known classes, and ``classes``.
+    """Return class-indexed tensors to send: the rows of the known classes, and ``classes``.
 
     Args:
         known: Mask [C] of the classes to send.
@@ -181,21 +181,21 @@ def class_rows(known: Tensor, **tables: Tensor) -> Payload:
 def stack_rows(
     uploads: Mapping[int, Payload], name: str, num_classes: int, width: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """A class-indexed tensor of all uploads, with a row for every client and class.
+    """Return a class-indexed tensor of all uploads, with a row for every client and class.
 
     Args:
         uploads: {client id: payload} of M clients.
         name: The tensor's name on the wire.
         num_classes: C.
-        width: Take rows of this width alone; None takes any.
+        width: The required width of the rows; None for any.
 
     Returns:
-        The stacked tensor [M, C, …], zero where a client sent no row, and the mask of sent
+        The stacked tensor [M, C, …], zero for rows that were not sent, and the mask of sent
         rows, [M, C] bool.
 
     Raises:
         MissingKey: An upload has no such tensor.
-        WrongShape: Its rows are of another width.
+        WrongShape: Its rows have another width.
     """
     tables = [upload.table(name, num_classes, width) for upload in uploads.values()]
     return torch.stack([t for t, _ in tables]), torch.stack([known for _, known in tables])
@@ -207,10 +207,10 @@ class Knowledge(Payload):
     holder = "the server's knowledge"
 
     def merge(self, update: Mapping[str, Tensor]) -> None:
-        """Merge what a server hook returned.
+        """Merge the changes that a server hook returned.
 
-        Tensors that stay while ``classes`` changes keep the classes of their rows under
-        ``NAME.classes``, so that every row's class is always known.
+        If ``classes`` changes, tensors that stay keep the classes of their rows under
+        ``NAME.classes``, so the class of every row is always known.
         """
         old, new = self.get("classes"), update.get("classes")
         if new is not None and old is not None and not torch.equal(old, new):

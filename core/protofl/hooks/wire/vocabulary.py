@@ -1,13 +1,12 @@
 """The wire's vocabulary: the keys of payloads and of the server's knowledge, for all methods.
 
-What two methods share travels under a common name, so that hooks of one can read what hooks of
-the other have sent. N is a number of samples, n of the sender's classes, C of all classes, K of
-features, H of numbers of a generator's vector.
+Methods send the same thing under the same name, so that hooks of one method can read payloads of
+another. N is the number of samples, n of the sender's classes, C of all classes, K of features, H
+of numbers in a generator's vector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -16,11 +15,11 @@ class Key:
     """One name on the wire.
 
     Attributes:
-        name: The name; ``…`` and the words in capitals stand for more of it.
-        shape: The tensor's shape, and its dtype where it is not a floating-point one.
-        meaning: What it holds.
-        by_class: Whether its rows belong to classes, which ``classes`` names.
-        varies: A dimension, counted from the last as -1, whose size may be another in each payload:
+        name: The name; ``…`` and the words in capitals are placeholders.
+        shape: The tensor's shape, and its dtype if it is not a floating-point type.
+        meaning: Its content.
+        by_class: True if its rows belong to the classes that ``classes`` names.
+        varies: A dimension, counted from the last as -1, whose size may differ between payloads:
             the rank of factors, the same for all factors of a tensor. 0 for none.
     """
 
@@ -92,9 +91,9 @@ VOCABULARY = (
 """All keys that the methods of this distribution use."""
 
 
-def find_key(name: str, keys: Iterable[Key] = VOCABULARY) -> Key | None:
-    """The entry of the vocabulary for a name, ``head/weight`` or ``head/*``; None for others."""
-    known = {key.name: key for key in keys}
+def find_key(name: str) -> Key | None:
+    """Return the vocabulary's entry for a name, ``head/weight`` or ``head/*``, or None."""
+    known = {key.name: key for key in VOCABULARY}
     if name in known:
         return known[name]
     owner, dot, end = name.rpartition(".")

@@ -32,7 +32,7 @@ def _holder(payload: Mapping[str, Tensor]) -> str:
 
 @torch.no_grad()
 def load_weights(module: nn.Module, payload: Mapping[str, Tensor], prefix: str) -> None:
-    """Copy ``PREFIX/*`` of a payload into a module; buffers that were not sent stay.
+    """Copy ``PREFIX/*`` of a payload into a module; buffers that were not sent stay unchanged.
 
     Raises:
         MissingKey: A parameter was not sent.
@@ -51,14 +51,14 @@ def load_weights(module: nn.Module, payload: Mapping[str, Tensor], prefix: str) 
 def average_weights(
     uploads: Sequence[Payload], prefix: str, weights: Tensor | None = None
 ) -> Payload:
-    """The weighted mean of ``PREFIX/*`` over uploads.
+    """Return the weighted mean of ``PREFIX/*`` over uploads.
 
     Integer buffers (BatchNorm's count of batches) are not averaged; their maximum is taken.
 
     Args:
         uploads: Payloads of M clients that hold the same names and shapes.
         prefix: ``model``, ``head``, ….
-        weights: [M], brought to sum 1 here; None for the plain mean.
+        weights: [M], normalised to sum 1; None for the plain mean.
 
     Raises:
         MissingKey: An upload lacks a tensor that another has.
@@ -75,7 +75,7 @@ def average_weights(
     for name in names:
         tensors = [upload[name] for upload in uploads]
         if any(t.shape != tensors[0].shape for t in tensors):
-            # The first of those shapes that fewest have: by it one client is told from the others.
+            # The first of the rarest shapes identifies the client that differs.
             counts = Counter(tuple(t.shape) for t in tensors)
             odd, *_, usual = sorted(counts, key=counts.__getitem__)
             whose = next(u for u in uploads if u[name].shape == odd)

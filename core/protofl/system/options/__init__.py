@@ -1,1 +1,1 @@
-"""Options: as models declare them, with ranges and defaults, and as users write them."""
+"""Options: their declarations with ranges and defaults, and their text forms."""
