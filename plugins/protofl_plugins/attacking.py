@@ -1,4 +1,4 @@
-"""What attacks have in common: they act for malicious clients, on the tensors that they are to."""
+"""Attacks: malicious clients change chosen tensors of their payloads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import protofl as pf
 
 
 class AttackConfig(pf.Config):
-    """Which tensors of a payload an attack touches."""
+    """Tensors of a payload that an attack changes."""
 
     keys: str = pf.Field(
         "*",
@@ -47,7 +47,7 @@ class Attack:
     attack = True
 
     def forged(self, client: pf.Client, name: str, tensor: Tensor) -> Tensor:
-        """What is sent in place of one of the tensors."""
+        """Return the tensor that is sent in place of another."""
         raise NotImplementedError
 
     @pf.hookimpl(wrapper=True)

@@ -15,7 +15,7 @@ import protofl as pf
 
 
 class AuxiliaryConfig(pf.Config):
-    """Which model is the auxiliary."""
+    """Options of the auxiliary model."""
 
     auxiliary: str = pf.Field(
         None,

@@ -1,4 +1,4 @@
-"""What wrappers that encode numbers have in common: which tensors, in which direction, by row."""
+"""Wrappers that encode numbers: choice of tensors and direction, encoding by row."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Coded:
         generator: torch.Generator,
         state: dict[str, Any] | None,
     ) -> pf.Payload:
-        """What crosses in place of a payload.
+        """Return the encoded form of a payload.
 
         Args:
             payload: The payload.
@@ -49,7 +49,7 @@ class Coded:
 
     @staticmethod
     def decoded(payload: pf.Payload, form: pf.Payload, config: Any) -> pf.Payload:  # noqa: ANN401
-        """What `encoded` made, in its own form again.
+        """Decode what `encoded` returned into its original form.
 
         Raises:
             ValueError: It can't be what `encoded` makes of a payload of that form.
@@ -58,7 +58,7 @@ class Coded:
 
     @pf.hookimpl
     def encode_upload(self, client: pf.Client[CodingConfig], payload: pf.Payload) -> pf.Payload:
-        """As the options say."""
+        """Encode the upload unless only downloads are encoded."""
         if client.config.direction == "down":
             return payload
         return self.encoded(payload, client.config, client.generator("up"), client.state)
@@ -76,7 +76,7 @@ class Coded:
 
     @pf.hookimpl
     def encode_download(self, server: pf.Server[CodingConfig], payload: pf.Payload) -> pf.Payload:
-        """As the options say, once for all clients that get the same."""
+        """Encode the download unless only uploads are; once for all clients that get the same."""
         if server.config.direction == "up":
             return payload
         return self.encoded(payload, server.config, server.generator("down"), None)
@@ -94,7 +94,7 @@ class Coded:
 
 
 def is_chosen(name: str, tensor: Tensor, config: CodingConfig) -> bool:
-    """Whether a tensor is one to encode.
+    """Return True if a tensor is to be encoded.
 
     Floating-point numbers in rows, or weights; never what counts or names something, nor buffers
     (BatchNorm statistics, of which a variance that becomes 0 would divide).

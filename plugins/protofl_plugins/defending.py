@@ -1,4 +1,4 @@
-"""What defences have in common: robust rules for prototypes, which any method may take.
+"""Defences: robust aggregation rules for prototypes, for any method.
 
 A defence provides ``server_aggregate`` (``--use server_aggregate=NAME``) and sees the uploads
 before the server's other hooks do. It puts into them what it believes, so that what a method itself
@@ -65,7 +65,7 @@ class Filter(Sifted):
     """A defence that has a `rule` for the rows that it keeps."""
 
     def rule(self, server: pf.Server, rows: Tensor, present: Tensor) -> Tensor:
-        """Which of M clients' rows [M, C, K] are kept, [M, C] bool."""
+        """Return a mask [M, C] of the rows of M clients [M, C, K] that are used."""
         raise NotImplementedError
 
     @pf.hookimpl

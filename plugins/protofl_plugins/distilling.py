@@ -1,4 +1,4 @@
-"""What the methods with public data have in common: scores, epochs, training on the server.
+"""Distillation on public data: scores, epochs, and training on the server.
 
 Every client and the server hold the same public samples in the same order: row n of
 ``public_logits`` or ``public_probabilities`` belongs to public sample n, or to the one that
@@ -24,7 +24,7 @@ CHUNK = 128
 
 
 PAPER_RUN: dict[str, Any] = {"optimizer": "adam", "lr": 1e-3, "batch_size": 32}
-"""How all train in FedPKD's comparison (its section V.A)."""
+"""Training options of all methods in FedPKD's comparison (its section V.A)."""
 
 
 class EpochsConfig(pf.Config):
@@ -150,7 +150,7 @@ class ScoresDown(OnPublicData):
 
 
 def stacked(uploads: pf.Uploads, name: str) -> Tensor:
-    """The same scores of all uploads, [M, N, C]."""
+    """Stack the scores of all uploads, [M, N, C]."""
     return torch.stack([upload[name] for upload in uploads.values()])
 
 
@@ -183,7 +183,7 @@ class TrainsServerModel:
 
     @pf.hookimpl
     def global_models(self, server: pf.Server) -> dict[str, nn.Module]:
-        """That model, where the method's options ask for one."""
+        """Return the models of the server, if the method's options ask for one."""
         return dict(server.modules)
 
 

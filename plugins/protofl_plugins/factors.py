@@ -68,7 +68,7 @@ def _lost(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _matrix(tensor: Tensor, kernels: bool) -> Tensor | None:
-    """What the SVD takes; None for one dimension, or kernels that are a single number each."""
+    """Return the matrix for the SVD; None for one dimension, or kernels of a single number."""
     if tensor.dim() < 2:
         return None
     if kernels and tensor.dim() == 4:

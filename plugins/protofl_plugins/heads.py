@@ -1,4 +1,4 @@
-"""One head for all: what LG-FedAvg, FedGen and FedGH have in common."""
+"""Shared heads: the common part of LG-FedAvg, FedGen and FedGH."""
 
 from __future__ import annotations
 

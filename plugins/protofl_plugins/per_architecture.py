@@ -1,4 +1,4 @@
-"""What the methods have in common whose server keeps a model of every architecture."""
+"""Methods whose server keeps a model of every architecture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the prototype methods have in common: options, the guiding term, means, the nearest."""
+"""Prototype methods: options, the guiding term, means, and the nearest prototype."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SendsPrototypes:
 
 
 class CollectingConfig(pf.VariantConfig):
-    """How a client takes its prototypes P_i^c (Eq. 2)."""
+    """Computation of a client's prototypes P_i^c (Eq. 2)."""
 
     collect: Literal["eval", "online"] = pf.Field(
         None,
@@ -50,7 +50,7 @@ class Collecting(DropsLastBatch):
 
 
 Average = Literal["weighted", "uniform", "eq3"]
-"""How prototypes are averaged over clients, see `protofl.functional.aggregate_prototypes`."""
+"""Weights of clients in the mean, see `protofl.functional.aggregate_prototypes`."""
 
 
 class AveragedConfig(CollectingConfig):
@@ -110,7 +110,7 @@ def mean_prototypes(
 
 
 Absent = Literal["keep", "forget"]
-"""What a class has that no client of the round has: its last prototype, or none."""
+"""Prototype of a class that no client of the round has: the last one, or none."""
 
 
 def with_absent(

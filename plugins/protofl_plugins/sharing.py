@@ -14,7 +14,7 @@ import protofl as pf
 
 
 class SharingConfig(pf.Config):
-    """How weights are averaged."""
+    """Weights of clients in the mean."""
 
     aggregate: Literal["weighted", "uniform"] = pf.Field(
         "weighted", description="weights n_i/n of the average, or 1/M"
@@ -22,7 +22,7 @@ class SharingConfig(pf.Config):
 
 
 class ModelSharingConfig(SharingConfig):
-    """How whole models are averaged."""
+    """Options of the aggregation of whole models."""
 
     buffers: Literal["average", "local"] = pf.Field(
         "average", description="average BatchNorm statistics too, or keep them on the client"
@@ -82,7 +82,7 @@ class SharedModel(SharedWeights):
 
     @pf.hookimpl
     def requires(self, run: pf.RunInfo) -> list[str]:
-        """One architecture."""
+        """Require a single architecture."""
         if run.homogeneous:
             return []
         names = ", ".join(a.name for a in run.architectures)

@@ -1,4 +1,4 @@
-"""What published code does in a run beside the equations."""
+"""Variants: run options of published code that differ from the paper."""
 
 from __future__ import annotations
 

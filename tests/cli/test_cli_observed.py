@@ -18,7 +18,7 @@ def run(tmp_path_factory, data_dir, few):
     given = ["--data-dir", str(data_dir), "--dataset", few, "--out", str(out)]
     result = CliRunner().invoke(app, [*words.split(), *given])
     assert result.exit_code == 0, result.output
-    assert "what is observed will take about" in result.stdout
+    assert "observations will use about" in result.stdout
     return out
 
 

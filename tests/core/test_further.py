@@ -32,7 +32,7 @@ def rows_of(result):
 
 def weights_of(result):
     """The bytes of all that counts in the last commit, and of what is kept."""
-    folder = RunFolder.reopen(result.folder, whole=True)
+    folder = RunFolder.reopen(result.folder, extend=True)
     found = {}
     generations = {"now": folder._manifest._now} | {
         name: folder._manifest.kept(name)

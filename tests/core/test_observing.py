@@ -299,7 +299,7 @@ def test_what_it_takes_is_said_in_advance(toys, tmp_path, method):
     given |= {"models": "toy1"} if method == "fedavg" else {}
     given |= {"public": 24, "set": {"server_model": "dense8"}} if method == "fedpkd" else {}
     found = train(method, tmp_path / "run", progress=note, **given)
-    (line,) = (line for line in lines if "what is observed will take" in line)
+    (line,) = (line for line in lines if "observations will use" in line)
     number, unit, *_ = line.partition("about ")[2].split()
     said = float(number) * {"kB": 1e3, "MB": 1e6}[unit]
     assert said == pytest.approx(sum(sizes_of(found.folder)), rel=0.12, abs=4000)
@@ -326,7 +326,7 @@ def test_uploads_that_nobody_has_seen(toys, tmp_path):
 
     given = {"rounds": 5, "record_uploads": True, "observe_limit": 0.004, "dry_step": False}
     train("fedproto", tmp_path / "run", progress=note, **given)
-    assert any("not known in advance; 0.004 MB at most" in line for line in lines)
+    assert any("not known in advance; at most 0.004 MB" in line for line in lines)
     kept = series.Series(tmp_path / "run/uploads")
     assert 0 < len(kept.entries) < 5
     assert kept.size <= 4000
@@ -343,7 +343,7 @@ def test_factors_whose_rank_is_not_known(toys, tmp_path):
 
     given = {"rounds": 1, "record_uploads": True, "observe_limit": 0.03, "clients": 2}
     out = train("fedkd", tmp_path / "run", progress=note, **given).folder
-    assert any("how much uploads will take is not known in advance; 0.03 MB" in li for li in lines)
+    assert any("the size of uploads is not known in advance; at most 0.03 MB" in li for li in lines)
     assert len(series.Series(out / "uploads").entries) == 1
 
 

@@ -218,7 +218,7 @@ def test_a_user_may_end_the_wait_and_has_the_run(tmp_path):
 
 
 def test_rounds_that_one_can_t_take_are_left_out_and_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("protofl.runs.tracking.TrackerThread.__init__.__defaults__", (1,))
+    monkeypatch.setattr("protofl.runs.tracking.WAITING", 1)
     notes = []
 
     def follow(event):

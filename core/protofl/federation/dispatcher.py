@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from queue import Queue, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 from protofl.federation.jobs import Absent, ClientJob, Job, Reply, StartTrial, Train
 from protofl.federation.placement import Seconds, place
@@ -19,19 +21,15 @@ from protofl.federation.workers import NoHost, Workers
 from protofl.system.machine import usable_cores
 from protofl.system.progress import OnSteps
 
-
-class _Steps(NamedTuple):
-    """Number of finished mini-batches of a client's job."""
-
-    client: int
-    done: int
+_Done = tuple[ClientJob, Reply] | Callable[[], None] | BaseException | None
+"""A finished job, a call that reports steps, an error, or None for a host without further jobs."""
 
 
 class JobQueue:
     """Jobs, which hosts take as they become free; those of a client by its own host alone.
 
     Args:
-        crew: The hosts.
+        hosts: The hosts.
         jobs: The jobs.
         on_steps: Takes a client and how many mini-batches of its job are done, in the thread that
             reads the replies; None for nobody.
@@ -40,10 +38,14 @@ class JobQueue:
     def __init__(
         self, hosts: Workers, jobs: Iterable[ClientJob], on_steps: OnSteps | None = None
     ) -> None:
-        self._hosts, self._left, self._on_steps = hosts, list(jobs), on_steps
+        self._hosts, self._left = hosts, list(jobs)
         self._busy: set[int] = set()
-        self._done: Queue[tuple[ClientJob, Reply] | _Steps | BaseException | None] = Queue()
-        hosts.on_steps = lambda client, done: self._done.put(_Steps(client, done))
+        self._done: Queue[tuple[ClientJob, Reply] | Callable[[], None] | BaseException | None] = (
+            Queue()
+        )
+        hosts.on_steps = lambda client, done: None
+        if on_steps is not None:
+            hosts.on_steps = lambda client, done: self._done.put(partial(on_steps, client, done))
 
     def replies(self) -> Iterator[tuple[ClientJob, Reply] | None]:
         """Each job with its reply as it is done; None where a host found nothing more to do.
@@ -61,9 +63,8 @@ class JobQueue:
                 item = self._done.get()
                 if isinstance(item, BaseException):
                     raise item
-                if isinstance(item, _Steps):
-                    if self._on_steps is not None:
-                        self._on_steps(*item)
+                if callable(item):
+                    item()
                     continue
                 idle += item is None
                 yield item
@@ -182,10 +183,8 @@ class Dispatcher:
         told = None if isinstance(job, StartTrial) else job
 
         def tell(number: int) -> None:
-            try:
+            with suppress(NoHost):  # there are others
                 self._hosts.attempt(number, told)
-            except NoHost:
-                pass  # there are others
 
         call_in_threads(tell, [(number,) for number in self._hosts.working])
         self._say()

@@ -74,16 +74,19 @@ def report_size(plan: Plan, learned: Mapping[str, Any], note: Callable[[str], No
     parts = ", ".join(f"{what} {size_text(size)}" for what, size in sizes.items() if size)
     total, limit = sum(size or 0 for size in sizes.values()), plan.settings.observe_limit
     if total > limit * 1e6:
+        largest = max(sizes, key=lambda what: sizes[what] or 0)
         raise UsageError(
-            f"what is to be observed will take about {size_text(total)} ({parts}), and "
-            f"--observe-limit is {limit:g} MB",
-            "a run keeps it in its folder",
-            f"raise it (--observe-limit {_rounded_up(total)}), or {_less(sizes)}",
+            f"observations will use about {size_text(total)} ({parts}), and --observe-limit is "
+            f"{limit:g} MB",
+            "they are stored in the run folder",
+            # A tenth more, as sizes are estimates.
+            f"raise it (--observe-limit {int(total * 1.1 / 1e6) + 1}), or "
+            + _LESS.get(largest, "observe fewer rounds (--observe-every)"),
         )
     if parts:
-        note(f"what is observed will take about {size_text(total)} in the run's folder ({parts})")
+        note(f"observations will use about {size_text(total)} in the run folder ({parts})")
     for what in unknown:
-        note(f"how much {what} will take is not known in advance; {limit:g} MB at most")
+        note(f"the size of {what} is not known in advance; at most {limit:g} MB are used")
 
 
 @dataclass
@@ -107,8 +110,14 @@ class ExpectedSize:
         found: dict[str, int | None] = {}
         if "prototypes" in settings.observe:
             clients = self._uploads(lambda name: name == "prototypes")
-            width = classes * info.feature_dim * 4 * self._tables
-            found["prototypes"] = observed * ((clients or self._dense) + width)
+            if not clients:  # rows of width K of all classes that the clients of a round have
+                rows = int((self._counts > 0).sum()) * info.participants // info.num_clients
+                clients = rows * (4 * info.feature_dim + 16)
+            declared = Declarations.of(
+                "download_payload", "downloads", self.plan.composition.around
+            )
+            tables = max(1, sum(declared.covers(key) for key in SERVER_KEYS))
+            found["prototypes"] = observed * (clients + classes * info.feature_dim * 4 * tables)
         if "features" in settings.observe:
             found["features"] = self._features
         if "images" in settings.observe:
@@ -133,19 +142,6 @@ class ExpectedSize:
             if (number + 1) % settings.eval_every == 0 or number + 1 == settings.rounds
         )
         return rounds * each * (4 * self.plan.info.feature_dim + 16)
-
-    @property
-    def _tables(self) -> int:
-        """Number of prototype tables of the server."""
-        declared = Declarations.of("download_payload", "downloads", self.plan.composition.around)
-        return max(1, sum(declared.covers(key) for key in SERVER_KEYS))
-
-    @property
-    def _dense(self) -> int:
-        """Bytes of prototypes of all classes that the clients of a round have."""
-        info, counts = self.plan.info, self._counts
-        rows = int((counts > 0).sum()) * info.participants // info.num_clients
-        return rows * (4 * info.feature_dim + 16)
 
     @cached_property
     def _counts(self) -> Tensor:
@@ -176,14 +172,8 @@ class ExpectedSize:
         return prod(shape) * SIZES[spec.dtype] + NAMED
 
 
-def _less(sizes: Mapping[str, int | None]) -> str:
-    """Return advice for recording less of the largest part."""
-    return {
-        "uploads": "leave --record-uploads out, or record fewer rounds",
-        "features": "observe fewer rounds (--observe-every) or samples (--observe-samples)",
-    }.get(max(sizes, key=lambda what: sizes[what] or 0), "observe fewer rounds (--observe-every)")
-
-
-def _rounded_up(size: int) -> int:
-    """Return a limit in MB, with a margin because sizes are estimates."""
-    return int(size * 1.1 / 1e6) + 1
+_LESS = {
+    "uploads": "leave --record-uploads out, or record fewer rounds",
+    "features": "observe fewer rounds (--observe-every) or samples (--observe-samples)",
+}
+"""Advice for recording less of the largest part."""

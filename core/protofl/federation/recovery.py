@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,12 +77,6 @@ class ClientHistory:
         """The host on which it lives; None where it has to be made."""
         return None if self.slot is None or self.slot.ended else self.slot
 
-    def handed_over(self) -> None:
-        """Remove the file of a move, because the client has trained on its new host."""
-        if self.handover is not None:
-            self.handover.unlink(missing_ok=True)
-            self.handover = None
-
 
 class Memory:
     """The clients of a trial, and their jobs since their last files."""
@@ -92,14 +86,14 @@ class Memory:
         self.forget({})
 
     def forget(self, files: dict[int, str]) -> None:
-        """A new trial, in which some clients lie in files."""
+        """Start a trial, in which some clients have files."""
         self.files = dict(files)
         self.clients: dict[int, ClientHistory] = {}
         self._uses: Counter[int] = Counter()
         self._bytes = 0
 
     def of(self, client: int) -> ClientHistory:
-        """A client."""
+        """Return the history of a client."""
         if client not in self.clients:
             self.clients[client] = ClientHistory(self.files.get(client))
         return self.clients[client]
@@ -110,36 +104,37 @@ class Memory:
         return client in self.files or (kept is not None and bool(kept.jobs or kept.gap))
 
     def trained(self, job: Train) -> None:
-        """A client has been changed by a job."""
+        """Note a job that changed a client."""
         kept = self.of(job.client)
         kept.jobs.append(job)
+        if kept.handover is not None:  # the file of a move, of no use any more
+            kept.handover.unlink(missing_ok=True)
+            kept.handover = None
         # Clients that got the same bytes share them here too.
         if not self._uses[id(job.blob)]:
             self._bytes += len(job.blob)
         self._uses[id(job.blob)] += 1
         if kept.gap or self._bytes > self._limit:
             kept.gap = True
-            self._forget_jobs(kept)
+            self._release(kept.jobs)
 
     def undone(self, client: int) -> None:
-        """A client's last training has been undone."""
+        """Forget a client's last training, which was undone."""
         kept = self.of(client)
         if kept.jobs:
-            self._release([kept.jobs.pop()])
+            self._release(kept.jobs, 1)
 
     def saved(self, client: int, path: str) -> None:
-        """A client lies in a file as it is now."""
+        """Note a file with the current state of a client."""
         kept = self.of(client)
         kept.base, kept.gap = path, False
         self.files[client] = path
-        self._forget_jobs(kept)
-
-    def _forget_jobs(self, kept: ClientHistory) -> None:
         self._release(kept.jobs)
-        kept.jobs = []
 
-    def _release(self, jobs: Iterable[Train]) -> None:
-        for job in jobs:
+    def _release(self, jobs: list[Train], count: int | None = None) -> None:
+        """Forget the last jobs, or all of them."""
+        for _ in range(len(jobs) if count is None else count):
+            job = jobs.pop()
             self._uses[id(job.blob)] -= 1
             if not self._uses[id(job.blob)]:
                 del self._uses[id(job.blob)]
@@ -168,8 +163,8 @@ class Deadline:
 class Deadlines:
     """Ends hosts whose jobs exceed the time limit.
 
-    Its thread starts with the first job: one for each job would cost more than what else there is
-    to a job.
+    One thread watches all jobs and starts with the first: a thread for each job would cost more
+    than the job.
 
     Args:
         seconds: How long a job may take.
@@ -182,7 +177,7 @@ class Deadlines:
 
     @contextmanager
     def over(self, host: Handle) -> Iterator[Deadline]:
-        """While a host does a job."""
+        """Limit the time of the job in the block."""
         job = Deadline(host, time.monotonic() + self._seconds)
         with self._lock:
             self._jobs.add(job)
@@ -196,7 +191,7 @@ class Deadlines:
                 self._jobs.discard(job)
 
     def close(self) -> None:
-        """Look no longer."""
+        """End the thread."""
         self._closed.set()
 
     def _look(self) -> None:

@@ -106,16 +106,27 @@ class Totals:
         measures = self.measures
         if self.train_scores:
             measures = _accuracy(self.train_scores, "train_accuracy") | measures
+        # Losses are means over the samples of the round.
+        terms = {label: value / max(self.samples, 1) for label, value in self.sums.items()}
+        each = {str(client): accuracy for client, accuracy in self.accuracy.items()}
+        absent = {
+            "absent": {str(client): reason for client, reason in sorted(self.absent.items())},
+            "skipped_uploads": sorted(c for c, why in self.absent.items() if why == "skipped"),
+        }
+        honest = {c: score for c, score in self.scores.items() if c not in self.malicious}
         return {
             **_accuracy(self.scores, "test_accuracy"),
             **self._apart_line(),
-            **self._train_line(),
+            "train_loss": finite(sum(terms.values())),
+            "loss_terms": {label: finite(terms[label]) for label in sorted(terms)},
             **{name: sum(sent[name] for sent in self.traffic.values()) for name in TRAFFIC},
             "participants": self.participants,
             "evaluated": len(self.scores),
-            **self._clients_line(),
-            **self._absent_line(),
-            **self._honest_line(),
+            **({"client_accuracies": each} if 0 < len(each) <= MOST else {}),
+            **({} if self.answered is None else {"answered": self.answered}),
+            **{key: value for key, value in absent.items() if value},
+            **({"malicious": sorted(self.malicious)} if self.malicious else {}),
+            **(_accuracy(honest, "honest_accuracy") if self.malicious else {}),
             "extra": dict(extra),
             **({"metrics": self.metrics} if self.metrics else {}),
             **({"measures": measures} if measures else {}),
@@ -131,36 +142,6 @@ class Totals:
                 each = {str(c): correct / count for c, (correct, count) in sorted(scores.items())}
                 line[f"client_{name.replace('accuracy', 'accuracies')}"] = each
         return line
-
-    def _clients_line(self) -> dict[str, Any]:
-        """Return the accuracy of each client, of at most `MOST` clients."""
-        found = {str(client): accuracy for client, accuracy in self.accuracy.items()}
-        return {"client_accuracies": found} if 0 < len(found) <= MOST else {}
-
-    def _absent_line(self) -> dict[str, Any]:
-        """Return who answered and who was absent, if this differs from the default sampling."""
-        absent = sorted(self.absent.items())
-        line = {
-            "absent": {str(client): reason for client, reason in absent},
-            "skipped_uploads": [client for client, reason in absent if reason == "skipped"],
-        }
-        found = {key: value for key, value in line.items() if value}
-        return found if self.answered is None else {"answered": self.answered, **found}
-
-    def _honest_line(self) -> dict[str, Any]:
-        """Return the accuracy of the honest clients and the malicious clients, if any."""
-        if not self.malicious:
-            return {}
-        honest = {c: score for c, score in self.scores.items() if c not in self.malicious}
-        return {"malicious": sorted(self.malicious), **_accuracy(honest, "honest_accuracy")}
-
-    def _train_line(self) -> dict[str, Any]:
-        """Return the losses as means over the samples of the round."""
-        terms = {label: value / max(self.samples, 1) for label, value in self.sums.items()}
-        return {
-            "train_loss": finite(sum(terms.values())),
-            "loss_terms": {label: finite(terms[label]) for label in sorted(terms)},
-        }
 
 
 def _accuracy(scores: Mapping[int, tuple[int, int]], name: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from protofl.federation.jobs import (
     Train,
     Undo,
 )
-from protofl.federation.recovery import ClientHistory, Deadlines, Handle, Memory, Slot
+from protofl.federation.recovery import Deadlines, Handle, Memory, Slot
 from protofl.system.files.atomic import ScratchFolder
 from protofl.system.progress import OnSteps
 
@@ -157,7 +157,13 @@ class Workers:
                 if not may_fail:
                     raise HostFailure(failure.what, row, failure.do) from failure
                 return self._without(slot, failure, job, row)
-            self._remember(job)
+            with self.lock:
+                if isinstance(job, Train):
+                    self._memory.trained(job)
+                elif isinstance(job, Undo):
+                    self._memory.undone(job.client)
+                elif isinstance(job, Save):
+                    self._memory.saved(job.client, job.path)
             return reply
 
     def _within_limit(self, slot: Slot, job: Job) -> Reply:
@@ -194,11 +200,9 @@ class Workers:
                 kept.slot = None
                 slot.host.do(Drop(client))
         except HostFailure as failure:
-            # What it still held is restored where it is needed.
-            try:
+            # Its other clients are restored when they are needed.
+            with suppress(NoHost):
                 self._replace(slot, failure)
-            except NoHost:
-                pass
 
     def _tell(self, slot: Slot) -> None:
         """Tell a host of the trial, with the clients' files as they are now."""
@@ -229,34 +233,20 @@ class Workers:
         slot.left.discard(client)
         kept.slot = slot
 
-    def _remember(self, job: Job) -> None:
-        with self.lock:
-            if isinstance(job, Train):
-                self._memory.trained(job)
-                self._memory.of(job.client).handed_over()
-            elif isinstance(job, Undo):
-                self._memory.undone(job.client)
-            elif isinstance(job, Save):
-                self._memory.saved(job.client, job.path)
-
-    def _lost_with(self, slot: Slot, failure: HostFailure) -> list[ClientHistory]:
-        """Note that a host has ended; the clients that lived on it."""
+    def _replace(self, slot: Slot, failure: HostFailure) -> None:
+        """Start a host in the place of one that ended; raises as `attempt` does."""
         with self.lock:
             if self._closed:
                 raise failure
             slot.ended = True
             self.assigned = {c: n for c, n in self.assigned.items() if n != slot.number}
-            return [kept for kept in self._memory.clients.values() if kept.slot is slot]
-
-    def _replace(self, slot: Slot, failure: HostFailure) -> None:
-        """Start a host in the place of one that ended; raises as `attempt` does."""
-        lost = self._lost_with(slot, failure)
+            lost = [kept for kept in self._memory.clients.values() if kept.slot is slot]
         slot.host.close()
         if any(kept.gap and kept.handover is None for kept in lost):
             raise HostFailure(
                 failure.what,
-                "what its clients were trained with is too much to remember",
-                "with checkpoints (--checkpoint-every 1) they would have been restored; "
+                "the jobs of its clients are too large to repeat",
+                "use checkpoints, from which clients are restored (--checkpoint-every 1); "
                 + failure.do,
             ) from failure
         count = f"{len(lost)} client{'s' if len(lost) != 1 else ''}"

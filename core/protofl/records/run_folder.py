@@ -52,17 +52,20 @@ class Commit:
 
 @dataclass
 class RunFolder:
-    """A run's folder on disk."""
+    """The folder of a run.
+
+    Attributes:
+        path: The folder.
+        commit: The round from which the run continues; None before the first commit.
+        finished: True if the run is finished and is not extended.
+    """
 
     path: Path
     commit: Commit | None = None
     finished: bool = False
-    whole: bool = False
-    """Whether the files of a finished run are needed too, as it is to go on."""
 
     def __post_init__(self) -> None:
-        """Name what lies in the folder."""
-        self._behind = ""
+        self._kept = ""  # the name of the kept round that the run continues, if it is not the last
         self._checkpoint = self.path / "checkpoint"
         self._manifest = Manifest(self._checkpoint)
         self._record = Record(self.path / METRICS, Row)
@@ -74,7 +77,7 @@ class RunFolder:
 
     @property
     def parked(self) -> Path:
-        """A folder for files of clients between rounds; no run takes it up."""
+        """A folder for files of clients between rounds; it does not outlive the process."""
         return self.path.expanduser().absolute() / "parked"
 
     @classmethod
@@ -83,10 +86,10 @@ class RunFolder:
 
         Args:
             path: The folder.
-            config: What the run is, for ``config.json``.
+            config: The content of ``config.json``.
 
         Raises:
-            UsageError: It can't be written, or is in use.
+            UsageError: The folder can't be written, or is in use.
         """
         path = path.expanduser().absolute()
         check_free(path)
@@ -103,7 +106,7 @@ class RunFolder:
         return folder
 
     def _begin(self, config: Mapping[str, Any]) -> None:
-        """Keep the configuration as it is now, before the first round."""
+        """Commit the configuration before the first round."""
         (self.path / METRICS).touch()
         self._checkpoint.mkdir(exist_ok=True)
         write_json(self._checkpoint / CONFIG, config)
@@ -111,41 +114,41 @@ class RunFolder:
         self._manifest.commit(begun, {}, journal="begin.jsonl")
 
     @classmethod
-    def reopen(cls, path: Path, *, whole: bool = False, back: bool = False) -> RunFolder:
-        """Open a run's folder at its last committed round that is not damaged; changes nothing.
+    def reopen(cls, path: Path, *, extend: bool = False, back: bool = False) -> RunFolder:
+        """Open a run folder at its last undamaged commit, without changing it.
 
         Args:
             path: The folder.
-            whole: Whether a finished run is to go on.
-            back: Whether the commit before the last shall count.
+            extend: Continue a finished run, so that its checkpoint is needed.
+            back: Use the commit before the last.
 
         Raises:
-            Damaged: Something is in the way of going on.
+            Damaged: Files that are needed to continue are damaged.
         """
-        folder = cls(path.expanduser().absolute(), whole=whole)
+        folder = cls(path.expanduser().absolute())
+
+        def needs_checkpoint(values: Mapping[str, Any]) -> bool:
+            folder._record.read(values.get("record"))
+            folder.finished = bool(values.get("finished")) and not extend
+            return not folder.finished
+
         try:
             check_plain(folder.path, OWN)
-            folder._manifest.read(folder._read_rows, back=back)
+            folder._manifest.read(needs_checkpoint, back=back)
             if not folder._manifest.values and not folder._record.is_empty:
                 raise Damaged(f"{folder._checkpoint / 'manifest.json'} is missing")
         except Damaged as problem:
             problem.what = f"--resume: {problem.what}"
-            problem.do = f"put back what was written, or begin again with --config {path / CONFIG}"
+            problem.do = f"restore the file, or start again with --config {path / CONFIG}"
             raise
         folder._take_commit()
         return folder
 
-    def _read_rows(self, values: Mapping[str, Any]) -> bool:
-        """The rows that a commit counts; whether its other files are needed."""
-        self._record.read(values.get("record"))
-        self.finished = bool(values.get("finished")) and not self.whole
-        return not self.finished
-
     def config(self) -> dict[str, Any]:
-        """What config.json says of the run.
+        """Return the content of ``config.json``.
 
         Raises:
-            Damaged: It says nothing, or not what it said when the run began.
+            Damaged: The file is not complete, or has changed since the run began.
         """
         file, began = self.path / CONFIG, self._manifest.values.get("config")
         free = EXTENDED if self._manifest.values.get("extended") else ()
@@ -156,23 +159,23 @@ class RunFolder:
         return values
 
     def settle(self) -> str:
-        """Cut an interrupted run to its last whole round; what is damaged of the one after it."""
+        """Cut an interrupted run to its last complete round; return what is damaged after it."""
         shutil.rmtree(self.parked, ignore_errors=True)  # of a run that was killed
         if not self.finished:
             (self.path / SUMMARY).unlink(missing_ok=True)
             self._manifest.settle()
         self._record.cut()
-        if not self._manifest.values:  # it was killed while `create` was at work
+        if not self._manifest.values:  # it was killed inside `create`
             self._begin(self.config())
         if self._manifest.values.get("extended"):  # it may have been killed before writing it
             write_json(self.path / CONFIG, self.config())
         return "; ".join(filter(None, [self._manifest.damage, *self._manifest.lost]))
 
     def extend(self, config: Mapping[str, Any]) -> None:
-        """From now on the run is to have other numbers of rounds and trials.
+        """Give the run other numbers of rounds and trials.
 
         Args:
-            config: What the run is, for ``config.json``.
+            config: The new content of ``config.json``.
         """
         name = f"config-{config['trials']}x{config['rounds']}.json"
         write_json(self._checkpoint / name, config)
@@ -194,7 +197,7 @@ class RunFolder:
     # --- checkpoints ----------------------------------------------------------------------------
 
     def client_paths(self, clients: Iterable[int], trial: int, round: int) -> dict[int, str]:
-        """Where hosts write clients that have trained."""
+        """Return the files to which hosts write clients that have trained."""
         folder = self._checkpoint
         return {c: str(folder / f"client-{c:05d}-t{trial}-r{round}.safetensors") for c in clients}
 
@@ -208,23 +211,22 @@ class RunFolder:
         keep: bool = False,
         best: bool = False,
     ) -> None:
-        """Make a round count: server file, metrics line, manifest; then clear away the old.
+        """Commit a round: server file, line of the record, manifest; then remove old files.
 
         Args:
-            row: The round's line.
-            server: What the server is now.
+            row: The round's line of the record.
+            server: The server's tensors.
             holders: Clients that hold the download of the round's end.
-            paths: {client: its file} of those that have trained since the last commit; they have
-                been written already.
-            keep: Whether the last round of the trial before is kept.
-            best: Whether this round is kept as its trial's best.
+            paths: {client: file} of clients that have trained since the last commit; the files
+                have been written already.
+            keep: Keep the last round of the trial before.
+            best: Keep this round as the best of its trial.
         """
-        trial, round = row.trial, row.round
-        other = self.commit if self.commit is not None and self.commit.trial != trial else None
-        before = self._manifest.values
-        if self._behind:
-            other = Commit(before["trial"], before["round"], "", {}, [], "")
-        last = {f"last-t{other.trial}": _kept(other.trial, other.round)} if other and keep else {}
+        trial, round, before = row.trial, row.round, self._manifest.values
+        begins, last = before.get("trial", trial) != trial, {}
+        if begins and keep:
+            t, r = before["trial"], before["round"]
+            last = {f"last-t{t}": f"kept-t{t}-r{r}.json"}
         file = f"server-t{trial}-r{round}.safetensors"
         write_tensors(self._checkpoint / file, *server)
         self.add(row)
@@ -239,49 +241,41 @@ class RunFolder:
             },
             {client: Path(path).name for client, path in paths.items()},
             journal=f"clients-t{trial}-r{round}.jsonl",
-            anew=other is not None and not self._behind,
-            behind=self._behind,
-            keep={f"best-t{trial}": _kept(trial, round)} if best else {},
+            anew=begins,
+            behind=self._kept,
+            keep={f"best-t{trial}": f"kept-t{trial}-r{round}.json"} if best else {},
             keep_before=last,
         )
-        self._behind = ""
+        self._kept = ""
         self._take_commit()
 
     def _take_commit(self) -> None:
-        values = self._manifest.values
+        kept = self._manifest.kept(self._kept)
+        values = kept.values if kept else self._manifest.values
         if "server" in values:
-            self.commit = _commit_of(values, self._manifest.numbered)
+            clients = self._manifest.numbered
+            if kept:
+                clients = {client: name for client, (name, _) in kept.numbered.items()}
+            keys = ("trial", "round", "server", "holders", "journal")
+            self.commit = Commit(clients=clients, **{key: values[key] for key in keys})
 
     def has_last(self, trial: int) -> bool:
-        """Whether the last round of a trial that is over is kept, so that it can go on."""
+        """Return True if the last round of a finished trial is kept."""
         return self._manifest.kept(f"last-t{trial}") is not None
 
-    def take_up(self, trial: int) -> None:
-        """Go on with a trial; its last round is the committed one from now on."""
-        if self.commit is not None and self.commit.trial == trial:
-            return
-        self._behind = f"last-t{trial}"
-        found = self._manifest.kept(self._behind)
-        assert found is not None
-        clients = {client: name for client, (name, _) in found.numbered.items()}
-        self.commit = _commit_of(found.values, clients)
+    def continue_trial(self, trial: int) -> None:
+        """Continue a trial at its last round, which may be a kept one."""
+        if self.commit is None or self.commit.trial != trial:
+            assert self.has_last(trial)
+            self._kept = f"last-t{trial}"
+            self._take_commit()
 
     def committed_clients(self) -> dict[int, str]:
-        """{client: its file} of the committed round."""
+        """Return {client: file} of the round from which the run continues."""
         assert self.commit is not None
         return {c: str(self._checkpoint / name) for c, name in self.commit.clients.items()}
 
     def committed_server(self) -> Packed:
-        """What the server was in the committed round."""
+        """Return the server's tensors of the round from which the run continues."""
         assert self.commit is not None
         return read_tensors(self._checkpoint / self.commit.server)
-
-
-def _commit_of(values: Mapping[str, Any], clients: dict[int, str]) -> Commit:
-    said = {key: values[key] for key in ("trial", "round", "server", "holders", "journal")}
-    return Commit(clients=clients, **said)
-
-
-def _kept(trial: int, round: int) -> str:
-    """The manifest of a round that is kept."""
-    return f"kept-t{trial}-r{round}.json"

@@ -280,18 +280,18 @@ def _lines(start: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> l
 def _codes(was: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Compare the code of plugins: lines about changed code, and about code of unknown versions."""
     old, new = ({(p["kind"], p["name"]): p for p in c.get("plugins", ())} for c in (was, now))
-    both = sorted(key for key in old.keys() & new.keys() if key[0] not in _ELSEWHERE)
-    before, after = ({key: _code(ps[key]) for key in both} for ps in (old, new))
-    changed = [f"the code of {k} {n} has changed" for k, n in both if _other(before, after, (k, n))]
-    unknown = [n for k, n in both if after[k, n] and not before[k, n]]
-    notes = [f"the code of {', '.join(unknown)} was not recorded"] if unknown else []
-    return changed, notes
+    changed, unknown = list[str](), list[str]()
+    for kind, name in sorted(old.keys() & new.keys()):
+        before, after = _code(old[kind, name]), _code(new[kind, name])
+        if kind in _ELSEWHERE or not after:
+            continue
+        if not before:
+            unknown.append(name)
+        elif before != after:
+            changed.append(f"the code of {kind} {name} has changed")
+    return changed, [f"the code of {', '.join(unknown)} was not recorded"] if unknown else []
 
 
 def _code(plugin: Mapping[str, Any]) -> str:
     code = plugin.get("code") or (plugin["version"] if plugin["distribution"] == _OURS else "")
     return "" if code == UNKNOWN else str(code)
-
-
-def _other(before: Mapping[Any, str], after: Mapping[Any, str], key: tuple[str, str]) -> bool:
-    return bool(before[key] and after[key]) and before[key] != after[key]

@@ -168,7 +168,7 @@ class _Lifecycle:
                 for trial, first in self._remaining():
                     with sums.span("waiting for hosts, and set-up", "start"):
                         if first:
-                            self.folder.take_up(trial)
+                            self.folder.continue_trial(trial)
                             federation.resume(self.folder)
                         else:
                             federation.start_trial(trial)

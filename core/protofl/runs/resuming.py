@@ -117,7 +117,7 @@ def with_more(folder: RunFolder, recorded: Mapping[str, Any], plan: Plan) -> Run
         raise UsageError(
             f"--rounds {rounds}: the run has {most} already", do=f"ask for more, or {_ANEW}"
         )
-    folder = RunFolder.reopen(folder.path, whole=True)
+    folder = RunFolder.reopen(folder.path, extend=True)
     if rounds != recorded["rounds"] and done:
         _check_independent(recorded["rounds"], plan)
         _check_kept(folder, done, rounds)
@@ -133,7 +133,7 @@ def with_more(folder: RunFolder, recorded: Mapping[str, Any], plan: Plan) -> Run
         )
     if not again:
         return folder
-    found = RunFolder.reopen(folder.path, whole=True, back=True)
+    found = RunFolder.reopen(folder.path, extend=True, back=True)
     if len(found.rows) == len(folder.rows):
         raise UsageError(
             f"--rounds {rounds}: round {most - 1} would have to be trained again without the "

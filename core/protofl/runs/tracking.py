@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from protofl.errors import ProtoflError, error_text
@@ -52,18 +51,11 @@ class TrackerThread(threading.Thread):
         tracker: The tracker.
         run: The run.
         say: Takes lines for the user, from this thread.
-        waiting: Rounds that wait, at most.
     """
 
-    def __init__(
-        self,
-        tracker: Choice,
-        run: TrackedRun,
-        say: Callable[[str], None],
-        waiting: int = WAITING,
-    ) -> None:
+    def __init__(self, tracker: Choice, run: TrackedRun, say: Callable[[str], None]) -> None:
         super().__init__(name=f"tracker {tracker.name}", daemon=True)
-        self.tracker, self._run, self._say, self._most = tracker, run, say, waiting
+        self.tracker, self._run, self._say = tracker, run, say
         self._rows: deque[tuple[int, Mapping[str, Any]]] = deque()
         self._ending: Ending | None = None
         self._changed = threading.Condition()
@@ -79,7 +71,7 @@ class TrackerThread(threading.Thread):
         with self._changed:
             if self._dead:
                 return
-            if len(self._rows) >= self._most:
+            if len(self._rows) >= WAITING:
                 self._lost += 1
                 return
             self._rows.append((number, row))
@@ -114,29 +106,26 @@ class TrackerThread(threading.Thread):
                 self._rows.clear()
             self._say(f"{self._words(error)}; the run goes on without it")
             return
-        while (round := self._next()) is not None:
-            number, row = round[0], deepcopy(round[1])
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._rows or self._ending is not None)
+                if not self._rows:
+                    break
+                number, row = self._rows.popleft()
             try:
-                self.tracker.call("log_round", opened=opened, run=self._run, row=row, number=number)
+                self.tracker.call(
+                    "log_round", opened=opened, run=self._run, row=deepcopy(row), number=number
+                )
             except BaseException as error:
                 self._failed += 1
                 if self._failed == 1:
                     self._say(f"{self._words(error)}; the run goes on")
         self._close(opened)
 
-    def _next(self) -> tuple[int, Mapping[str, Any]] | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._rows or self._ending is not None)
-            return self._rows.popleft() if self._rows else None
-
     def _close(self, opened: Any) -> None:  # noqa: ANN401 - the tracker's own
         assert self._ending is not None
-        ending = {
-            "status": self._ending.status,
-            "summary": deepcopy(self._ending.summary),
-            "error": self._ending.error,
-        }
         try:
+            ending = deepcopy(vars(self._ending))
             self.tracker.call("end_run", opened=opened, run=self._run, **ending)
         except BaseException as error:
             self._say(self._words(error))
@@ -207,13 +196,8 @@ class TrackedProgress:
         self._progress(event)  # it may end the run
         self._tell()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Wait for the trackers, as long as the user will."""
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        """Wait for the trackers, at most ``--track-wait`` seconds."""
         if not self._told or self._plan is None:
             return
         if isinstance(problem, Exception):

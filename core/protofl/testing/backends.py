@@ -1,4 +1,4 @@
-"""What every backend promises: the results of hosts in this process, wherever its hosts are."""
+"""Contract of backends: the results of hosts in this process, wherever the hosts are."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class BackendContract(Contract):
             expect(len(counts) == 3 and all(counts), f"samples evaluated: {counts}")
 
     def test_an_error_in_a_host(self) -> None:
-        """What goes wrong in a host arrives as an error of protofl that names the client."""
+        """An error in a host arrives as an error of protofl that names the client."""
         plan = self.plan()
         with closing(self.opened(plan, 1)) as pool:
             pool.broadcast(StartTrial(0))

@@ -1,4 +1,4 @@
-"""What every wrapper promises that encodes and decodes."""
+"""Contract of wrappers that encode and decode payloads."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ DAMAGES: dict[str, Callable[[Tensor], Tensor]] = {
     "-1": lambda t: torch.full_like(t, -1) if t.dtype != torch.bool else ~t,
     "upside down": lambda t: t.flip(tuple(range(t.dim()))),
 }
-"""What a stranger may make of a tensor on the wire."""
+"""Ways in which a stranger may change a tensor on the wire."""
 
 
 def _most(tensor: Tensor) -> float:
@@ -66,7 +66,7 @@ class CodingChecks(Contract):
     """The checks of what a wrapper encodes and decodes; without such hooks they are left out."""
 
     def two_sides(self) -> Iterator[tuple[toy.Toy, Codec, dict[str, object], dict[str, object]]]:
-        """Of each direction that is encoded a federation, the codec, the sender, the receiver."""
+        """Yield for each encoded direction a federation, the codec, the sender and the receiver."""
         if not any(hasattr(self.cls, f"encode_{name}") for name in ("upload", "download")):
             skip("it encodes nothing")
         for direction in ("upload", "download"):
@@ -122,7 +122,7 @@ class CodingChecks(Contract):
             expect(toy.same(before, toy.server_state(found.server)), "encode_download writes")
 
     def test_what_a_stranger_sends(self) -> None:
-        """What is damaged on the wire is refused, or decoded to its form; it costs no more."""
+        """A damaged payload is refused, or decoded to its form at no more cost."""
         for _, codec, sender, receiver in self.two_sides():
             with torch.no_grad():
                 _, blob = codec.pack(odd_payloads()["rows by class"], **sender)
@@ -137,7 +137,7 @@ class CodingChecks(Contract):
                         continue  # what passes has been held against its form
 
     def test_its_state_can_be_kept(self) -> None:
-        """What it remembers at a client is the same after a way through a file."""
+        """The state that the wrapper keeps at a client survives a file."""
         for found, codec, sender, _ in self.two_sides():
             if codec.direction == "download":
                 continue
@@ -151,7 +151,7 @@ class CodingChecks(Contract):
 
 
 def decoded(codec: Codec, blob: bytes, receiver: dict[str, object]) -> Payload:
-    """What a receiver sees of bytes, as the gate has it decoded.
+    """Decode bytes as the gate of the receiver does.
 
     Raises:
         Fault: They can't be decoded.

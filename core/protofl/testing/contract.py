@@ -1,4 +1,4 @@
-"""A contract: what every plugin of a kind promises, as checks that pytest and `protofl check` run.
+"""Contract: checks that every plugin of a kind passes, run by pytest and `protofl check`.
 
 A check is a method ``test_…``; the first line of its docstring says what it looks at. It fails by
 `AssertionError` or by what the plugin raises, and is left out by `unittest.SkipTest`, which pytest
@@ -52,7 +52,7 @@ class NotReached(SkipTest):
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """The result of a check.
 
     Attributes:
         check: The check's name, without ``test_``.
@@ -135,7 +135,7 @@ class Contract:
 
     @cached_property
     def registry(self) -> Registry:
-        """Where the plugin is found, and all others."""
+        """The registry in which the plugin and all others are found."""
         return Registry(self.block, self.extra)
 
     @cached_property
@@ -163,7 +163,7 @@ class Contract:
     # --- checks of every kind -------------------------------------------------------------------
 
     def test_name_and_hooks(self) -> None:
-        """Its name, its Config and the signatures of its hooks keep the rules."""
+        """The plugin's name, its Config and the signatures of its hooks keep the rules."""
         check_class(self.kind, self.label, self.cls)
         hooks = spec_hooks(self.kind)
         for name, value in inspect.getmembers(self.cls, inspect.isroutine):
@@ -176,7 +176,7 @@ class Contract:
             )
 
     def test_words(self) -> None:
-        """It says what it is, and what each of its options does."""
+        """The plugin has a docstring, and each of its options a description."""
         own = (self.cls.__doc__ or "").strip().splitlines()
         expect(bool(own), "the class has no docstring; its first line is shown in list-plugins")
         expect(len(own[0]) <= 100, f"its docstring's first line is {len(own[0])} characters long")
@@ -193,7 +193,7 @@ class Contract:
         )
 
     def test_options(self) -> None:
-        """Its options have defaults that their own ranges allow, and can be recorded as JSON."""
+        """The plugin's options have defaults within their ranges, and can be recorded as JSON."""
         config: Any = getattr(self.cls, "Config", Config)
         named = getattr(self.cls, "argument", None)
         given = {named: self.argument or getattr(self.cls, "check_argument", "x")} if named else {}
@@ -232,7 +232,7 @@ class Contract:
 
 
 def checks_of(contract: type[Contract]) -> dict[str, str]:
-    """{name of a check: what it looks at}, those of every kind first, then in their order."""
+    """Return {check: description}, with the checks of every kind first."""
     classes = [c for c in reversed(contract.__mro__) if c is not object]
     names = dict.fromkeys(n for c in classes for n in vars(c) if n.startswith("test_"))
     return {
@@ -283,7 +283,7 @@ def _run_check(contract: type[Contract], name: str, words: str, causes: dict[str
 
 
 def _cause(error: BaseException) -> str:
-    """What errors of one cause have in common, whichever client or round they are of."""
+    """Return the part that errors of one cause share, whichever client or round they are of."""
     while isinstance(error, ProtoflError) and error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, (ProtoflError, AssertionError)):

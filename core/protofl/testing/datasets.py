@@ -1,4 +1,4 @@
-"""What every data set promises."""
+"""Contract of data sets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DatasetContract(Contract):
             raise
 
     def key(self, folder: Path) -> str:
-        """What cache_key returns."""
+        """The value of cache_key."""
         choice = self.choice()
         try:
             found: str = choice.call("cache_key", data_dir=folder)

@@ -55,7 +55,7 @@ class Donated(Contract):
         return dict.fromkeys(self.donates, self.label)
 
     def test_a_donor_is_run_by_others_alone(self) -> None:
-        """What is there for other methods alone has the hooks that it names, and is not run."""
+        """A plugin that only donates has the hooks that it names, and is not run alone."""
         if not self.donates:
             skip("it is a method of its own")
         for hook in self.donates:

@@ -1,4 +1,4 @@
-"""What every engine promises: `eager`'s results."""
+"""Contract of engines: the results of `eager`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class EngineContract(Contract):
         start: int = 0,
         **options: Any,  # noqa: ANN401
     ) -> None:
-        """The same rounds under `eager` and under the engine."""
+        """Run the same rounds under `eager` and under the engine."""
         with double_precision() if double else nullcontext():
             wanted = Run(self.plan("eager", method, *members, **options), rounds, start)
             found = Run(self.plan("", method, *members, **options), rounds, start)
@@ -100,11 +100,11 @@ class EngineContract(Contract):
                 raise AssertionError(f"{words}: {error}") from error
 
     def test_several_rounds(self) -> None:
-        """What it keeps from round to round serves the next one."""
+        """The engine reuses what it keeps from round to round."""
         self.compare(Weights, RESIDUAL, rounds=3)
 
     def test_the_first_step_in_float32(self) -> None:
-        """In float32 one step of training is eager's but for rounding."""
+        """A training step in float32 equals eager's up to rounding."""
         self.compare(Prototypes, double=False, rounds=2, start=1, batch_size=20)
 
     def test_dropout(self) -> None:

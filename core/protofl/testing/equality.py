@@ -86,7 +86,7 @@ def double_precision() -> Iterator[None]:
 
 
 class Run:
-    """Some rounds of a plan in this process.
+    """A run of some rounds of a plan in this process.
 
     The first ``start`` of them are trained by ``eager``, so that what the server has learned by
     then is the same to the last bit.

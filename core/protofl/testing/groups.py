@@ -1,4 +1,4 @@
-"""What every model group promises."""
+"""Contract of model groups."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ModelGroupContract(Contract):
         return (1, 3) if own is None else (int(own),)
 
     def taken(self) -> list[SampleSpec]:
-        """What its models may be given, the usual first; one of the images is not square."""
+        """Samples that the group's models may get, the usual first; one image is not square."""
         found = [sample for sample in self.samples if sample.kind in self.kinds]
         if "image" not in self.kinds:
             return found
@@ -98,7 +98,7 @@ class ModelGroupContract(Contract):
     # --- declarations ---------------------------------------------------------------------------
 
     def test_declarations(self) -> None:
-        """Its feature_dim, min_side, channels and named architectures are what they may be."""
+        """The group's feature_dim, min_side, channels and named architectures are valid."""
         expect(self.width >= 1, f"feature_dim is {self.width}")
         expect(
             1 <= self.least <= 64, f"min_side is {self.least}; it is a number of pixels up to 64"
@@ -115,7 +115,7 @@ class ModelGroupContract(Contract):
             expect(known, f"{key} {named!r} is none of {', '.join(names)}")
 
     def test_architectures(self) -> None:
-        """Its architectures have names of their own, and heads that tell themselves apart."""
+        """The group's architectures have different names, and heads that can be told apart."""
         members = self.members()
         for group in (members, self.server_members()):
             for member in group:
@@ -135,7 +135,7 @@ class ModelGroupContract(Contract):
             expect(other == shape, f"{member.name}: a head of other shapes is called {member.head}")
 
     def test_it_keeps_nothing_on_itself(self) -> None:
-        """It keeps nothing on self."""
+        """The group keeps nothing on self."""
         choice = self.choice()
         choice.call("architectures")
         held = vars(choice.instance)
@@ -217,7 +217,7 @@ class ModelGroupContract(Contract):
             return member.build(self.usual, CLASSES, self.width)
 
     def test_samples_are_scored_alone(self) -> None:
-        """In evaluation the scores of a sample do not depend on the others of its batch."""
+        """The scores of a sample do not depend on the others of its batch in evaluation."""
         for member in self.members():
             model = self._drawn(member, 0).eval()
             x = toy.random_batch(self.usual, 3)

@@ -1,4 +1,4 @@
-"""What every image generator promises."""
+"""Contract of image generators."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class GeneratorContract(Contract):
         expect(not torch.equal(first, other), "all latents give the same images")
 
     def test_it_is_frozen(self) -> None:
-        """What it opens is frozen: in eval mode, and no parameter asks for a gradient."""
+        """The opened generator is frozen: in eval mode, and no parameter needs a gradient."""
         found = self.opened()
         parts = [v for v in vars(found).values() if isinstance(v, nn.Module)]
         if isinstance(found, nn.Module):
@@ -119,7 +119,7 @@ class GeneratorContract(Contract):
             )
 
     def test_it_keeps_nothing_on_itself(self) -> None:
-        """It keeps nothing on self; a run opens its own."""
+        """The generator keeps nothing on self; each run opens its own."""
         choice = self.choice()
         try:
             choice.call(

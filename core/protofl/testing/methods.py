@@ -1,4 +1,4 @@
-"""What every method promises."""
+"""Contract of methods."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class MethodContract(Sound):
     # --- declarations ---------------------------------------------------------------------------
 
     def test_declarations(self) -> None:
-        """It declares its loss terms, uploads and downloads, and says what each is."""
+        """The method declares and describes its loss terms, uploads and downloads."""
         for attribute in ("terms", "uploads", "downloads"):
             found = getattr(self.cls, attribute, {})
             expect(isinstance(found, Mapping), f"{attribute} is no mapping of names to words")
@@ -113,7 +113,7 @@ class MethodContract(Sound):
             expect(bool(getattr(self.cls, "terms", {})), "local_loss is written, terms is not")
 
     def test_nothing_undeclared_leaves_a_client(self) -> None:
-        """Nothing leaves a client that uploads doesn't list, nor the server beside downloads."""
+        """Clients and server send only what uploads and downloads declare."""
         config = getattr(self.sender, "Config", Config)
         variants = ("paper", "official") if issubclass(config, VariantConfig) else ("",)
         sent: dict[str, set[str]] = {"uploads": set(), "downloads": set()}
@@ -137,7 +137,7 @@ class MethodContract(Sound):
                 self.remarks.append(f"not seen in two rounds: {', '.join(unseen)} ({direction})")
 
     def test_it_keeps_nothing_on_itself(self) -> None:
-        """It keeps nothing on self or on its class; state and scratch are the places for it."""
+        """The method keeps nothing on self or its class, but in state and scratch."""
         before = {n: deepcopy(v) for n, v in vars(self.cls).items() if isinstance(v, dict | list)}
         found = self.fed()
         found.rounds(2)
@@ -191,7 +191,7 @@ class MethodContract(Sound):
             expect_finite(found.rounds(2))
 
     def test_a_tenth_of_ten_clients(self) -> None:
-        """One client in ten takes part in a round; all are evaluated."""
+        """A round with one of ten clients; all clients are evaluated."""
         shares = [[3 + i % 3, 2, 2, i % 4] for i in range(10)]
         found = self.fed(data=toy.make_images(shares), participation=0.1, seed=1)
         lines = found.rounds(4)
@@ -203,7 +203,7 @@ class MethodContract(Sound):
     # --- equal runs -----------------------------------------------------------------------------
 
     def test_equal_runs_are_equal(self) -> None:
-        """The same seed gives the same run, to the last bit; another seed another one."""
+        """A seed gives the same run to the last bit, another seed another run."""
         first, equal, other = self.plain()[1], self.fed(), self.fed(seed=1)
         equal.rounds(3)
         again = toy.fingerprint(equal)
@@ -228,7 +228,7 @@ class MethodContract(Sound):
         expect(toy.same(first, other), "evaluation has changed the server or a client")
 
     def test_state_survives_a_file(self) -> None:
-        """What it keeps of a client survives a file, as after an interruption."""
+        """The state that the method keeps of a client survives a file, as after an interruption."""
         runs = [self.fed(rounds=4, participation=0.5, client_store=s) for s in ("memory", "disk")]
         for found in runs:
             found.rounds(4)
@@ -294,7 +294,7 @@ class MethodContract(Sound):
     # --- the loss -------------------------------------------------------------------------------
 
     def test_terms_are_scalars_with_gradients(self) -> None:
-        """In the second round each loss term is a finite scalar whose gradient moves something."""
+        """Each loss term of the second round is a finite scalar with a gradient."""
         for name, term in self._terms(self.fed(), 0)[0].items():
             expect(term.shape == (), f"term {name} has shape {tuple(term.shape)}, it is no scalar")
         found = self.fed()
@@ -349,7 +349,7 @@ class MethodContract(Sound):
         expect(toy.same(first, other), f"the dry step shows: {_difference(first, other)}")
 
     def test_it_learns(self) -> None:
-        """In eight rounds on easy data it learns twice as much as a guess gets."""
+        """The method learns twice as much as a guess gets, in eight rounds on easy data."""
         images = toy.make_images([[12, 12, 12, 12]] * 4, [[6, 6, 6, 6]] * 4)
         found = self.fed(data=images, rounds=8, eval_every=8, lr=0.1)
         accuracy = found.rounds(8)[-1]["test_accuracy"]
@@ -409,7 +409,7 @@ def expect_gradient(name: str, term: Tensor, parameters: Sequence[Tensor]) -> No
 
 
 def _difference(first: Any, other: Any) -> str:  # noqa: ANN401 - fingerprints
-    """Which part of two fingerprints differs."""
+    """Return the parts in which two fingerprints differ."""
     parts = ("the record", "the server", "a client")
     found = [word for word, a, b in zip(parts, first, other, strict=True) if not toy.same(a, b)]
     return " and ".join(found)

@@ -1,4 +1,4 @@
-"""What every metric promises."""
+"""Contract of metrics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MetricContract(Contract):
     kind = "metric"
 
     def counts(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """What samples count."""
+        """Return the counts of samples."""
         found = counted([self.choice()], scores, labels)[self.label]
         expect(bool(found.isfinite().all()), "count returns NaN or infinity")
         return found
@@ -41,7 +41,7 @@ class MetricContract(Contract):
         return figures_of([self.choice()], {0: Payload({self.label: counts})})[self.label]["all"]
 
     def test_both_hooks(self) -> None:
-        """It has count and value."""
+        """The metric has count and value."""
         for hook in ("count", "value"):
             expect(hook in self.choice().hooks, f"{hook} is missing: @pf.hookimpl def {hook}(…)")
 
@@ -73,7 +73,7 @@ class MetricContract(Contract):
         )
 
     def test_any_scores(self) -> None:
-        """It takes one sample, one class alone, ties, classes that can't be predicted, float64."""
+        """The metric takes one sample, one class, ties, impossible classes and float64."""
         scores, labels = samples(12)
         unknown = scores.clone()
         unknown[:, 1] = -torch.inf
@@ -92,7 +92,7 @@ class MetricContract(Contract):
                 expect(False, f"{words}: {' '.join(str(error).split())}")
 
     def test_it_writes_nothing(self) -> None:
-        """It writes into neither scores nor labels, draws nothing, and keeps nothing on self."""
+        """The metric changes no argument, draws nothing, and keeps nothing on self."""
         scores, labels = samples(20)
         before = scores.clone(), labels.clone(), torch.get_rng_state()
         choice = self.choice()

@@ -1,4 +1,4 @@
-"""What every partitioner promises."""
+"""Contract of partitioners."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class PartitionerContract(Contract):
             )
 
     def test_seeds(self) -> None:
-        """Its generator is its only source of chance: equal ones give equal splits."""
+        """The partitioner draws from its generator only: equal generators give equal splits."""
         cases = self.taken()
         before = np.random.get_state()[1]  # type: ignore[index]
         unlike = False
@@ -147,7 +147,7 @@ class PartitionerContract(Contract):
             )
 
     def test_labels_are_only_read(self) -> None:
-        """It writes nothing into the labels, and takes them read-only."""
+        """The partitioner does not change the labels, and takes them read-only."""
         for words, (sizes, clients) in self.taken().items():
             try:
                 self.split(sizes, clients, writable=False)
@@ -178,7 +178,7 @@ class PartitionerContract(Contract):
             expect(all(sizes), f"client {client} has {sizes[0]} training, {sizes[1]} test samples")
 
     def test_it_keeps_nothing_on_itself(self) -> None:
-        """It keeps nothing on self."""
+        """The partitioner keeps nothing on self."""
         choice = self.choice()
         instance = choice.instance
         for sizes, clients in self.taken().values():
@@ -187,5 +187,5 @@ class PartitionerContract(Contract):
 
 
 def same_split(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
-    """Whether two splits are equal."""
+    """Return True if two splits are equal."""
     return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))

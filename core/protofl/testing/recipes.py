@@ -1,4 +1,4 @@
-"""What every recipe promises."""
+"""Contract of recipes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RecipeContract(Contract):
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """Its options, by the names of a run's."""
+        """The options of the recipe, by the names of a run's options."""
         values: dict[str, Any] = self.cls.values
         return values
 
@@ -72,7 +72,7 @@ class RecipeContract(Contract):
         expect(not absent, f"nobody here has the {lacks}{remedy}")
 
     def test_its_distribution_requires_theirs(self) -> None:
-        """Its distribution requires those of the plugins that it names, or its needs name them."""
+        """The recipe's distribution requires those of its plugins, or its needs name them."""
         self._expect_all()
         own = self.registry.find("recipe", self.label).distribution
         try:
@@ -89,12 +89,12 @@ class RecipeContract(Contract):
             )
 
     def test_it_is_no_run(self) -> None:
-        """It leaves out what belongs to one run or one machine."""
+        """The recipe has no options of one run or one machine."""
         extra = sorted(name for name in self.values if not OPTIONS[name].recipe)
         expect(not extra, f"it sets {', '.join(extra)}: leave that to who runs it")
 
     def test_the_dry_step(self) -> None:
-        """Its options are possible, and it passes the dry step."""
+        """The recipe's options are valid, and it passes the dry step."""
         dry_step(self.plan())
 
     def test_two_rounds(self) -> None:

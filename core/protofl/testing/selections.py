@@ -1,4 +1,4 @@
-"""What every selection of clients promises."""
+"""Contract of selections of clients."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class SelectionContract(Contract):
         return found
 
     def test_each_client_once_of_those_who_can_be_asked(self) -> None:
-        """It chooses clients who can be asked, each once, and as many as it is asked for."""
+        """The selection chooses as many available clients as requested, each once."""
         for words, (clients, there, count) in self.taken().items():
             for round in range(5):
                 found = self.select(clients, there, count, round=round)
@@ -106,7 +106,7 @@ class SelectionContract(Contract):
             expect(one == two, f"{words}: {one[:8]} and then {two[:8]}, with the same generator")
 
     def test_losses_nobody_knows(self) -> None:
-        """It chooses also where no loss, or only some, are known."""
+        """The selection also works if no losses, or only some, are known."""
         for words, (clients, there, count) in self.taken().items():
             for known in (0.0, 0.5):
                 found = self.select(clients, there, count, known=known)
@@ -114,7 +114,7 @@ class SelectionContract(Contract):
                 expect(fits, f"{words}: {len(found)} clients in place of {count}")
 
     def test_it_keeps_nothing_on_itself(self) -> None:
-        """It keeps nothing on self."""
+        """The selection keeps nothing on self."""
         choice = self.choice()
         for clients, there, count in self.taken().values():
             self.select(clients, there, count, choice=choice)

@@ -40,7 +40,7 @@ class Sound(Donated):
             raise NotReached(f"it fails: {words}")
 
     def _dry_error(self) -> ProtoflError | None:
-        """What the dry step finds; it is tried once for a method."""
+        """The result of the dry step, which runs once for a method."""
         contract: Any = type(self)
         if "_dry" not in vars(contract):
             contract._dry, contract._dry_notes = None, list[str]()
@@ -65,7 +65,7 @@ class Sound(Donated):
     # --- the dry step ---------------------------------------------------------------------------
 
     def test_the_dry_step(self) -> None:
-        """It passes the dry step, with which every run begins."""
+        """The method passes the dry step, with which every run begins."""
         error = self._dry_error()
         if error is not None:
             raise error

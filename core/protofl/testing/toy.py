@@ -86,7 +86,7 @@ def make_plan(
 
 
 class WatchedPool:
-    """One host in this process, of which every job and reply is kept."""
+    """A host in this process that records every job and reply."""
 
     def __init__(self, plan: pf.backends.Plan, *, backwards: bool = False) -> None:
         self.host = pf.backends.Host(plan)
@@ -113,12 +113,12 @@ class WatchedPool:
         return self.host.client(number, keep=True)
 
     def uploads(self, round: int) -> dict[int, bytes]:
-        """{client id: its upload's bytes} of a round."""
+        """Return {client: bytes of its upload} of a round."""
         sent = [(j, r) for j, r in self._of(round) if j.when == "before_upload"]
         return {job.client: reply.blob for job, reply in sent}
 
     def downloads(self, round: int) -> dict[int, bytes]:
-        """{client id: its download's bytes} of a round; a phase after the server's step comes last.
+        """Return {client: bytes of its last download} of a round, also after the server's step.
 
         What such a phase brought is not sent again, so one of the two is empty.
         """

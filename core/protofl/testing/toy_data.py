@@ -123,7 +123,7 @@ def dataset(data: pf.datasets.Dataset) -> type:
 
         @pf.hookimpl
         def decode(self, config: pf.Config, data_dir: Path) -> pf.datasets.Dataset:
-            """As they were given."""
+            """The samples unchanged."""
             return data
 
     return Toy

@@ -18,7 +18,7 @@ class Prototypes:
 
     @pf.hookimpl
     def download_payload(self, server: pf.Server) -> pf.Payload:
-        """What is known."""
+        """Return the server's knowledge."""
         return server.knowledge.select("prototypes")
 
     @pf.hookimpl
@@ -47,7 +47,7 @@ class Prototypes:
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
-        """Their mean."""
+        """Return the mean of the uploads."""
         P, present = pf.stack_rows(uploads, "prototypes", server.num_classes)
         mean, known = pf.functional.aggregate_prototypes(P, present, "uniform")
         return pf.class_rows(known, prototypes=mean)
@@ -78,5 +78,5 @@ class Weights:
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server, uploads: Mapping[int, pf.Payload]) -> pf.Payload:
-        """Their plain mean."""
+        """Return the plain mean of the uploads."""
         return pf.average_weights([*uploads.values()], "model")

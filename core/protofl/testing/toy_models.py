@@ -12,7 +12,7 @@ import protofl as pf
 from protofl.testing.toy_data import SIDE
 
 Extractor = Callable[[pf.datasets.SampleSpec, int], nn.Module]
-"""What a sample is, K → a module from samples to K features."""
+"""Extractors of features: {sample: K → a module}."""
 
 
 Head = Callable[[int, int], nn.Module]
@@ -91,7 +91,7 @@ def group(
 
         @pf.hookimpl
         def architectures(self, config: pf.Config) -> list[pf.Architecture]:
-            """As they were given."""
+            """The samples unchanged."""
             return [*members]
 
         @pf.hookimpl

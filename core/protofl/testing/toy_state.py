@@ -1,4 +1,4 @@
-"""What tests compare: all that clients and the server keep, and the bytes of payloads."""
+"""State that tests compare: that of clients and the server, and the bytes of payloads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def client_state(record: ClientRecord) -> Any:  # noqa: ANN401 - a nested value
 
 
 def own_state(record: ClientRecord) -> Any:  # noqa: ANN401 - a nested value
-    """What a client is between its jobs: all but its download and its frozen modules."""
+    """Return a client's state between jobs: all but its download and its frozen modules."""
     modules = {name: slot.module.state_dict() for name, slot in record.slots() if slot.train}
     return copy.deepcopy((record.model.state_dict(), modules, record.state))
 
@@ -39,7 +39,7 @@ def server_state(record: ServerRecord) -> Any:  # noqa: ANN401 - a nested value
 
 
 def same(a: Any, b: Any) -> bool:  # noqa: ANN401 - nested values
-    """Whether two nested values are equal, tensors bit for bit."""
+    """Return True if two nested values are equal, tensors bit for bit."""
     if isinstance(a, torch.Tensor):
         return (
             isinstance(b, torch.Tensor)

@@ -1,4 +1,4 @@
-"""What every tracker promises."""
+"""Contract of trackers."""
 
 from __future__ import annotations
 
@@ -76,36 +76,36 @@ class TrackerContract(Contract):
         choice.call("end_run", opened=opened, run=run, **ending)
 
     def test_its_hooks(self) -> None:
-        """It has open_run and log_round, and what it needs is installed."""
+        """The tracker has open_run and log_round, and its library is installed."""
         choice = self.choice()
         for hook in ("open_run", "log_round"):
             expect(hook in choice.hooks, f"{hook} is missing: @pf.hookimpl def {hook}(…)")
         choice.call("check")
 
     def test_a_run(self) -> None:
-        """It takes lines with tables, lists and figures that are not there."""
+        """The tracker takes lines with tables, lists and missing figures."""
         self.told(self.tracked([]), [line(0, number) for number in range(3)])
 
     def test_several_trials(self) -> None:
-        """It takes the lines of several trials, also those of the first behind the second's."""
+        """The tracker takes the lines of several trials, in any order of trials."""
         rows = [line(0, 0), line(1, 0), line(0, 1), line(1, 1)]
         self.told(self.tracked([], trials=2), rows)
 
     def test_however_it_ends(self) -> None:
-        """It takes runs that fail or are interrupted, before their first round too."""
+        """The tracker takes runs that fail or are interrupted, also before their first round."""
         for status, error in (("failed", "client 3: no memory\nat all"), ("interrupted", "")):
             for rows in ([], [line(0, 0)]):
                 self.told(self.tracked([], key=f"{status}{len(rows)}"), rows, status, error)
 
     def test_it_goes_on(self) -> None:
-        """It takes up a run that it knows, and one whose first rounds it has never seen."""
+        """The tracker continues a known run, and takes one whose first rounds it has never seen."""
         rows = [line(0, number) for number in range(3)]
         self.told(self.tracked([]), rows[:1], "interrupted")
         self.told(self.tracked(rows[:2]), rows[2:])
         self.told(self.tracked(rows, key="other"), [])
 
     def test_it_writes_nothing_of_the_run(self) -> None:
-        """It changes neither lines nor the configuration, and keeps nothing on self."""
+        """The tracker changes neither lines nor the configuration, and keeps nothing on self."""
         rows = [line(0, 0)]
         run = self.tracked([])
         before = copy.deepcopy((rows, run.config))

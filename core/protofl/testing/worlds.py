@@ -1,4 +1,4 @@
-"""What every world promises."""
+"""Contract of worlds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WorldContract(Contract):
     clients: ClassVar[tuple[int, ...]] = (1, 3, 40)
 
     def device(self, client: int, clients: int, choice: Choice | None = None) -> Mapping[str, Any]:
-        """What the world says of a client."""
+        """Return the world's answer for a client."""
         found: Mapping[str, Any] = (choice or self.choice()).call(
             "device",
             client=client,
@@ -42,7 +42,7 @@ class WorldContract(Contract):
     def presence(
         self, clients: int, seconds: float, choice: Choice | None = None
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Who is there, as a run would take it; None for always everybody."""
+        """Return the availability as a run reads it; None for all."""
         found = (choice or self.choice()).call(
             "presence", num_clients=clients, seconds=seconds, seed=5
         )
@@ -82,7 +82,7 @@ class WorldContract(Contract):
             expect(forth == back[::-1], "a client's device is another the second time")
 
     def test_presence(self) -> None:
-        """Who is there is so until the moment that it names, and the same whenever it is asked."""
+        """Availability lasts until the moment that the world names, whenever it is asked."""
         if "presence" not in self.choice().hooks:
             skip("it has no presence: everybody always is there")
         for clients in self.taken():
@@ -106,7 +106,7 @@ class WorldContract(Contract):
                     )
 
     def test_it_keeps_nothing_on_itself(self) -> None:
-        """It keeps nothing on self."""
+        """The world keeps nothing on self."""
         choice = self.choice()
         for clients in self.taken():
             self.device(0, clients, choice)

@@ -1,4 +1,4 @@
-"""What every wrapper promises."""
+"""Contract of wrappers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class WrapperContract(CodingChecks):
         return runs[carried]
 
     def test_its_hooks_are_wrappers(self) -> None:
-        """Its hooks around payloads are generators marked with @pf.hookimpl(wrapper=True)."""
+        """The wrapper's payload hooks are generators marked with @pf.hookimpl(wrapper=True)."""
         hooks = hooks_of("wrapper", self.cls)
         known = ", ".join(spec_hooks("wrapper"))
         expect(bool(hooks), f"it has no hook; there are {known}")
@@ -101,7 +101,7 @@ class WrapperContract(CodingChecks):
                         expect(bad is None, f"{direction} {bad!r} holds NaN or infinity")
 
     def test_an_empty_payload(self) -> None:
-        """It lets an empty payload pass."""
+        """The wrapper passes an empty payload on."""
         found = self.fed("nothing")
         lines = found.rounds(2)
         expect_finite(lines)
@@ -110,7 +110,7 @@ class WrapperContract(CodingChecks):
             self.remarks.append(f"it adds {sent} bytes to payloads that were empty")
 
     def test_it_does_something(self) -> None:
-        """It changes what is sent, or a remark says that with these options it does not."""
+        """The wrapper changes what is sent, or a remark says that these options change nothing."""
         changed = False
         for carried in ("prototypes", "weights"):
             plain = self.fed(carried, wrapped=False)
@@ -119,7 +119,7 @@ class WrapperContract(CodingChecks):
             self.remarks.append("with these options it changes neither prototypes nor weights")
 
     def test_equal_runs_are_equal(self) -> None:
-        """The same seed gives the same run, whatever the order of the clients."""
+        """A seed gives the same run, whatever the order of the clients."""
         for carried in ("prototypes", "weights"):
             first, backwards = self.plain(carried), self.fed(carried, backwards=True)
             backwards.rounds(3)
@@ -131,7 +131,7 @@ class WrapperContract(CodingChecks):
                 expect(False, f"{carried}: the order of clients shows")
 
     def test_the_sender_keeps_what_it_has(self) -> None:
-        """It writes nothing into the sender's tensors, and may be called any number of times."""
+        """The wrapper does not change the sender's tensors, also if called several times."""
         for carried in ("prototypes", "weights"):
             found = self.fed(carried)
             found.rounds(2)
@@ -149,13 +149,13 @@ class WrapperContract(CodingChecks):
             expect(toy.same(held, toy.client_state(record)[0]), "an upload changes the model")
 
     def test_it_keeps_nothing_on_itself(self) -> None:
-        """It keeps nothing on self."""
+        """The wrapper keeps nothing on self."""
         found = self.fed("prototypes")
         found.rounds(2)
         held = vars(found.plan.composition.members[self.label].instance)
         expect(not held, f"self holds {', '.join(held)} after two rounds")
 
     def test_the_dry_step(self) -> None:
-        """It passes the dry step."""
+        """The wrapper passes the dry step."""
         for carried in CARRIED:
             dry_step(self.fed(carried).plan)

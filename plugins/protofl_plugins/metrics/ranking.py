@@ -17,7 +17,7 @@ class AreaUnderCurve:
 
     @pf.hookimpl
     def count(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """Of each class the pairs that are ranked rightly, and all pairs."""
+        """Count the correctly ranked pairs of each class, and all its pairs."""
         return F.ranked_pairs(scores, labels)
 
     @pf.hookimpl

@@ -1,4 +1,4 @@
-"""What trackers have in common: libraries that come with an extra."""
+"""Trackers: checks of libraries that come with an extra."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import protofl as pf
 
 
 def expect_library(module: str, extra: str) -> None:
-    """Whether a library is installed; it is not imported.
+    """Check that a library is installed, without importing it.
 
     Args:
         module: Its module.

@@ -64,7 +64,7 @@ class MLflow:
 
     @pf.hookimpl
     def check(self, config: Config) -> None:
-        """Whether MLflow is installed, and no password is given where it would be seen."""
+        """Check that MLflow is installed, and that no password is visible."""
         expect_library("mlflow", "mlflow")
         if config.uri is not None and urlsplit(config.uri).password:
             raise pf.UsageError(

@@ -42,7 +42,7 @@ class TensorBoard:
 
     @pf.hookimpl
     def check(self) -> None:
-        """Whether TensorBoard is installed."""
+        """Check that TensorBoard is installed."""
         expect_library("tensorboard", "tensorboard")
 
     @pf.hookimpl
@@ -66,7 +66,7 @@ class TensorBoard:
 
     @pf.hookimpl
     def end_run(self, opened: Writers, status: str, summary: Mapping[str, Any], error: str) -> None:
-        """How it ended, as a text."""
+        """Write the end of the run as a text."""
         told = json.dumps(dict(summary), indent=1) if summary else error
         lines = "\n".join(f"    {line}" for line in told.splitlines())
         opened[""].add_text("status", f"{status}\n\n{lines}" if lines else status, 0)

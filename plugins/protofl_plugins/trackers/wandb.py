@@ -51,7 +51,7 @@ class WandB:
 
     @pf.hookimpl
     def check(self, config: Config) -> None:
-        """Whether W&B is installed, and has a key where one is needed."""
+        """Check that W&B is installed, and has a key if it needs one."""
         expect_library("wandb", "wandb")
         if (config.mode or os.environ.get("WANDB_MODE", "online")) == "online":
             import wandb

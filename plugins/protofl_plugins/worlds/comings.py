@@ -32,7 +32,7 @@ class ComingAndGoing(pf.Config):
 def comings_and_goings(
     num_clients: int, seconds: float, seed: int, config: ComingAndGoing
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Who is there, and until when: in each slot every client is, with probability ``available``.
+    """Return who is available until when: in each slot every client with probability ``available``.
 
     Args:
         num_clients: Clients M.

@@ -58,7 +58,7 @@ class Row:
     changes: tuple[float, ...]
 
     def there(self, seconds: float, period: float | None) -> tuple[bool, float]:
-        """Whether it is there at a moment, and when this next changes."""
+        """Return whether the client is available at a moment, and when this changes next."""
         cycle = math.floor(seconds / period) if period else 0
         if period and (cycle + 1) * period <= seconds:  # rounded down: the period's end has come
             cycle += 1
@@ -106,7 +106,7 @@ class Trace:
     def presence(
         self, num_clients: int, seconds: float, seed: int, config: Config
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Whose line says that it is available; nothing where all always are."""
+        """Return the availability of each client's line; None if all are always available."""
         rows, own = _assigned(config, num_clients, seed)
         if all(row.at_first and not row.changes for row in rows):
             return None
@@ -185,7 +185,7 @@ def _csv_lines(path: str, lines: list[tuple[int, str]]) -> Iterator[Line]:
 
 
 def _check_columns(place: str, names: Collection[str]) -> None:
-    """Whether the columns are those of a trace, each once.
+    """Check that the columns are those of a trace, each once.
 
     Raises:
         UsageError: One is missing, unknown, or there twice.

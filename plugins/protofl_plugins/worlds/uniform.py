@@ -52,5 +52,5 @@ class UniformWorld:
     def presence(
         self, num_clients: int, seconds: float, seed: int, config: Config
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Who is there in this slot, and for how long."""
+        """Return who is available in this slot, and for how long."""
         return comings_and_goings(num_clients, seconds, seed, config)

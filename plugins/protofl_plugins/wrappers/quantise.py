@@ -104,7 +104,7 @@ def _rows(tensor: Tensor, config: Quantise.Config) -> Tensor:
 
 
 def _is_encoded(name: str, tensor: Tensor, config: Quantise.Config) -> bool:
-    """Whether a tensor is sent so, as what has its form alone tells."""
+    """Return True if a tensor is quantised, which its form alone decides."""
     if not is_chosen(name, tensor, config):
         return False
     scales = 4 * len(_rows(tensor, config)) if config.to == "int8" else 0

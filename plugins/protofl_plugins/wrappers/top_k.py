@@ -121,7 +121,7 @@ def _dense(
 
 
 def _keys(name: str, payload: pf.Payload) -> Tensor:
-    """What tells rows of a tensor apart from round to round: whose they are, or their numbers."""
+    """Return keys of a tensor's rows that are stable over rounds: classes, or row numbers."""
     rows = len(payload[name])
     names = ["public_index"] if name.startswith("public_") else [f"{name}.classes", "classes"]
     whose = [payload[key] for key in names if key in payload and "/" not in name]
