@@ -47,7 +47,7 @@ def test_save_and_run_again(cli, tiny, tmp_path):
     one, two = (json.loads((tmp_path / name / "config.json").read_text()) for name in "ab")
     assert one == two
     refused = cli("run", "local", *tiny, "--save-recipe", "mine.toml")
-    assert refused.exit_code == 2 and "it is there already" in refused.stderr
+    assert refused.exit_code == 2 and "exists already" in refused.stderr
 
 
 def test_list_and_show(cli):

@@ -87,7 +87,7 @@ def resumed(folders, out):
     on_disk = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert on_disk == result.record
     assert json.loads((out / "summary.json").read_text()) == result.summary
-    told = [str(note) for note in notes if "is not kept any more" in str(note)]
+    told = [str(note) for note in notes if "is lost" in str(note)]
     if told:  # weights of the best round, the second, are lost, and no other file
         assert all("best-t0" in note for note in told)
         lost = {*files_of(folders.finished)} - {*files_of(out)}

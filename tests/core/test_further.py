@@ -253,7 +253,7 @@ def test_damage_to_what_is_kept_is_told_and_the_run_goes_on(tmp_path):
     kept.write_text("{}")
     notes = []
     found = more(tmp_path / "run", rounds=4, progress=lambda event: notes.append(str(event)))
-    assert any("best-t0 is not kept any more" in note for note in notes)
+    assert any("best-t0 is lost" in note for note in notes)
     assert rows_of(found) == rows_of(at_once)
 
 

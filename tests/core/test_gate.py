@@ -144,7 +144,9 @@ def test_a_key_of_one_client_is_not_taken_for_the_method_s():
     extra = changed(extra=torch.zeros(3))
     for who in (HOSTILE, {1, HOSTILE}):  # of four: most clients are more than half
         found = federation(extra, dry=False, when=0, who=who)
-        with pytest.raises(pf.RunFailure, match=r"client [12] sent 'extra' which nobody asked for"):
+        with pytest.raises(
+            pf.RunFailure, match=r"client [12] sent 'extra' which the server does not"
+        ):
             found.round(0)
 
 
@@ -182,7 +184,7 @@ def test_a_key_may_come_in_a_later_round_where_it_is_declared():
     found = federation(changed(), Late, when=99)
     for number in range(4):
         found.round(number)
-    with pytest.raises(pf.RunFailure, match="'late' which nobody asked for") as caught:
+    with pytest.raises(pf.RunFailure, match="'late' which the server does not expect") as caught:
         found = federation(changed(), LateUndeclared, when=99)
         for number in range(3):
             found.round(number)
@@ -232,7 +234,7 @@ def test_an_exemption_that_is_none_is_found_at_once():
     [
         (changed(**{"model/head.bias": lambda b: b[:2]}), r"'model/head.bias' of shape \[2\]"),
         (changed(**{"model/head.bias": None}), "nothing under 'model/head.bias'"),
-        (changed(**{"model/evil": torch.ones(3)}), "'model/evil' which nobody asked for"),
+        (changed(**{"model/evil": torch.ones(3)}), "'model/evil' which the server does not expect"),
         (changed(samples=torch.tensor(-(10**9))), "'samples' with -1000000000 samples"),
         (changed(samples=torch.tensor(1 << 62)), f"'samples' with {1 << 62} samples"),
         (changed(samples=torch.tensor(0)), "'samples' with 0 samples"),
@@ -359,10 +361,10 @@ def two(first, second, places, data):
 @pytest.mark.parametrize(
     ("blob", "words"),
     [
-        (two("a", "a", [(0, 1), (1, 2)], b"00"), "a name stands twice"),
-        (two("a", "b", [(0, 1), (2, 3)], b"000"), "one behind the other"),
-        (two("a", "b", [(0, 1), (0, 1)], b"0"), "one behind the other"),
-        (two("a", "b", [(0, 1), (1, 2)], b"000"), "one behind the other"),
+        (two("a", "a", [(0, 1), (1, 2)], b"00"), "a name occurs twice"),
+        (two("a", "b", [(0, 1), (2, 3)], b"000"), "overlap or leave gaps"),
+        (two("a", "b", [(0, 1), (0, 1)], b"0"), "overlap or leave gaps"),
+        (two("a", "b", [(0, 1), (1, 2)], b"000"), "overlap or leave gaps"),
         (b"\xff" * 7 + b"\0" + b"{}", "the header claims"),
     ],
 )

@@ -20,11 +20,11 @@ def said(**given):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"clients": True}, "clients is true, which is no number"),
+        ({"clients": True}, "clients is true, expected a number"),
         ({"rounds": 10**20}, "--rounds 100000000000000000000 is not possible"),
         ({"local_epochs": 10**20}, "--local-epochs 100000000000000000000 is not possible"),
-        ({"lr": False}, "lr is false, which is no number"),
-        ({"dataset": True}, "dataset is true, which is no number and no text"),
+        ({"lr": False}, "lr is false, expected a number"),
+        ({"dataset": True}, "dataset is true, expected a number or a text"),
         ({"set": {"alpha": "true"}}, "alpha='true' is not possible"),
         ({"set": {"partition.beta": True}}, "beta is true"),
         ({"public": "²"}, "--public '²' is no number"),

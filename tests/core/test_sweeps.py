@@ -422,7 +422,7 @@ def test_the_file_of_a_sweep_says_what_it_is(fedtgp, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = [", "sweep.toml is no valid TOML"),
+        ("x = [", "sweep.toml is not valid TOML"),
         ('method = "fedtgp"', "'sweep' is missing"),
         ('[sweep]\ntrials = "x"\n[grid]', "sweep.toml: "),
         ('methd = "fedtgp"\n[sweep]\ntrials = 1\n[grid]', "unknown option in the options: 'methd'"),

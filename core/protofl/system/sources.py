@@ -9,7 +9,6 @@ import io
 import os
 import sys
 import tokenize
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import decode_source
 from pathlib import Path
@@ -18,72 +17,43 @@ from typing import Any
 
 from protofl.errors import ProtoflError, UsageError, error_location, unknown
 
-
-@dataclass(frozen=True)
-class _File:
-    """A file that was loaded as a module, what it held then, and what of that is code."""
-
-    path: Path
-    digest: str
-    code: str
-
-
-_files: dict[str, _File] = {}
-"""{module: the file that `module_of` made it of}."""
+_loaded: dict[str, tuple[Path, str]] = {}
+"""{module: its file and the digest of the code that was loaded}, of modules from files."""
 
 
 def load(place: str, whose: str = "") -> type:
     """Load the class at ``MODULE:CLASS`` or ``FILE.py:CLASS``.
 
-    A file that was changed since it was last loaded is loaded again.
+    A file whose code was changed since it was last loaded is loaded again.
 
     Args:
-        place: The place; empty for a class that has none.
-        whose: The plugin that it is, for errors.
+        place: The place; empty for a class without one.
+        whose: The plugin of the class, for errors.
 
     Raises:
-        UsageError: There is no such module, file or class, or it can't be imported.
+        UsageError: The module, file or class does not exist, or can't be imported.
     """
     if not place:
         raise UsageError(
-            f"{whose} was a class of a program, which no other one finds",
+            f"{whose} was a class of another program",
             do="give it again: protofl.run(CLASS, …), or write it into a file of its own",
         )
-    module, _, name = place.rpartition(":")
-    return class_in(module_of(module), module, name)
-
-
-def class_in(module: ModuleType, place: str, name: str) -> type:
-    """Return the class ``CLASS`` or ``CLASS.INNER`` of a module.
-
-    Raises:
-        UsageError: There is none.
-    """
-    found: Any = module
-    for part in name.split("."):
+    name, _, inner = place.rpartition(":")
+    found: Any = _module_of_file(name) if name.endswith(".py") else _module(name)
+    classes = [n for n, v in vars(found).items() if isinstance(v, type)]
+    for part in inner.split("."):
         if not hasattr(found, part):
-            classes = [n for n, v in vars(module).items() if isinstance(v, type)]
-            raise unknown(f"class in {place}:", name, classes, f"write {place}:CLASS")
+            raise unknown(f"class in {name}:", inner, classes, f"write {name}:CLASS")
         found = getattr(found, part)
     if not isinstance(found, type):
-        raise UsageError(f"{place}:{name} is {found!r}", do="name a class with hooks")
+        raise UsageError(f"{place} is {found!r}", do="name a class with hooks")
     return found
-
-
-def module_of(name: str) -> ModuleType:
-    """Import a module by name or file.
-
-    Raises:
-        UsageError: There is none, or it can't be imported.
-    """
-    return _of_file(name) if name.endswith(".py") else _of_name(name)
 
 
 def place_of_class(plugin: type) -> str:
     """Return the place where a new interpreter finds a class; empty if there is none.
 
-    It doesn't find what a function made, or a program's main module (a script, a notebook), which
-    nobody imports twice.
+    Classes made by a function, or in a program's main module (a script, a notebook), have none.
     """
     name = plugin.__module__
     module = sys.modules.get(name)
@@ -94,21 +64,21 @@ def place_of_class(plugin: type) -> str:
         found = getattr(found, part, None)
     if found is not plugin:
         return ""
-    if name in _files:
-        return f"{_files[name].path}:{plugin.__qualname__}"
+    if name in _loaded:
+        return f"{_loaded[name][0]}:{plugin.__qualname__}"
     spec = getattr(module, "__spec__", None)
     return f"{name}:{plugin.__qualname__}" if spec is not None and spec.origin else ""
 
 
 UNKNOWN = "?"
-"""In place of a digest where there is no file."""
+"""The digest of code without a file."""
 
 
 def fingerprint(plugin: type) -> str:
     """Return a digest of the code in a class's file, or `UNKNOWN` if there is no file."""
     name = plugin.__module__
-    if name in _files:
-        return _files[name].code
+    if name in _loaded:
+        return _loaded[name][1]
     file = getattr(sys.modules.get(name), "__file__", None)
     try:
         return digest_of_code(Path(file)) if file and name != "__main__" else UNKNOWN
@@ -116,28 +86,24 @@ def fingerprint(plugin: type) -> str:
         return UNKNOWN
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-
-
-def _of_name(name: str) -> ModuleType:
+def _module(name: str) -> ModuleType:
+    """Import a module by its name."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and name.startswith(error.name):
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and name.startswith(missing):
             raise UsageError(
                 f"there is no module {name!r}",
-                f"looked for in {Path.cwd()} and where Python's packages are",
+                f"looked for in {Path.cwd()} and in Python's packages",
                 "install its distribution (pip install -e .), or give FILE.py:CLASS",
             ) from None
         raise _broken(name, error) from error
-    except (Exception, SystemExit) as error:
-        raise _broken(name, error) from error
 
 
-def _of_file(name: str) -> ModuleType:
+def _module_of_file(name: str) -> ModuleType:
     """Import a file as a module, in its package if it lies in one."""
     path = Path(name).expanduser().resolve()
     if not path.is_file():
@@ -150,18 +116,18 @@ def _of_file(name: str) -> ModuleType:
         names.pop()
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-    module, now = ".".join(names), _File(path, _digest(path), digest_of_code(path))
+    module, now = ".".join(names), (path, digest_of_code(path))
     loaded = sys.modules.get(module)
     if loaded is not None and Path(loaded.__file__ or "").resolve() == path:
-        if _files.setdefault(module, now) == now:
+        if _loaded.setdefault(module, now) == now:
             return loaded
-        del sys.modules[module]  # the file was changed
+        del sys.modules[module]  # the code was changed
     try:
         made = importlib.import_module(module) if len(names) > 1 else _executed(module, path)
     except (Exception, SystemExit) as error:
         sys.modules.pop(module, None)
         raise _broken(name, error) from error
-    _files[module] = now
+    _loaded[module] = now
     return made
 
 
@@ -180,7 +146,7 @@ def _broken(name: str, error: BaseException) -> UsageError:
     return UsageError(
         f"{name} can't be imported: {type(error).__name__}: {error}",
         f"raised at {error_location(error)}",
-        "mend it; --debug shows the whole traceback",
+        "fix it; --debug shows the whole traceback",
     )
 
 
@@ -188,10 +154,10 @@ _LAYOUT = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT)
 
 
 def digest_of_code(path: Path) -> str:
-    """The first digits of the SHA-256 of a file's `code`; a file is read once while it is the same.
+    """Return the first digits of the SHA-256 of a file's `code`; an unchanged file is read once.
 
     Raises:
-        OSError: It can't be read.
+        OSError: The file can't be read.
     """
     about = os.stat(path)
     return _cached_digest(path, about.st_mtime_ns, about.st_size, about.st_ino)
@@ -205,9 +171,9 @@ def _cached_digest(path: Path, *stamps: int) -> str:
 def code(source: bytes) -> bytes:
     """Return source code without comments, empty lines and docstrings.
 
-    So who mends a docstring doesn't make other runs of those that are there. It is cut from the
-    text, not printed from a tree, as each version of Python prints another text. What is no Python
-    source is returned as it is.
+    So a changed docstring does not change the identity of runs. The code is cut from the text, not
+    printed from a syntax tree, which each version of Python prints differently. A file that is not
+    Python source is returned unchanged.
     """
     try:
         text = decode_source(source)

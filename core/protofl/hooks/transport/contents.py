@@ -58,7 +58,9 @@ class ContentRules:
         try:
             header = tensor_header(blob)
         except ValueError as error:
-            raise Fault("", "format", f"{len(blob)} bytes that are no payload ({error})") from None
+            raise Fault(
+                "", "format", f"{len(blob)} bytes that are not a payload ({error})"
+            ) from None
         forms = self._codec.forms(blob, header, self._limit)
         self.check_header(forms[0])
         return forms

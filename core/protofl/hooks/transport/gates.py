@@ -1,8 +1,8 @@
-"""The gates: uploads before hooks of the server see them, downloads before hooks of a client do.
+"""Gates: checks of uploads before the server's hooks see them, and of downloads before clients'.
 
-The dry step shows what clients send, by architecture. A key that no dry step has shown
-(``--no-dry-step``, a key that a method sends from a later round on, or an architecture that took no
-part) is what most clients send in the round in which it comes first.
+The gate of uploads learns the expected keys, types and shapes from the dry step, by architecture.
+For a key that the dry step has not shown (``--no-dry-step``, a key that a method sends later, or a
+further architecture), it takes those of most clients in the first round with this key.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class UploadGate:
         seen = {a: bool(self._known.of(a)) for a in map(self._architecture, headers)}
         for name, sent in asked.items():
             if not self._declared.covers(name) and 2 * len(sent) <= len(headers):
-                continue  # most would send what is no more than forgotten in the declaration
+                continue  # an undeclared key needs a majority
             spec, count = most_common(sent.values())
             agreed = "/" not in name and 2 * count > len(sent)  # weights are by architecture
             for architecture in dict.fromkeys(map(self._architecture, sent)):
@@ -202,7 +202,7 @@ class UploadGate:
                 continue
             spec = self._known.find(architecture, name)
             if spec is None:
-                raise Fault(name, "names", "which nobody asked for")
+                raise Fault(name, "names", "which the server does not expect")
             spec.check(name, entry)
         # What a method leaves out in some rounds, all leave out.
         for name, spec in self._known.expected(architecture).items():

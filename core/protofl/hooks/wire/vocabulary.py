@@ -37,7 +37,7 @@ VOCABULARY = (
     Key(
         "counts",
         "[n] int",
-        "training samples behind each row; sent only where an equation needs it",
+        "training samples of each row; sent only if an equation needs it",
         True,
     ),
     Key("latents", "[n, H]", "the vector of which each class's image was generated", True),

@@ -52,12 +52,12 @@ def atomic_replacement(path: Path) -> Iterator[Path]:
     """
     part = path.with_name(path.name + ".part")
     with file_errors(path):
-        part.unlink(missing_ok=True)  # what lies there may be a link to somebody's file
+        part.unlink(missing_ok=True)  # it may be a link to another file
         try:
             yield part
             os.replace(part, path)
         except OSError:
-            with suppress(OSError):  # a disk that is full has room for it
+            with suppress(OSError):  # works on a full disk
                 part.unlink(missing_ok=True)
             raise
 
@@ -91,7 +91,7 @@ def link_or_copy(source: Path, target: Path) -> None:
             os.link(source, part)
         except OSError:
             shutil.copyfile(source, part)
-    # Renaming a link to the name of another link to the same file does nothing at all.
+    # Renaming a hard link to the name of another link to the same file does nothing.
     part.unlink(missing_ok=True)
 
 
@@ -116,12 +116,12 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
 class ScratchFolder:
     """A private folder that is created with its first file.
 
-    It is removed by `clear`, or else when nobody holds this object any more or the process ends.
+    It is removed by `clear`, by the garbage collector, or at the end of the process.
 
     Args:
-        prefix: What its name begins with.
-        within: The folder in which it is made, where the parent of that one is to be seen from
-            here; else, and for None, it is made in the system's temporary one.
+        prefix: The beginning of its name.
+        within: Its parent folder, if the folder above that exists; otherwise, and for None, the
+            system's folder for temporary files.
     """
 
     def __init__(self, prefix: str, within: str | None = None) -> None:

@@ -29,12 +29,12 @@ Entry = tuple[str, Check]
 class Journal:
     """A mapping from numbers to files; each commit appends a line of changes.
 
-    Its owner remembers the check after each commit: later bytes do not count.
+    The manifest holds the check after the last commit: later bytes do not count.
 
     Attributes:
         path: The file.
-        check: Its check, as far as it counts.
-        first: Bytes of its first line, which holds the whole mapping of that time.
+        check: The check of the bytes that count.
+        first: Size of its first line, which holds the whole mapping at that time.
     """
 
     path: Path
@@ -44,13 +44,13 @@ class Journal:
     @classmethod
     def begin(cls, path: Path, entries: Mapping[int, Entry]) -> Journal:
         """Create a journal."""
-        path.unlink(missing_ok=True)  # one of a process that was killed before it counted
+        path.unlink(missing_ok=True)  # a journal of a process that was killed before its commit
         check = append_line(path, _as_values(entries), Check())
         return cls(path, check, check.size)
 
     @classmethod
     def reopened(cls, path: Path, check: Check) -> Journal:
-        """Open an existing journal and cut off what does not count."""
+        """Open an existing journal and remove bytes that do not count."""
         truncate(path, check)
         with open(path, "rb") as file:
             return cls(path, check, len(file.readline()))
@@ -61,7 +61,7 @@ class Journal:
 
     @property
     def outgrown(self) -> bool:
-        """Return True if most lines are about files that have been replaced."""
+        """Return True if most lines name files that have been replaced."""
         return self.check.size > 4 * self.first + (1 << 16)
 
     @staticmethod
@@ -69,7 +69,7 @@ class Journal:
         """Return the mapping after the commit at which the file had this check.
 
         Raises:
-            Damaged: The file is not what was written, or names a file of another folder.
+            Damaged: The file was changed, or names a file of another folder.
         """
         entries: dict[int, Entry] = {}
         try:
@@ -94,7 +94,7 @@ class Generation:
     """The files of one commit.
 
     Attributes:
-        values: What the commit says about itself; strings among the values are file names.
+        values: Facts about the commit; strings among the values are file names.
         files: {file: its check} of these files.
         numbered: {number: file and check} of the numbered files.
         kept: {manifest file: earlier commit} of the commits that this one keeps.
@@ -116,7 +116,7 @@ class Generation:
         if "checks" not in values:
             raise Damaged(
                 f"{file} has no checksums, so damage can't be detected",
-                "a version of protofl before there were checksums wrote it",
+                "an early version of protofl wrote it",
             )
         if values.pop("crc32", None) != _crc(values):
             raise Damaged(f"{file} is damaged: its content was changed")
@@ -162,7 +162,7 @@ class Generation:
 
         Args:
             folder: The folder.
-            verify: Whether to compare their files with the checks.
+            verify: False to skip the comparison of their files with the checks.
 
         Returns:
             One line for each damaged commit.
@@ -176,7 +176,7 @@ class Generation:
                 if verify:
                     self.kept[file].require(folder)
             except Damaged as problem:
-                lost.append(f"{problem.what}: {key.removeprefix(KEPT)} is not kept any more")
+                lost.append(f"{problem.what}: {key.removeprefix(KEPT)} is lost")
                 self.kept.pop(file, None)
                 del self.values[key], self.files[file]
         return lost

@@ -1,4 +1,4 @@
-"""A folder of files with a manifest that names those that count."""
+"""A folder of files with a manifest that names the valid files."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class Manifest:
     """The files that count in a folder.
 
     The manifest is replaced last. Files that it does not name do not count, so a process that is
-    killed at any moment leaves the folder as the previous commit made it. A commit changes a few of
-    the numbered files, which may be many: a `Journal` has their names, and the manifest says how
-    much of the journal counts.
+    killed at any moment leaves the folder as the previous commit made it. There may be many
+    numbered files, of which a commit changes a few: a `Journal` has their names, and the manifest
+    the size of the journal.
 
-    Every file is on the disk and has a checksum before the manifest names it. The previous commit
-    keeps its files, and its manifest as ``before.json``, and counts if the last commit is damaged.
-    Earlier commits may be kept under names. Each has a manifest of its own.
+    Every file is synced and has a checksum before the manifest names it. The previous commit keeps
+    its files, and its manifest as ``before.json``; it replaces a damaged last commit. Earlier
+    commits may be kept under names, each with its own manifest.
 
     Args:
         folder: The folder, which holds nothing else.
 
     Attributes:
-        damage: What is wrong with the last commit, if the previous one counts instead.
-        lost: What is wrong with kept commits, one line each.
+        damage: The damage of the last commit, if the previous one replaces it.
+        lost: The damage of kept commits, one line each.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,7 +43,7 @@ class Manifest:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What the last commit says about itself; empty before the first commit."""
+        """Facts about the last commit; empty before the first commit."""
         return self._now.values
 
     @property
@@ -55,8 +55,8 @@ class Manifest:
         """Find the last undamaged commit, without changing the disk.
 
         Args:
-            also: Called with a commit's values. Checks files of other folders that belong to it,
-                and returns True if the files in this folder are needed.
+            also: Called with a commit's values. Checks files of the commit in other folders, and
+                returns True if the files in this folder are needed.
             back: True to use the previous commit instead of the last.
 
         Raises:
@@ -81,7 +81,7 @@ class Manifest:
             raise found[not self._file.exists()]
 
     def settle(self) -> None:
-        """Write what `read` found, and remove files that do not count."""
+        """Write the commit that `read` found, and remove files that do not count."""
         self._folder.mkdir(exist_ok=True)
         counted = self._now.names | {self._file.name}
         if self.lost:
@@ -114,9 +114,9 @@ class Manifest:
         """Commit files, and remove those that no longer count.
 
         Args:
-            values: What the commit says about itself; strings among the values are files.
+            values: Facts about the commit; strings among the values are files.
             changed: {number: file} of the new numbered files.
-            journal: The name of the journal, if a new one is begun.
+            journal: The name of the journal, for a new one.
             anew: True if no earlier numbered file counts any more.
             behind: The name of a kept commit whose numbered files replace those of the last one.
             keep: {name: new file}: names under which this commit is kept.

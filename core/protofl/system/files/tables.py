@@ -59,15 +59,15 @@ def rounded(value: float) -> float:
 
 
 def read_table(path: Path, flag: str, noun: str) -> dict[str, Any]:
-    """Read a table: JSON where the file's name ends in ``.json``, else TOML.
+    """Read a table: JSON if the file's name ends in ``.json``, otherwise TOML.
 
     Args:
         path: The file.
         flag: The option that names the file, for errors.
-        noun: What the table should hold, for errors.
+        noun: The expected content, for errors.
 
     Raises:
-        UsageError: The file can't be read, is neither, or holds no table.
+        UsageError: The file can't be read, or holds no table.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -79,9 +79,9 @@ def read_table(path: Path, flag: str, noun: str) -> dict[str, Any]:
     except RecursionError:
         raise UsageError(f"{flag} {path}: tables in tables, too deep to read") from None
     except ValueError as error:
-        raise UsageError(f"{flag} {path} is no valid {language}: {error}") from None
+        raise UsageError(f"{flag} {path} is not valid {language}: {error}") from None
     if not isinstance(values, dict):
-        raise UsageError(f"{flag} {path} holds no table of {noun}")
+        raise UsageError(f"{flag} {path}: expected a table of {noun}")
     return values
 
 
@@ -93,24 +93,24 @@ def check_new_table(path: Path, flag: str) -> None:
         flag: The option that names the file, for errors.
 
     Raises:
-        UsageError: There is a file, or no folder, or the name has another ending.
+        UsageError: The file exists, its folder does not, or the name has another ending.
     """
     if path.suffix not in (".toml", ".json"):
         raise UsageError(f"{flag} {path}: neither .toml nor .json", do="name it NAME.toml")
     if path.exists():
-        raise UsageError(f"{flag} {path}: it is there already", do="choose another name")
+        raise UsageError(f"{flag} {path} exists already", do="choose another name")
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"{flag} {path}: there is no such folder")
+        raise UsageError(f"{flag} {path}: no such folder")
 
 
 def write_table(path: Path, values: Mapping[str, Any], flag: str, comment: str = "") -> None:
-    """Write a table: JSON where the file's name ends in ``.json``, else TOML.
+    """Write a table: JSON if the file's name ends in ``.json``, otherwise TOML.
 
     Args:
         path: The file.
         values: The table.
         flag: The option that names the file, for errors.
-        comment: A line to begin a TOML file with.
+        comment: The first line of a TOML file.
 
     Raises:
         UsageError: The file can't be written.
@@ -130,13 +130,13 @@ def unchanged_table(file: Path, first: Path | None, free: Collection[str] = ()) 
 
     Args:
         file: The file.
-        first: The copy; None where there is none yet.
-        free: Keys whose values are those of the copy, whatever the file has.
+        first: The copy, if it exists.
+        free: Keys whose values come from the copy.
 
     Raises:
-        Damaged: One of them is, or they differ; the error names what does.
+        Damaged: A file is damaged, or the two differ; the error names the differences.
     """
-    keep = "put back what was written"
+    keep = "restore its content"
     if first is not None:
         keep += f" ({first} is a copy of {file})"
     try:
@@ -147,19 +147,19 @@ def unchanged_table(file: Path, first: Path | None, free: Collection[str] = ()) 
     except Damaged as problem:
         problem.do = keep
         raise
-    told = [f"{name} is {is_now}, it was {was}" for name, (was, is_now) in changed.items()]
-    if told:
-        more = f", and {len(told) - 3} more" if len(told) > 3 else ""
-        raise Damaged(f"{file} was changed: {', '.join(told[:3])}{more}", do=keep)
+    texts = [f"{name} is {is_now}, it was {was}" for name, (was, is_now) in changed.items()]
+    if texts:
+        more = f", and {len(texts) - 3} more" if len(texts) > 3 else ""
+        raise Damaged(f"{file} was changed: {', '.join(texts[:3])}{more}", do=keep)
     return values
 
 
 def differences(
     one: Mapping[str, Any], two: Mapping[str, Any], prefix: str = ""
 ) -> dict[str, tuple[Any, Any]]:
-    """Return {name: (first, second value)} of the differences of two tables, nested ones dotted.
+    """Return {name: (first, second value)} of the differences of two tables.
 
-    What only one of them has is "missing" in the other.
+    Nested names have dots. A missing value is "missing".
     """
     found: dict[str, tuple[Any, Any]] = {}
     for key in dict.fromkeys((*one, *two)):
@@ -172,7 +172,7 @@ def differences(
 
 
 def flat(table: Mapping[str, Any], separator: str = ".", prefix: str = "") -> dict[str, Any]:
-    """Return nested tables as one, ``OUTER.INNER``; lists are one value."""
+    """Return nested tables as one with names ``OUTER.INNER``; a list is one value."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Files of tensors and state: safetensors with a checked JSON header; no pickle anywhere."""
+"""Files of tensors and state: safetensors with a checked JSON header, without pickle."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ SIZES = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
     **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"), 1),
 }
-"""Bytes of an element of each type."""
+"""{type: bytes of an element}."""
 
 LONGEST = 16 << 20
-"""Bytes of a header, at most: some hundred thousand tensors."""
+"""Largest header in bytes, for some hundred thousand tensors."""
 
 LARGEST = 1 << 48
-"""Bytes of a tensor, at most, where its empty dimensions count as one: torch overflows at 2^63."""
+"""Largest tensor in bytes, with empty dimensions counted as one: torch overflows at 2^63."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of which only the header has been read."""
+    """Type and shape of a tensor, as read from a header."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Size in bytes."""
         return math.prod(self.shape) * SIZES[self.dtype]
 
 
@@ -51,26 +51,26 @@ def tensor_header(data: bytes) -> dict[str, Entry]:
     """Return the checked header of safetensors bytes; empty bytes have an empty header.
 
     Raises:
-        ValueError: They are damaged, or claim what they can't hold; the words say how.
+        ValueError: The bytes are damaged, or too short for the tensors of the header.
     """
     if not data:
         return {}
     if len(data) < 8:
-        raise ValueError(f"{len(data)} bytes are no header")
+        raise ValueError(f"{len(data)} bytes are too few for a header")
     (length,) = struct.unpack_from("<Q", data)
     if length > min(len(data) - 8, LONGEST):
         raise ValueError(f"the header claims {length} of {len(data)} bytes")
     values = strict_json(data[8 : 8 + length])
     if not isinstance(values, dict):
-        raise ValueError("the header is no mapping")
+        raise ValueError("the header is not a mapping")
     about = values.pop("__metadata__", {})
     if not (isinstance(about, dict) and all(isinstance(v, str) for v in about.values())):
-        raise ValueError("the header's metadata are no words")
+        raise ValueError("the header's metadata are not strings")
     read = {name: _entry(name, value) for name, value in values.items()}
     places = sorted(place for _, place in read.values())
     edges = [(0, 0), *places, (len(data) - 8 - length,) * 2]
     if any(before[1] != after[0] for before, after in pairwise(edges)):
-        raise ValueError("its tensors do not fill its bytes one behind the other")
+        raise ValueError("tensors overlap or leave gaps")
     return {name: entry for name, (entry, _) in read.items()}
 
 
@@ -85,21 +85,20 @@ def strict_json(text: bytes) -> Any:  # noqa: ANN401 - JSON
     """Parse JSON from an untrusted source.
 
     Raises:
-        ValueError: It is none, nested too deeply, or a name stands twice and may be read in two
-            ways.
+        ValueError: The text is not JSON, is nested too deeply, or has a name twice.
     """
     try:
-        return json.loads(text.decode(), object_pairs_hook=_once)
+        return json.loads(text.decode(), object_pairs_hook=_unique)
     except RecursionError:
         raise ValueError("the header is nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"the header is no JSON: {shown(error)}") from None
+        raise ValueError(f"the header is not JSON: {shown(error)}") from None
 
 
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name stands twice")
+        raise ValueError("a name occurs twice")
     return found
 
 
@@ -110,7 +109,7 @@ def _entry(name: str, value: Any) -> tuple[Entry, tuple[int, int]]:  # noqa: ANN
         raise ValueError(f"{words} has no dtype, shape and data_offsets")
     entry, place = checked_entry(name, value["dtype"], value["shape"]), value["data_offsets"]
     if not (_counts(place) and len(place) == 2):
-        raise ValueError(f"{words} has a place that is none")
+        raise ValueError(f"{words} has invalid data_offsets")
     start, end = place
     if end - start != entry.size:
         raise ValueError(f"{words} has {end - start} bytes for the shape {shown(value['shape'])}")
@@ -121,13 +120,13 @@ def checked_entry(name: str, dtype: Any, shape: Any) -> Entry:  # noqa: ANN401 -
     """Return the entry of a tensor, after checking its type and shape.
 
     Raises:
-        ValueError: They are none, or too large.
+        ValueError: The type or shape is invalid, or the tensor too large.
     """
     words = shown_name(name)
     if not isinstance(dtype, str) or dtype not in SIZES:
-        raise ValueError(f"{words} is of a type that is not known: {shown(dtype)}")
+        raise ValueError(f"{words} has an unknown type: {shown(dtype)}")
     if not _counts(shape):
-        raise ValueError(f"{words} has a shape that is none")
+        raise ValueError(f"{words} has an invalid shape")
     if math.prod(max(size, 1) for size in shape) * SIZES[dtype] > LARGEST:
         raise ValueError(f"{words} claims the shape {shown(shape)}")
     return Entry(dtype, tuple(shape))
@@ -149,7 +148,7 @@ def shown(value: object) -> str:
 
 
 Packed = tuple[dict[str, Tensor], Any]
-"""Tensors, and a header that JSON can hold: what a file of tensors holds."""
+"""The content of a file of tensors: tensors, and a JSON header."""
 
 TYPES = {
     torch.float64: "F64",
@@ -163,31 +162,30 @@ TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""The types that the format and torch's arithmetic know, by the format's names."""
+"""{type of torch: its name in the format}, for types with arithmetic."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> None:  # noqa: ANN401
     """Write a safetensors file atomically.
 
-    One tensor after the other, straight from its memory: the library's own writer first makes
-    one more copy of all of them.
+    The library's own writer would copy all tensors first; this one writes each from its memory.
 
     Args:
         path: The file.
-        tensors: What it holds. Views and tensors that share memory are written whole.
-        header: Anything JSON can hold.
+        tensors: The tensors, views among them.
+        header: Any JSON value.
 
     Raises:
-        RunFailure: A tensor's type is none that the format knows.
+        RunFailure: The format lacks a tensor's type.
     """
-    # Wide types first, so that each tensor lies where its type may be read from a mapped file.
+    # Wide types first, so that the place of each tensor in a mapped file is aligned.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
     about = {"state": json.dumps(header), "order": json.dumps([*tensors])}
     entries: dict[str, Any] = {"__metadata__": about}
     end = 0
     for name, tensor in ordered:
         if tensor.dtype not in TYPES:
-            raise RunFailure(f"{name} is of type {tensor.dtype}, which a checkpoint can't hold")
+            raise RunFailure(f"{name} has the type {tensor.dtype}, which a checkpoint can't hold")
         start, end = end, end + tensor.numel() * tensor.element_size()
         entries[name] = {
             "dtype": TYPES[tensor.dtype],
@@ -204,7 +202,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Any) -> Non
 
 
 def read_tensors(path: Path) -> Packed:
-    """Read what `write_tensors` wrote; the tensors are views of the mapped file.
+    """Read a file of `write_tensors`; the tensors are views of the mapped file.
 
     Raises:
         RunFailure: The file is missing or damaged.
@@ -212,7 +210,7 @@ def read_tensors(path: Path) -> Packed:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             about = file.metadata()
-            # In the order that they had, which sums over them and files of them follow.
+            # The original order, because sums over tensors depend on it.
             names = json.loads(about["order"]) if "order" in about else file.keys()
             return {name: file.get_tensor(name) for name in names}, json.loads(about["state"])
     except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
@@ -228,7 +226,7 @@ def separate_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return contiguous tensors without shared memory, as safetensors requires."""
     plain: dict[str, Tensor] = {}
     seen: set[int] = set()
-    # All copies from a device are under way before one of them is waited for.
+    # Start all copies from a device before waiting for them.
     moved = {name: tensor.detach().to("cpu", non_blocking=True) for name, tensor in tensors.items()}
     for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
         torch.cuda.current_stream(device).synchronize()
@@ -245,7 +243,7 @@ def pack_state(state: Any, tensors: dict[str, Tensor], place: str) -> Any:  # no
     """Pack state as JSON; its tensors are added to ``tensors`` under numbered names.
 
     Raises:
-        RunFailure: The state holds something that is no tensor, number, string, dict or list.
+        RunFailure: The state holds another type than tensors, numbers, strings, dicts and lists.
     """
     if isinstance(state, Tensor):
         name = f"state/{len(tensors)}"
@@ -270,7 +268,7 @@ def pack_state(state: Any, tensors: dict[str, Tensor], place: str) -> Any:  # no
 
 
 def unpack_state(packed: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:  # noqa: ANN401
-    """Restore the state that `pack_state` packed."""
+    """Restore a state that `pack_state` packed."""
     ((kind, value),) = packed.items()
     if kind == "tensor":
         return tensors[value].to(device, copy=True)

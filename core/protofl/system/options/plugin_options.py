@@ -62,7 +62,7 @@ class Strict(BaseModel):
         for key, value in data.items():
             field = cls.model_fields.get(names.get(str(key), str(key)))
             if field and isinstance(value, bool) and not _accepts_bool(field.annotation):
-                raise ValueError(f"{key} is {str(value).lower()}, which is no number and no text")
+                raise ValueError(f"{key} is {str(value).lower()}, expected a number or a text")
             if not (field and value is None and field.default is None):
                 read[key] = value
         return read
