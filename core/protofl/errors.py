@@ -1,4 +1,4 @@
-"""Errors that a user reads: what happened, what was near, what to do."""
+"""Errors for the user: what is wrong, what was near, what to do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProtoflError(Exception):
 
     exit_code = 1
     place = ""
-    """The hook in which it came up, with round and client."""
+    """The hook that raised it, with round and client."""
 
     def __init__(self, what: str, near: str = "", do: str = "") -> None:
         super().__init__(what)
@@ -39,7 +39,7 @@ class ProtoflError(Exception):
 
     @staticmethod
     def to_values(error: Exception) -> dict[str, Any]:
-        """Any error as plain values that can cross to another process; see `from_values`."""
+        """Return any error as plain values for another process; see `from_values`."""
         if isinstance(error, ProtoflError):
             what, near, do = error.what, error.near, error.do
         else:
@@ -55,7 +55,7 @@ class ProtoflError(Exception):
 
     @staticmethod
     def from_values(values: Mapping[str, Any]) -> ProtoflError:
-        """The error that `to_values` wrote down, with its traceback as the cause."""
+        """Return the error of `to_values`, with its traceback as the cause."""
         name = str(values["error"])
         kind: type[ProtoflError] = globals()[name] if name in CROSSING else RunFailure
         error: ProtoflError = kind(values["what"], values["near"], values["do"])
@@ -64,7 +64,7 @@ class ProtoflError(Exception):
 
 
 class UsageError(ProtoflError):
-    """Something asked for can't be done; found before training starts (exit code 2)."""
+    """A request that can't work, found before training starts (exit code 2)."""
 
     exit_code = 2
 
@@ -74,25 +74,25 @@ class RunFailure(ProtoflError):
 
 
 class Diverged(RunFailure):
-    """Training or the server made NaN or infinity; the same run would again."""
+    """Training or the server made NaN or infinity; so would the same run again."""
 
 
 class Overtime(BaseException):
-    """Something took longer than it may; no `Exception`, so that no hook catches it by the way."""
+    """A time limit is exceeded. Not an `Exception`, so that hooks do not catch it by accident."""
 
 
 class Late(RunFailure):
-    """A client's job, or a hook of the server, took longer than it may (``--job-limit``)."""
+    """A client's job or a hook of the server took longer than ``--job-limit``."""
 
     GO_ON = (
         "with workers (--backend process) and --on-lost-client skip the round goes on without "
         "such a client"
     )
-    """What to do about a client's training."""
+    """Advice about a client's training."""
 
 
 class HostFailure(RunFailure):
-    """A host ended in the middle of a job (a worker process was killed, say)."""
+    """A host ended during a job, for example a killed worker process."""
 
 
 class Clash(UsageError):
@@ -100,7 +100,7 @@ class Clash(UsageError):
 
 
 class Blocked(UsageError):
-    """A plugin is there and may not be loaded (``--block``)."""
+    """A plugin exists and is blocked (``--block``)."""
 
 
 class Unknown(UsageError):
@@ -114,16 +114,16 @@ class Unknown(UsageError):
 
 
 class TooLittle(UsageError):
-    """Too little was recorded for a figure or a picture."""
+    """The record has too few data for a figure or a picture."""
 
 
 class Refused(UsageError):
-    """A composition or run that can't work, as it lacks something that has a name.
+    """A composition or run that can't work because something with a name is missing.
 
     Attributes:
-        lacks: What is lacking: a ``key`` of a payload, another ``shape`` of one, a ``name`` of its
-            own for a key that two methods send, a ``module``, a ``phase`` of training, or a
-            ``requirement`` of a method.
+        lacks: The missing kind of thing: a ``key`` of a payload, another ``shape`` of a key, a
+            unique ``name`` for a key that two methods send, a ``module``, a ``phase`` of training,
+            or a ``requirement`` of a method.
         name: Its name: the key, the module, the phase, or the requirement in words.
     """
 
@@ -133,7 +133,7 @@ class Refused(UsageError):
 
 
 class Lacking(ProtoflError):
-    """What a hook reads is not there, or not as it can read it.
+    """A hook reads something that is missing or has another form.
 
     Attributes:
         lacks: The kind of thing, as in `Refused`.
@@ -178,27 +178,27 @@ class SentTwice(Lacking, ValueError):
 
 
 class MissingModule(Lacking, KeyError):
-    """A hook reads a module of its method that nobody has made."""
+    """A hook reads a module of its method that does not exist."""
 
     lacks = "module"
 
     def __init__(self, key: str, holder: str, present: Iterable[str]) -> None:
         has = ", ".join(sorted(present)) or "none"
-        do = "make it in the set-up hook of the same side"
+        do = "create it in the set-up hook of the same side"
         ProtoflError.__init__(self, f"{holder} has no module {key!r}", f"it has: {has}", do)
         self.key = key
 
 
 def part_of(key: str) -> str:
-    """A key as one names it: of a part's many tensors ``PART/*``."""
+    """Return a key, or ``PART/*`` for the keys of one part."""
     part, slash, _ = key.partition("/")
     return f"{part}/*" if slash else key
 
 
 def unknown(noun: str, name: str, known: Iterable[str], do: str = "") -> Unknown:
-    """The error for a name that does not exist, with the names that are near.
+    """Return the error for a name that does not exist, with similar names.
 
-    Near are those that are written alike, else its initials: ``lr`` to ``learning_rate``.
+    Similar names have a similar spelling, or are its initials: ``lr`` of ``learning_rate``.
     """
     names = sorted(known)
     initials = "".join(word[:1] for word in name.replace("-", "_").split("_"))
@@ -213,11 +213,11 @@ def unknown(noun: str, name: str, known: Iterable[str], do: str = "") -> Unknown
 
 
 ENDS = (SystemExit, Overtime)
-"""What ends a hook beside an error of its own: it ends the program, or never comes to an end."""
+"""Exceptions that end a hook besides its own errors: an exit of the program, a time limit."""
 
 
 def error_text(error: BaseException) -> str:
-    """What a hook raised."""
+    """Describe an error of a hook."""
     if isinstance(error, SystemExit):
         return f"it called sys.exit({'' if error.code is None else repr(error.code)})"
     if isinstance(error, Overtime):
@@ -228,11 +228,11 @@ def error_text(error: BaseException) -> str:
 
 
 LONGEST = 400
-"""Characters of an error that is not ours: torch lists all that it might have done instead."""
+"""Maximum characters of another library's error: torch's lists of alternatives are long."""
 
 
 def memory_problem(error: BaseException) -> str:
-    """What Python, or torch on the CPU or on a GPU, said where it found no memory; else nothing."""
+    """Describe an error of Python or torch about missing memory; empty for other errors."""
     words = ("can't allocate memory", "out of memory", "not enough memory", "unable to allocate")
     said = str(error).strip().partition("\n")[0][:200]
     torch_s = isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
@@ -248,7 +248,7 @@ LESS_MEMORY = (
 
 
 class memory_errors:
-    """Say of memory that ran out in whose work it did, where no hook is named."""
+    """Add the kind of work to errors about missing memory, outside of hooks."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
@@ -262,7 +262,7 @@ class memory_errors:
 
 
 def error_location(error: BaseException) -> str:
-    """``FILE:LINE`` where an error came up."""
+    """Return ``FILE:LINE`` where an error was raised."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"
     last = traceback.extract_tb(error.__traceback__)[-1]
@@ -291,13 +291,13 @@ _LIBRARIES = {"protofl", "torch", "torchvision", "numpy", "scipy", "sklearn", "p
 
 
 def function_location(function: Any) -> str:  # noqa: ANN401 - a function or a descriptor of one
-    """``FILE:LINE`` of a function."""
+    """Return ``FILE:LINE`` of a function."""
     code = getattr(inspect.unwrap(function), "__code__", None)
-    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else "a place unknown"
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else "an unknown place"
 
 
 class error_context:
-    """Add the place (hook, client, round) to whatever a hook raises inside."""
+    """Add the place (hook, client, round) to all errors of a hook."""
 
     def __init__(self, place: str) -> None:
         self._place = place

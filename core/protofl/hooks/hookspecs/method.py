@@ -1,12 +1,11 @@
 """Hooks of a method, in the order in which a round calls them.
 
 A method is a class with a docstring, an optional nested ``Config``, the declarations ``terms``
-(its loss terms), ``downloads`` and ``uploads`` (what travels, and what it reveals; a run refuses
-other keys, and ``upload_rules`` says where the gate's rules don't hold), and the hooks that its
-paper adds; `protofl.hooks.plugin.providers` has the defaults. It keeps nothing on ``self``: what it
-remembers lives in ``client.state``, ``client.modules``, ``server.state`` and ``server.modules``.
-One that is there for other methods alone, as a defence is, names the hooks that they may take of
-it, ``donates = ("server_aggregate",)``, and is not run by itself.
+(its loss terms), ``downloads`` and ``uploads`` (the keys that are sent, and what they reveal; a run
+refuses other keys, and ``upload_rules`` lists exemptions from the gate's rules), and the hooks that
+its paper adds; `protofl.hooks.plugin.providers` has the defaults. State lives in ``client.state``,
+``client.modules``, ``server.state`` and ``server.modules``, never on ``self``. A method that only
+provides hooks for others, such as a defence, lists them in ``donates = ("server_aggregate",)``.
 
 The six hooks of a round have one provider each; `MERGED_HOOKS` may have further ones. The lifecycle
 hooks are optional, and every method of a run may implement them.
@@ -41,7 +40,7 @@ ROUND_HOOKS = {
 """The six hooks and the side on which each runs, in the order of a round."""
 
 MERGED_HOOKS = ("download_payload", "upload_payload", "server_aggregate", "server_train")
-"""Those that several methods may provide, as what they return is merged key by key."""
+"""Hooks that several methods may provide; their results are merged key by key."""
 
 LIFECYCLE_HOOKS = {
     "run_defaults": "run",
@@ -69,14 +68,14 @@ class MethodSpec:
 
     @hookspec
     def run_defaults(self, config: Config) -> dict[str, Any]:
-        """Return defaults of the run's options that the paper, or the variant, asks for.
+        """Return defaults of the run's options, as the paper or the variant requires.
 
         None: no defaults.
         """
 
     @hookspec
     def requires(self, run: RunInfo, config: Config) -> list[str]:
-        """Return reasons why the method can't work with this run, each with what would work.
+        """Return reasons why the method can't work with this run, each with an alternative.
 
         None or an empty list: the method can work.
         """
@@ -138,9 +137,9 @@ class MethodSpec:
     ) -> Mapping[str, Tensor]:
         """Return named scalar terms, already weighted; the engine sums them.
 
-        ``given`` is what the same method's ``before_training`` returned. A loss can read the
-        client's model, options and sizes. Tensors in and out: no ``.item()``, no Python branch on a
-        tensor's value, no random draw. Weights are reached only through ``client.features``,
+        ``given`` is the return value of the same method's ``before_training``. A loss can read the
+        client's model, options and sizes. It must not use ``.item()``, Python branches on a
+        tensor's value, or random draws. It reads weights only through ``client.features``,
         ``head``, ``module(name)`` and ``parameters()``. Leave out a term whose inputs have not been
         received yet, instead of returning zero. None: an error.
         """
@@ -158,13 +157,13 @@ class MethodSpec:
 
     @hookspec(firstresult=True)
     def upload_payload(self, client: Client) -> Payload:
-        """Return what the client sends; possibly empty (0 bytes). None: an error."""
+        """Return the client's upload; possibly empty (0 bytes). None: an error."""
 
     @hookspec
     def receive_uploads(self, server: Server, uploads: Uploads) -> Uploads:
         """Return the uploads for this round's server hooks.
 
-        For defences, which leave out or replace uploads that they don't trust. Runs after
+        For defences, which remove or replace suspicious uploads. Runs after
         `protofl.hooks.hookspecs.method.WrapperSpec.receive_uploads`. None: an error.
         """
 
@@ -195,19 +194,19 @@ class MethodSpec:
         """Return further figures of a client at its evaluation; writes nothing.
 
         They are recorded as ``metrics``, ``METHOD.NAME``: the mean over test samples, over clients,
-        and each client's. ``scores`` [n, C] are what ``inference`` gave for the client's test
-        samples, ``labels`` [n] their classes. Clients without test samples are skipped. Figures of
-        scores only are metrics, a kind of plugin for all methods. None: no figures.
+        and each client's. ``scores`` [n, C] are the results of ``inference`` on the client's test
+        samples, ``labels`` [n] their classes. Clients without test samples are skipped. For figures
+        of scores only, write a metric, a kind of plugin for all methods. None: no figures.
         """
 
     @hookspec
     def global_models(self, server: Server) -> Mapping[str, Module]:
-        """Return the models that the server holds for all, {name: model from samples to scores}.
+        """Return the server's global models, {name: model from samples to scores}.
 
-        They are scored on the global test samples, which a run with public data has, in the rounds
-        that are evaluated: ``server_test_accuracy`` in the record's ``extra``, the mean where there
-        are several. They are not trained and not kept; ``server.build`` makes one to load weights
-        into. None or {}: there are no such models.
+        In evaluated rounds they are scored on the global test samples of a run with public data:
+        ``server_test_accuracy`` in the record's ``extra``, the mean of several models. They are
+        not trained and not kept; ``server.build`` builds a model to load weights into. None or {}:
+        no models.
         """
 
     @hookspec
@@ -216,20 +215,19 @@ class MethodSpec:
 
 
 class WrapperSpec:
-    """A wrapper changes payloads on their way, whichever method runs.
+    """A wrapper changes payloads between clients and server, for any method.
 
-    The hooks around payloads are pluggy wrappers (``@pf.hookimpl(wrapper=True)``, one ``yield``):
-    they change what is sent. The others take what they change as an argument. Those that encode and
-    decode are two sides of one thing: what crosses in place of a payload, and what its receiver
-    makes of that. All see the client or server bound to the wrapper: its own config, state and
-    generators.
+    The payload hooks are pluggy wrappers (``@pf.hookimpl(wrapper=True)``, one ``yield``) that
+    change what is sent. The other hooks take the value that they change as an argument. A pair of
+    encoding and decoding hooks replaces the payload on the wire. All hooks see the client or server
+    bound to the wrapper, with its own config, state and generators.
 
-    Of several wrappers first all change the payload, then all encode, both in the order of
-    ``--with``; decoding is in reverse. ``encodes`` declares what an encoding puts on the wire
-    beside the names that it is given: ``{"scale": "…"}`` for ``NAME.scale`` or ``scale`` alone.
+    Several wrappers first all change the payload, then all encode, both in the order of ``--with``;
+    decoding is in reverse. ``encodes`` declares names that an encoding adds to the payload's:
+    ``{"scale": "…"}`` for ``NAME.scale`` or ``scale``.
 
-    One that attacks says ``attack = True``: a run has it together with ``--malicious``, and it acts
-    for the clients that are ``client.malicious`` alone.
+    An attack declares ``attack = True``: it requires ``--malicious``, and changes only the payloads
+    of clients with ``client.malicious``.
     """
 
     @hookspec
@@ -244,8 +242,8 @@ class WrapperSpec:
     def encode_upload(self, client: Client, payload: Payload) -> Payload:
         """Return the encoded upload, which is sent and counted. None or an empty payload: an error.
 
-        Called once an upload. What it keeps in ``client.state`` (error feedback) is part of the
-        client: it is there after ``--resume``, and undone where the upload counts for nothing.
+        Called once per upload. Its ``client.state`` (error feedback) survives ``--resume``, and is
+        undone if the upload is refused.
         """
 
     @hookspec
@@ -254,10 +252,10 @@ class WrapperSpec:
     ) -> Payload:
         """Return the decoded upload for the server; writes nothing. None: the upload is refused.
 
-        ``form`` has the names, types and shapes that are to come out, as tensors without content
-        (device ``meta``), checked against the run's rules and ``--upload-limit``. What else came is
-        a stranger's: raise any exception where it can't be what your ``encode_upload`` makes, and
-        the upload is refused as a bad one.
+        ``form`` has the names, types and shapes of the result, as tensors without content (device
+        ``meta``), checked by the run's rules and ``--upload-limit``. The payload itself is not
+        trustworthy: raise any exception if ``encode_upload`` can't have made it, and the upload is
+        refused.
         """
 
     @hookspec
@@ -265,7 +263,7 @@ class WrapperSpec:
         """Return the encoded download, which is sent and counted; writes nothing. None: an error.
 
         Called any number of times. Without the argument ``client_id`` it is called once for all
-        clients that get the same, as a server that encodes what it broadcasts.
+        clients with the same download, as for a broadcast.
         """
 
     @hookspec
@@ -274,16 +272,16 @@ class WrapperSpec:
 
     @hookspec
     def train_labels(self, client: Client, labels: Tensor) -> Tensor:
-        """Return training labels [n] to use in place of the client's own, when it is first needed.
+        """Return training labels [n] that replace the client's own, when it is first needed.
 
         Test labels stay unchanged. The round is -1, as at every set-up. None: an error.
         """
 
     @hookspec
     def receive_uploads(self, server: Server, uploads: Uploads) -> Uploads:
-        """Return uploads in place of those that the gate let in, with the same clients.
+        """Return uploads that replace the accepted ones, with the same clients.
 
-        The one place where several uploads are seen together, before any method sees them: it
-        simulates that the clients in ``server.malicious`` have agreed on what they send. Traffic
-        has been counted before, so replace tensors by others of their shapes. None: an error.
+        Only this hook sees several uploads together, before any method does: it simulates that the
+        clients in ``server.malicious`` agree on their uploads. Traffic has been counted before, so
+        replace tensors by others of the same shape. None: an error.
         """

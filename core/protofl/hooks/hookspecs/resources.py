@@ -1,11 +1,10 @@
 """Hooks of model groups, partitioners, data sets, generators, engines and backends.
 
-Those of selections, worlds, metrics and trackers are in `protofl.hooks.hookspecs.rounds`.
+`protofl.hooks.hookspecs.rounds` has the hooks of selections, worlds, metrics and trackers.
 
 Every plugin is a class with a docstring (its first line is shown in ``list-plugins``), an
-optional nested ``Config`` and no state on ``self``. A plugin that takes an argument behind its
-name (``npz:PATH``, ``torchvision:resnet18,vgg11``) names the Config field that receives it in
-``argument``.
+optional nested ``Config`` and no state on ``self``. A plugin that takes an argument after its name
+(``npz:PATH``, ``torchvision:resnet18,vgg11``) names the Config field for it in ``argument``.
 
 Every plugin, methods and wrappers too, may declare ``requires_hookspec`` (the oldest version of
 these hooks that it runs with, see `protofl.HOOKSPEC_VERSION`), and ``check_options`` and
@@ -44,12 +43,11 @@ class StudySpec:
 class ModelGroupSpec:
     """A model group.
 
-    Attributes that a group may declare beside its hooks: ``kinds`` (the samples that its models
-    take: ``image``, ``series``, ``tokens``, ``table``; images alone), ``feature_dim`` (default K,
-    512), ``server_architecture`` (``resnet56``) and ``auxiliary_architecture`` (the small model
-    that clients share beside their own in FML and FedKD; its first architecture); for images
-    ``min_side`` (smaller ones are brought to it, the same for all its clients; 32) and ``channels``
-    (a fixed number of input channels, or None for the data's own).
+    A group may declare these attributes; the last value in brackets is the default: ``kinds`` (the
+    samples of its models: ``image``, ``series``, ``tokens``, ``table``; images), ``feature_dim``
+    (K; 512), ``server_architecture`` (``resnet56``), ``auxiliary_architecture`` (the small model
+    that clients share in FML and FedKD; its first architecture), and for images ``min_side``
+    (smaller images are enlarged; 32) and ``channels`` (input channels, None for the data's; None).
     """
 
     @hookspec(firstresult=True)
@@ -64,9 +62,9 @@ class ModelGroupSpec:
 class PartitionerSpec:
     """A partitioner splits the samples of a data set over clients.
 
-    Attributes that a partitioner may declare beside its hook: ``leaves_out`` (which samples nobody
-    gets, in words; without it every sample goes to a client) and ``deterministic`` (True where
-    every seed gives the same split).
+    A partitioner may declare ``leaves_out`` (a description of the samples that no client gets;
+    without it every sample goes to a client) and ``deterministic = True`` (every seed gives the
+    same split).
     """
 
     @hookspec(firstresult=True)
@@ -84,21 +82,21 @@ class PartitionerSpec:
     ) -> list[np.ndarray] | list[tuple[np.ndarray, np.ndarray]]:
         """Return one int64 array of row numbers per client, no row twice.
 
-        A client's rows are then shuffled and split 75/25. Return pairs (training rows, test rows)
-        to divide them otherwise.
+        A client's rows are then shuffled and split 75/25. For another division, return pairs
+        (training rows, test rows).
 
         Args:
             labels: Labels [N] in 0…C-1.
             num_classes: C.
             num_clients: M.
-            min_samples: Samples that every client should get at least.
+            min_samples: Minimum number of samples per client.
             num_train: The first ``num_train`` samples are the data set's own training part, the
                 rest its own test part.
-            columns: {name: values [N]} of what else is known of each sample (see
+            columns: {name: values [N]}, further facts about each sample (see
                 `protofl.datasets.Dataset`).
             generator: The only source of randomness.
             config: The partitioner's options.
-            notes: Append a line here to tell the user of something unusual that was done.
+            notes: Append lines for the user about unusual results.
 
         Raises:
             UsageError: The options can't be met by these data.
@@ -114,7 +112,7 @@ class PartitionerSpec:
 
         Args:
             labels: Labels [N] in 0…C-1.
-            columns: {name: values [N]} of what else is known of each sample.
+            columns: {name: values [N]}, further facts about each sample.
             config: The partitioner's options.
 
         Raises:
@@ -123,15 +121,15 @@ class PartitionerSpec:
 
 
 class DatasetSpec:
-    """A data set. What ``decode`` returns is cached as memory-mapped tensors by the runtime."""
+    """A data set. The runtime caches the result of ``decode`` as memory-mapped tensors."""
 
     @hookspec(firstresult=True)
     def cache_key(self, config: Config, data_dir: Path) -> str:
-        """Return a file name ([a-z0-9-]) that names the decoded data; changed data, new name."""
+        """Return a file name ([a-z0-9-]) for the decoded data; changed data need another name."""
 
     @hookspec(firstresult=True)
     def decode(self, config: Config, data_dir: Path) -> Dataset:
-        """Download where needed, decode and return the data; called when the cache has none.
+        """Download (if needed), decode and return the data; called if the cache lacks them.
 
         Raises:
             UsageError: The data can't be found, read or trusted.
@@ -141,19 +139,19 @@ class DatasetSpec:
 class GeneratorSpec:
     """An image generator on the server (FedKTL).
 
-    A method that needs one says ``needs_generator = True`` and reaches it through
-    ``server.sample_latents`` and ``server.generate``.
+    A method that needs it declares ``needs_generator = True`` and uses ``server.sample_latents``
+    and ``server.generate``.
     """
 
     @hookspec(firstresult=True)
     def outline(self, config: Config, data_dir: Path) -> Outline:
-        """Return the generator's sizes without loading it, and check what is cheap to check.
+        """Return the generator's sizes without loading it, after cheap checks.
 
-        The dry step calls it in place of ``open_generator``. Without this hook the usual sizes
-        are assumed there.
+        The dry step calls it in place of ``open_generator``. Without this hook the dry step assumes
+        the usual sizes.
 
         Raises:
-            UsageError: The generator can't be loaded: a file is missing, a consent is not given.
+            UsageError: The generator can't be loaded: a file or a consent is missing.
         """
 
     @hookspec(firstresult=True)
@@ -161,7 +159,7 @@ class GeneratorSpec:
         """Load the generator, frozen, and return it; called once in a process, on the server.
 
         Raises:
-            UsageError: It can't be loaded.
+            UsageError: The generator can't be loaded.
         """
 
     @hookspec(firstresult=True)
@@ -177,19 +175,19 @@ class GeneratorSpec:
             out: The file to write.
 
         Returns:
-            What was done, as names and values to print.
+            Facts about the training to print, {name: value}.
 
         Raises:
-            UsageError: These data can't be learned from.
+            UsageError: The data are not suitable.
         """
 
 
 class EngineSpec:
     """An engine runs local training inside a host.
 
-    ``eager`` is the reference: another engine gives what it can't do to it, and says why in
-    ``job.notes``. An engine may keep on ``self`` what changes no result: compiled or captured
-    steps, buffers.
+    ``eager`` is the reference: other engines fall back to it for jobs that they can't run, and give
+    the reason in ``job.notes``. An engine may keep compiled or captured steps and buffers on
+    ``self``, as they do not change results.
     """
 
     @hookspec(firstresult=True)
@@ -197,24 +195,23 @@ class EngineSpec:
         """Run the phase of local training of one client, inside ``job.stream()``.
 
         Returns:
-            For every loss term the sum over samples of its value (the mean of a batch times its
-            samples), under the term's label.
+            {label: sum over samples} of every loss term: the mean of each batch times its samples.
         """
 
     @hookspec(firstresult=True)
     def train_group(self, jobs: list[backends.TrainJob], config: Config) -> list[dict[str, float]]:
         """Run the phases of several clients, chosen by `choose_groups` (optional).
 
-        All clients of a group are in memory at once. What uses torch's global generators must run
-        inside the ``stream()`` of its job.
+        All clients of a group are in memory at once. Code that uses torch's global generators must
+        run inside the ``stream()`` of its job.
 
         Returns:
-            What `train` returns, for each job in order.
+            The result of `train` for each job in order.
         """
 
     @hookspec(firstresult=True)
     def choose_groups(self, architectures: list[str], config: Config) -> list[list[int]]:
-        """Return which clients to train together; needed beside `train_group`.
+        """Return the clients to train together; required with `train_group`.
 
         Args:
             architectures: The name of each client's architecture, costly clients first.
@@ -238,6 +235,6 @@ class BackendSpec:
             plan: The run; ``plan.to_json()`` is enough to build it elsewhere.
             config: The backend's options.
             workers: Hosts to start; 0 for the backend's own choice.
-            idle: In a `protofl.Session` hosts that earlier runs have left, to begin this run with
-                in place of new ones, and where the pool leaves its own when it is closed.
+            idle: In a `protofl.Session` the hosts of earlier runs, which may be used instead of new
+                ones; the pool adds its own hosts when it is closed.
         """

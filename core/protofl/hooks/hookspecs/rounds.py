@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from protofl import Config, TrackedRun
+    from protofl.hooks.views.tracked_run import TrackedRun
+    from protofl.system.options.plugin_options import Config
 
 
 class SelectionSpec:
-    """A selection says which clients the server asks in a round.
+    """Client sampling: the participants of a round.
 
-    An attribute that a selection may declare beside its hook: ``any_number`` (True where it may
-    choose more or fewer clients than it is asked for, as fixed lists do).
+    A selection may declare ``any_number = True`` if it returns more or fewer clients than
+    requested, as fixed lists do.
     """
 
     @hookspec(firstresult=True)
@@ -35,19 +36,19 @@ class SelectionSpec:
         generator: np.random.Generator,
         config: Config,
     ) -> Sequence[int]:
-        """Return the numbers of the clients that the server asks, each once, in any order.
+        """Return the numbers of the participants, each once, in any order.
 
-        It is called once before a run too, for round 0, so that what is wrong with its options or
-        its file is found before anything is trained.
+        The hook is also called before a run, for round 0, to find errors in its options and files
+        before training.
 
         Args:
             round: The round.
-            count: How many to choose, at most as many as there are in ``clients``.
-            clients: Those who can be asked, int64, ascending: all, but those who are away.
+            count: Number of clients to choose, at most as many as in ``clients``.
+            clients: The available clients, int64, ascending.
             sizes: Training samples [M] of every client, int64.
-            losses: The mean local loss [M] that each client had in its last training before an
-                upload that counted, as far as the server knows it; NaN for one that never sent any.
-                A hook that takes this has the losses recorded (``client_losses``).
+            losses: The mean local loss [M] of each client's last training with an accepted upload;
+                NaN for a client without any. If a hook takes this argument, the losses are recorded
+                (``client_losses``).
             generator: The only source of randomness, of this seed and round.
             config: The selection's options.
 
@@ -57,9 +58,9 @@ class SelectionSpec:
 
 
 class WorldSpec:
-    """A world says on what devices clients run, and when they are there.
+    """The devices and the availability of clients in virtual time.
 
-    Times are seconds of the run's virtual clock, which begins at 0 in every trial.
+    Times are seconds of the run's virtual clock, which starts at 0 in every trial.
     """
 
     @hookspec(firstresult=True)
@@ -71,22 +72,22 @@ class WorldSpec:
         generator: np.random.Generator,
         config: Config,
     ) -> Mapping[str, float]:
-        """Return a client's device; called once a trial, when the client is first asked.
+        """Return a client's device; called once in a trial, when the client first takes part.
 
-        It is called once before a run too, for client 0, so that what is wrong with its options or
-        its file is found before anything is trained.
+        The hook is also called before a run, for client 0, to find errors in its options and files
+        before training.
 
         Args:
             client: The client.
             num_clients: Clients M.
-            seed: The trial's seed, for what several clients share: ``pf.numpy_stream(seed, …)``.
+            seed: The trial's seed, for draws that clients share: ``pf.numpy_stream(seed, …)``.
             generator: The client's own source of randomness, of this seed.
             config: The world's options.
 
         Returns:
-            ``flops``: floating-point operations a second in training; ``download`` and ``upload``:
-            bits a second from the server and to it; ``latency``: seconds that the first bit is
-            under way, each way. The first three are above 0, the last is not below.
+            ``flops``: floating-point operations per second in training; ``download`` and
+            ``upload``: bits per second from the server and to it; ``latency``: seconds of one
+            direction. The first three are positive, the last is not negative.
 
         Raises:
             UsageError: The options can't be met by this run.
@@ -96,40 +97,39 @@ class WorldSpec:
     def presence(
         self, num_clients: int, seconds: float, seed: int, config: Config
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return who is there, and until when that is so (optional).
+        """Return the available clients, and when their availability changes (optional).
 
-        Whoever is not there is not asked, and whoever leaves before its reply has come is absent.
+        Unavailable clients are not sampled. A client that leaves before its reply is absent.
 
         Args:
             num_clients: Clients M.
-            seconds: The moment.
-            seed: The trial's seed; draw from ``pf.numpy_stream(seed, …)`` alone, so that the answer
-                depends on the moment and not on what was asked before.
+            seconds: The time.
+            seed: The trial's seed; draw only from ``pf.numpy_stream(seed, …)``, so that the result
+                depends on the time and not on earlier calls.
             config: The world's options.
 
         Returns:
-            [M] bool: whether each client is there; [M] float: the moment after ``seconds`` at which
-            this next changes, or may change; inf for never. None, as without this hook, where
-            everybody always is there.
+            [M] bool: True for available clients; [M] float: the time after ``seconds`` at which
+            this next changes, or may change; inf for never. None, as without this hook: all
+            clients are always available.
         """
 
 
 class MetricSpec:
-    """A metric is a figure of class scores, by way of counts that add up over samples and clients.
+    """A figure of class scores, computed from counts that add up over samples and clients.
 
-    A client's counts give its own figure, the sum of all clients' counts that over all samples, and
-    the counts of the server's model on the global test samples the server's. So nobody sees another
-    one's scores. A figure that knows no counts is a mean: count it times the samples, and the
-    samples.
+    A client's counts give its own figure, the sum of all clients' counts the figure of all samples,
+    and the counts of the server's model on the global test samples the figure of the server. So no
+    scores leave a client. For a mean, count the sum over samples, and the samples.
     """
 
     @hookspec(firstresult=True)
     def count(self, scores: Tensor, labels: Tensor, config: Config) -> Tensor:
-        """Return what samples count, in a tensor of a shape that depends on C and options alone.
+        """Return the counts of samples: a tensor whose shape depends only on C and the options.
 
         Args:
-            scores: [n, C] as ``inference`` gives them, float32 or wider, one sample at least:
-                logits, or minus distances; −∞ for a class that can't be predicted.
+            scores: [n, C] of ``inference``, float32 or wider, n ≥ 1: logits, or minus distances;
+                −∞ for a class that can't be predicted.
             labels: [n] integers in 0…C−1.
             config: The metric's options.
         """
@@ -139,40 +139,39 @@ class MetricSpec:
         """Return the figure of counts: a number, or several ([C], by class); NaN for none.
 
         Args:
-            counts: What ``count`` returned, or the sum of several, float64.
+            counts: A result of ``count``, or the sum of several, float64.
             config: The metric's options.
         """
 
 
 class TrackerSpec:
-    """A tracker writes a run down elsewhere: in a service, a data base, files of another program.
+    """A tracker records a run elsewhere: in a service, a database, files of another program.
 
-    Its hooks but ``check`` are called in a thread of its own, in order: ``open_run``, ``log_round``
-    for every round, ``end_run``. What they raise is a note and ends nothing; where they are slow,
-    rounds wait in a queue and at last are left out, and the run waits for none of it. What they
-    need of each other is what ``open_run`` returns; nothing is kept on ``self``.
+    All hooks except ``check`` are called in a separate thread, in order: ``open_run``,
+    ``log_round`` for every round, ``end_run``. Their errors become notes. If they are slow, rounds
+    wait in a queue and are finally dropped; the run does not wait. ``open_run`` returns the state
+    that the other hooks need; nothing is kept on ``self``.
 
-    Keys and passwords come from where the service's own library has them (its environment
-    variables, its files), never from options: those are typed, and stand in scripts.
+    Keys and passwords come from the service's own library (its environment variables, its files),
+    never from options, which appear in scripts.
     """
 
     @hookspec(firstresult=True)
     def check(self, config: Config) -> None:
-        """Raise an error if the tracker can't work, as without its library (optional).
+        """Raise an error if the tracker can't work, for example without its library (optional).
 
-        Called before the run starts and in its thread, so look at what is here and ask no service.
+        Called before the run starts, in its thread, so do not contact a service.
 
         Raises:
-            UsageError: What is missing, and what to do.
+            UsageError: Something is missing; the error says what to do.
         """
 
     @hookspec(firstresult=True)
     def open_run(self, run: TrackedRun, config: Config) -> Any:  # noqa: ANN401 - the tracker's own
-        """Return what the other hooks need: a writer, a client of the service; possibly None.
+        """Return the state of the other hooks: a writer, a client of the service, or None.
 
-        A run with a ``key`` that the tracker knows goes on: it was interrupted, or is given more
-        rounds. Of ``run.rows``, the lines that its record has already, the tracker writes down
-        those that it lacks, be it all of them.
+        A run with a known ``key`` was interrupted, or gets more rounds. ``run.rows`` are its
+        recorded rows; the tracker records those that it lacks.
 
         Args:
             run: The run.
@@ -188,13 +187,13 @@ class TrackerSpec:
         number: int,
         config: Config,
     ) -> None:
-        """Write a round down; returns None.
+        """Record a round; returns None.
 
         Args:
-            opened: What ``open_run`` returned.
-            run: The run; ``run.figures(row)`` are the line's figures, ``run.step(row)`` the step.
-            row: The round's line of ``metrics.jsonl``.
-            number: The line's place in the record, from 0.
+            opened: The return value of ``open_run``.
+            run: The run; ``run.figures(row)`` are the row's figures, ``run.step(row)`` the step.
+            row: The round's row of ``metrics.jsonl``.
+            number: The row's position in the record, from 0.
             config: The tracker's options.
         """
 
@@ -208,13 +207,13 @@ class TrackerSpec:
         error: str,
         config: Config,
     ) -> None:
-        """Send what is left, and close; returns None.
+        """Send remaining data and close; returns None.
 
         Args:
-            opened: What ``open_run`` returned.
+            opened: The return value of ``open_run``.
             run: The run.
             status: ``finished``, ``failed`` or ``interrupted``.
-            summary: What ``summary.json`` holds; empty for a run that did not finish.
-            error: Of one that failed what was wrong, in a line.
+            summary: The content of ``summary.json``; empty for a run that did not finish.
+            error: The error of a failed run, in a line.
             config: The tracker's options.
         """
