@@ -17,14 +17,14 @@ from typing import Any
 
 from protofl.errors import ProtoflError, UsageError, error_location, unknown
 
-_loaded: dict[str, tuple[Path, str]] = {}
-"""{module: its file and the digest of the code that was loaded}, of modules from files."""
+_loaded: dict[str, tuple[Path, str, bytes]] = {}
+"""{module: its file, the digest of its code, and its content when it was loaded from the file}."""
 
 
 def load(place: str, whose: str = "") -> type:
     """Load the class at ``MODULE:CLASS`` or ``FILE.py:CLASS``.
 
-    A file whose code was changed since it was last loaded is loaded again.
+    A file that was changed since it was last loaded is loaded again.
 
     Args:
         place: The place; empty for a class without one.
@@ -116,12 +116,12 @@ def _module_of_file(name: str) -> ModuleType:
         names.pop()
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-    module, now = ".".join(names), (path, digest_of_code(path))
+    module, now = ".".join(names), (path, digest_of_code(path), path.read_bytes())
     loaded = sys.modules.get(module)
     if loaded is not None and Path(loaded.__file__ or "").resolve() == path:
         if _loaded.setdefault(module, now) == now:
             return loaded
-        del sys.modules[module]  # the code was changed
+        del sys.modules[module]  # the file was changed
     try:
         made = importlib.import_module(module) if len(names) > 1 else _executed(module, path)
     except (Exception, SystemExit) as error:
