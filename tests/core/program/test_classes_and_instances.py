@@ -241,7 +241,7 @@ def test_a_run_of_a_program_s_class_goes_on_with_it(run, tmp_path, same):
     whole = run(made, "whole", rounds=3)
     with pytest.raises(KeyboardInterrupt):
         run(made, rounds=3, progress=after_a_round)
-    with pytest.raises(pf.UsageError, match="method/made was a class of a program") as caught:
+    with pytest.raises(pf.UsageError, match="method/made was a class of another program") as caught:
         pf.run(resume=True, out=tmp_path / "run", progress=False)
     assert "protofl.run(CLASS" in caught.value.do
     on = pf.run(made, resume=True, out=tmp_path / "run", progress=False, backend="local")
