@@ -22,7 +22,7 @@ _Layout = Callable[[np.ndarray], np.ndarray]
 _LARGEST_USUAL = 30.0  # normalised numbers hardly ever leave this range; 0…255 as floats does
 
 _DECIMALS = 5
-"""Of standardised numbers: so a data set's digest doesn't depend on the order of sums."""
+"""Decimals of standardised numbers, so that digests don't depend on the order of sums."""
 
 
 def dataset_from_arrays(
@@ -70,7 +70,7 @@ def dataset_from_arrays(
         raise UsageError(f"{arrays[0][1] if arrays else 'data'}: no {noun}")
     kind = kind or _kind_of(*filled[0])
     if kind not in KINDS:
-        raise UsageError(f"{kind!r} is no kind of sample", f"kinds: {', '.join(KINDS)}")
+        raise UsageError(f"{kind!r} is not a kind of sample", f"kinds: {', '.join(KINDS)}")
     _check_options(kind, vocabulary, padding, standardise)
     samples = joined_samples(filled, kind)
     if not samples.size:
@@ -147,7 +147,7 @@ def joined_samples(filled: Sequence[_Part], kind: Kind) -> np.ndarray:
     if kind == "image" and first.dtype == np.uint8:
         dtype = np.uint8
     with np.errstate(over="ignore", invalid="ignore"):  # what float32 doesn't hold is found below
-        if len(filled) == 1:  # not copied where it fits
+        if len(filled) == 1:  # not copied if it fits
             joined = np.require(layout(first), dtype, ["C", "W"])
         else:
             count = sum(len(x) for x, _ in filled)
@@ -256,7 +256,8 @@ def _checked_ids(
             )
     if padding is not None and not 0 <= padding < size:
         raise UsageError(
-            f"the padding id {padding} is no id of the vocabulary", f"ids go from 0 to {size - 1}"
+            f"the padding id {padding} is not an id of the vocabulary",
+            f"ids go from 0 to {size - 1}",
         )
     return size
 

@@ -147,7 +147,7 @@ def training_batches(
 
 
 def onto(device: torch.device, tensor: Tensor) -> Tensor:
-    """A CPU tensor on a device; work on a CUDA device goes on while it is copied."""
+    """Copy a CPU tensor to a device, without waiting for a CUDA device."""
     if device.type != "cuda":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)

@@ -165,7 +165,7 @@ def files_key(prefix: str, path: Path, files: Iterable[Path], *options: object) 
         prefix: The data set's name.
         path: The file or folder that the user gave; its name is part of the key.
         files: All files that are read; their paths, sizes and times are hashed. Beside the time of
-            the content that is the time of the last change to the file, which nobody can set back.
+            the content that is the time of the last change to the file, which users can't set back.
         options: Option values that change what is decoded.
     """
     path = Path(path).resolve()
@@ -182,7 +182,7 @@ def cache_file(key: str, data_dir: Path) -> Path:
     """The file of data set ``key``."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", key):
         raise ProtoflError(
-            f"{key!r} is no name for a file of the data cache",
+            f"{key!r} is not a name for a file of the data cache",
             "a data set's cache_key consists of a-z, 0-9 and -",
         )
     return Path(data_dir) / f"{key}{_SUFFIX}"
@@ -283,7 +283,7 @@ def _checksum(tensors: dict[str, Tensor], about: dict[str, Any]) -> int:
 
 
 def _check(data: Dataset, path: Path) -> None:
-    """A data set plugin's result against its contract."""
+    """Check the result of a data set plugin."""
     wrong = data.faults()
     if wrong:
         raise ProtoflError(

@@ -50,7 +50,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray], train: int, test: int, source:
         source: The file, for errors.
 
     Raises:
-        UsageError: An array is no column; names all such arrays.
+        UsageError: An array is not a column; the error names all such arrays.
     """
     found: Columns = {}
     rest = dict(arrays)

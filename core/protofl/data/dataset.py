@@ -20,7 +20,7 @@ _STORED: dict[int, dict[torch.dtype, Kind]] = {
     2: {torch.float32: "series"},
     1: {torch.float32: "table", torch.int64: "tokens"},
 }
-"""What samples are, by their number of axes and their type."""
+"""Kinds of samples, by number of axes and type."""
 
 
 @dataclass
@@ -36,12 +36,12 @@ class Dataset:
             float32; token sequences N×length, int64 in 0…V-1.
         y: Labels [N], int64 in 0…C-1.
         num_train: The first ``num_train`` rows are the data set's own training part, the rest
-            its own test part (``num_train == N`` where it has none).
+            its own test part (``num_train == N`` for none).
         classes: Names of the C classes.
         split: For data that come already split: per client its rows of training and of test
             samples, [n] int64 each (or boolean masks [N]); None for data that a partitioner splits.
-        note: A deviation to print beside figures; empty where there is none.
-        vocabulary: Number of token ids V; 0 where samples are no tokens.
+        note: A deviation to print beside figures; may be empty.
+        vocabulary: Number of token ids V; 0 for other samples than tokens.
         padding: The id that fills short token sequences up at their end; None where none does.
         columns: {name: values [N]} that are known of each sample beside its label, numbers or
             strings: ``--partition column:NAME`` makes a client of each value.
@@ -101,7 +101,7 @@ class Dataset:
             (count and not self.x.numel(), "its samples are empty"),
             (not 0 < self.num_train <= count, f"num_train is {self.num_train} of {count}"),
             (_leave(y, self.num_classes), f"labels leave 0…{self.num_classes - 1}"),
-            (any(part.is_floating_point() for part in rows), "rows of the split are no integers"),
+            (any(part.is_floating_point() for part in rows), "rows of the split are not integers"),
             (any(_leave(part, count) for part in rows), f"rows of the split leave 0…{count - 1}"),
         ]
         found = [text for fault, text in faults if fault] + column_faults(self.columns, count)

@@ -52,7 +52,7 @@ class Generator(Protocol):
         Args:
             count: How many.
             generator: A CPU generator, the only source of chance.
-            labels: [count] int, where it is conditional; None for classes drawn at random.
+            labels: [count] int for a conditional generator; None for random classes.
         """
         ...
 
@@ -66,7 +66,7 @@ class ImageSource:
 
     Args:
         name: Its name, for errors.
-        outline: Tells its sizes without loading it, or None where it can't.
+        outline: Returns its sizes without loading it, or None if it can't.
         open: Loads it.
         data: The run's data, whose channels, size and range the images get.
         device: Where it computes.
@@ -91,7 +91,7 @@ class ImageSource:
         self._outline: Outline | None = None
 
     def unopened(self) -> ImageSource:
-        """The same for a dry step: nothing is loaded, latents and images are zeros."""
+        """Return a source for a dry step: it loads nothing, latents and images are zeros."""
         return ImageSource(self.name, self._tell, self._load, self._data, self._device, dry=True)
 
     @property

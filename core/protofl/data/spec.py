@@ -18,7 +18,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 PLURAL = {"image": "images", "series": "series", "tokens": "token sequences", "table": "tables"}
-"""What samples of each kind are called in messages."""
+"""{kind: plural noun for messages}."""
 
 
 _AXES = {
@@ -50,12 +50,12 @@ class SampleSpec:
     def __post_init__(self) -> None:
         """Check that its parts fit together."""
         if self.kind not in KINDS:
-            raise UsageError(f"{self.kind!r} is no kind of sample", f"kinds: {', '.join(KINDS)}")
+            raise UsageError(f"{self.kind!r} is not a kind of sample", f"kinds: {', '.join(KINDS)}")
         object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
         axes = _AXES[self.kind]
         if len(self.shape) != len(axes) or min(self.shape) < 1:
             raise UsageError(
-                f"{self.shape} is no shape of {PLURAL[self.kind]}",
+                f"{self.shape} is not a shape of {PLURAL[self.kind]}",
                 f"theirs is ({', '.join(axes)}), each at least 1",
             )
         if self.kind != "tokens" and (self.vocabulary or self.padding is not None):
@@ -64,7 +64,7 @@ class SampleSpec:
             raise UsageError(f"token sequences need a vocabulary, not of {self.vocabulary} ids")
         if self.padding is not None and not 0 <= self.padding < self.vocabulary:
             raise UsageError(
-                f"the padding id {self.padding} is no id of the vocabulary",
+                f"the padding id {self.padding} is not an id of the vocabulary",
                 f"ids go from 0 to {self.vocabulary - 1}",
             )
 

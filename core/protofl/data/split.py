@@ -26,7 +26,7 @@ class Split:
         rows: Row numbers [n] int64, client after client, each client's training rows first.
         offsets: Starts [2M+1] int64 in ``rows``: 2i of client i's training, 2i+1 of its test rows.
         public: Unlabelled public rows [N_pub], or None.
-        global_test: Rows [N_test] of the server's test set where there are public data, or None.
+        global_test: Rows [N_test] of the server's test set in a run with public data, or None.
         partitioner: Name of the partitioner; ``own`` for data that come already split.
         notes: Lines to tell the user of something unusual that was done.
         validation: Validation rows, client after client, which are in no other part; None where
@@ -62,7 +62,7 @@ class Split:
         return self._piece(2 * client_id + 1)
 
     def held_out(self, client_id: int) -> Tensor | None:
-        """Rows [n] on which client ``client_id`` is validated, maybe none; None without any."""
+        """Return validation rows [n] of client ``client_id``; None for a run without validation."""
         if self.validation is None or self.validation_offsets is None:
             return None
         start, end = self.validation_offsets[client_id : client_id + 2].tolist()
@@ -74,7 +74,7 @@ class Split:
         return self.rows[int(self.offsets[index]) : int(self.offsets[index + 1])]
 
     def first_batch(self, size: int, num_clients: int) -> Split:
-        """A split to try things out on: all clients train and are tested on client 0's first rows.
+        """Return a small split for tests: all clients get client 0's first training and test rows.
 
         Args:
             size: Rows that they have, at most; public and global test rows are as many.
@@ -162,7 +162,7 @@ def majority_correct(train_counts: Tensor, test_counts: Tensor) -> float:
 
     Returns:
         Σ_i test samples of client i's commonest training class (ties: the lowest) / all test
-        samples; 0 where there are none.
+        samples; 0 for none.
     """
     guess = train_counts.numpy().argmax(axis=1)  # NumPy promises the first of equals
     tests = test_counts.numpy()

@@ -198,7 +198,7 @@ def _joined(shares: list[Any], name: str) -> tuple[list[np.ndarray], np.ndarray 
 def _checked(
     shares: list[np.ndarray], num_samples: int, num_clients: int, name: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All shares' positions one after another, and their sizes, if they are a partition."""
+    """Check a partition; return the positions of all shares in order, and their sizes."""
     do = "this is an error in the partitioner, not in your options"
     if len(shares) != num_clients:
         raise UsageError(f"{name} returned {len(shares)} parts for {num_clients} clients", do=do)

@@ -61,7 +61,7 @@ def aggregate_prototypes(
 
     Args:
         prototypes: [M, C, K]; rows with count 0 are not looked at.
-        counts: [M, C], the samples behind each row, 0 where the client lacks the class.
+        counts: [M, C], the samples of each row, 0 if the client lacks the class.
         mode: One of the three above.
 
     Returns:

@@ -17,7 +17,7 @@ from torch import Tensor
 from protofl.functional._checks import check_floating, check_shape, result_dtype
 
 _LEAST = torch.finfo(torch.float64).tiny
-"""In place of a divisor that may be 0."""
+"""The smallest divisor, as a sum may be 0."""
 
 
 def minority(counts: Tensor, share: float) -> Tensor:
@@ -28,7 +28,7 @@ def minority(counts: Tensor, share: float) -> Tensor:
         share: The share that is expected to be malicious, 0…1.
 
     Returns:
-        f_c, int64 of the same shape; 0 where nobody has the class.
+        f_c, int64 of the same shape; 0 for classes that no client has.
 
     Raises:
         ValueError: ``share`` is outside 0…1.

@@ -60,7 +60,7 @@ def client_similarity(
 
 
 def _correlation(x: Tensor, y: Tensor) -> Tensor:
-    """Pearson's r of two vectors; NaN where it is 0/0."""
+    """Pearson's r of two vectors; NaN for 0/0."""
     x, y = x - x.mean(), y - y.mean()
     scale = x.norm() * y.norm()
     return torch.dot(x, y) / scale if scale > 0 else torch.tensor(torch.nan)

@@ -10,5 +10,5 @@ class Local:
 
     @pf.hookimpl
     def open_pool(self, plan: pf.backends.Plan) -> pf.backends.Pool:
-        """One host, whatever the number of workers asked for."""
+        """Open one host, for any number of workers."""
         return pf.backends.Host(plan)

@@ -44,7 +44,7 @@ class Worker:
         self.on_steps: Callable[[int, int], None] | None = None
 
     def begin(self, number: int, plan: str) -> None:
-        """Have it serve a run from now on.
+        """Assign the worker to a run.
 
         Args:
             number: Its number there.
@@ -55,13 +55,13 @@ class Worker:
             wire.send(self._in, {"begin": True}, plan.encode())
 
     def serves(self, classes: Mapping[str, str]) -> bool:
-        """Whether it lives, and has loaded none of these classes in another version."""
+        """Return True if it lives and has loaded none of these classes in another version."""
         known = self.classes
         fits = all(known.get(place, version) == version for place, version in classes.items())
         return fits and self._process.poll() is None
 
     def do(self, job: pf.backends.Job) -> pf.backends.Reply:
-        """Have a job done.
+        """Execute a job and return the reply.
 
         Raises:
             HostFailure: The process ended.
@@ -124,12 +124,12 @@ class Lent:
         self.on_steps: Callable[[int, int], None] | None = None
 
     def do(self, job: pf.backends.Job) -> pf.backends.Reply:
-        """Have a job done, see `Worker`."""
+        """Execute a job, see `Worker`."""
         self._worker.on_steps = self.on_steps
         return self._worker.do(job)
 
     def close(self) -> None:
-        """Leave a worker that waits for a job; end another one."""
+        """Return a waiting worker to the idle ones; end any other."""
         if not self._lent:
             return
         self._lent = False
@@ -165,7 +165,7 @@ def _tunables() -> str:
 
 
 class Process:
-    """Worker processes on this machine, one thread each, one per core unless told otherwise."""
+    """Worker processes on this machine, one thread each, by default one per core."""
 
     class Config(pf.Config):
         """Options."""

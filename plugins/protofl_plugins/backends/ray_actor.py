@@ -1,4 +1,4 @@
-"""What runs in a Ray actor: a host behind calls that take and give bytes.
+"""A host in a Ray actor: its calls take and return bytes.
 
 Ray imports this module by its name in the actor's process, so protofl has to be installed there,
 with the same plugins. Every argument and result is bytes, which Ray passes on as they are: a JSON
@@ -33,7 +33,7 @@ class HostActor:
                 ctypes.CDLL(None).mallopt(option, value)
 
     def place(self) -> bytes:
-        """Where this is: machine and process, as JSON."""
+        """Return the machine and the process of this actor as JSON."""
         return json.dumps({"machine": socket.gethostname(), "process": os.getpid()}).encode()
 
     def build(self, plan: bytes, expected: bytes) -> bytes:
@@ -61,7 +61,7 @@ class HostActor:
             self._host.warm_up()
 
     def do(self, header: bytes, blob: bytes) -> tuple[bytes, bytes]:
-        """Do a job; the header and the blob of the reply."""
+        """Execute a job; return the header and the blob of the reply."""
         asked: dict[str, Any] = json.loads(header)
         try:
             if self._host is None:
@@ -74,7 +74,7 @@ class HostActor:
 
 
 def fingerprint(plan: pf.backends.Plan) -> dict[str, str]:
-    """What has to be the same on all machines for results to be the same."""
+    """Return the facts that must be equal on all machines for equal results."""
     versions = {name: metadata.version(name) for name in ("protofl", "torch")}
     return versions | {"data": plan.data.digest}
 
@@ -95,7 +95,7 @@ def _same(expected: dict[str, str], found: dict[str, str]) -> None:
 
 
 def _see_run_folder(asked: dict[str, Any]) -> None:
-    """Clients' files are written on one machine and read on another."""
+    """Check that this machine can read the run folder, where clients' files are exchanged."""
     parked = asked.get("parked")
     if parked is not None and not Path(parked).parent.is_dir():
         raise pf.UsageError(

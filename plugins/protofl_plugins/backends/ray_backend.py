@@ -30,11 +30,11 @@ class _Downloads:
         self._kept: OrderedDict[int, tuple[bytes, Any]] = OrderedDict()
 
     def passed(self, blob: bytes) -> Any:  # noqa: ANN401 - bytes or a reference to them
-        """What to give to a call."""
+        """Return the argument of a call."""
         if len(blob) < APART:
             return blob
         with self._lock:
-            # The bytes are kept beside the reference, so that their identity is nobody else's.
+            # The bytes are kept beside the reference, so that their identity stays unique.
             found = self._kept.pop(id(blob), None) or (blob, self._ray.put(blob))
             self._kept[id(blob)] = found
             if len(self._kept) > self._most:
@@ -78,7 +78,7 @@ class Actor:
         self._where = f" (process {place['process']} on {place['machine']})"
 
     def do(self, job: pf.backends.Job) -> pf.backends.Reply:
-        """Have a job done.
+        """Execute a job and return the reply.
 
         Raises:
             HostFailure: The actor or its machine ended.
@@ -119,7 +119,7 @@ class Actor:
 
     def close(self) -> None:
         """End the actor."""
-        with suppress(Exception):  # it, or Ray itself, is no more
+        with suppress(Exception):  # the actor or Ray may have ended
             self._pool.ray.kill(self._actor)
 
 

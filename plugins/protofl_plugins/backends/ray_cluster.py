@@ -19,7 +19,7 @@ import protofl as pf
 Leave = Callable[[], None]
 
 ACTOR = {"max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
-"""How actors are started: spread over the machines, and replaced by the run, never by Ray."""
+"""Options of actors: spread over the machines, and replaced by the run, never by Ray."""
 
 # Ray prints these to the screen of the run, which says it in a line of its own.
 _TOLD_OTHERWISE = "worker died or was killed|node .*dead|raylet|out of memory|OOM|actor .*died"
@@ -59,7 +59,7 @@ class Config(pf.Config):
         return value
 
     def share(self) -> dict[str, Any]:
-        """What an actor asks Ray for."""
+        """The resources of an actor."""
         given = {} if self.runtime_env is None else {"runtime_env": self.runtime_env}
         return {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus, **given}
 
@@ -156,7 +156,7 @@ def _answers(address: str) -> None:
         if address in ("auto", "local"):
             return
         raise pf.UsageError(
-            f"backend.address={address} is no address", "auto, host:port, ray://host:port", _HOW
+            f"backend.address={address} is not an address", "auto, host:port, ray://host:port", _HOW
         )
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
@@ -180,7 +180,7 @@ def _own_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _loopback(ray: Any, *, only: bool) -> Iterator[None]:  # noqa: ANN401 - a module
-    """Have a Ray that is started inside listen on 127.0.0.1 only, if wanted.
+    """Let a Ray that starts in this block listen on 127.0.0.1 only, if requested.
 
     Whoever reaches a port of Ray can run code, and on Linux it listens on all interfaces. It binds
     loopback where it is not meant for clusters, as on Windows and macOS; a switch says which.
@@ -198,7 +198,7 @@ def _loopback(ray: Any, *, only: bool) -> Iterator[None]:  # noqa: ANN401 - a mo
 
 
 def actors(ray: Any, config: Config, workers: int) -> int:  # noqa: ANN401 - a module
-    """How many actors to start: as many as asked for, otherwise as many as there is room for.
+    """Return the number of actors: as requested, otherwise as many as the resources allow.
 
     Raises:
         UsageError: The cluster is too small, whoever else is using it.

@@ -67,7 +67,7 @@ def _exactly(stream: BinaryIO, count: int) -> bytes:
 def answer(
     host: pf.backends.Host, header: dict[str, Any], blob: bytes
 ) -> tuple[dict[str, Any], bytes]:
-    """Have a host do a job; the header and the blob of its reply."""
+    """Execute a job on a host; return the header and the blob of its reply."""
     reply = host.handle(pf.backends.Job.from_header(header, blob))
     return reply.header(), reply.blob
 
@@ -78,7 +78,7 @@ def failure(error: Exception) -> dict[str, Any]:
 
 
 def reply_of(header: dict[str, Any], blob: bytes) -> pf.backends.Reply:
-    """A reply from what came back.
+    """Return the reply of a header and a blob.
 
     Raises:
         ProtoflError: It was an error.

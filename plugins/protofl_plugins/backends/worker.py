@@ -1,8 +1,8 @@
-"""A worker process: a host behind standard input and output.
+"""A worker process: a host that communicates by standard input and output.
 
 Started as ``python -m protofl_plugins.backends.worker``, a fresh interpreter that never imports
 the caller's main module. It ends as soon as its input closes, in the middle of a job too, so
-that killing the run leaves no worker behind.
+that a killed run leaves no workers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     """Serve jobs until the input closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run is interrupted, and closes its workers
     incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a plugin prints is no message
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints of plugins are not messages
     inbox: queue.Queue[tuple[dict[str, Any], bytes]] = queue.Queue()
     threading.Thread(target=_read, args=(incoming, inbox), daemon=True).start()
 

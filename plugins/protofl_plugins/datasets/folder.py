@@ -120,7 +120,7 @@ def _folders(folder: Path) -> list[str]:
             name.encode()
         except UnicodeEncodeError:
             raise pf.UsageError(
-                f"{folder}: the name of the class folder {os.fsencode(name)!r} is no UTF-8",
+                f"{folder}: the name of the class folder {os.fsencode(name)!r} is not UTF-8",
                 do="rename the folder",
             ) from None
     return names
@@ -149,7 +149,7 @@ def _all_files(folder: Path) -> Iterator[Path]:
 
 
 def _holds(folder: str, path: str) -> bool:
-    """Whether a folder is a path or above it; both without links."""
+    """Return True if a folder is a path or above it; both without links."""
     return os.path.commonpath([folder, path]) == folder
 
 

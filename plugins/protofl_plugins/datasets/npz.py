@@ -1,6 +1,6 @@
 """A data set from one ``.npz`` file: ``--dataset npz:PATH``.
 
-Keys: ``x_train``, ``y_train``, and ``x_test``, ``y_test`` where there is a test part; ``classes``
+Keys: ``x_train``, ``y_train``, and ``x_test``, ``y_test`` for a test part; ``classes``
 (names) where the classes have some. A further array with one number or string per sample is a
 column, such as ``subject`` for ``--partition column:subject``; of test samples, too, either in the
 same array or in ``subject_test``. Pickled content is never read. What a sample is follows from

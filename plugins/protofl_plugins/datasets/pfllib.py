@@ -91,7 +91,7 @@ def _clients(root: Path) -> int:
             held = sorted(path.name for path in root.iterdir())[:8] if root.is_dir() else []
             raise pf.UsageError(
                 f"no {folder}/ID.npz",
-                f"{root} holds: {', '.join(held)}" if held else f"{root} is no folder with files",
+                f"{root} holds: {', '.join(held)}" if held else f"no files in {root}",
                 "give the folder that holds train/ and test/: --dataset pfllib:DIR",
             )
     clients = max(map(len, ids.values()))
@@ -123,7 +123,7 @@ def _read(path: Path, trust: bool) -> tuple[np.ndarray, np.ndarray, str]:
             if not (isinstance(content, dict) and {"x", "y"} <= set(content)):
                 keys = ", ".join(map(str, content)) if isinstance(content, dict) else ""
                 raise pf.UsageError(
-                    f"{path}: 'data' is no dict with x and y",
+                    f"{path}: 'data' is not a dict with x and y",
                     f"its keys: {keys}" if keys else f"it is of type {type(content).__name__}",
                     do,
                 )

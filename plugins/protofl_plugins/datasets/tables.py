@@ -33,7 +33,7 @@ class _Table:
 
     @pf.hookimpl
     def cache_key(self, config: TableConfig, data_dir: Path) -> str:
-        """The data never change."""
+        """Return a constant key, as the data never change."""
         return self.name if config.standardise else f"{self.name}-plain"
 
     @pf.hookimpl

@@ -31,7 +31,7 @@ class _Arrays:
 
     @pf.hookimpl
     def cache_key(self, config: pf.Config, data_dir: Path) -> str:
-        """The data never change."""
+        """Return a constant key, as the data never change."""
         return self.name
 
     @pf.hookimpl

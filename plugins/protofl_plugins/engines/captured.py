@@ -32,7 +32,7 @@ WARM_UP = 3
 libraries choose their algorithms and take their workspaces."""
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tree]
-"""What a step reads: samples, labels, rows, and what the losses are given."""
+"""Inputs of a step: samples, labels, rows, and the losses' ``given``."""
 
 
 class Captured:
@@ -60,14 +60,14 @@ class Captured:
 
     @pf.hookimpl
     def train(self, job: pf.backends.TrainJob, config: Config) -> dict[str, float]:
-        """One client."""
+        """Train one client."""
         return self.train_group([job], config)[0]
 
     @pf.hookimpl
     def train_group(
         self, jobs: list[pf.backends.TrainJob], config: Config
     ) -> list[dict[str, float]]:
-        """Each client on a stream of its own."""
+        """Train each client on its own stream."""
         if not jobs[0].plain:
             return self._fallback.by_torch(jobs)
         return self._fallback.train(jobs, partial(self._on_stages, config))
@@ -156,7 +156,7 @@ class Stage:
         return stepping.numbers(sums)
 
     def _program(self, job: pf.backends.TrainJob, inputs: Inputs) -> _Program:
-        """The program for a step's inputs, recorded where there is none; its sums are zero."""
+        """Return the program for a step's inputs, recorded if necessary, with zero sums."""
         key = stepping.outline(inputs)
         found = self._programs.pop(key, None) or _Program(self, job, inputs)
         self._programs[key] = found

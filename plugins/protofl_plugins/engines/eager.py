@@ -76,7 +76,7 @@ class Fallback:
     def train(
         self, jobs: list[pf.backends.TrainJob], train: Callable[[list[pf.backends.TrainJob]], All]
     ) -> All:
-        """Train clients by ``train``, which leaves their weights as they were where it fails."""
+        """Train clients by ``train``, which must not change their weights if it fails."""
         keys = {(job.architecture, job.phase.name) for job in jobs}
         if not keys & self._failed.keys():
             # What after_batch has collected by the time of a failure must not be collected twice.
@@ -97,7 +97,7 @@ class Fallback:
         return self.by_eager(jobs, f"optimizer {jobs[0].optimizer} is torch's own")
 
     def by_eager(self, jobs: list[pf.backends.TrainJob], why: str = "") -> All:
-        """Train clients in the reference way; each is told why."""
+        """Train clients with the reference engine, with a note about the reason."""
         found = []
         for job in jobs:
             with job.stream():

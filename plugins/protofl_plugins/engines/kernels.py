@@ -22,7 +22,7 @@ FEW_PIXELS = 4
 """Pixels of the largest output map on which a depthwise kernel's gradient is summed tap by tap."""
 
 KernelGradient = Callable[[Tensor, Tensor], Tensor]
-"""From the gradient by the output and the images, both B×C×height×width, to the kernel's."""
+"""Computes a kernel's gradient from the output's gradient and the images, both B×C×height×width."""
 
 
 def kernel_gradient(layer: nn.Conv2d, height: int, width: int) -> KernelGradient | None:

@@ -100,7 +100,7 @@ class _Factors:
 
 
 class _Step:
-    """What the backward pass of the current step does with the weights of the layers.
+    """The updates of layers' weights in the backward pass of the current step.
 
     Attributes:
         rates: {id of a weight: learning rate}, of the weights that it updates.
@@ -263,7 +263,7 @@ def _apply(step: _Step, kind: Rows, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Ways:
-    """How a convolution is computed on maps of one size: as a product, or another way to dW."""
+    """The computation of a convolution for one size of maps: as a product, or another way to dW."""
 
     kind: PatchRows | None
     gradient: KernelGradient | None

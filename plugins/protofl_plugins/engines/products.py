@@ -23,11 +23,11 @@ LARGE_PRODUCT = 8_000_000
 
 
 AVX512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-"""Whether PyTorch computes with AVX-512 on this processor."""
+"""True if PyTorch uses AVX-512 on this processor."""
 
 
 def _onednn_product() -> object:
-    """Return oneDNN's linear operator where it is faster than MKL's product, or None."""
+    """Return oneDNN's linear operator if it is faster than MKL's product, otherwise None."""
     if not (AVX512 and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
         return None
     operator = getattr(torch.ops.mkldnn, "_linear_pointwise", None)

@@ -1,4 +1,4 @@
-"""What the engines' steps have in common."""
+"""Common parts of the engines' steps."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from torch.utils._pytree import tree_flatten
 import protofl as pf
 
 Tree = Mapping[str, pf.Given]
-"""What the losses of a step are given, by method."""
+"""{method: ``given`` of its loss} of a step."""
 
 NARROW = torch.bfloat16, torch.float16
 Function = Callable[[Tensor], Tensor]
 
 
 def forward(features: Function, head: Function, x: Tensor, precision: str) -> pf.Output:
-    """Features and scores of samples; what autocast computed in 16 bits as float32."""
+    """Return features and scores of samples in float32."""
     bf16 = torch.autocast(x.device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
     with bf16:
         z = features(x)
@@ -38,7 +38,7 @@ def total(terms: Mapping[str, Tensor]) -> Tensor:
 
 
 def numbers(sums: Mapping[str, Tensor]) -> dict[str, float]:
-    """Sums on a device as numbers, by one copy."""
+    """Return sums on a device as numbers, with one copy."""
     return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True)) if sums else {}
 
 
@@ -63,7 +63,7 @@ class Sums:
 
 
 def outline(tree: object) -> str:
-    """All of a tree but its tensors' values: steps of one outline are the same step."""
+    """Return a tree without its tensors' values: equal outlines have the same step."""
     leaves, structure = tree_flatten(tree)
     seen = [(t.shape, t.dtype, t.device) if isinstance(t, Tensor) else (t,) for t in leaves]
     return f"{structure} {seen}"
@@ -77,7 +77,7 @@ class Last:
         self._versions: list[int] = []
 
     def same(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether they are; they are the last ones from now on."""
+        """Return True if the tensors equal the last ones, which they replace."""
         # Kept, so that no other tensors can take their place in memory.
         last, self._tensors = self._tensors, list(tensors)
         versions, self._versions = self._versions, [t._version for t in tensors]
@@ -96,7 +96,7 @@ def groups_by_name(job: pf.backends.TrainJob, whole: Module) -> list[tuple[list[
 
 
 def kind_of(job: pf.backends.TrainJob, *, rates: bool = True) -> tuple[object, ...]:
-    """What clients must have in common to train by the same step, samples and values aside.
+    """Return everything that clients with a common step share, except samples and values.
 
     Args:
         job: A client.

@@ -21,14 +21,14 @@ import protofl as pf
 Groups = Sequence[tuple[Sequence[Tensor], float]]
 
 Norms = Mapping[int, Sequence[Tensor]]
-"""By group, the norms of gradients that count in clipping but belong to others, 0-d."""
+"""Norms [] by group of gradients outside the group that count in its clipping."""
 
 
 class Update:
     """w ← w − η·g, or with momentum v ← m·v + g, w ← w − η·v, or Adam, in place.
 
     Adam has β = (0.9, 0.999) and ε = 1e-8 (Kingma and Ba, Algorithm 1). Weight decay λ adds λ·w to
-    the gradient, behind clipping.
+    the gradient, after clipping.
 
     Args:
         job: Names the optimiser, its momentum and weight decay, and the largest norm of each
@@ -197,5 +197,5 @@ class TorchUpdate:
 
 
 def update_of(job: pf.backends.TrainJob) -> Update | TorchUpdate:
-    """What makes the steps of a client that is trained by itself."""
+    """Return the update rule of a client that is trained alone."""
     return Update(job, job.groups) if job.plain else TorchUpdate(job)

@@ -53,12 +53,12 @@ class Vmapped:
 
     @pf.hookimpl
     def train(self, job: pf.backends.TrainJob) -> dict[str, float]:
-        """A single client is trained in the reference way."""
+        """Train a single client like `eager`."""
         return self._fallback.by_eager([job])[0]
 
     @pf.hookimpl
     def train_group(self, jobs: list[pf.backends.TrainJob]) -> list[dict[str, float]]:
-        """Those of a kind in lock-step."""
+        """Train clients of the same kind together, step by step."""
         if not jobs[0].plain:
             return self._fallback.by_torch(jobs)
         kinds = [stepping.kind_of(job) for job in jobs]
@@ -119,7 +119,7 @@ class Lockstep:
         return [sums.read() for sums in self._sums]
 
     def _next_run(self, sizes: list[int]) -> range:
-        """Neighbours whose next batches have one size; 0 is that of clients that are done.
+        """Return neighbours whose next batches have one size; finished clients have size 0.
 
         Batches of another size than the usual go first, so that all clients are back in step.
         """
@@ -154,7 +154,7 @@ class Lockstep:
     def _forward(
         self, weights: dict[str, Tensor], batches: list[pf.Batch], given: Sequence[Tree]
     ) -> Found:
-        """Those of each client: the step of one, mapped over the stacks."""
+        """Return loss terms of each client: the step of one client, mapped over the stacks."""
         job, model = self._jobs[0], self._whole.model
         leaves, structure = tree_flatten(given[0])
         x, y, index = (

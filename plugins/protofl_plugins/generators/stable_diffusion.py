@@ -128,7 +128,7 @@ def _diffusers() -> Any:  # noqa: ANN401 - an optional dependency
         import diffusers
     except ImportError as error:
         raise pf.UsageError(
-            f"generator/stable-diffusion needs diffusers, which is not at hand: {error}",
+            f"generator/stable-diffusion needs diffusers, which is not installed: {error}",
             do="pip install 'protofl[diffusion]'",
         ) from error
     return diffusers

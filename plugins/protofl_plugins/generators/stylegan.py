@@ -32,7 +32,7 @@ _Path = Annotated[Path | None, AfterValidator(_absolute)]
 
 
 class _StyleGAN:
-    """What both have in common."""
+    """Common parts of both generators."""
 
     code = ""
     sizes = pf.datasets.Outline(latent_dim=512, side=64, channels=3, num_classes=None)
@@ -152,7 +152,7 @@ def _check(config: _StyleGAN.Config, code: str) -> tuple[Path, Path]:
         )
     if config.weights is None or not config.weights.is_file():
         raise pf.UsageError(
-            f"there is no network file {config.weights}"
+            f"network file {config.weights} does not exist"
             if config.weights
             else "weights is not given",
             do="download one from the authors, then --set generator.weights=FILE.pkl",

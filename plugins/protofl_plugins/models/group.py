@@ -1,4 +1,4 @@
-"""What all model groups share."""
+"""Base of all model groups."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ModelGroup:
     auxiliary_architecture: str | None = None
 
     def members(self, config: pf.Config) -> tuple[Extractor, ...]:
-        """The extractors as the options want them."""
+        """Return the extractors for the options."""
         return self.extractors
 
     @pf.hookimpl

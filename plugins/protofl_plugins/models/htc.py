@@ -26,7 +26,7 @@ class HeterogeneousHeads(ModelGroup):
 
     @pf.hookimpl
     def architectures(self, config: pf.Config) -> list[pf.Architecture]:
-        """As many as it takes until extractors and heads repeat together."""
+        """Return architectures until extractors and heads repeat together."""
         found = self.members(config)
         number = max(len(found), len(HEADS))  # one divides the other
         return [

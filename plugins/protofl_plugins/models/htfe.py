@@ -19,7 +19,7 @@ from protofl_plugins.models.parts import Extractor
 
 
 class WithMobileNet(ModelGroup):
-    """What groups with MobileNetV2 share."""
+    """Options of groups with MobileNetV2."""
 
     class Config(pf.Config):
         """Options of the nets."""
@@ -31,7 +31,7 @@ class WithMobileNet(ModelGroup):
         )
 
     def members(self, config: pf.Config) -> tuple[Extractor, ...]:
-        """MobileNetV2 with its dropout, where that is asked for."""
+        """Return the extractors, with MobileNetV2's dropout if the option is set."""
         if not cast(WithMobileNet.Config, config).mobilenet_dropout:
             return self.extractors
         kept = {nets.MOBILENET_V2: nets.MOBILENET_V2_DROPOUT}

@@ -116,7 +116,7 @@ def mobilenet_v2_features(sample: pf.datasets.SampleSpec) -> nn.Module:
 
 
 def small_resnet(stages: int, sample: pf.datasets.SampleSpec) -> nn.Module:
-    """ResNet of ``stages`` stages of one basic block behind torchvision's stem: → B×64·2^(s-1).
+    """ResNet of ``stages`` stages of one basic block after torchvision's stem: → B×64·2^(s-1).
 
     One to four stages are ResNet4, 6, 8 and 10 (Zhong et al. 2017).
     """

@@ -1,4 +1,4 @@
-"""What the groups are put together from: heads and extractors."""
+"""Parts of model groups: heads and extractors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Head:
 
     @property
     def name(self) -> str:
-        """What tells it from heads that it can't be averaged with."""
+        """The layer widths; only equal heads can be averaged."""
         words = [str(width) for width in self.hidden] or ["linear"]
         if self.activation is not nn.ReLU:
             words.append(self.activation.__name__.lower())

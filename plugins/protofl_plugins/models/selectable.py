@@ -1,4 +1,4 @@
-"""What the groups for series, tokens and tables share: one of their nets may be everybody's."""
+"""Base of the groups for series, tokens and tables, with an option for one net for all clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SelectableGroup(ModelGroup):
     server_extractors = ()
 
     class Config(pf.Config):
-        """Which of the nets."""
+        """The chosen net, or None for all."""
 
         only: str | None = pf.Field(
             None, description="the name of one of its nets, for all clients. None: all in turn"
@@ -36,7 +36,7 @@ class SelectableGroup(ModelGroup):
         if only not in found:
             near = difflib.get_close_matches(only, found, n=1, cutoff=0.5)
             raise pf.UsageError(
-                f"only={only} is no net of this group",
+                f"only={only} is not a net of this group",
                 f"did you mean {near[0]}?" if near else f"its nets: {', '.join(found)}",
                 "choose one of them, or leave it out",
             )

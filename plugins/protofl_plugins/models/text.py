@@ -28,7 +28,7 @@ SPREAD = 0.1
 
 
 class TokenNet(nn.Module):
-    """Embeddings of tokens, and which of them are no padding.
+    """Embeddings of tokens, with a mask of padding.
 
     Args:
         sample: The token sequences.
@@ -43,7 +43,7 @@ class TokenNet(nn.Module):
             self.embedding.weight.mul_(SPREAD)
 
     def real(self, x: Tensor) -> Tensor:
-        """Which of B×L tokens are no padding, as B×L zeros and ones of the embeddings' type."""
+        """Mask B×L of real tokens, 1 for a token and 0 for padding, in the embeddings' type."""
         if self.padding is None:
             return torch.ones_like(x, dtype=self.embedding.weight.dtype)
         return (x != self.padding).to(self.embedding.weight.dtype)

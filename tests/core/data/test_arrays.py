@@ -69,7 +69,7 @@ def test_a_vocabulary_is_counted_or_given():
         (NUMBERS[:, :0], {}, "tables of the shape 6×0", "N×features"),
         (np.zeros((6, 0, 0), np.uint8), {}, "images without content, 6×1×0×0", ""),
         (np.zeros((6, 3, 0)), {"kind": "series"}, "series of the shape 6×3×0", ""),
-        (NUMBERS, {"kind": "video"}, "'video' is no kind", "image, series, tokens, table"),
+        (NUMBERS, {"kind": "video"}, "'video' is not a kind", "image, series, tokens, table"),
         (IDS.astype(np.uint8), {}, "images of the shape 6×5", "N×H×W"),
         (IDS, {"standardise": True}, "not for token sequences", ""),
     ],

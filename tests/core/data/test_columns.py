@@ -149,4 +149,4 @@ def test_a_split_of_numpy_rows_or_masks():
         [[0, 1, 2], [7, 8]],
     ]
     data.split = [(torch.tensor([0.5]), torch.tensor([1]))]
-    assert data.faults() == ["rows of the split are no integers"]
+    assert data.faults() == ["rows of the split are not integers"]

@@ -146,7 +146,7 @@ def test_clients_are_numbered_without_gaps(tmp_path, parts, change, what):
 
 
 def test_a_wrong_folder(tmp_path, parts):
-    assert "is no folder" in failure(tmp_path / "none").near
+    assert "no files in" in failure(tmp_path / "none").near
     fill(tmp_path, *parts)
     error = failure(tmp_path / "train")
     assert "ID.npz" in error.what and "0.npz" in error.near and "--dataset pfllib:DIR" in error.do
@@ -155,8 +155,8 @@ def test_a_wrong_folder(tmp_path, parts):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"x": np.zeros((2, 1, 4, 4), np.float32)}, "no dict with x and y"),
-        ([1, 2], "no dict with x and y"),
+        ({"x": np.zeros((2, 1, 4, 4), np.float32)}, "not a dict with x and y"),
+        ([1, 2], "not a dict with x and y"),
         ({"x": np.zeros((2, 1, 5, 5), np.float32), "y": [0, 1]}, "images are 1×5×5"),
         ({"x": np.zeros((2, 1, 4, 4), np.uint8), "y": [0, 1]}, "images are 1×4×4 uint8"),
         ({"x": np.zeros((2, 99), np.float32), "y": [0, 1]}, "images are 99"),

@@ -121,7 +121,7 @@ def test_missing_parts_are_named(official, tmp_path):
         ({}, "repo is not given"),
         ({"repo": tmp_path / "nowhere"}, "official code is not at"),
         ({"repo": repo}, "weights is not given"),
-        ({"repo": repo, "weights": tmp_path / "no.pkl"}, "there is no network file"),
+        ({"repo": repo, "weights": tmp_path / "no.pkl"}, "does not exist"),
     ):
         with pytest.raises(UsageError, match=match):
             StyleGANXL().outline(StyleGANXL.Config(trust_pickle=True, **values), Path())

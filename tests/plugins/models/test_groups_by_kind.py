@@ -52,7 +52,7 @@ def test_one_net_for_everybody(name):
     group, _ = GROUPS[name]
     names = [a.name for a in members(group)]
     assert [a.name for a in members(group, only=names[1])] == [names[1]]
-    with pytest.raises(pf.UsageError, match=f"only={names[0]}x is no net") as error:
+    with pytest.raises(pf.UsageError, match=f"only={names[0]}x is not a net") as error:
         members(group, only=names[0] + "x")
     assert names[0] in error.value.near
 

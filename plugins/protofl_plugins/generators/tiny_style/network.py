@@ -57,7 +57,7 @@ class Mapping(nn.Module):
         self.last = nn.Linear(shape.code, LATENT)
 
     def codes(self, noise: Tensor, labels: Tensor | None = None) -> Tensor:
-        """What `last` turns into w, [n, code]."""
+        """Return the input of `last`, [n, code]."""
         x = noise * noise.square().mean(1, keepdim=True).add(1e-8).rsqrt()
         if self.embedding is not None:
             if labels is None:
@@ -153,10 +153,10 @@ def save_network(network: TinyStyleNetwork, path: Path, about: dict[str, str]) -
 
 
 def read_about(path: Path) -> dict[str, object]:
-    """What a file of `save_network` says of itself.
+    """Read the description in a file of `save_network`.
 
     Raises:
-        ValueError: It is no such file.
+        ValueError: The file has another content.
     """
     try:
         with safetensors.safe_open(path, framework="pt") as file:
@@ -164,14 +164,14 @@ def read_about(path: Path) -> dict[str, object]:
             about["shape"]["widths"] = tuple(about["shape"]["widths"])
             return cast(dict[str, object], about)
     except (OSError, KeyError, ValueError, TypeError, safetensors.SafetensorError) as error:
-        raise ValueError(f"{path} is no tiny-style file: {error}") from error
+        raise ValueError(f"{path} is not a tiny-style file: {error}") from error
 
 
 def load_network(path: Path) -> TinyStyleNetwork:
-    """What `save_network` wrote.
+    """Read a file of `save_network`.
 
     Raises:
-        ValueError: The file is no tiny-style generator.
+        ValueError: The file is not a tiny-style generator.
     """
     about = read_about(path)
     network = TinyStyleNetwork(Shape(**cast("dict[str, Any]", about["shape"])))
@@ -179,5 +179,5 @@ def load_network(path: Path) -> TinyStyleNetwork:
     try:
         network.load_state_dict(tensors)
     except RuntimeError as error:
-        raise ValueError(f"{path} is no tiny-style file: {error}") from error
+        raise ValueError(f"{path} is not a tiny-style file: {error}") from error
     return network

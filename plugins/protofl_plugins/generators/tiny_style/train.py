@@ -32,7 +32,7 @@ SPREAD = 40.0
 
 @dataclass(frozen=True)
 class Training:
-    """How long and how fast to train.
+    """Length and learning rates of training.
 
     Attributes:
         epochs: Passes over the images of stage 1.
@@ -70,7 +70,7 @@ class _Encoder(nn.Module):
 
 
 class _Critic(nn.Module):
-    """Scores codes, of a class where there are classes."""
+    """Scores codes, by class for a conditional generator."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
