@@ -13,7 +13,7 @@ from protofl.federation.federation import Federation
 from protofl.federation.jobs import Absent, Train, Undo
 from protofl.federation.participation import Participation
 from protofl.hooks.discovery.registry import Registry
-from protofl.hooks.views.packing import pack_server
+from protofl.hooks.views.snapshots import pack_server
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
 from protofl.runs.configuration import config_of

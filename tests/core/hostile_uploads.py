@@ -351,8 +351,8 @@ DOWNLOADS = {
     "a class twice": (changed(classes=lambda c: c[0].repeat(4)), "'classes' with class 0 twice"),
     "NaN": (changed(prototypes=put((0, 0), torch.nan)), "'prototypes' with NaN or infinity"),
     "another key": (changed(extra=torch.zeros(3)), "'extra' which no downloads"),
-    "garbage": (lambda download: b"\x07" * 100, "no payload"),
-    "deep JSON": (TABLE["deep JSON"][0], "no payload"),
+    "garbage": (lambda download: b"\x07" * 100, "not a payload"),
+    "deep JSON": (TABLE["deep JSON"][0], "not a payload"),
     "0 rows of width 2^62": (TABLE["0 rows of width 2^62"][0], "claims the shape"),
 }
 """{what is sent: (how it is made of `DOWNLOAD`, what is said of it)}."""

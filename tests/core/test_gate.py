@@ -32,7 +32,7 @@ from protofl.federation.host import Host
 from protofl.federation.jobs import Evaluate, StartTrial, Train
 from protofl.hooks.transport.rules import RULES, Fault
 from protofl.hooks.transport.tensor_specs import check_ranks
-from protofl.hooks.views.packing import pack_server, unpack_server
+from protofl.hooks.views.snapshots import pack_server, unpack_server
 from protofl.hooks.wire.payload import Payload
 from protofl.system.files.tensors import Entry, read_tensors, tensor_header, write_tensors
 

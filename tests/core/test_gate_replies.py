@@ -127,7 +127,7 @@ EVALUATED = {
         "a reply Reply, expected EvaluateReply",
     ),
     "that it is absent": ({"kind": Absent()}, "a reply Absent, expected EvaluateReply"),
-    "metrics that are garbage": ({"blob": b"\x07" * 100}, "no payload"),
+    "metrics that are garbage": ({"blob": b"\x07" * 100}, "not a payload"),
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from runtime_toys import make_plan, open_federation
 
 import protofl as pf
-from protofl.hooks.views.packing import pack_server
+from protofl.hooks.views.snapshots import pack_server
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder
 from protofl.system.files.commit import Journal

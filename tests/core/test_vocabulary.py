@@ -45,7 +45,7 @@ def test_names_under_a_prefix_are_declared_with_a_star_or_dots(written):
         uploads = {written: "what is kept"}
         upload_rules = {written: "optional"}
 
-    declared = Declarations.of("upload_payload", "uploads", lambda hook: ([("m", Masked())], []))
+    declared = Declarations.of("upload_payload", [("m", Masked())])
     assert declared.names == {"mask/*"}
     assert declared.covers("mask/a.weight") and declared.is_exempt("mask/a.weight", "optional")
     assert not declared.covers("masks")

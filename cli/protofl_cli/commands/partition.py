@@ -172,7 +172,7 @@ def _make(
     block: list[str],
 ) -> tuple[Dataset, Split]:
     """The data and their split, by the steps of a run's plan."""
-    from protofl.data.splitting import kept_split, make_split, number_of_clients
+    from protofl.data.partition import kept_split, make_split, number_of_clients
     from protofl.federation.inputs import load_data
     from protofl.hooks.discovery.registry import Registry
     from protofl.hooks.plugin.members import choose

@@ -16,9 +16,9 @@ import torch
 
 from protofl.hooks.models.architecture import SplitModel
 from protofl.hooks.models.modules import Spares
-from protofl.hooks.views.packing import pack_client, unpack_client
 from protofl.hooks.views.records import ClientRecord
 from protofl.hooks.views.run_info import RunInfo
+from protofl.hooks.views.snapshots import pack_client, unpack_client
 from protofl.system.files.atomic import ScratchFolder, link_or_copy
 from protofl.system.files.tensors import Packed, read_tensors, write_tensors
 

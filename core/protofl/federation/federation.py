@@ -17,8 +17,8 @@ from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide, admit_uploads
 from protofl.federation.stages import Stages
 from protofl.hooks.models.flops import ClientFlops, flops_of_round
-from protofl.hooks.views.packing import unpack_server
 from protofl.hooks.views.records import ServerRecord
+from protofl.hooks.views.snapshots import unpack_server
 from protofl.hooks.wire.payload import Payload
 from protofl.records.row import Row
 from protofl.records.run_folder import RunFolder

@@ -19,7 +19,6 @@ from protofl.hooks.malicious import checked_labels
 from protofl.hooks.models.architecture import SplitModel, unset_model
 from protofl.hooks.plugin.members import Choice
 from protofl.hooks.transport.gates import DownloadGate, Read
-from protofl.hooks.transport.rules import Declarations
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.records import ClientRecord
 from protofl.hooks.wire.payload import Payload
@@ -114,7 +113,7 @@ class Host:
     """
 
     def __init__(self, plan: Plan, *, read: Read = Payload) -> None:
-        declared = Declarations.of("download_payload", "downloads", plan.composition.around)
+        declared = plan.composition.declarations("download_payload")
         codec = plan.composition.download
         self.plan, self._read = plan, DownloadGate(plan.info, declared, codec, read, dry=plan.dry)
         self.report: Callable[[str], None] = lambda line: None

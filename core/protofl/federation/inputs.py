@@ -12,9 +12,9 @@ from protofl.data import cache
 from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
 from protofl.data.npz import options_like
+from protofl.data.partition import kept_split, make_split
 from protofl.data.spec import PLURAL, AsStored, Kind, Preparation, SampleSpec, in_words, pixels_for
 from protofl.data.split import Split
-from protofl.data.splitting import kept_split, make_split
 from protofl.data.subset import with_validation
 from protofl.errors import ProtoflError, Refused, UsageError
 from protofl.federation.joining import check_arrivals, count_unseen, participants

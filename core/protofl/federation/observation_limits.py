@@ -13,7 +13,6 @@ from torch import Tensor
 
 from protofl.errors import UsageError
 from protofl.federation.plan import Plan
-from protofl.hooks.transport.rules import Declarations
 from protofl.hooks.transport.tensor_specs import Spec, SpecTable, known_key
 from protofl.system.files.tensors import SIZES
 from protofl.system.formatting import size_text
@@ -38,9 +37,9 @@ def check_observing(plan: Plan) -> None:
     Raises:
         UsageError: Its methods have nothing of what is asked for.
     """
-    wanted, around = plan.settings.observe, plan.composition.around
-    sent = Declarations.of("upload_payload", "uploads", around)
-    given = Declarations.of("download_payload", "downloads", around)
+    wanted, composition = plan.settings.observe, plan.composition
+    sent = composition.declarations("upload_payload")
+    given = composition.declarations("download_payload")
     method = plan.settings.method
     if "prototypes" in wanted and not sent.covers("prototypes"):
         raise UsageError(

@@ -18,9 +18,9 @@ from protofl.data.batches import Samples
 from protofl.data.cache import to_stderr
 from protofl.data.dataset import Dataset
 from protofl.data.generators import ImageSource
+from protofl.data.partition import number_of_clients
 from protofl.data.spec import Preparation
 from protofl.data.split import Split, majority_correct
-from protofl.data.splitting import number_of_clients
 from protofl.federation import inputs
 from protofl.federation.inputs import run_info, settle
 from protofl.federation.resolution import Extra, resolve, resolved

@@ -21,7 +21,6 @@ from protofl.federation.stages import Stages
 from protofl.hooks.models.scoring import mean_accuracy, scores_of
 from protofl.hooks.transport.gates import UploadGate
 from protofl.hooks.transport.rules import (
-    Declarations,
     diverged,
     expect_finite,
     refused_upload,
@@ -78,7 +77,7 @@ class ServerSide:
     def open_gate(self) -> None:
         """Build the gate of uploads from what the server has learned about uploads."""
         record, settings = self.record, self._plan.settings
-        declared = Declarations.of("upload_payload", "uploads", self._plan.composition.around)
+        declared = self._plan.composition.declarations("upload_payload")
         limits = settings.upload_limit, settings.upload_bound
         codec, dry = self._plan.composition.upload, record.dry
         self.gate = UploadGate(

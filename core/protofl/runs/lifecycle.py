@@ -22,7 +22,7 @@ from protofl.federation.observer import observer_of
 from protofl.federation.participation import Participation, check_participation
 from protofl.federation.plan import Plan
 from protofl.federation.resolution import parts_of
-from protofl.hooks.views.packing import pack_server
+from protofl.hooks.views.snapshots import pack_server
 from protofl.records.failure import record_divergence
 from protofl.records.layout import check_free, check_resumable, fresh_folder
 from protofl.records.result import Result, is_best, recorded_accuracies, summarise

@@ -17,10 +17,9 @@ from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide
 from protofl.hooks.models.modules import CombinedModule
 from protofl.hooks.transport.gates import DownloadGate
-from protofl.hooks.transport.rules import Declarations
 from protofl.hooks.views.client import Client
-from protofl.hooks.views.packing import unpack_client, unpack_server
 from protofl.hooks.views.records import ClientRecord
+from protofl.hooks.views.snapshots import unpack_client, unpack_server
 from protofl.records.reading import Reading
 from protofl.records.result import kept_round
 from protofl.system.device import autocast, compute_threads, deterministic_kernels
@@ -95,7 +94,7 @@ def scorer_of(plan: Plan, reading: Reading, client: int, which: str, trial: int)
     record = Builder(plan, trial)(client, None)
     if client in found.numbered:
         unpack_client(record, read_tensors(folder / found.numbered[client][0]))
-    declared = Declarations.of("download_payload", "downloads", plan.composition.around)
+    declared = plan.composition.declarations("download_payload")
     gate = DownloadGate(plan.info, declared, plan.composition.download, dry=False)
     view = Client(record, plan.composition.main)
     with error_context(f"download, client {client}"):

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from protofl.data.splitting import make_split
+from protofl.data.partition import make_split
 from protofl.errors import UsageError
 from protofl.hooks.plugin.members import Choice
 from protofl.testing import toy

@@ -10,7 +10,7 @@ import torch
 
 import protofl as pf
 from protofl.data import cache
-from protofl.data.splitting import make_split, number_of_clients
+from protofl.data.partition import make_split, number_of_clients
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.plugin.members import choose
 

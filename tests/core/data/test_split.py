@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from protofl.data.dataset import Dataset
+from protofl.data.partition import make_split
 from protofl.data.split import Split, majority_correct, partition_record
-from protofl.data.splitting import make_split
 from protofl.errors import UsageError
 
 GOLDEN_HASH = "5c66e9bdba9137a81e39c5aa664ddf9e4608fb7c09f76b92bf2bf62319c82216"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import protofl as pf
-from protofl.data.splitting import make_split
+from protofl.data.partition import make_split
 from protofl.data.subset import class_balanced
 from protofl.system.options.table import build
 from protofl.testing import toy as toyfed

@@ -12,8 +12,8 @@ from toy_federation import ONE_CLASS, Toy, batch_of, client
 
 import protofl as pf
 from protofl.hooks.views.client import Client
-from protofl.hooks.views.packing import pack_server, unpack_server
 from protofl.hooks.views.server import Server
+from protofl.hooks.views.snapshots import pack_server, unpack_server
 from protofl.system.files.tensors import read_tensors, write_tensors
 from protofl_plugins.methods.fedgen import FedGen, Generator
 

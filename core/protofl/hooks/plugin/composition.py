@@ -22,6 +22,7 @@ from protofl.hooks.plugin.members import Member, Term, bound_to, chosen_terms
 from protofl.hooks.plugin.providers import Baseline, HookWrapper, MergedProviders
 from protofl.hooks.transport.encoding import Codec, coding_of
 from protofl.hooks.transport.return_values import expect_returned
+from protofl.hooks.transport.rules import Declarations
 from protofl.hooks.views.batch import Given
 from protofl.hooks.views.client import Client
 from protofl.hooks.views.run_info import Phase, RunInfo
@@ -174,8 +175,8 @@ class Composition:
 
         return self._watch.call(owner, hook, given, do)
 
-    def around(self, hook: str) -> tuple[list[tuple[str, type]], list[tuple[str, type]]]:
-        """Return names and classes of a payload hook's providers, and of other plugins involved.
+    def declarations(self, hook: str) -> Declarations:
+        """Return the declarations of all plugins that make a payload, for a payload hook.
 
         A download comes from the knowledge, which all methods of the run change.
         """
@@ -183,7 +184,7 @@ class Composition:
         others = [m for m in self.wrappers if hook in m.hooks]
         if hook == "download_payload":
             others += [m for m in self.methods if m not in makers]
-        return [(m.name, m.plugin) for m in makers], [(m.name, m.plugin) for m in others]
+        return Declarations.of(hook, *([(m.name, m.plugin) for m in ms] for ms in (makers, others)))
 
     def pass_on(
         self,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from protofl.errors import RunFailure
 from protofl.hooks.models.architecture import SplitModel
@@ -48,7 +48,7 @@ class Loss:
         self._drawn = {
             method: given
             for method, given in self._given.items()
-            if any(isinstance(leaf, PerStep) for leaf in leaves_of(given))
+            if any(isinstance(leaf, PerStep) for leaf in tree_leaves(given))
         }
 
     def __call__(self, batch: Batch, output: Output, step: int) -> dict[str, Tensor]:
@@ -102,15 +102,6 @@ class Loss:
         return terms
 
 
-def leaves_of(tree: Any) -> Iterable[Any]:  # noqa: ANN401 - a tree of tensors and plain values
-    """Return the leaves of nested mappings, lists and tuples, in order."""
-    if isinstance(tree, Mapping):
-        tree = tree.values()
-    elif not isinstance(tree, (list, tuple)):
-        return [tree]
-    return [leaf for part in tree for leaf in leaves_of(part)]
-
-
 def checked_given(given: object, method: str, steps: int) -> Given:
     """Check the return value of a ``before_training``, and return it.
 
@@ -125,7 +116,7 @@ def checked_given(given: object, method: str, steps: int) -> Given:
         do = "return a mapping, {'name': tensor}, or {}"
         raise RunFailure(f"{hook} returned {description(given)}", do=do)
     for name, part in given.items():
-        for leaf in leaves_of(part):
+        for leaf in tree_leaves(part):
             if isinstance(leaf, PerStep):
                 if leaf.rows.dim() == 0 or len(leaf.rows) != steps:
                     shape = list(leaf.rows.shape)

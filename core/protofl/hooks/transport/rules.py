@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -103,8 +103,8 @@ WORDS = {
 """Exemptions that ``upload_rules`` may declare for a key."""
 
 
-Makers = Callable[[str], tuple[Sequence[tuple[str, Any]], Sequence[tuple[str, Any]]]]
-"""Returns names and classes of a hook's providers, and of other plugins that change its payload."""
+Named = Sequence[tuple[str, Any]]
+"""Names and classes of plugins."""
 
 
 @dataclass(frozen=True)
@@ -123,22 +123,21 @@ class Declarations:
     sender: str = ""
 
     @classmethod
-    def of(cls, hook: str, attribute: str, makers: Makers) -> Declarations:
-        """Return what a hook's providers and their wrappers declare.
+    def of(cls, hook: str, providers: Named, others: Named = ()) -> Declarations:
+        """Return the declarations for a payload hook.
 
         Args:
-            hook: The hook.
-            attribute: ``uploads`` or ``downloads``.
-            makers: Returns the plugins that make a hook's payload.
+            hook: ``upload_payload`` or ``download_payload``.
+            providers: The hook's providers.
+            others: Other plugins that change the payload.
 
         Raises:
             UsageError: An exemption is unknown.
         """
-        providers, others = makers(hook)
+        attribute = f"{hook.removesuffix('_payload')}s"
         exempt: dict[str, frozenset[str]] = {}
-        for name, plugin in (*providers, *others):
-            if attribute == "uploads":
-                exempt |= _exemptions(name, getattr(plugin, "upload_rules", {}))
+        for name, plugin in (*providers, *others) if attribute == "uploads" else ():
+            exempt |= _exemptions(name, getattr(plugin, "upload_rules", {}))
         names = {*exempt}.union(*(declared_names(plugin, attribute) for _, plugin in others))
         known = None
         if all(getattr(plugin, attribute, None) is not None for _, plugin in providers):

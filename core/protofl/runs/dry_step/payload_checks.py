@@ -38,11 +38,11 @@ class PayloadChecks:
     """
 
     def __init__(self, plan: Plan) -> None:
-        around, wrappers = plan.composition.around, plan.composition.wrappers
-        self.wrapped = [m.name for m in wrappers if "upload_payload" in m.hooks]
-        self._uploads = Declarations.of("upload_payload", "uploads", around)
+        composition = plan.composition
+        self.wrapped = [m.name for m in composition.wrappers if "upload_payload" in m.hooks]
+        self._uploads = composition.declarations("upload_payload")
         self._contents = ContentRules(plan.info.num_classes, None, self._uploads)
-        self._downloads = Declarations.of("download_payload", "downloads", around)
+        self._downloads = composition.declarations("download_payload")
         self._kept = ContentRules(plan.info.num_classes, None, Declarations())
         self.notes: dict[str, str] = {}
 

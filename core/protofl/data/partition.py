@@ -1,4 +1,4 @@
-"""Making a split: from a data set and a partitioner to every client's training and test rows.
+"""Partition of a data set: training and test rows of every client.
 
 Without public data the data set's own training and test parts are pooled, partitioned, and each
 client's share is shuffled and split 75/25 (FedTGP, FedKTL, FedSA: "Implementation Details"). With

@@ -1,4 +1,4 @@
-"""Packing of clients and the server: weights, trained modules and state."""
+"""Snapshots of clients and the server: weights, trained modules and state."""
 
 from __future__ import annotations
 
