@@ -154,21 +154,14 @@ def unchanged_table(file: Path, first: Path | None, free: Collection[str] = ()) 
     return values
 
 
-def differences(
-    one: Mapping[str, Any], two: Mapping[str, Any], prefix: str = ""
-) -> dict[str, tuple[Any, Any]]:
+def differences(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return {name: (first, second value)} of the differences of two tables.
 
     Nested names have dots. A missing value is "missing".
     """
-    found: dict[str, tuple[Any, Any]] = {}
-    for key in dict.fromkeys((*one, *two)):
-        was, is_now = one.get(key, "missing"), two.get(key, "missing")
-        if isinstance(was, Mapping) and isinstance(is_now, Mapping):
-            found |= differences(was, is_now, f"{prefix}{key}.")
-        elif was != is_now:
-            found[f"{prefix}{key}"] = was, is_now
-    return found
+    first, second = flat(one), flat(two)
+    pairs = {k: (first.get(k, "missing"), second.get(k, "missing")) for k in first | second}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def flat(table: Mapping[str, Any], separator: str = ".", prefix: str = "") -> dict[str, Any]:
