@@ -112,9 +112,7 @@ class ExpectedSize:
             if not clients:  # rows of width K of all classes that the clients of a round have
                 rows = int((self._counts > 0).sum()) * info.participants // info.num_clients
                 clients = rows * (4 * info.feature_dim + 16)
-            declared = Declarations.of(
-                "download_payload", "downloads", self.plan.composition.around
-            )
+            declared = self.plan.composition.declarations("download_payload")
             tables = max(1, sum(declared.covers(key) for key in SERVER_KEYS))
             found["prototypes"] = observed * (clients + classes * info.feature_dim * 4 * tables)
         if "features" in settings.observe:
