@@ -121,7 +121,13 @@ def _print(owner: dict[str, str], findings: list[Finding], counts: dict[str, int
     origin = f"{owner['distribution']} {owner['version']}" if installed else "not installed"
     render.heading(owner["plugin"], f"{origin} · {owner['target']}")
     render.text()
-    rows = [(f.words, f.outcome, shorten(f.why, LONGEST, placeholder=" …")) for f in findings]
+    # Failures first; what they keep from being tried needs one row.
+    shown = [f for f in findings if f.outcome != "not reached"]
+    shown.sort(key=lambda f: f.outcome != "failed")
+    rows = [(f.words, f.outcome, shorten(f.why, LONGEST, placeholder=" …")) for f in shown]
+    if counts["not reached"]:
+        more = f"{counts['not reached']} more checks"
+        rows.append((more, "not reached", "they need what failed above; --json names them"))
     render.table(("checked", "result", "why"), rows, keep=("result",), wrap=True)
     seconds = sum(finding.seconds for finding in findings)
     told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
