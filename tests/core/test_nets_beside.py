@@ -71,9 +71,9 @@ def test_an_installed_group_for_a_table(tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("small/cnm", r"no architecture 'cnm' in small\nknown: cnn, resnet56"),
+        ("small/cnm", r"unknown architecture of small: 'cnm'\ndid you mean 'cnn'"),
         ("smal/cnn", r"unknown model-group 'smal'\ndid you mean 'small'"),
-        ("cnm", r"no architecture 'cnm'\nknown: cnn, norm, resnet56"),
+        ("cnm", r"unknown architecture 'cnm'\ndid you mean 'cnn'"),
         ("mlp/mlp1", "mlp takes tables, and the data are"),
         (
             "tall/norm",

@@ -234,5 +234,5 @@ def test_batches_of_the_server(federation, count, sizes):
 
 def test_the_server_knows_its_architecture(federation):
     assert Server(federation().server, "digest").architecture == "resnet56"
-    with pytest.raises(UsageError, match="no architecture 'resnet56'"):
+    with pytest.raises(UsageError, match="unknown architecture 'resnet56'"):
         Server(federation().server, "digest").build("resnet56")
