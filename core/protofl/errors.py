@@ -15,12 +15,12 @@ CROSSING = ("UsageError", "HostFailure", "Late", "Diverged")
 
 
 class ProtoflError(Exception):
-    """An error for the user: one line what, one line what was near, one line what to do.
+    """An error for the user: a line about the problem, one about alternatives, one of advice.
 
     Args:
-        what: What is wrong, naming the value.
-        near: What would have been accepted, or what came close; may be empty.
-        do: What to do about it; may be empty.
+        what: The problem, with the value.
+        near: The accepted or similar values; may be empty.
+        do: Advice; may be empty.
     """
 
     exit_code = 1
@@ -167,7 +167,7 @@ class WrongShape(Lacking, ValueError):
 
 
 class SentTwice(Lacking, ValueError):
-    """Two methods of a run have a key of one name in what is merged."""
+    """Two methods of a run return different tensors under the same key."""
 
     lacks = "name"
 

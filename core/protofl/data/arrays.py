@@ -38,12 +38,12 @@ def dataset_from_arrays(
 ) -> Dataset:
     """Check arrays and join them to one data set, in the order given.
 
-    What is not said follows from the arrays: two axes are rows of a table where they are floats
-    and token sequences where they are integers, but for uint8, which might be either or flattened
-    images; three or four axes are images.
+    The default kind follows from the arrays: two axes are rows of a table (floats) or token
+    sequences (integers, except uint8, which might also be flattened images); three or four axes are
+    images.
 
     Args:
-        parts: Of each part its samples, its labels and where they come from (for errors). Images
+        parts: Samples, labels and origin (for errors) of each part. Images
             are N×H×W, N×H×W×C (C 1 or 3) or N×C×H×W; uint8 in 0…255, or floats that are already
             normalised and used as they are. Series are N×length or N×channels×length, tables
             N×features, of numbers that are used as they are. Token sequences are N×length, integers
@@ -51,12 +51,12 @@ def dataset_from_arrays(
         num_train: Samples of the training part, which come first; None: all.
         classes: Names of the classes or their number; None: the labels that occur, in ascending
             order, are numbered 0…C-1 and keep their value as name.
-        kind: ``image``, ``series``, ``tokens`` or ``table``, where the arrays leave it open.
+        kind: ``image``, ``series``, ``tokens`` or ``table``, if the arrays do not determine it.
         vocabulary: Number of token ids V; None: one more than the largest that occurs.
-        padding: The id that fills short token sequences up at their end, if one does.
+        padding: The id at the end of short token sequences, if any.
         standardise: Bring every column of a table, every channel of a series to mean 0 and
             standard deviation 1 over the training part.
-        columns: {name: values [N]} that are known of each sample beside its label, numbers or
+        columns: {name: values [N]}, further facts about each sample, numbers or
             strings, in the order of the parts (``--partition column:NAME``).
 
     Raises:
@@ -98,7 +98,7 @@ def dataset_from_arrays(
     return data
 
 
-# --- what the arrays hold -----------------------------------------------------------------------
+# --- contents of arrays ------------------------------------------------------------------------
 
 
 def _kind_of(x: np.ndarray, source: str) -> Kind:

@@ -34,9 +34,9 @@ class Samples:
 
     Args:
         x: All samples N×…, on the device.
-        y: All labels [N], on the device; None where the samples are unlabelled.
+        y: All labels [N], on the device; None for unlabelled samples.
         rows: The rows that belong here, [n].
-        prepare: How stored samples become what a model sees.
+        prepare: Prepares stored samples for a model.
         channels_last: The layout of images.
     """
 
@@ -118,9 +118,9 @@ def training_batches(
         batch_size: Samples per mini-batch.
         drop_last: See `batch_bounds`.
         seed: The run's effective seed.
-        keys: What the order depends on beside the seed and the epoch (round, client).
-        augment: Whether images are shifted and flipped at random (`shifted_and_flipped`).
-        shuffle: Whether each pass has an order of its own, or all have that of the samples.
+        keys: Keys of the order in addition to the seed and the epoch (round, client).
+        augment: True to shift and flip images at random (`shifted_and_flipped`).
+        shuffle: True for another order in each pass.
     """
     count = len(samples)
     bounds = batch_bounds(count, batch_size, drop_last)

@@ -48,10 +48,10 @@ class CacheEntry:
         path: The file.
         samples: N, test part included.
         num_train: Samples of the training part.
-        sample: What a sample is, as it is stored; None where the file can't be used.
+        sample: The spec of a stored sample; None if the file can't be used.
         dtype: ``uint8``, ``float32`` or ``int64``.
         classes: C.
-        clients: Clients of a given split, 0 where a partitioner splits.
+        clients: Clients of the data set's own split; 0 without one.
         bytes: Size of the file.
         digest: SHA-256 of the data.
         note: A deviation to print beside figures.
@@ -73,7 +73,7 @@ class CacheEntry:
 
 
 def to_stderr(line: str) -> None:
-    """Print a line about what is going on where no results are printed."""
+    """Print a progress line to standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -83,17 +83,17 @@ def load(
     decode: Callable[[], Dataset],
     report: Callable[[str], None] = to_stderr,
 ) -> Dataset:
-    """Return the data set ``key`` from the cache; decode it first where the cache has none.
+    """Return the data set ``key`` from the cache; decode it first if the cache lacks it.
 
-    What is opened is held against its checksum. Of several processes that ask at the same time one
+    The file is compared with its checksum. Of several processes that ask at the same time one
     decodes and the others wait for it. A file that is damaged or of an older format is decoded
     again.
 
     Args:
-        key: What the data set's ``cache_key`` returned.
+        key: The result of the data set's ``cache_key``.
         data_dir: The folder of the cache; created where missing.
-        decode: Returns the data; what it returns is written, dropped and opened from the cache.
-        report: Takes a line about what is going on.
+        decode: Returns the data, which are written, dropped and opened from the cache.
+        report: Takes a line about the progress.
 
     Raises:
         UsageError: ``data_dir`` can't be written, or what ``decode`` raises.
@@ -166,7 +166,7 @@ def files_key(prefix: str, path: Path, files: Iterable[Path], *options: object) 
         path: The file or folder that the user gave; its name is part of the key.
         files: All files that are read; their paths, sizes and times are hashed. Beside the time of
             the content that is the time of the last change to the file, which users can't set back.
-        options: Option values that change what is decoded.
+        options: Option values that change the decoded data.
     """
     path = Path(path).resolve()
     digest = hashlib.sha256(repr((str(path), options)).encode())
@@ -227,7 +227,7 @@ def _read(path: Path, *, verify: bool = False) -> Dataset:
         else:  # a file of version 0.1.0
             whole = not verify or data.compute_digest() == data.digest
         if not whole:
-            raise _Unusable("damaged: it is not what was written")
+            raise _Unusable("damaged: its content was changed")
         return data
     except PermissionError:
         raise UsageError(

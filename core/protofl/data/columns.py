@@ -1,4 +1,4 @@
-"""Columns: what is known of every sample beside its label (its user, hospital, device, hour)."""
+"""Columns: facts about every sample besides its label (its user, hospital, device, hour)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Columns = dict[str, np.ndarray]
 
 
 def as_column(values: Any) -> np.ndarray:  # noqa: ANN401 - whatever NumPy makes an array of
-    """Return values as int64, float64 or strings; what is none of these stays as it is."""
+    """Return values as int64, float64 or strings; other types stay unchanged."""
     found = values.numpy() if isinstance(values, Tensor) else np.asarray(values)
     kind = found.dtype.kind
     if kind in "biu":

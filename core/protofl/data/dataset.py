@@ -27,8 +27,8 @@ _STORED: dict[int, dict[torch.dtype, Kind]] = {
 class Dataset:
     """Decoded samples with labels, as a data set plugin returns them.
 
-    What a sample is follows from ``x``: four axes are images, three are series, two are rows of
-    tables where they are floats and token sequences where they are int64.
+    The kind of a sample follows from ``x``: four axes are images, three are series, two are rows of
+    tables (floats) or token sequences (int64).
 
     Attributes:
         x: Images N×channels×height×width, uint8 in 0…255, or float32 that is already normalised
@@ -42,8 +42,8 @@ class Dataset:
             samples, [n] int64 each (or boolean masks [N]); None for data that a partitioner splits.
         note: A deviation to print beside figures; may be empty.
         vocabulary: Number of token ids V; 0 for other samples than tokens.
-        padding: The id that fills short token sequences up at their end; None where none does.
-        columns: {name: values [N]} that are known of each sample beside its label, numbers or
+        padding: The id at the end of short token sequences; None without padding.
+        columns: {name: values [N]}, further facts about each sample, numbers or
             strings: ``--partition column:NAME`` makes a client of each value.
     """
 

@@ -1,4 +1,4 @@
-"""Image generators on the server: what a generator plugin opens, and how a run uses it."""
+"""Image generators on the server: the interface of plugins, and their use in a run."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class ImageSource:
 
     @property
     def outline(self) -> Outline:
-        """The generator's sizes; as far as they are known before it is loaded, in a dry step."""
+        """The generator's sizes; in a dry step, those that are known before it is loaded."""
         if not self._dry:
             return self._open().outline
         if self._outline is None:

@@ -38,7 +38,7 @@ def read_npz(
         kind: See `dataset_from_arrays`, as the others.
         vocabulary: Number of token ids.
         padding: The id that fills token sequences up.
-        standardise: Whether series and tables are standardised.
+        standardise: True to standardise series and tables.
 
     Raises:
         UsageError: The file is missing or damaged, an array is unknown, or shapes or values don't

@@ -30,7 +30,7 @@ Partition = Callable[..., list[Any]]
 def number_of_clients(
     data: Dataset, given: int | None, usual: int, count_clients: Callable[..., int | None]
 ) -> int:
-    """Return M: of the data's own split, else what the partitioner counts, else given or usual.
+    """Return M: of the data's own split, the partitioner's count, the given or the default number.
 
     Args:
         data: The data.
@@ -80,7 +80,7 @@ def make_split(
     so.
 
     Args:
-        data: The data; where they come already split, that split is used.
+        data: The data; a split of their own is used.
         partition: The partitioner with its options bound. It is given the labels of the samples
             to split and returns positions among these.
         num_clients: M; None only for data that come already split.
@@ -89,7 +89,7 @@ def make_split(
         public: Samples of the training part to hold out as unlabelled public data.
         train_share: Share of a client's samples that it trains on.
         partitioner: The partitioner's name, for the record.
-        subset: What the clients get of the samples that are left, class-balanced: a share up to 1,
+        subset: Class-balanced part of the remaining samples for the clients: a share up to 1,
             or above 1 their number.
 
     Raises:

@@ -39,7 +39,7 @@ class SampleSpec:
             a table.
         kind: ``image``, ``series``, ``tokens`` or ``table``.
         vocabulary: Number of token ids V, which are 0…V-1; 0 for the other kinds.
-        padding: The id that fills short token sequences up at their end; None where none does.
+        padding: The id at the end of short token sequences; None without padding.
     """
 
     shape: tuple[int, ...]
@@ -100,7 +100,7 @@ def in_words(kinds: Sequence[str]) -> str:
 
 
 class Preparation(Protocol):
-    """Makes of stored samples what a model sees."""
+    """Prepares stored samples for a model."""
 
     def __call__(self, x: Tensor, channels_last: bool) -> Tensor:
         """Prepare samples B×…; ``channels_last`` is the layout of images, and nothing to others."""

@@ -97,7 +97,7 @@ def with_validation(split: Split, labels: Tensor, share: float, seed: int) -> Sp
         split: The split.
         labels: Labels [N] of the whole data set.
         share: The share of training samples that is held out, below 1; 0 changes nothing.
-        seed: The effective seed; what is held out depends on it and the split alone.
+        seed: The effective seed; the held-out samples depend only on it and the split.
 
     Raises:
         UsageError: No client has a sample to hold out.

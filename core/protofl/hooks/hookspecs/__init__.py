@@ -1,1 +1,1 @@
-"""Hook specifications: what each kind of plugin provides."""
+"""Hook specifications: the hooks of each kind of plugin."""

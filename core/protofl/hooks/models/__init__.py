@@ -1,1 +1,1 @@
-"""Models of clients: architectures that split into features and a head, and what they cost."""
+"""Models of clients: architectures of features and a head, their training and their cost."""

@@ -77,7 +77,7 @@ class DownloadGate:
 
 
 class UploadGate:
-    """Admits uploads, or says what is wrong with them.
+    """Accepts uploads, or returns their faults.
 
     Args:
         info: The run.
@@ -196,7 +196,7 @@ class UploadGate:
     def _check(
         self, architecture: str, header: Header, sent: Mapping[str, int], count: int
     ) -> None:
-        """Check a header against what is known of its client's architecture."""
+        """Check a header against the known specs of its client's architecture."""
         for name, entry in header.items():
             if self._declared.is_exempt(name, "any"):
                 continue
@@ -204,7 +204,7 @@ class UploadGate:
             if spec is None:
                 raise Fault(name, "names", "which the server does not expect")
             spec.check(name, entry)
-        # What a method leaves out in some rounds, all leave out.
+        # A key that a method leaves out in some rounds is missing in all uploads of the round.
         for name, spec in self._known.expected(architecture).items():
             part = part_of(name)
             if name in header or spec.optional or self._declared.is_exempt(name, "optional"):

@@ -20,11 +20,11 @@ SAMPLES = 1 << 40
 RULES = {
     "format": "a payload is safetensors bytes without gaps, each name once",
     "size": "a payload has at most as many bytes as --upload-limit allows, sent and decoded",
-    "encoding": "what wrappers encode can be decoded to what its form says",
+    "encoding": "an encoded payload can be decoded to its form",
     "names": "its keys are those of the dry step, or declared in the method's uploads or downloads",
     "missing": "it has the keys that the dry step's had and the others of the round have",
     "dtype": "each key has one type",
-    "shape": "each key has one shape; rows may differ in number where they are of classes",
+    "shape": "each key has one shape; the number of rows by class may differ",
     "classes": "classes are int64, each once, from 0 to C-1",
     "rows": "a tensor by class has a row for each of its classes, one of public samples for each",
     "counts": "numbers of samples are from 1 to 2^40",

@@ -38,7 +38,7 @@ class Spec:
 
     Attributes:
         dtype: Its type.
-        dims: Its shape; None where the size may vary.
+        dims: Its shape; None for a size that may vary.
         optional: True if some of the payloads lack the tensor.
     """
 

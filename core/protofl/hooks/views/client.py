@@ -125,7 +125,7 @@ class Client(Learner[ConfigT], StatefulView):
         """Mini-batches of the current phase."""
         return self._record.steps
 
-    # --- modules beside the model -------------------------------------------------------------
+    # --- further modules ----------------------------------------------------------------------
 
     def add_module(
         self,

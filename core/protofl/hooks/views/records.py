@@ -30,11 +30,11 @@ ConfigT = TypeVar("ConfigT", default=Any, covariant=True)
 
 @dataclass(kw_only=True)
 class Record:
-    """The data behind the views of a client or the server.
+    """The data of the views of a client or the server.
 
     Attributes:
         configs: {method: its options}.
-        public: The public samples, unlabelled; None where the run has none.
+        public: The public samples, unlabelled; None for a run without.
         state: {method: its state}.
     """
 
@@ -121,7 +121,7 @@ class StatefulView:
 
     @property
     def public(self) -> Samples | None:
-        """The public samples, unlabelled; None where the run has none."""
+        """The public samples, unlabelled; None for a run without."""
         return self._record.public
 
     @property
@@ -134,7 +134,7 @@ class StatefulView:
 
 
 Features: TypeAlias = Callable[[Tensor], Tensor]
-"""From samples B×… to features B×K′ in evaluation."""
+"""Maps samples B×… to features B×K′ in evaluation."""
 
 
 @dataclass(kw_only=True)
@@ -209,7 +209,7 @@ class ClientRecord(Record):
         chunks = self.train.chunks(self.architecture.eval_batch)
         rows = torch.cat([(features or self.model.features)(x) for x in chunks])
         self.set_mode(training)
-        wide = torch.promote_types(rows.dtype, torch.float32)  # float64 stays what it is
+        wide = torch.promote_types(rows.dtype, torch.float32)  # float64 stays float64
         found = rows.to(wide), self.train.y
         if features is None:
             self._features = found

@@ -22,7 +22,7 @@ THREADS = 8
 
 
 class Damaged(UsageError):
-    """A file is missing or differs from what was written; nothing has been changed."""
+    """A file is missing or was changed by others; reading it changes nothing."""
 
 
 @dataclass(frozen=True)

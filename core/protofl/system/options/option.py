@@ -55,7 +55,7 @@ Sights = Annotated[
 Affects = Literal["method", "data", "digits", "extent", "record", "nothing"]
 """The results that depend on an option.
 
-- ``method``: what is trained, and how.
+- ``method``: the training.
 - ``data``: the data of a run, and the samples or clients on which it is scored.
 - ``digits``: the last digits of results, or the rounds that have results.
 - ``extent``: how often and how long: two runs share the trials and rounds that both have.
@@ -70,7 +70,7 @@ RESULTS = ("method", "data", "digits")
 
 @dataclass(frozen=True)
 class Option:
-    """Declaration of a run option, beside its type, default and range.
+    """Declaration of a run option, in addition to its type, default and range.
 
     Attributes:
         help: A description, for ``--help`` and for reports.

@@ -101,7 +101,7 @@ class VariantConfig(Config):
     """Options of a method whose published code departs from its paper.
 
     Subclasses list the departures in ``deviations``; each key is a field whose default is None,
-    meaning "as the variant says". Any of them can be set alone.
+    meaning "as the variant says". Each can be set separately.
     """
 
     deviations: ClassVar[dict[str, Deviation]] = {}

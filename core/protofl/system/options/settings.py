@@ -30,7 +30,7 @@ from protofl.system.options.plugin_options import Strict
 
 # fmt: off
 class Settings(Strict):
-    """All options of a run; None where a method's, a data set's or another default applies.
+    """All options of a run; None if a method, a data set or another option has the default.
 
     The order is that of ``protofl run --help``. `Option` describes each declaration.
     """

@@ -17,14 +17,14 @@ import torch
 from torch.autograd.profiler import profile
 
 TOP = 40
-"""Operators that a sample's sums name; the others are one sum."""
+"""Number of operators with their own sum; the others have a common one."""
 
 
 class Operators:
-    """Records operators from now on.
+    """Records operators from its creation until `stop`.
 
-    The profiler under `torch.profiler.profile` is used: starting that one imports torch's compiler,
-    which takes a second.
+    It uses the profiler below `torch.profiler.profile`, which would import torch's compiler and
+    take a second.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -32,7 +32,7 @@ class Operators:
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         self._profiler: Any = None
         if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
-            # Otherwise the program around us is profiling, and there is only one profiler.
+            # Otherwise the calling program is profiling, and there is only one profiler.
             cuda = "cuda" if device.type == "cuda" else None
             self._profiler = profile(use_kineto=True, use_device=cuda)
             self._profiler.__enter__()
@@ -109,7 +109,7 @@ class HostProfile:
 
     @contextmanager
     def steps(self, count: int) -> Iterator[Callable[[str], None]]:
-        """Give what an engine calls in its steps, of which there are ``count``; see `Phases`."""
+        """Yield the function that an engine calls in its ``count`` steps; see `Phases`."""
         if not self.on:
             yield lambda phase: None
             return
@@ -118,7 +118,7 @@ class HostProfile:
         laps.finish()
 
     def job_done(self, start: float) -> str:
-        """Return what was recorded of a job since a time of `time.perf_counter`, as JSON."""
+        """Return the record of a job since a time of `time.perf_counter`, as JSON."""
         found = {
             "process": [socket.gethostname(), os.getpid()],
             "seconds": time.perf_counter() - start,
@@ -130,7 +130,7 @@ class HostProfile:
         self._start_anew()
         return json.dumps(found)
 
-    # --- from the blocks below ------------------------------------------------------------------
+    # --- called by the blocks below -------------------------------------------------------------
 
     def has(self, part: str) -> bool:
         """Return True if this job's operators of that part were recorded already."""
@@ -159,8 +159,8 @@ class HostProfile:
 class Phases:
     """Counts the seconds of training steps by phase: an engine calls it at the end of each phase.
 
-    A phase ``data`` opens a step. On a GPU phases are timed there, between events in the stream, so
-    that nothing waits for the device.
+    A phase ``data`` starts a step. On a GPU, events in the stream time the phases, so that nothing
+    waits for the device.
     """
 
     def __init__(self, profile: HostProfile, steps: int) -> None:
@@ -191,7 +191,7 @@ class Phases:
                 self._last = self._resume()
 
     def finish(self) -> None:
-        """Hand over the seconds."""
+        """Add the seconds to the profile of the host."""
         self._stop()
         if self._cuda:
             torch.cuda.synchronize(self._profile.device)

@@ -65,23 +65,23 @@ TRAINING = ("data", "forward", "loss", "backward", "update")
 
 
 PARTS = {"train": ("train",), "upload": ("prototypes", "payload"), "evaluate": ("evaluate",)}
-"""The stages for which each sample of operators stands."""
+"""{sample of operators: the stages that it represents}."""
 
 
 OWN = {"train": "train", "upload": "payload", "evaluate": "evaluate"}
-"""The stage in which the profiler worked for a sample."""
+"""{sample of operators: the stage in which the profiler ran}."""
 
 
 @dataclass
 class _Worker:
-    """A process with clients, in a stage: seconds of its jobs, and when its last reply came."""
+    """A process with clients in a stage: seconds of its jobs, and the time of its last reply."""
 
     busy: float = 0.0
     last: float = 0.0
 
 
 class RunProfile:
-    """Sums what the run and its hosts record.
+    """Sums the seconds and samples that the run and its hosts record.
 
     Args:
         architecture_of: Returns the name of a client's architecture.
@@ -105,11 +105,11 @@ class RunProfile:
         self._trained: dict[str, float] = defaultdict(float)
         self._operators: dict[tuple[str, str], dict[str, Any]] = {}
 
-    # --- while the run goes on ------------------------------------------------------------------
+    # --- during the run ------------------------------------------------------------------------
 
     @contextmanager
     def round(self, number: int, *, last: bool) -> Iterator[None]:
-        """A round: operators are sampled once per architecture, after the first round."""
+        """Time a round; operators are sampled once per architecture, after the first round."""
         if not self.on:
             yield
             return
@@ -121,7 +121,7 @@ class RunProfile:
 
     @contextmanager
     def stage(self, name: str, clients: Sequence[int]) -> Iterator[set[int]]:
-        """A stage in which workers have jobs; yields the clients whose operators are wanted."""
+        """Time a stage with jobs for workers; yield the clients whose operators are sampled."""
         if not self.on:
             yield set()
             return
@@ -137,7 +137,7 @@ class RunProfile:
         self._window += end - start
 
     def take(self, client: int, recorded: str, seconds: Mapping[str, float]) -> None:
-        """Add what a host recorded of a client's job, and its seconds by stage."""
+        """Add a host's record of a client's job, and the job's seconds by stage."""
         found = json.loads(recorded)
         worker = self._workers.setdefault(tuple(found["process"]), _Worker())
         worker.busy += found["seconds"]
@@ -146,7 +146,7 @@ class RunProfile:
         own = {OWN[part]: value for part, value in found["profiler"].items()}
         self._own += sum(own.values())
         for stage, value in seconds.items():
-            # The profiler may work in what a stage leaves to another one (features in an upload).
+            # The profiler may run in work that counts in another stage (features in an upload).
             spent = max(0.0, value - own.get(stage, 0.0))
             self._stages[stage] += spent
             self._by_stage[name, stage] += spent
@@ -160,7 +160,7 @@ class RunProfile:
             self._operators[name, part] = operators
 
     def _wants(self, stage: str, client: int) -> bool:
-        """The first client of each architecture that trains; then its evaluation."""
+        """Return True for the first client of each architecture, in training and evaluation."""
         name = self._architecture_of(client)
         if stage == "train" and self._may_sample and name not in self._sampled:
             self._sampled.add(name)
@@ -173,7 +173,7 @@ class RunProfile:
     # --- at the end -----------------------------------------------------------------------------
 
     def summary(self) -> dict[str, Any]:
-        """Return where the time went, in seconds; see docs/profiling.md."""
+        """Return the seconds by phase, stage, operator and architecture; see docs/how-to/profile-a-run.md."""
         phases = self._phases
         order = [*(p for p in TRAINING if p in phases), *sorted(phases.keys() - {*TRAINING})]
         training = {phase: phases[phase] for phase in order}
@@ -210,7 +210,7 @@ class RunProfile:
         }
 
     def _ranked(self, side: str) -> list[dict[str, Any]]:
-        """Operators by their own time: each sample stands for all of its architecture's time."""
+        """Rank operators by their own time; a sample represents its architecture's total time."""
         seconds: dict[str, float] = defaultdict(float)
         calls: dict[str, int] = defaultdict(int)
         for (name, part), sample in self._operators.items():
