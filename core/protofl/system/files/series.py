@@ -126,8 +126,7 @@ class Series:
         name = f"t{trial}-r{round}.safetensors"
         write_tensors(self._folder / name, tensors, header)
         entry = Entry(name, Check.of(self._folder / name))
-        with file_errors(self._journal), open(self._journal, "a", encoding="utf-8") as journal:
-            journal.write(_line(place, entry))
+        append(self._journal, _line(place, entry))
         entries[place] = entry
         return entry.check.size
 
@@ -146,6 +145,12 @@ class Series:
         entry = self.entries[place]
         entry.check.require(self._folder / entry.file)
         return read_tensors(self._folder / entry.file)
+
+
+def append(file: Path, line: str) -> None:
+    """Append a line to a file."""
+    with file_errors(file), open(file, "a", encoding="utf-8") as journal:
+        journal.write(line)
 
 
 def _line(place: Round, entry: Entry) -> str:

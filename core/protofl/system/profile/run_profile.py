@@ -173,7 +173,7 @@ class RunProfile:
     # --- at the end -----------------------------------------------------------------------------
 
     def summary(self) -> dict[str, Any]:
-        """Return the seconds by phase, stage, operator and architecture; see docs/how-to/profile-a-run.md."""
+        """Return the seconds of the run by kind of work; see docs/how-to/profile-a-run.md."""
         phases = self._phases
         order = [*(p for p in TRAINING if p in phases), *sorted(phases.keys() - {*TRAINING})]
         training = {phase: phases[phase] for phase in order}
