@@ -77,14 +77,9 @@ class Averaged(Collecting, SendsPrototypes):
         "counts": "|D_i,c|, the class distribution (not with aggregate=uniform)",
     }
 
-    @pf.hookimpl
-    def upload_payload(self, client: pf.Client[AveragedConfig]) -> pf.Payload:
-        """P_i^c (Eq. 2), with counts where Eq. 3 needs them."""
-        return class_prototypes(client, client.config.aggregate)
-
 
 def class_prototypes(client: pf.Client, average: Average) -> pf.Payload:
-    """P_i^c (Eq. 2), with the counts where their average needs them."""
+    """Return P_i^c (Eq. 2), with counts if their average needs them."""
     payload = client.class_prototypes()
     return payload.select("prototypes") if average == "uniform" else payload
 
@@ -95,13 +90,13 @@ def mean_prototypes(
     average: Average,
     width: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """P̄, the mean of all clients' prototypes (Eq. 3), C×K, and the classes that were sent, [C].
+    """Return P̄, the mean of the clients' prototypes (Eq. 3), C×K, and the sent classes, [C].
 
     Args:
         server: The server.
         uploads: With `class_prototypes`.
-        average: Of which kind.
-        width: Take rows of this width alone; None takes any.
+        average: The weights of clients.
+        width: Use only rows of this width; None uses all.
     """
     P, weights = pf.stack_rows(uploads, "prototypes", server.num_classes, width)
     if average != "uniform":
@@ -118,8 +113,8 @@ def with_absent(
 ) -> tuple[Tensor, Tensor]:
     """A round's rows of the classes, C×K, and the mask of known ones, with those absent from it.
 
-    With ``keep`` a class that the round lacks has the row that it had last. Asked again in the same
-    round it gives the same.
+    With ``keep`` a class that the round lacks has its last row. A second call in the same round
+    gives the same result.
     """
     if absent == "keep":
         last, ever = server.state.get("means", (rows, known))

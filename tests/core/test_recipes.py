@@ -262,7 +262,7 @@ GUEST = 'method = "fedproto"\n[use]\ninference = "fedx"\n'
 @pytest.mark.parametrize(
     ("needs", "requires", "words"),
     [
-        ("", "", ["the recipe does not say who has it", "pip install protofl-fedx"]),
+        ("", "", ["the recipe does not name the distribution", "pip install protofl-fedx"]),
         (
             "",
             "Requires-Dist: protofl\nRequires-Dist: fedx-of-a-friend>=2\n"

@@ -119,7 +119,7 @@ def recorded_clients(plan: Plan) -> Recorded:
         return {at: _answered(row, config) for at, row in found.items()}
     except (ValueError, KeyError, TypeError):
         raise UsageError(
-            f"{where}: {run.path / METRICS} doesn't say who took part",
+            f"{where}: {run.folder / METRICS} doesn't say who took part",
             do="give the folder of a run",
         ) from None
 
@@ -155,11 +155,8 @@ class Selection:
         self._sizes = _fixed(self._plan.split(trial).train_sizes.numpy())
         self._losses = np.full(len(self._everyone), np.nan)
 
-    def take_up(self, row: Row) -> None:
-        """Learn the losses that a line of the record has."""
-        self._learn(row.client_losses)
-
-    def _learn(self, losses: Mapping[str, float | None]) -> None:
+    def learn(self, losses: Mapping[str, float | None]) -> None:
+        """Store clients' losses, NaN for None."""
         for client, loss in losses.items():
             self._losses[int(client)] = np.nan if loss is None else loss
 
@@ -167,7 +164,7 @@ class Selection:
         """Store the mean losses of the clients whose uploads count, if the plugin reads losses."""
         if self._heard is not None:
             self._heard = {str(client): finite(loss) for client, loss in losses.items()}
-            self._learn(self._heard)
+            self.learn(self._heard)
 
     def line(self) -> dict[str, Any]:
         """Return the losses for the record; empty if the plugin reads no losses."""

@@ -63,35 +63,21 @@ def of_client(
         scores: Class scores [n, C] of its test samples, one at least.
         labels: Their labels [n].
     """
-    found = counted(metrics, scores, labels)
-    given = {"client": client, "scores": scores, "labels": labels}
+    counts = dict[str, Tensor]()
     with error_context("score_client"):
-        for method, figures in composition.lifecycle("score_client", **given).items():
-            found |= weighed(method, figures, len(labels))
-    return found
-
-
-def weighed(method: str, figures: Any, count: int) -> Payload:  # noqa: ANN401 - a hook's answer
-    """Return scores of ``score_client`` as counts whose sum gives the mean over samples.
-
-    Args:
-        method: Whose ``score_client`` gave them.
-        figures: {name: number}.
-        count: The client's test samples.
-
-    Raises:
-        RunFailure: They are no numbers.
-    """
-    found = {}
-    for name, value in dict(figures or {}).items():
-        try:
-            found[f"{method}.{name}"] = torch.tensor([float(value), 1.0]).double() * count
-        except (TypeError, ValueError):
-            raise RunFailure(
-                f"{method}.score_client returned {name!r} as a {type(value).__name__}",
-                do="return {'name': number}",
-            ) from None
-    return Payload(found)
+        own = composition.lifecycle("score_client", client=client, scores=scores, labels=labels)
+        for method, figures in own.items():
+            for name, value in dict(figures or {}).items():
+                try:
+                    # The sum over clients gives the mean over samples.
+                    pair = torch.tensor([float(value), 1.0]).double() * len(labels)
+                except (TypeError, ValueError):
+                    raise RunFailure(
+                        f"{method}.score_client returned {name!r} as a {type(value).__name__}",
+                        do="return {'name': number}",
+                    ) from None
+                counts[f"{method}.{name}"] = pair
+    return Payload({**counted(metrics, scores, labels), **counts})
 
 
 def figures_of(metrics: Sequence[Choice], clients: Mapping[int, Payload]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -31,48 +30,37 @@ from protofl.system.progress import Counter, OnSteps
 from protofl.system.randomness import global_stream
 
 
-@dataclass
-class Builder:
-    """Makes the clients of a host.
-
-    Attributes:
-        plan: The run.
-        trial: The trial of which they are.
-    """
-
-    plan: Plan
-    trial: int = 0
-
-    def __call__(self, client: int, model: SplitModel | None) -> ClientRecord:
-        """Build a client; ``model`` is a used model to fill with its weights, or None."""
-        plan, trial = self.plan, self.trial
-        architecture = plan.info.architecture_of(client)
-        layout = architecture.channels_last
-        split, public = plan.split(trial), plan.public_samples(trial, layout)
-        held = split.held_out(client)
-        record = ClientRecord(
-            id=client,
-            info=plan.info,
-            architecture=architecture,
-            seed=plan.seed(trial),
-            device=plan.device,
-            configs=plan.composition.configs,
-            train=plan.samples(split.train(client), layout),
-            test=plan.samples(split.test(client), layout),
-            validation=None if held is None else plan.samples(held, layout),
-            public=public,
-            model=plan.initial_model(client, trial) if model is None else model,
-        )
-        view, labels = Client(record, plan.composition.main), record.train.y
-        with error_context(f"train_labels, client {client}"):
-            found = plan.composition.pass_on("train_labels", "labels", labels, client=view)
-            record.train.y = checked_labels(found, labels, plan.info.num_classes)
-        with (
-            global_stream(plan.seed(trial), "setup", client),
-            error_context(f"setup_client {client}"),
-        ):
-            plan.composition.lifecycle("setup_client", client=view)
-        return record
+def build_client(
+    plan: Plan, trial: int, client: int, model: SplitModel | None = None
+) -> ClientRecord:
+    """Build a client of a trial; ``model`` is a used model to fill with its weights, or None."""
+    architecture = plan.info.architecture_of(client)
+    layout = architecture.channels_last
+    split, public = plan.split(trial), plan.public_samples(trial, layout)
+    held = split.held_out(client)
+    record = ClientRecord(
+        id=client,
+        info=plan.info,
+        architecture=architecture,
+        seed=plan.seed(trial),
+        device=plan.device,
+        configs=plan.composition.configs,
+        train=plan.samples(split.train(client), layout),
+        test=plan.samples(split.test(client), layout),
+        validation=None if held is None else plan.samples(held, layout),
+        public=public,
+        model=plan.initial_model(client, trial) if model is None else model,
+    )
+    view, labels = Client(record, plan.composition.main), record.train.y
+    with error_context(f"train_labels, client {client}"):
+        found = plan.composition.pass_on("train_labels", "labels", labels, client=view)
+        record.train.y = checked_labels(found, labels, plan.info.num_classes)
+    with (
+        global_stream(plan.seed(trial), "setup", client),
+        error_context(f"setup_client {client}"),
+    ):
+        plan.composition.lifecycle("setup_client", client=view)
+    return record
 
 
 def trains_groups(engine: Choice) -> bool:
@@ -120,11 +108,11 @@ class Host:
         self.on_steps: OnSteps | None = None
         self._profile = HostProfile(plan.settings.profile and not plan.dry, plan.device)
         self._trainer = Trainer(plan, self._profile, self._read)
-        self._builder = Builder(plan)
+        self._trial = 0
         self._store = ClientStore(
             store_kind(plan.settings.client_store, plan.device, dry=plan.dry),
             plan.info,
-            self._builder,
+            lambda client, model: build_client(plan, self._trial, client, model),
             received=plan.composition.has_follow_up(plan.info),
             reuse=not plan.composition.has("setup_client"),
         )
@@ -222,7 +210,10 @@ class Host:
             case work.Evaluate():
                 return self._evaluate(job, clock)
             case work.StartTrial():
-                self._start_trial(job)
+                self._trial = job.trial
+                files = {client: Path(path) for client, path in job.files.items()}
+                self._store.start(files, job.parked)
+                self.plan.split(job.trial)  # computed while the hosts wait for each other
             case work.Save():
                 self._store.save(job.client, Path(job.path))
                 clock.lap("checkpoint")
@@ -235,11 +226,6 @@ class Host:
             case _:
                 raise TypeError(f"a host can't do {type(job).__name__}")
         return work.Reply(clock.seconds)
-
-    def _start_trial(self, job: work.StartTrial) -> None:
-        self._builder.trial = job.trial
-        self._store.start({client: Path(path) for client, path in job.files.items()}, job.parked)
-        self.plan.split(job.trial)  # made now, while the hosts wait for each other
 
     def _training(self, job: work.Train) -> Training:
         """Local training, which waits for the engine at every `TrainJob` that it yields."""

@@ -89,21 +89,17 @@ class Observer(NoObserver):
         self._lost: set[int] = set()
         """Trials of which uploads are missing, so that further ones would be of no use."""
         if plan.settings.record_uploads:
-            self._look_for_gaps(done)
+            for trial, round in sorted(set(done) - self._uploads.entries.keys()):
+                if trial not in self._lost:
+                    self._lost.add(trial)
+                    of = f" of trial {trial}" if plan.settings.trials > 1 else ""
+                    end = "replays end before it" if round else "there is nothing to replay"
+                    note(f"the uploads of round {round}{of} are not kept: {end}")
         self._left = plan.settings.observe_limit * 1e6 - self._observed.size - self._uploads.size
         self._full = False
         self._seen: dict[str, Tensor] = {}
         self._features: dict[int, tuple[Tensor, Tensor]] = {}
         self._sent: Mapping[int, Payload] | None = None
-
-    def _look_for_gaps(self, done: Collection[Round]) -> None:
-        """Report trials whose uploads are not complete from the first round on."""
-        for trial, round in sorted(set(done) - self._uploads.entries.keys()):
-            if trial not in self._lost:
-                self._lost.add(trial)
-                of = f" of trial {trial}" if self._plan.settings.trials > 1 else ""
-                end = "replays end before it" if round else "there is nothing to replay"
-                self._note(f"the uploads of round {round}{of} are not kept: {end}")
 
     def samples(self, round: int) -> int:
         """Return ``--observe-samples`` in an observed round, otherwise 0."""

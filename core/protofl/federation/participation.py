@@ -52,7 +52,7 @@ class Participation:
         self.members.start(trial)
         self._selection.start(trial)
         for row in own:
-            self._selection.take_up(row)
+            self._selection.learn(row.client_losses)
         if self._clock:
             self._clock.start(trial, own)
 
@@ -107,13 +107,15 @@ class Participation:
         clients, least = [c for c in asked if c not in absent], self._plan.settings.min_clients
         replayed = not absent and (self._trial, round) in self._recorded
         if len(clients) < least and not replayed:
+            who = [f"{client} ({reason})" for client, reason in sorted(absent.items())]
+            more = f" and {len(who) - 10} more" if len(who) > 10 else ""
             do = "continue when they are back, or with a lower --min-clients"
             if "deadline" in absent.values():  # which the same round would miss again
                 do = "continue with a lower --min-clients, or begin again with a longer --deadline"
             raise RunFailure(
                 f"{len(clients)} of {len(asked)} clients answered in round {round}, "
                 f"and --min-clients asks for {least}",
-                f"absent: {describe_absent(absent)}" if absent else "",
+                f"absent: {', '.join(who[:10])}{more}" if who else "",
                 do,
             )
         if self._plan.dry:
@@ -199,10 +201,3 @@ def check_participation(plan: Plan) -> None:
 def more_than(count: int, share: float) -> int:
     """Return the number of clients to ask with over-selection, rounded."""
     return round(count * (1 + share))
-
-
-def describe_absent(absent: Mapping[int, str]) -> str:
-    """Describe the first ten absent clients, each with its reason."""
-    who = [f"{client} ({reason})" for client, reason in sorted(absent.items())]
-    more = f" and {len(who) - 10} more" if len(who) > 10 else ""
-    return f"{', '.join(who[:10])}{more}"

@@ -95,15 +95,6 @@ class ServerSide:
         record.round, record.lr = number, settings.lr * self._plan.rate(number)
         record.evaluates = number + 1 == settings.rounds or (number + 1) % settings.eval_every == 0
 
-    def _download(self, client: int) -> Payload:
-        """Return the download of a client."""
-        place = f"download_payload, client {client}, round {self.record.round}"
-        with self._within(place):
-            found = self._plan.composition.call(
-                "download_payload", server=self.view, client_id=client
-            )
-            return Payload(found)
-
     def downloads(
         self, clients: Iterable[int], totals: Totals, *, counted: bool = True
     ) -> Iterator[tuple[int, bytes]]:
@@ -119,7 +110,12 @@ class ServerSide:
         codec, last, floats, blob = self._plan.composition.download, Payload(), 0, b""
         for client in sorted(clients, key=lambda client: client % architectures):
             start = time.perf_counter()
-            payload = self._download(client)
+            with self._within(f"download_payload, client {client}, round {self.record.round}"):
+                payload = Payload(
+                    self._plan.composition.call(
+                        "download_payload", server=self.view, client_id=client
+                    )
+                )
             same = payload.keys() == last.keys() and all(payload[k] is last[k] for k in last)
             if not same or codec.each:
                 with self._within(f"encode_download, client {client}, round {self.record.round}"):

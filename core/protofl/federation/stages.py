@@ -139,7 +139,12 @@ class Stages:
     @contextmanager
     def ordered(self, stage: str, jobs: Sequence[ClientJob]) -> Iterator[list[ClientJob]]:
         """The order in which jobs of a stage are to be dealt; `done` takes each that is."""
-        found = self._costly_first(jobs)
+        plan, sizes = self._plan, self._plan.split(self.trial).train_sizes
+
+        def cost(job: ClientJob) -> float:
+            return -int(sizes[job.client]) * plan.cost(plan.info.architecture_of(job.client))
+
+        found = sorted(jobs, key=cost)  # costly first; results do not depend on the order
         with self._profile.stage(stage, [job.client for job in found]) as sampled:
             for job in found:
                 job.sample, job.counted = job.client in sampled, self._followed
@@ -176,12 +181,3 @@ class Stages:
         if line not in self._noted:
             self._noted.add(line)
             self._progress(events.Note(line))
-
-    def _costly_first(self, jobs: Sequence[ClientJob]) -> list[ClientJob]:
-        """The order in which jobs are dealt; it has no influence on results."""
-        plan, sizes = self._plan, self._plan.split(self.trial).train_sizes
-
-        def cost(job: ClientJob) -> float:
-            return -int(sizes[job.client]) * plan.cost(plan.info.architecture_of(job.client))
-
-        return sorted(jobs, key=cost)

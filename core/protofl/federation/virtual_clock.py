@@ -70,7 +70,14 @@ class Clock:
         self._plan, self._world = plan, World(plan)
         host, count = Host(plan), len(plan.info.architectures)
         self._flops = [host.client(client).forward_flops() for client in range(count)]
-        self._epochs = _sure_epochs(plan)
+        # Epochs of its own samples that a client trains in any case before its upload.
+        self._epochs = sum(
+            phase.epochs or settings.local_epochs
+            for phase in plan.composition.phases(plan.info)
+            if (phase.when, phase.data, phase.needs) == ("before_upload", "private", None)
+            and phase.rows is None
+            and plan.composition.terms_of(phase)
+        )
         self._deadline = settings.deadline or math.inf
         self.leaves_out = bool(
             settings.deadline or settings.over_select or self._world.comes_and_goes
@@ -159,15 +166,3 @@ class Clock:
         training = self._training(client, self._epochs * bounds[-1][1])
         least = sum((*self._parts[client], training, self._world.device(client).seconds_up(0)))
         return least > min(self._deadline, self._moment.stays(client))
-
-
-def _sure_epochs(plan: Plan) -> int:
-    """Epochs on its own samples that a client trains before its upload, whatever it downloads."""
-    phases = [
-        phase
-        for phase in plan.composition.phases(plan.info)
-        if (phase.when, phase.data, phase.needs) == ("before_upload", "private", None)
-        and phase.rows is None
-        and plan.composition.terms_of(phase)
-    ]
-    return sum(phase.epochs or plan.settings.local_epochs for phase in phases)

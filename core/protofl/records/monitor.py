@@ -113,11 +113,11 @@ def _runs_of(folder: Path) -> Path:
 def _follow(reading: Reading, entry: IndexEntry, state: str) -> RunStatus:
     rows = reading.rows
     if not rows:
-        return RunStatus(reading.path, entry, state)
+        return RunStatus(reading.folder, entry, state)
     trial = rows[-1].trial
     own = [row for row in rows if row.trial == trial]
     return RunStatus(
-        path=reading.path,
+        path=reading.folder,
         entry=entry,
         state=state,
         trial=trial,
@@ -135,5 +135,5 @@ def _left(reading: Reading, rows: Sequence[Row], entry: IndexEntry) -> float | N
     if not recent:
         return None
     to_go = (entry.rounds * entry.trials - len(rows)) * sum(recent) / len(recent)
-    since = time.time() - (reading.path / METRICS).stat().st_mtime
+    since = time.time() - (reading.folder / METRICS).stat().st_mtime
     return max(0.0, to_go - max(0.0, since))

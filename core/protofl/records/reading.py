@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from protofl.errors import UsageError
 from protofl.records.layout import (
@@ -32,27 +32,29 @@ from protofl.system.files.lock import LOCK, is_held
 FINISHED, UNFINISHED, GOING_ON, DAMAGED = "finished", "unfinished", "going on", "damaged"
 DIVERGED = "diverged"
 
+R = TypeVar("R", bound="Reading")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Reading:
     """The content of a run folder; each file is read on first use and then cached.
 
     Create another reading to see what the run has written since.
 
     Attributes:
-        path: The folder.
-        trials: The trials to read, numbered from 0 here; None for all.
-        rounds: With ``trials``, the first rounds to read of each. The reading is then what a run
-            of these trials and rounds would have left.
+        folder: The run folder.
+        only_trials: The trials to read, numbered from 0 here; None for all.
+        only_rounds: With ``only_trials``, the first rounds to read of each. The reading is then
+            what a run of these trials and rounds would have left.
     """
 
-    path: Path
-    trials: range | None = None
-    rounds: int = 0
+    folder: Path
+    only_trials: range | None = None
+    only_rounds: int = 0
 
     @classmethod
-    def of(cls, folder: str | Path) -> Reading:
-        """Return the reading of a run folder.
+    def of(cls: type[R], folder: str | Path) -> R:
+        """Open a run folder.
 
         Raises:
             UsageError: The folder is not a run folder.
@@ -62,42 +64,48 @@ class Reading:
             raise no_run(folder, path)
         return cls(path)
 
-    def part(self, trials: range, rounds: int) -> Reading:
-        """Return a reading of some trials and of the first rounds of each."""
-        own = trials if self.trials is None else self.trials[trials.start : trials.stop]
-        return Reading(self.path, own, rounds)
+    def part(self: R, trials: range, rounds: int) -> R:
+        """Return the run as if it had been asked for these trials and rounds only.
+
+        Args:
+            trials: The trials. They are numbered from 0 in the part: trial k has seed
+                s + ``trials[k]``.
+            rounds: The first rounds of each trial.
+        """
+        own = trials if self.only_trials is None else self.only_trials[trials.start : trials.stop]
+        return type(self)(self.folder, own, rounds)
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The content of ``config.json``: every option, resolved, and what it stood for.
+        """The content of ``config.json``: resolved options, plugins, versions and data.
 
         Raises:
             Damaged: The file is unreadable, or a required value is missing.
         """
-        values = _table(self.path / CONFIG)
+        values = _table(self.folder / CONFIG)
         for key, kind in _NEEDED.items():
             if not isinstance(values.get(key), kind) or (key in _COUNTS and values[key] < 1):
                 raise Damaged(
-                    f"{self.path / CONFIG} doesn't say what the run was: {key} is "
+                    f"{self.folder / CONFIG} doesn't say what the run was: {key} is "
                     f"{values.get(key, 'missing')}"
                 )
-        if self.trials is not None:
-            values |= {"seed": values["seed"] + self.trials.start, "trials": len(self.trials)}
-            values |= {"rounds": self.rounds}
+        if (own := self.only_trials) is not None:
+            values |= {"seed": values["seed"] + own.start, "trials": len(own)}
+            values |= {"rounds": self.only_rounds}
         return values
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The lines of ``metrics.jsonl`` in the order of creation.
+        """The lines of ``metrics.jsonl``, in the order of creation (docs/reference/record.md).
 
         Raises:
-            Damaged: A line other than the last is invalid; the error names file and line.
+            UsageError: A line other than the last is invalid; the error names file and line.
         """
-        rows = read_rows(self.path / METRICS)
-        if self.trials is None:
+        rows = read_rows(self.folder / METRICS)
+        if (own := self.only_trials) is None:
             return rows
-        rows = [row for row in rows if row.trial in self.trials and row.round < self.rounds]
-        return [row.changed(trial=row.trial - self.trials.start) for row in rows]
+        rows = [row for row in rows if row.trial in own and row.round < self.only_rounds]
+        return [row.changed(trial=row.trial - own.start) for row in rows]
 
     @cached_property
     def partition(self) -> dict[str, Any] | None:
@@ -106,14 +114,14 @@ class Reading:
         Raises:
             Damaged: The file is unreadable.
         """
-        record = _table_or_none(self.path / PARTITION)
-        if record is None or self.trials is None or self.config.get("hold_split"):
+        record = _table_or_none(self.folder / PARTITION)
+        if record is None or self.only_trials is None or self.config.get("hold_split"):
             return record
         splits = [record, *record.get("trials", ())]
         first, *others = [
-            {**split, "trial": split["trial"] - self.trials.start}
+            {**split, "trial": split["trial"] - self.only_trials.start}
             for split in splits
-            if split["trial"] in self.trials
+            if split["trial"] in self.only_trials
         ]
         return {**first, "trials": others}
 
@@ -126,8 +134,8 @@ class Reading:
         """
         if not self.finished:
             return None
-        if self.trials is None:
-            return _table_or_none(self.path / SUMMARY)
+        if self.only_trials is None:
+            return _table_or_none(self.folder / SUMMARY)
         partition = self.partition
         if partition is None:
             return None
@@ -145,19 +153,19 @@ class Reading:
 
         The manifest says so. In a copy without ``checkpoint/`` the summary must exist.
         """
-        if self.trials is not None:
-            return len(self.rows) == self.rounds * len(self.trials)
-        manifest = self.path / MANIFEST
+        if self.only_trials is not None:
+            return len(self.rows) == self.only_rounds * len(self.only_trials)
+        manifest = self.folder / MANIFEST
         if manifest.is_file():
             values = _table(manifest)
             if "checks" in values:  # manifests of protofl 0.1.0 have neither key
                 return values.get("finished") is True
-        return bool(_table_or_none(self.path / SUMMARY))
+        return bool(_table_or_none(self.folder / SUMMARY))
 
     @property
     def going_on(self) -> bool:
         """True if a process holds the run's lock, as far as this machine can see."""
-        return is_held(self.path / LOCK)
+        return is_held(self.folder / LOCK)
 
     @property
     def state(self) -> str:
@@ -166,8 +174,8 @@ class Reading:
         A diverged run is unfinished because its training ended in NaN. A damaged run is finished,
         but rounds are missing.
         """
-        if self.trials is not None:
-            return FINISHED if self.finished else Reading(self.path).state
+        if self.only_trials is not None:
+            return FINISHED if self.finished else Reading(self.folder).state
         if self.going_on:
             return GOING_ON
         if not self.finished:
@@ -180,10 +188,10 @@ class Reading:
     @cached_property
     def failure(self) -> dict[str, Any] | None:
         """The content of ``failure.json``; None if training did not diverge or has continued."""
-        if self.trials is not None:
-            return None if self.finished else Reading(self.path).failure
+        if self.only_trials is not None:
+            return None if self.finished else Reading(self.folder).failure
         try:
-            found = read_json(self.path / FAILURE)
+            found = read_json(self.folder / FAILURE)
             return found if found["done"] == len(self.rows) else None
         except (OSError, Damaged, LookupError, TypeError):
             return None
@@ -195,7 +203,7 @@ class Reading:
         if not self.finished or len(self.rows) >= asked:
             return ""
         return (
-            f"{self.path / METRICS}, line {len(self.rows) + 1}, is missing: the run is finished, "
+            f"{self.folder / METRICS}, line {len(self.rows) + 1}, is missing: the run is finished, "
             f"and had {asked:,} rounds"
         )
 
@@ -210,18 +218,18 @@ class Reading:
         Raises:
             UsageError: The round is not kept, or it is not among the rounds of this reading.
         """
-        if self.trials is None:
-            return read_weights(self.path, which, trial, clients=clients)
-        kept = read_weights(self.path, which, self.trials[trial], clients=clients)
-        rows, round = [row for row in self.rows if row.trial == trial], self.rounds - 1
+        if self.only_trials is None:
+            return read_weights(self.folder, which, trial, clients=clients)
+        kept = read_weights(self.folder, which, self.only_trials[trial], clients=clients)
+        rows, round = [row for row in self.rows if row.trial == trial], self.only_rounds - 1
         if which == "best":
             best = [row.round for n, row in enumerate(rows) if is_best(row, rows[:n])]
             round = best[-1] if best else round
         if kept.round != round:
             raise UsageError(
-                f"{self.path} has kept round {kept.round} as the {which} of all its rounds, and "
-                f"not round {round}, the {which} of the first {self.rounds}",
-                do=f"a run of {self.rounds} rounds has it",
+                f"{self.folder} has kept round {kept.round} as the {which} of all its rounds, and "
+                f"not round {round}, the {which} of the first {self.only_rounds}",
+                do=f"a run of {self.only_rounds} rounds has it",
             )
         return kept
 

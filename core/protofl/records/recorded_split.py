@@ -57,34 +57,27 @@ class RecordedSplit:
             UsageError: The record has no such trial, or is damaged.
         """
         try:
-            return cls._of(file, record, trial, again)
+            trials = {int(one["trial"]): one for one in (record, *record.get("trials", ()))}
+            if trial not in trials:
+                known = ", ".join(map(str, trials))
+                raise UsageError(f"{file} has no trial {trial}", f"it has: {known}")
+            own = trials[trial]
+            tests = np.array(own["test_counts"], dtype=np.int64)
+            if tests.shape != (len(own["train_counts"]), len(own["classes"])):
+                raise ValueError
+            return cls(
+                classes=tuple(map(str, own["classes"])),
+                train_counts=np.array(own["train_counts"], dtype=np.int64),
+                test_counts=tests,
+                validation_counts=np.array(own.get("validation_counts", 0 * tests), dtype=np.int64),
+                public_samples=own["public_samples"],
+                global_test_samples=own["global_test_samples"],
+                hash=str(own["hash"]),
+                file=file,
+                _again=again,
+            )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise Damaged(f"{file} is not what a run writes") from None
-
-    @classmethod
-    def _of(
-        cls, file: Path, record: Mapping[str, Any], trial: int, again: Callable[[], Split]
-    ) -> RecordedSplit:
-        trials = {int(one["trial"]): one for one in (record, *record.get("trials", ()))}
-        own = trials.get(trial)
-        if own is None:
-            raise UsageError(
-                f"{file} has no trial {trial}", f"it has: {', '.join(map(str, trials))}"
-            )
-        tests = np.array(own["test_counts"], dtype=np.int64)
-        if tests.shape != (len(own["train_counts"]), len(own["classes"])):
-            raise ValueError
-        return cls(
-            classes=tuple(map(str, own["classes"])),
-            train_counts=np.array(own["train_counts"], dtype=np.int64),
-            test_counts=tests,
-            validation_counts=np.array(own.get("validation_counts", 0 * tests), dtype=np.int64),
-            public_samples=own["public_samples"],
-            global_test_samples=own["global_test_samples"],
-            hash=str(own["hash"]),
-            file=file,
-            _again=again,
-        )
 
     def train(self, client: int) -> np.ndarray:
         """Return the rows [n] of the data that a client trained on, int64.

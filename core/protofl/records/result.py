@@ -178,6 +178,7 @@ def summarise(
     for trial in sorted({row.trial for row in rows}):
         own = [r for r in rows if r.trial == trial and r.test_accuracy is not None]
         best = max(own, key=lambda r: (r.test_accuracy, -r.round))
+        last = [row for row in rows if row.trial == trial][-1]
         trials.append(
             {
                 "trial": trial,
@@ -193,7 +194,7 @@ def summarise(
                 **_best_and_final(own, "honest", lambda row: row.honest_accuracy),
                 **({"malicious": own[-1].malicious} if own[-1].malicious else {}),
                 **_final_figures(own),
-                **_virtual_seconds([row for row in rows if row.trial == trial]),
+                **({"virtual_seconds": last.virtual["elapsed"]} if last.virtual else {}),
             }
         )
     first = trials[0]
@@ -252,11 +253,6 @@ def _unseen(rows: list[Row], majority: Callable[..., float]) -> dict[str, Any]:
     guess = majority(last.trial, last.unseen)
     figures = zip(UNSEEN, (*found, guess), strict=True)
     return {"unseen": last.unseen, **{key: value for key, value in figures if value is not None}}
-
-
-def _virtual_seconds(rows: list[Row]) -> dict[str, float]:
-    """Return the virtual time at the end of a trial; empty without a virtual clock."""
-    return {"virtual_seconds": rows[-1].virtual["elapsed"]} if "virtual" in rows[-1] else {}
 
 
 def _final_figures(rows: list[Row]) -> dict[str, float]:

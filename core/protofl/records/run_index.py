@@ -147,7 +147,7 @@ def _progress(reading: Reading) -> dict[str, Any]:
     asked = config["rounds"] * config["trials"]
     lines = 0
     with suppress(OSError):
-        lines = (reading.path / METRICS).read_bytes().count(b"\n")
+        lines = (reading.folder / METRICS).read_bytes().count(b"\n")
     if summary is not None and lines >= asked:
         mean = summary.get("mean", {})
         return {
@@ -155,7 +155,7 @@ def _progress(reading: Reading) -> dict[str, Any]:
             "finished": True,
             "best": number(mean.get("best_test_accuracy")),
             "final": number(mean.get("final_test_accuracy")),
-            "time": _time(reading.path / SUMMARY),
+            "time": _time(reading.folder / SUMMARY),
         }
     scored: dict[int, list[tuple[int, float]]] = {}
     for row in reading.rows:
@@ -163,14 +163,14 @@ def _progress(reading: Reading) -> dict[str, Any]:
             scored.setdefault(row.trial, []).append((row.round, float(accuracy)))
     best = [max(accuracy for _, accuracy in own) for own in scored.values()]
     final = [max(own)[1] for own in scored.values()]
-    file = reading.path / METRICS
+    file = reading.folder / METRICS
     return {
         "done": len(reading.rows),
         "finished": reading.finished,
         "problem": reading.lost,
         "best": sum(best) / len(best) if best else None,
         "final": sum(final) / len(final) if final else None,
-        "time": _time(file if reading.rows else reading.path / CONFIG),
+        "time": _time(file if reading.rows else reading.folder / CONFIG),
     }
 
 
@@ -271,8 +271,8 @@ def check_removable(folder: Path) -> Path:
         raise UsageError(
             f"{folder} is going on: a process is at work on it", do="end that first (Ctrl-C)"
         )
-    check_plain(reading.path, OWN)
-    return reading.path
+    check_plain(reading.folder, OWN)
+    return reading.folder
 
 
 def remove(folder: Path) -> list[str]:

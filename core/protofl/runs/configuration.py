@@ -101,35 +101,34 @@ def describe_changes(recorded: Mapping[str, Any], plan: Plan) -> list[str]:
 _LAST_BITS = "the rounds from here on will not match those of an uninterrupted run to the last bit"
 
 
-def check_same_data(recorded: dict[str, Any], plan: Plan) -> None:
-    """Check that the data are the data with which the run began.
+def check_same_data(recorded: Mapping[str, Any], plan: Plan) -> None:
+    """Check that the data are those with which the run began.
 
     Raises:
-        UsageError: They are others.
+        UsageError: The data have changed.
     """
-    if recorded["data"]["digest"] != plan.data.digest:
-        raise UsageError(
-            f"the data of {plan.settings.dataset} are not those with which the run began",
-            do="restore the data, or start a new run",
-        )
-    public = recorded["data"].get("public")  # older runs have not recorded it
-    if public and plan.public_data and public != plan.public_data.digest:
-        raise UsageError(
-            f"the public data of {plan.settings.public} are not those with which the run began",
-            do="restore the data, or start a new run",
-        )
+    for noun, text, key, data in (
+        ("data", plan.settings.dataset, "digest", plan.data),
+        ("public data", plan.settings.public, "public", plan.public_data),
+    ):
+        digest = recorded["data"].get(key)  # older runs have none of public data
+        if digest and data and digest != data.digest:
+            raise UsageError(
+                f"the {noun} of {text} are not those with which the run began",
+                do="restore the data, or start a new run",
+            )
 
 
-def check_same_files(recorded: dict[str, Any], plan: Plan) -> None:
+def check_same_files(recorded: Mapping[str, Any], plan: Plan) -> None:
     """Check that files of selection, world and generator are those with which the run began.
 
     Raises:
-        UsageError: One is another, or can't be read.
+        UsageError: A file has changed, or can't be read.
     """
-    was, now = recorded.get("files", {}), file_digests(plan)  # likewise
+    was, now = recorded.get("files", {}), file_digests(plan)
     for option in (option for option in was if was[option] != now.get(option)):
         choice = plan.choices.get(option)
-        name = f"--{option} {choice.text}" if choice else f"what --set {option} names"
+        name = f"--{option} {choice.text}" if choice else f"the file of --set {option}"
         raise UsageError(
             f"{name} is not the file with which the run began",
             do="restore it, or start a new run",

@@ -16,11 +16,8 @@ if TYPE_CHECKING:
     from protofl.runs.scorer import Scorer
 
 
-class KeptRounds:
+class KeptRounds(Reading):
     """The part of `Run` that needs weights."""
-
-    _reading: Reading
-    folder: Path
 
     if TYPE_CHECKING:
 
@@ -48,7 +45,7 @@ class KeptRounds:
         from protofl.hooks.wire.weights import load_weights
 
         self._check_client(client)
-        kept = self._reading.weights(which, trial, [client])
+        kept = self.weights(which, trial, [client])
         model = self.plan.initial_model(client, trial)
         if client in kept.clients:
             load_weights(model, kept.clients[client], "model")
@@ -66,7 +63,7 @@ class KeptRounds:
         Raises:
             UsageError: The run has not kept the round.
         """
-        server = self._reading.weights(which, trial, []).server
+        server = self.weights(which, trial, []).server
         start = "knowledge/"
         return {k.removeprefix(start): t for k, t in server.items() if k.startswith(start)}
 
@@ -116,7 +113,7 @@ class KeptRounds:
         from protofl.runs.scorer import scorer_of
 
         self._check_client(client)
-        return scorer_of(self.plan, self._reading, client, which, trial)
+        return scorer_of(self.plan, self, client, which, trial)
 
     def export(
         self,
@@ -147,7 +144,7 @@ class KeptRounds:
         return export(self.scorer(client, which, trial), self.plan, Path(path).expanduser())
 
     def _check_client(self, client: int) -> None:
-        clients = self._reading.config["clients"]
+        clients = self.config["clients"]
         if not 0 <= client < clients:
             raise UsageError(
                 f"{self.folder} has no client {client}", f"clients are 0 to {clients - 1}"

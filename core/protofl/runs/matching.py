@@ -125,20 +125,15 @@ class RequestedRun:
         if identity_of(run.config, self.defaults) != identity_of(now, self.defaults):
             return False
         reasons, _ = differences(run.config, now, self.defaults)
-        reasons += not_recorded(run.config, self.config) + self._other_splits(run)
+        reasons += not_recorded(run.config, self.config)
+        if run.has_split:
+            mine, first = self.plan.settings.trials, self.plan.settings.seed - run.config["seed"]
+            trials = range(max(first, 0), min(first + mine, run.config["trials"]))
+            if any(run.split(t).hash != self.plan.split(t - first).hash for t in trials):
+                reasons.append("its clients hold other samples")
         if reasons:
             self.note(f"{run.folder} is not reused: {'; '.join(reasons)}")
         return not reasons
-
-    def _other_splits(self, run: Run) -> list[str]:
-        """Return a reason if common trials are split in another way than they would be now."""
-        if not run.has_split:
-            return []
-        mine, first = self.plan.settings.trials, self.plan.settings.seed - run.config["seed"]
-        trials = range(max(first, 0), min(first + mine, run.config["trials"]))
-        if any(run.split(t).hash != self.plan.split(t - first).hash for t in trials):
-            return ["its clients hold other samples"]
-        return []
 
     def shares_trials(self, run: Run) -> bool:
         """Return True if a run that is this run has, or is going to have, requested trials."""
@@ -189,13 +184,9 @@ class RequestedRun:
         dry_step(self.plan)
         return "rounds" in self.plan.info.asked
 
-    @property
-    def _device(self) -> str:
-        return self.plan.device.type
-
     def failed_before(self, run: Run) -> Failure | None:
         """Return why a run ended that would end so again."""
-        return repeated_failure(run.folder, self._device)
+        return repeated_failure(run.folder, self.plan.device.type)
 
     # --- what is made -----------------------------------------------------------------------------
 

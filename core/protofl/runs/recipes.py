@@ -6,7 +6,7 @@ import importlib
 import importlib.metadata
 import importlib.resources
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -71,64 +71,37 @@ def lacking(distribution: str) -> list[str]:
     for text in requirements:
         wanted, _, marker = text.partition(";")
         name = re.split(r"[\s<>=!~\[(]", wanted.strip())[0]
-        if "extra" not in marker and not _is_installed(name):
+        if "extra" not in marker and not any(importlib.metadata.distributions(name=name)):
             found.append(wanted.strip())
     return found
 
 
-def _is_installed(distribution: str) -> bool:
-    try:
-        importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def check_needs(recipe: Plugin, needs: Mapping[str, str], named: Iterable[tuple[str, str]]) -> None:
+def check_needs(
+    owner: str, needs: Mapping[str, str], named: PluginNames, distribution: str = ""
+) -> None:
     """Check that the plugins that a recipe names are installed.
 
     Args:
-        recipe: The recipe.
+        owner: The recipe, for the error.
         needs: {plugin: the distribution that has it}, as far as the recipe says.
         named: The plugins.
+        distribution: The distribution of a published recipe.
 
     Raises:
-        UsageError: One is not; it says what to install.
+        UsageError: A plugin is not installed; the error says what to install.
     """
-    owner = f"recipe {recipe.name!r} of {recipe.distribution} {recipe.version}"
-    for kind, name in missing({*named}):
-        required = " ".join(lacking(recipe.distribution))
-        near = f"{recipe.distribution} requires {required}" if required else ""
+    for kind, name in missing(named):
+        required = " ".join(lacking(distribution)) if distribution else ""
+        near = f"{distribution} requires {required}" if required else ""
         install = needs.get(name) or required
         if not install:
             install = f"protofl-{name}"
-            near = f"the recipe does not say who has it; {install} is what it would be called"
-        raise _not_installed(owner, kind, name, near, install)
-
-
-def check_needs_of_file(
-    path: Path, needs: Mapping[str, str], named: Iterable[tuple[str, str]]
-) -> None:
-    """Check that the plugins in the ``needs`` of a recipe file are installed.
-
-    Args:
-        path: The file.
-        needs: {plugin: the distribution that has it}.
-        named: The plugins that the run names.
-
-    Raises:
-        UsageError: One is not; it says what to install.
-    """
-    for kind, name in missing({(kind, name) for kind, name in named if name in needs}):
-        raise _not_installed(f"--config {path}", kind, name, "", needs[name])
-
-
-def _not_installed(owner: str, kind: str, name: str, near: str, install: str) -> UsageError:
-    return UsageError(
-        f"{owner} needs the {kind} {name!r}, which is not installed",
-        near,
-        f"install it: pip install {install!r}" if " " in install else f"pip install {install}",
-    )
+            near = f"the recipe does not name the distribution; {install} is the usual name"
+        raise UsageError(
+            f"{owner} needs the {kind} {name!r}, which is not installed",
+            near,
+            f"install it: pip install {install!r}" if " " in install else f"pip install {install}",
+        )
 
 
 def read_needs(values: Mapping[str, Any]) -> dict[str, str]:
@@ -205,7 +178,9 @@ def with_recipe(options: dict[str, Any]) -> dict[str, Any]:
     over = {key: value for key, value in options.items() if key != "method"}
     origin = {key: getattr(plugin, key) for key in ("name", "version", "distribution")}
     merged = of_method(merge_options(recipe.values, over) | {"recipe": origin})
-    check_needs(plugin, recipe.needs, named_in(recipe.values) & named_in(merged))
+    owner = f"recipe {name!r} of {plugin.distribution} {plugin.version}"
+    named = named_in(recipe.values) & named_in(merged)
+    check_needs(owner, recipe.needs, named, plugin.distribution)
     return merged
 
 

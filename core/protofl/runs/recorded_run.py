@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from protofl.errors import UsageError
 from protofl.records.layout import PARTITION
-from protofl.records.reading import Reading
 from protofl.records.result import Result, recorded_accuracies
 from protofl.records.row import Row, columns_of, frame_of
 from protofl.runs.kept import KeptRounds
@@ -40,9 +39,9 @@ def load_run(folder: str | Path) -> Run:
         >>> run.columns["test_accuracy"]  # doctest: +SKIP
         >>> run.model(client=0, which="best")  # doctest: +SKIP
     """
-    reading = Reading.of(folder)
-    reading.config  # noqa: B018 - a damaged configuration is refused here
-    return Run(reading)
+    run = Run.of(folder)
+    run.config  # noqa: B018 - a damaged configuration is refused here
+    return run
 
 
 class Run(KeptRounds):
@@ -52,29 +51,10 @@ class Run(KeptRounds):
         folder: The run folder.
     """
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-        self.folder = reading.path
-
     def __repr__(self) -> str:
         done, asked = self.rounds_done, self.config["rounds"] * self.config["trials"]
         about = f"{self.name}, {self.config['models']}, {self.config['dataset']}"
         return f"<Run {self.folder}: {about}, {done} of {asked} rounds>"
-
-    def part(self, trials: range, rounds: int) -> Run:
-        """Return the run as if it had been asked for these trials and rounds only.
-
-        Args:
-            trials: The trials. They are numbered from 0 in the part: trial k has seed
-                s + ``trials[k]``.
-            rounds: The first rounds of each trial.
-        """
-        return Run(self._reading.part(trials, rounds))
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The content of ``config.json``: resolved options, plugins, versions and data."""
-        return self._reading.config
 
     @cached_property
     def settings(self) -> Settings:
@@ -94,15 +74,6 @@ class Run(KeptRounds):
         name: str = self.config.get("recipe", {}).get("name") or self.config["method"]
         return name
 
-    @property
-    def rows(self) -> list[Row]:
-        """The lines of ``metrics.jsonl``, in the order of creation (docs/reference/record.md).
-
-        Raises:
-            UsageError: A line other than the last is damaged; the error names file and line.
-        """
-        return self._reading.rows
-
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
         """The record as columns {figure: [lines]}, lines sorted by trial and round.
@@ -121,24 +92,9 @@ class Run(KeptRounds):
         return frame_of(self.columns, "Run.columns has the same as NumPy arrays")
 
     @property
-    def summary(self) -> dict[str, Any] | None:
-        """The content of ``summary.json``; None if the run is not finished."""
-        return self._reading.summary
-
-    @property
-    def finished(self) -> bool:
-        """True if all rounds of all trials are done."""
-        return self._reading.finished
-
-    @property
-    def state(self) -> str:
-        """``finished``, ``unfinished``, ``diverged``, ``damaged``, or ``going on`` elsewhere."""
-        return self._reading.state
-
-    @property
     def why_it_ended(self) -> str:
         """The error of a run that diverged; empty for any other run."""
-        return str((self._reading.failure or {}).get("what", ""))
+        return str((self.failure or {}).get("what", ""))
 
     @property
     def identity(self) -> str:
@@ -197,7 +153,7 @@ class Run(KeptRounds):
         """
         from protofl.records.recorded_split import RecordedSplit
 
-        record, file = self._reading.partition, self.folder / PARTITION
+        record, file = self.partition, self.folder / PARTITION
         if record is None:
             raise UsageError(f"{file} is missing: the run has not come so far")
         held = 0 if self.config.get("hold_split") else trial
@@ -206,7 +162,7 @@ class Run(KeptRounds):
     @property
     def has_split(self) -> bool:
         """True if the split of the run is recorded."""
-        return self._reading.partition is not None
+        return self.partition is not None
 
     @cached_property
     def plan(self) -> Plan:

@@ -9,7 +9,7 @@ from typing import Any
 
 from protofl.errors import UsageError
 from protofl.hooks.discovery.registry import Registry
-from protofl.runs.recipes import check_needs_of_file, named_in, of_method, read_needs, with_recipe
+from protofl.runs.recipes import check_needs, named_in, of_method, read_needs, with_recipe
 from protofl.system.consent import allow_folder, check_output, is_data_folder, is_inside
 from protofl.system.files.tables import check_new_table, read_table
 from protofl.system.options.parsing import (
@@ -84,7 +84,11 @@ def read_request(
         check_new_table(request.save_recipe, "--save-recipe")
     allow_folder(typed.get("data_dir"))
     if resume:
-        _check_resume(request, more=config is not None)
+        for given, flag in ((save_recipe, "--save-recipe"), (config, "--config")):
+            if given is not None:
+                raise UsageError(f"--resume continues the run as it was; leave {flag} out")
+        if out is None:
+            raise UsageError("--resume needs --out: the folder of the interrupted run")
         request.options = parse_options(typed)
         request.said = request.options.get("options", {})
         return request
@@ -108,7 +112,8 @@ def read_request(
     above = parse_options(typed, owner)
     merged = of_method(merge_options(below, above))
     if needs and not isinstance(config, Mapping):
-        check_needs_of_file(Path(str(config)), needs, named_in(merged) & named_in(below))
+        used = {(k, name) for k, name in named_in(merged) & named_in(below) if name in needs}
+        check_needs(where, needs, used)
     request.options = with_recipe(merged)
     request.said = of_method({**request.options, "options": above.get("options", {})})["options"]
     return request
@@ -133,12 +138,3 @@ def _check_outputs(
     out = below.get("out")
     if out and request.out is None and not is_inside(out, Path.cwd()):
         check_output("out", out, where, request.home)
-
-
-def _check_resume(request: Request, *, more: bool) -> None:
-    if request.save_recipe is not None:
-        raise UsageError("--resume continues the run as it was; leave --save-recipe out")
-    if request.out is None:
-        raise UsageError("--resume needs --out: the folder of the interrupted run")
-    if more:
-        raise UsageError("--resume continues the run as it was; leave --config out")

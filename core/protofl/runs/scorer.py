@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from protofl.data.arrays import joined_samples
 from protofl.data.spec import SampleSpec
 from protofl.errors import UsageError, error_context
-from protofl.federation.host import Builder
+from protofl.federation.host import build_client
 from protofl.federation.plan import Plan
 from protofl.federation.round_totals import Totals
 from protofl.federation.server_side import ServerSide
@@ -84,14 +84,14 @@ def scorer_of(plan: Plan, reading: Reading, client: int, which: str, trial: int)
         UsageError: The round is not kept.
     """
     own = reading.weights(which, trial, []).trial  # of a part of a run, the trial of the whole
-    folder, found = kept_round(reading.path, which, own, [client])
+    folder, found = kept_round(reading.folder, which, own, [client])
     number = found.values["round"]
     with compute_threads(plan.settings.server_threads):
         side = ServerSide(plan, trial, OFF)
         unpack_server(side.record, read_tensors(folder / found.values["server"]))
         side.begin(number)
         [(_, blob)] = side.downloads([client], Totals(), counted=False)
-    record = Builder(plan, trial)(client, None)
+    record = build_client(plan, trial, client)
     if client in found.numbered:
         unpack_client(record, read_tensors(folder / found.numbered[client][0]))
     declared = plan.composition.declarations("download_payload")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from protofl.errors import ProtoflError, error_text
@@ -56,11 +56,8 @@ class TrackerThread(threading.Thread):
     def __init__(self, tracker: Choice, run: TrackedRun, say: Callable[[str], None]) -> None:
         super().__init__(name=f"tracker {tracker.name}", daemon=True)
         self.tracker, self._run, self._say = tracker, run, say
-        self._rows: deque[tuple[int, Mapping[str, Any]]] = deque()
-        self._ending: Ending | None = None
-        self._changed = threading.Condition()
+        self._queue: SimpleQueue[tuple[int, Mapping[str, Any]] | Ending] = SimpleQueue()
         self._lost = self._failed = 0
-        self._dead = False
         self.over = threading.Event()
         """Set when the tracker has been told of all; unlike join, a wait may be interrupted."""
 
@@ -68,20 +65,14 @@ class TrackerThread(threading.Thread):
 
     def take(self, number: int, row: Mapping[str, Any]) -> None:
         """Add a round; it is dropped if too many are waiting."""
-        with self._changed:
-            if self._dead:
-                return
-            if len(self._rows) >= WAITING:
-                self._lost += 1
-                return
-            self._rows.append((number, row))
-            self._changed.notify()
+        if self._queue.qsize() < WAITING:
+            self._queue.put((number, row))
+        else:
+            self._lost += 1
 
     def end(self, ending: Ending) -> None:
-        """End the run; waiting rounds are still passed on."""
-        with self._changed:
-            self._ending = self._ending or ending
-            self._changed.notify()
+        """End the run; waiting rounds are still passed on, and only the first ending counts."""
+        self._queue.put(ending)
 
     # --- in its own -------------------------------------------------------------------------------
 
@@ -101,17 +92,10 @@ class TrackerThread(threading.Thread):
         try:
             opened = self.tracker.call("open_run", run=self._run)
         except BaseException as error:
-            with self._changed:
-                self._dead = True
-                self._rows.clear()
             self._say(f"{self._words(error)}; the run goes on without it")
             return
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._rows or self._ending is not None)
-                if not self._rows:
-                    break
-                number, row = self._rows.popleft()
+        while not isinstance(item := self._queue.get(), Ending):
+            number, row = item
             try:
                 self.tracker.call(
                     "log_round", opened=opened, run=self._run, row=deepcopy(row), number=number
@@ -120,12 +104,8 @@ class TrackerThread(threading.Thread):
                 self._failed += 1
                 if self._failed == 1:
                     self._say(f"{self._words(error)}; the run goes on")
-        self._close(opened)
-
-    def _close(self, opened: Any) -> None:  # noqa: ANN401 - the tracker's own
-        assert self._ending is not None
         try:
-            ending = deepcopy(vars(self._ending))
+            ending = deepcopy(vars(item))
             self.tracker.call("end_run", opened=opened, run=self._run, **ending)
         except BaseException as error:
             self._say(self._words(error))

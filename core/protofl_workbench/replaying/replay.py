@@ -172,7 +172,7 @@ def replay(
         Damaged: What was kept is not what was written.
     """
     reading = Reading.of(run)
-    uploads = RecordedUploads(reading.path, trial)
+    uploads = RecordedUploads(reading.folder, trial)
     plan = own_plan(reading.config)
     check_same_data(reading.config, plan)
     own = ReplayedServer(plan, trial)
@@ -181,9 +181,9 @@ def replay(
         for change in changes_of(reading.config, set or {}, grid or {}, use or {})
         if change.label
     ]
-    found = Replay(reading.path, trial, Replayed(OWN), [each for each, _ in changed])
+    found = Replay(reading.folder, trial, Replayed(OWN), [each for each, _ in changed])
     found.notes += _other_versions(reading.config, plan)
-    observed, kept_knowledge = Observed(reading.path), _KeptKnowledge(reading.path, trial)
+    observed, kept_knowledge = Observed(reading.folder), _KeptKnowledge(reading.folder, trial)
     extras = {row.round: row.extra for row in reading.rows if row.trial == trial}
     chosen = uploads.rounds[:rounds]
     for number in chosen:

@@ -236,8 +236,8 @@ class FedKTL:
         z, y = output.features, batch.y
         if config.mix:
             z, y = torch.cat([z, features]), torch.cat([y, given["classes"][rows]])
-        L_A = self._supervised(client, z, y)
-        L_M = mse_loss(client.module("h_prime")(features), given["latents"][rows])
+        L_A = self._supervised(client, z, y)  # Eq. 1
+        L_M = mse_loss(client.module("h_prime")(features), given["latents"][rows])  # Eq. 4
         return {"arcface": L_A, "guide": config.mu * L_M}
 
     @pf.hookimpl

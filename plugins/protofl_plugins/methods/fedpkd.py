@@ -152,19 +152,19 @@ class FedPKD(D.ScoresDown, D.TrainsServerModel):
         if batch.phase == "public":
             M_G = given["scores"][batch.index]
             kl = F.kl_divergence(output.logits, M_G)
-            ce = cross_entropy(output.logits, M_G.argmax(1))
-            return {"public_kl": config.gamma * kl, "public_ce": (1 - config.gamma) * ce}
-        terms = {"ce": cross_entropy(output.logits, batch.y)}
+            ce = cross_entropy(output.logits, M_G.argmax(1))  # pseudo-labels of Eq. 14
+            return {"public_kl": config.gamma * kl, "public_ce": (1 - config.gamma) * ce}  # Eq. 15
+        terms = {"ce": cross_entropy(output.logits, batch.y)}  # Eq. 4
         if "P" in given:
             P, known = given["P"], given["known"]
             mse = F.prototype_alignment(output.features, batch.y, P, known, "mse")
-            terms["align"] = config.epsilon * mse
+            terms["align"] = config.epsilon * mse  # Eq. 16
         return terms
 
     @pf.hookimpl
     def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
         """M_c on all public samples, and P_c (Alg. 2, line 4)."""
-        payload = class_prototypes(client, client.config.aggregate)
+        payload = class_prototypes(client, client.config.aggregate)  # Eq. 5
         payload["public_logits"] = D.public_logits(client)
         return payload
 
@@ -179,20 +179,21 @@ class FedPKD(D.ScoresDown, D.TrainsServerModel):
         """S (Eq. 6), D̆ (Alg. 1), ServerTrain (Eq. 13), then M_G on D̆."""
         config, model = server.config, D.server_model(server)
         delta: float = config.delta
-        S = F.ensemble_logits(D.stacked(uploads, "public_logits"), config.weights)
-        P, known = self._prototypes(server, uploads)
+        S = F.ensemble_logits(D.stacked(uploads, "public_logits"), config.weights)  # Eq. 6 and 7
+        P, known = self._prototypes(server, uploads)  # Eq. 8
         R, _ = D.evaluated(model, server.public)
+        # Eq. 9 and 10
         kept = F.filter_by_prototype(R, S.argmax(1), P, known, config.theta).nonzero().squeeze(1)
         S = S[kept]
         label = S.argmax(1)
 
         def loss(features: Tensor, logits: Tensor, index: Tensor) -> Tensor:
             y = label[index]
-            kd = F.kl_divergence(logits, S[index])
+            kd = F.kl_divergence(logits, S[index])  # Eq. 11
             if config.ce:
                 kd = kd + cross_entropy(logits, y)
-            pull = F.prototype_alignment(features, y, P, known, "mse")
-            return delta * kd + (1 - delta) * pull
+            pull = F.prototype_alignment(features, y, P, known, "mse")  # Eq. 12
+            return delta * kd + (1 - delta) * pull  # Eq. 13
 
         epochs, lr = config.server_epochs, config.server_lr
         D.train_on_public(server, model, loss, epochs=epochs, lr=lr, rows=kept)

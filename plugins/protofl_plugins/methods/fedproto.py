@@ -25,6 +25,7 @@ from protofl_plugins.prototyping import (
     AveragedConfig,
     Guided,
     GuidedConfig,
+    class_prototypes,
     guide,
     mean_prototypes,
     with_absent,
@@ -61,8 +62,13 @@ class FedProto(Averaged, Guided):
         """Eq. 4."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
         if given:
-            terms["align"] = guide(client, batch, output, **given)
+            terms["align"] = guide(client, batch, output, **given)  # λ·E_c φ(P_i^c, P̄^c)
         return terms
+
+    @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """P_i^c (Eq. 2), with counts if Eq. 3 weights by them."""
+        return class_prototypes(client, client.config.aggregate)
 
     @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:

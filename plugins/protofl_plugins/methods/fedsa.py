@@ -34,6 +34,7 @@ from protofl import functional as F
 from protofl_plugins.prototyping import (
     Averaged,
     AveragedConfig,
+    class_prototypes,
     guide_weight,
     mean_prototypes,
     nearest_prototype,
@@ -194,15 +195,22 @@ class FedSA(Averaged):
         client.state["margin"] = _margin(client.config)(table, known)
 
     @pf.hookimpl
+    def upload_payload(self, client: pf.Client[Config]) -> pf.Payload:
+        """P_i^c (Eq. 2), with counts if Eq. 3 weights by them."""
+        return class_prototypes(client, client.config.aggregate)
+
+    @pf.hookimpl
     def server_aggregate(self, server: pf.Server[Config], uploads: pf.Uploads) -> pf.Payload:
         """P̄ (Eq. 3), then the moving average of the anchors (Eq. 10)."""
         config, state = server.config, server.state
-        mean, known = mean_prototypes(server, uploads, config.aggregate, server.feature_dim)
+        mean, known = mean_prototypes(
+            server, uploads, config.aggregate, server.feature_dim
+        )  # Eq. 3
         # All classes move, towards the last known mean, or those of the round.
         target, moves = with_absent(
             server, mean, known, "keep" if config.ema == "all" else "forget"
         )
-        state["anchors"] = F.ema(state["anchors"], target, config.alpha, moves)
+        state["anchors"] = F.ema(state["anchors"], target, config.alpha, moves)  # Eq. 10
         payload = self._payload(server)
         if config.inference == "prototype":
             payload["global_prototypes"] = mean[known]

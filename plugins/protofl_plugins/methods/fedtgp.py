@@ -114,7 +114,7 @@ class FedTGP(Guided):
         """Eq. 11."""
         terms = {"ce": cross_entropy(output.logits, batch.y)}
         if given:
-            terms["align"] = guide(client, batch, output, **given)
+            terms["align"] = guide(client, batch, output, **given)  # λ·E_c φ(P_i^c, P̂^c)
         return terms
 
     @pf.hookimpl
@@ -128,12 +128,13 @@ class FedTGP(Guided):
         """δ(t) by Eq. 9, then P̂ by Eq. 10 (Alg. 1, lines 8 and 9)."""
         vectors, processor = self._weights(server)
         anchored, labels = sent_rows(uploads, "prototypes", server.feature_dim)
-        delta, config = self._margin(server, uploads), server.config
+        delta, config = self._margin(server, uploads), server.config  # Eq. 9
         size, lr = config.server_batch_size or server.batch_size, config.server_lr or server.lr
         generator, batches = server.generator("shuffle"), list[Tensor]()
         for _ in server.epochs(config.S):
             order = torch.randperm(len(labels), generator=generator)
             batches += torch.split(order, size)
+        # Eq. 10, whose gradient is computed in the function.
         F.train_prototypes(vectors, processor, anchored, labels, delta, batches, lr)
         return self._payload(server)
 

@@ -41,12 +41,21 @@ GIVEN = ("payload", "labels")
 """Arguments of hooks that others hold too."""
 
 
+_INSIDE = {
+    "number": "makes a number of a tensor ({}): no gradient flows through it, and engines other "
+    "than eager can't follow; .detach() keeps a tensor",
+    "draw": "draws random numbers ({}): other engines draw others; draw in before_training from "
+    "client.generator, and return pf.per_step(tensor)",
+}
+"""Notes about calls inside a loss."""
+
+
 class HookChecks(Watch):
     """Executes hook calls and checks them against the rules for plugin authors.
 
     Args:
         plan: The run.
-        looks: Is told which hook reads a download.
+        missing_keys: Collects keys that downloads do not have.
 
     Attributes:
         notes: Lines for the user about what is allowed and hurts.
@@ -122,7 +131,8 @@ class HookChecks(Watch):
         before = as_it_is(source.given)
         do = partial(inside.entered, partial(source.function, *arguments))
         found: Mapping[str, Tensor] = self.randomness.watched(who, "local_loss", do)
-        self._note_inside(who, inside.found)
+        for kind, place in inside.found.items():
+            self.notes.setdefault(f"{kind} of {who}", f"{who} {_INSIDE[kind].format(place)}")
         written = changed(before, as_it_is(source.given))
         if written:
             raise RunFailure(
@@ -138,20 +148,6 @@ class HookChecks(Watch):
                     self._terms[words] = term.detach()
                     self._reached[words] = self._reached.get(words, False) or term.requires_grad
         return found
-
-    def _note_inside(self, who: str, found: Mapping[str, str]) -> None:
-        if "number" in found:
-            self.notes.setdefault(
-                f"number of {who}",
-                f"{who} makes a number of a tensor ({found['number']}): no gradient flows through "
-                "it, and engines beside eager can't follow; .detach() keeps a tensor",
-            )
-        if "draw" in found:
-            self.notes.setdefault(
-                f"draw of {who}",
-                f"{who} draws random numbers ({found['draw']}): other engines draw others; draw "
-                "in before_training from client.generator, and return pf.per_step(tensor)",
-            )
 
     def _expect_finite_terms(self) -> None:
         """Check that earlier loss terms are finite; values are read late to avoid waits.

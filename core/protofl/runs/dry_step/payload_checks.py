@@ -124,7 +124,11 @@ class PayloadChecks:
             RunFailure: One breaks a rule.
         """
         try:
-            contents.check_header(_header({**have, **made}))
+            entries = {
+                name: Entry(TYPES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape))
+                for name, tensor in {**have, **made}.items()
+            }
+            contents.check_header(entries)
             contents.check_classes(made, upload=client is not None)
             if client is not None:
                 contents.check_finite(Payload(made))
@@ -148,14 +152,6 @@ class PayloadChecks:
                     RULES["classes"],
                     f"classes count from 0: write {name} - 1",
                 )
-
-
-def _header(tensors: Mapping[str, Tensor]) -> dict[str, Entry]:
-    """Return the header that these tensors would have."""
-    return {
-        name: Entry(TYPES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape))
-        for name, tensor in tensors.items()
-    }
 
 
 def _first(declared: Declarations) -> str:

@@ -71,17 +71,21 @@ class GlobalRandomness:
         self._called[who] += 1
         after = self._states(hook)
         for source in _SOURCES:
-            if not _equal(before[source], after[source]):
+            if before[source] != after[source]:
                 self._drawn[who, source] += 1
         return found
 
     def _states(self, hook: str) -> dict[str, Any]:
-        seeded = hook in SEEDED
+        numpy, states = np.random.get_state(legacy=False)["state"], list[torch.Tensor]()
+        if hook not in SEEDED:
+            states.append(torch.get_rng_state())
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                states += torch.cuda.get_rng_state_all()
         return {
             "Python's random": random.getstate(),
-            "NumPy's global generator": np.random.get_state(legacy=False)["state"],
+            "NumPy's global generator": (numpy["pos"], numpy["key"].tobytes()),
             "a NumPy generator without a seed": self._unseeded,
-            "torch's global generator": None if seeded else _torch_states(),
+            "torch's global generator": [state.numpy().tobytes() for state in states],
         }
 
     def conclude(self) -> None:
@@ -97,21 +101,6 @@ class GlobalRandomness:
                     "a run depends on its configuration and seed alone, and could not be repeated",
                     _SOURCES[source],
                 )
-
-
-def _torch_states() -> list[torch.Tensor]:
-    states = [torch.get_rng_state()]
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        states += torch.cuda.get_rng_state_all()
-    return states
-
-
-def _equal(before: Any, after: Any) -> bool:  # noqa: ANN401 - states of generators
-    if isinstance(before, dict):
-        return before["pos"] == after["pos"] and np.array_equal(before["key"], after["key"])
-    if isinstance(before, list):
-        return all(map(torch.equal, before, after))
-    return bool(before == after)
 
 
 # --- inside a loss --------------------------------------------------------------------------------
