@@ -16,7 +16,7 @@ class AttackConfig(pf.Config):
     keys: str = pf.Field(
         "*",
         description="keys of the payload to touch, with * and ? and commas between (head/*,counts);"
-        " of these the floating-point tensors that are no buffers",
+        " of these the floating-point tensors that are not buffers",
     )
 
 

@@ -39,7 +39,7 @@ class AuxiliaryModel:
             return []
         if "/" not in wanted:
             return [
-                f"auxiliary={wanted} is no architecture of {run.group}; "
+                f"auxiliary={wanted} is not an architecture of {run.group}; "
                 f"one of these works: {', '.join(names)}, or GROUP/NAME"
             ]
         try:

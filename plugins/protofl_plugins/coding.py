@@ -20,7 +20,7 @@ class CodingConfig(pf.Config):
     keys: str = pf.Field(
         "*",
         description="keys of the payload to encode, with * and ? and commas between "
-        "(head/*,prototypes); of these the floating-point tensors that are no buffers",
+        "(head/*,prototypes); of these the floating-point tensors that are not buffers",
     )
 
 

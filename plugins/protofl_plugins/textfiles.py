@@ -33,7 +33,7 @@ def read_lines(path: str | Path, what: str) -> Iterator[tuple[int, str]]:
         raise _unreadable(path, what, error) from None
     except UnicodeDecodeError as error:
         raise pf.UsageError(
-            f"the {what} {path} is no text: byte {error.start} is not UTF-8", do="save it as UTF-8"
+            f"the {what} {path} is not text: byte {error.start} is not UTF-8", do="save it as UTF-8"
         ) from None
     yield from enumerate(text.splitlines(), 1)
 

@@ -57,8 +57,8 @@ def test_what_is_there_is_kept(cli, made, tmp_path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["nowhere"], ["nowhere is no run folder (it has no config.json)", "no such folder"]),
-        (["."], [". is no run folder", "it holds no runs"]),
+        (["nowhere"], ["nowhere is not a run folder (it has no config.json)", "no such folder"]),
+        (["."], [". is not a run folder", "it holds no runs"]),
         ([], ["missing argument"]),
         ([".", "--out", "page.pdf"], ["--out page.pdf is no HTML file", "ends in .html"]),
         ([".", "--out", "no/where.html"], ["its folder does not exist"]),
@@ -74,4 +74,4 @@ def test_what_is_no_run_is_named(cli, words, says):
 def test_neither_a_folder_nor_a_study(cli):
     found = cli("report", "no/such")
     assert found.exit_code == 2
-    assert "no/such is no run folder, and no study" in found.stderr
+    assert "no/such is not a run folder, and no study" in found.stderr

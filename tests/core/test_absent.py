@@ -360,7 +360,7 @@ def test_runs_that_cannot_be_replayed(tmp_path, toys):
         assert "--participants-from" in caught.value.what
         assert not (tmp_path / "new").exists()
 
-    refused(r"is no run folder \(it has no config.json\)", tmp_path)
+    refused(r"is not a run folder \(it has no config.json\)", tmp_path)
     refused("has 4 clients, and this one 3", clients=3)
     refused("has no round 2 of trial 0", rounds=3)
     refused("has no round 0 of trial 1", trials=2)

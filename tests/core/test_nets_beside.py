@@ -112,7 +112,7 @@ def test_the_auxiliary_model_may_be_of_any_group_and_width(method, width, tmp_pa
 
 def test_an_auxiliary_that_nobody_has_is_refused(tmp_path):
     for name, words in (
-        ("vgg", "auxiliary=vgg is no architecture of toy; one of these works: cnn.*GROUP/NAME"),
+        ("vgg", "auxiliary=vgg is not an architecture of toy; one of these works: cnn.*GROUP/NAME"),
         ("small/vgg", "auxiliary=small/vgg: unknown architecture of small: 'vgg', known: cnn"),
     ):
         with pytest.raises(pf.UsageError, match=words):

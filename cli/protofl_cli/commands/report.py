@@ -100,7 +100,7 @@ def _result_of(name: str, scale: str, runs: Path | None) -> StudyResult:
         return reproduce(name, scale=scale, runs=runs or Path("runs"), start=False)
     except Unknown as problem:
         if problem.noun == "study":
-            problem.what = f"{name} is no run folder, and no study"
+            problem.what = f"{name} is not a run folder, and no study"
         raise
 
 

@@ -90,7 +90,7 @@ def recorded_clients(plan: Plan) -> Recorded:
         plan: The run in which they are to take part.
 
     Raises:
-        UsageError: It is no run folder, or lacks clients or rounds of this run.
+        UsageError: It is not a run folder, or lacks clients or rounds of this run.
     """
     folder, clients = plan.settings.participants_from, plan.info.num_clients
     if folder is None:

@@ -91,7 +91,7 @@ def public_data(
             )
         return 0, None
     if not wanted.startswith("npz:"):
-        raise UsageError(f"--public {wanted!r} is no number, npz:PATH or none")
+        raise UsageError(f"--public {wanted!r}: expected a number, npz:PATH or none")
     choice = choose(registry, "dataset", wanted, options_like(data.sample))
     loaded = load_data(choice, settings.data_dir, report)
     if not loaded.sample.is_like(data.sample):

@@ -106,7 +106,7 @@ def check_arrivals(settings: Any, rounds: int) -> None:  # noqa: ANN401 - the op
     for number, share in joins:
         if not 0 < number < rounds:
             raise UsageError(
-                f"--join-round {number} is no later round of this run",
+                f"--join-round {number} is not a later round of this run",
                 f"it has {rounds} rounds, from 0 to {rounds - 1}",
                 f"take one from 1 to {rounds - 1}" if rounds > 1 else "take more --rounds",
             )

@@ -63,7 +63,7 @@ def no_run(given: str | Path, path: Path) -> UsageError:
         given: The folder as the user wrote it.
         path: The folder.
     """
-    what = f"{given} is no run folder (it has no {CONFIG})"
+    what = f"{given} is not a run folder (it has no {CONFIG})"
     if not path.is_dir():
         near = "there is no such folder" if not path.exists() else "it is a file"
         return UsageError(what, near, "give the folder of a run")
@@ -72,7 +72,7 @@ def no_run(given: str | Path, path: Path) -> UsageError:
         do = "put it back; checkpoint/config.json says how the run began"
         return UsageError(what, near, do)
     if path.name == "checkpoint" and (path / "manifest.json").is_file():
-        what = f"{given} is no run folder, it is the checkpoint of one"
+        what = f"{given} is not a run folder, it is the checkpoint of one"
         return UsageError(what, do="give the folder that it is in")
     inside = sorted(entry.parent.name for entry in path.glob(f"*/{CONFIG}"))
     near = f"runs in it: {', '.join(inside[:5])}" if inside else "it holds no runs"
@@ -84,7 +84,7 @@ def check_resumable(folder: Path) -> None:
     """Raise a `UsageError` if a folder holds no run that could be resumed."""
     if not any((folder / name).exists() for name in (CONFIG, MANIFEST)):
         raise UsageError(
-            f"--resume: {folder} is no run folder (it has no {CONFIG})",
+            f"--resume: {folder} is not a run folder (it has no {CONFIG})",
             do="give the folder of an interrupted run with --out",
         )
 

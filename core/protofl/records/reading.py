@@ -264,7 +264,7 @@ def _row(file: Path, number: int, line: bytes) -> Row:
         row = json.loads(line)
         if type(row["trial"]) is int and type(row["round"]) is int:
             return Row(dict(row))
-        problem = "trial or round is no number"
+        problem = "trial or round is not a number"
     except (ValueError, RecursionError):
         problem = "it is no JSON"
     except (TypeError, KeyError):

@@ -63,7 +63,7 @@ class Lines:
         for row in event.folder.rows:
             self._take(row)
         if event.folder.rows and not event.folder.finished:
-            self._say(f"continuing behind {len(event.folder.rows)} finished rounds")
+            self._say(f"resuming after {len(event.folder.rows)} finished rounds")
 
     def _take(self, row: Row) -> bool:
         """Store a round's accuracy; return True if it is the best of its trial."""

@@ -113,7 +113,7 @@ def read_needs(values: Mapping[str, Any]) -> dict[str, str]:
     needs = values.get("needs", {})
     if not (isinstance(needs, dict) and all(isinstance(v, str) for v in needs.values())):
         do = 'write [needs] and NAME = "DISTRIBUTION"'
-        raise UsageError("its needs are no table of plugins and distributions", do=do)
+        raise UsageError("its needs are not a table of plugins and distributions", do=do)
     return needs
 
 

@@ -116,7 +116,7 @@ class BackendContract(Contract):
                 self.remarks.append(f"said: {error.what}"[:120])
             except Exception as error:
                 kind = type(error).__name__
-                raise AssertionError(f"a {kind} arrived, which is no ProtoflError") from error
+                raise AssertionError(f"a {kind} arrived, which is not a ProtoflError") from error
             else:
                 raise AssertionError("a damaged download went unnoticed")
 

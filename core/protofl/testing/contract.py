@@ -169,7 +169,7 @@ class Contract:
         for name, value in inspect.getmembers(self.cls, inspect.isroutine):
             near = get_close_matches(name, hooks, n=1, cutoff=0.85)
             if near and name not in hooks and not name.startswith("_"):
-                expect(False, f"{name} is no hook and is never called; did you mean {near[0]}?")
+                expect(False, f"{name} is not a hook and is never called; did you mean {near[0]}?")
             expect(
                 not inspect.iscoroutinefunction(value),
                 f"{name} is a coroutine, which nobody waits for",
@@ -185,11 +185,11 @@ class Contract:
             expect(bool(field.description), f"option {name} has no description: pf.Field(…)")
         for name, value in self.chosen.items():
             known = {*config.model_fields, *(f.alias for f in config.model_fields.values())}
-            expect(name in known, f"check_options has {name!r}, which is no option: {value!r}")
+            expect(name in known, f"check_options has {name!r}, which is not an option: {value!r}")
         argument = getattr(self.cls, "argument", None)
         expect(
             argument is None or argument in config.model_fields,
-            f"argument = {argument!r} is no option of its Config",
+            f"argument = {argument!r} is not an option of its Config",
         )
 
     def test_options(self) -> None:
@@ -206,7 +206,7 @@ class Contract:
             for variant in ("paper", "official"):
                 filled = parse_config(config, {"variant": variant}, self.label)
                 for name, deviation in config.deviations.items():
-                    expect(name in config.model_fields, f"deviation {name!r} is no option")
+                    expect(name in config.model_fields, f"deviation {name!r} is not an option")
                     expect(
                         getattr(filled, name) == getattr(deviation, variant),
                         f"variant={variant} does not set {name} to {getattr(deviation, variant)!r}",

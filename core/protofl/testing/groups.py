@@ -119,7 +119,7 @@ class ModelGroupContract(Contract):
         members = self.members()
         for group in (members, self.server_members()):
             for member in group:
-                expect(isinstance(member, Architecture), f"{member!r} is no pf.Architecture")
+                expect(isinstance(member, Architecture), f"{member!r} is not a pf.Architecture")
             names = [a.name for a in group]
             twice = sorted({n for n in names if names.count(n) > 1})
             expect(not twice, f"two architectures are named {', '.join(twice)}")

@@ -103,7 +103,10 @@ class MethodContract(Sound):
         """The method declares and describes its loss terms, uploads and downloads."""
         for attribute in ("terms", "uploads", "downloads"):
             found = getattr(self.cls, attribute, {})
-            expect(isinstance(found, Mapping), f"{attribute} is no mapping of names to words")
+            expect(
+                isinstance(found, Mapping),
+                f"{attribute} is not a mapping from names to descriptions",
+            )
             for name, words in found.items():
                 expect(
                     isinstance(words, str) and bool(words.strip()),
@@ -296,7 +299,9 @@ class MethodContract(Sound):
     def test_terms_are_scalars_with_gradients(self) -> None:
         """Each loss term of the second round is a finite scalar with a gradient."""
         for name, term in self._terms(self.fed(), 0)[0].items():
-            expect(term.shape == (), f"term {name} has shape {tuple(term.shape)}, it is no scalar")
+            expect(
+                term.shape == (), f"term {name} has shape {tuple(term.shape)}, expected a scalar"
+            )
         found = self.fed()
         found.rounds(1)
         composition = found.plan.composition

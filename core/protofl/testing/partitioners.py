@@ -92,7 +92,7 @@ class PartitionerContract(Contract):
             parts, count = self.split(sizes, clients), sum(sizes)
             expect(len(parts) == clients, f"{words}: {len(parts)} parts for {clients} clients")
             for part in parts:
-                expect(isinstance(part, np.ndarray), f"{words}: a part is no array")
+                expect(isinstance(part, np.ndarray), f"{words}: a part is not an array")
                 expect(
                     part.dtype == np.int64 and part.ndim == 1,
                     f"{words}: a part is {part.dtype} of {part.ndim} dimensions, not int64 of one",

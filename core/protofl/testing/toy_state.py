@@ -70,7 +70,7 @@ def header(blob: bytes) -> dict[str, Any]:
 
 
 def count_floats(blob: bytes) -> int:
-    """Elements of floating-point tensors that are no buffers, counted in the header."""
+    """Elements of floating-point tensors that are not buffers, counted in the header."""
     total = 0
     for name, entry in header(blob).items():
         if entry["dtype"] in ("F64", "F32", "F16", "BF16") and "/buffer/" not in name:

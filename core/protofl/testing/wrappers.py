@@ -68,7 +68,7 @@ class WrapperContract(CodingChecks):
             wraps = marked and inspect.isgeneratorfunction(function)
             if hook in ("upload_payload", "download_payload"):
                 how = "@pf.hookimpl(wrapper=True), one yield, return a payload"
-                expect(wraps, f"{hook} is no wrapper: {how}")
+                expect(wraps, f"{hook} is not a wrapper: {how}")
             else:
                 how = "@pf.hookimpl, without wrapper=True"
                 expect(not marked, f"{hook} takes what it changes as an argument: {how}")
@@ -76,7 +76,7 @@ class WrapperContract(CodingChecks):
     def test_the_honest_are_left_alone(self) -> None:
         """An attack changes nothing of what honest clients send."""
         if not getattr(self.cls, "attack", False):
-            skip("it is no attack")
+            skip("it is not an attack")
         for carried in ("prototypes", "weights"):
             plain, wrapped = self.fed(carried, wrapped=False), self.plain(carried)
             plain.rounds(1)

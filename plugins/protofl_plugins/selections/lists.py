@@ -27,7 +27,7 @@ def _read(path: str, clients: int, stamp: tuple[int, int]) -> list[list[int]]:
         for word in words:
             if not (word.isascii() and word.isdecimal() and int(word) < clients):
                 raise pf.UsageError(
-                    f"{place}: {word!r} is no client",
+                    f"{place}: {word!r} is not a client",
                     f"clients have the numbers 0 … {clients - 1}",
                     "write a round's clients in a line, apart by spaces or commas",
                 )

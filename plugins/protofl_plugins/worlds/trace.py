@@ -163,7 +163,7 @@ def _json_lines(path: str, lines: list[tuple[int, str]]) -> Iterator[Line]:
             values = None
         if not isinstance(values, dict):
             raise pf.UsageError(
-                f"{path}, line {number} is no JSON object", do="write an object in a line"
+                f"{path}, line {number} is not a JSON object", do="write an object in a line"
             )
         _check_columns(f"{path}, line {number}", values)
         yield number, values
@@ -240,7 +240,9 @@ def _changes(available: Any, period: float | None) -> tuple[float, ...]:  # noqa
         if two < one or (two == one and two):
             raise ValueError(f"available: {two:g} follows {one:g}: spans are ascending and apart")
     if period and changes[-1] > period:
-        raise ValueError(f"available: {changes[-1]:g} is behind the period of {period:g} s")
+        raise ValueError(
+            f"available: {changes[-1]:g} is after the end of the period of {period:g} s"
+        )
     return changes
 
 
@@ -255,7 +257,7 @@ def _number(name: str, value: Any) -> float:  # noqa: ANN401 - it may be anythin
             raise ValueError
         found = float(value)
     except (ValueError, OverflowError):
-        raise ValueError(f"{name} is {value!r}, which is no number") from None
+        raise ValueError(f"{name} is {value!r}, which is not a number") from None
     if not math.isfinite(found):
         raise ValueError(f"{name} is {value!r}, which is not finite")
     return found

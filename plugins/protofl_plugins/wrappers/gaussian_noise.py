@@ -14,7 +14,7 @@ and s = 0.05. On prototypes of any other length, as most methods send them, the 
 about how much is hidden. FedKTL sends unit prototypes with ``unit=true``, which
 ``variant=official`` brings.
 
-**This is no differential privacy.** Nothing bounds how long a prototype is, so no s hides a
+**This is not differential privacy.** Nothing bounds how long a prototype is, so no s hides a
 client's influence; no ε is computed, and none adds up over the rounds. It is the noise of a table,
 to see what noise costs.
 """

@@ -70,14 +70,14 @@ def test_pictures_of_one_run(cli, runs, tmp_path, kind):
         ("plot curve runs --y-range 0.9", "--y-range 0.9\n       it is LOW,HIGH"),
         ("plot curve runs --y-range 0.9,0.5", "0.9,0.5: there is nothing between"),
         ("plot bars runs --y-range 0,1", "--y-range is none of bars"),
-        ("plot curve nowhere", "nowhere is no run folder"),
+        ("plot curve nowhere", "nowhere is not a run folder"),
         ("plot curve runs --y accuracie", "did you mean accuracy"),
         ("compare runs --baseline fedtpg", "did you mean 'fedtgp'"),
         ("compare runs --format html", "unknown format 'html'"),
         ("compare runs --out x.txt", "there is no format 'txt'"),
         ("compare runs --out x.md --format table", "is for the screen"),
         ("compare runs --target 80", "expected an accuracy, more than 0 to 1"),
-        ("compare nowhere", "nowhere is no run folder"),
+        ("compare nowhere", "nowhere is not a run folder"),
     ],
 )
 def test_mistakes(cli, runs, words, said):

@@ -327,7 +327,7 @@ def test_hostile_names_are_drawn_as_they_are(write):
 
 def test_errors(write, tmp_path):
     folder = write("a", FLAT)
-    with pytest.raises(pf.UsageError, match="is no run folder"):
+    with pytest.raises(pf.UsageError, match="is not a run folder"):
         pf.plots.curve(tmp_path / "none")
     with pytest.raises(pf.UsageError, match="no runs were given"):
         pf.plots.curve([])

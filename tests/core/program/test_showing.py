@@ -37,7 +37,7 @@ def test_a_run_that_goes_on_knows_its_best(run, capsys, tmp_path):
         run("local", progress=stop, rounds=3, trials=2)
     pf.run(resume=True, out=tmp_path / "run", backend="local")
     lines = capsys.readouterr().err.splitlines()
-    assert "continuing behind 1 finished rounds" in lines
+    assert "resuming after 1 finished rounds" in lines
     assert any(
         line.startswith("trial 2/2 round 1/3: accuracy") and "(best)" in line for line in lines
     )

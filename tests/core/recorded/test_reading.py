@@ -132,7 +132,7 @@ def test_a_folder_is_readable_while_a_run_writes_it(tmp_path, toys):
                 seen.append((found.state, len(found.rows), found.partition is None))
                 read.set()
             except pf.UsageError as error:
-                if "is no run folder" not in error.what:
+                if "is not a run folder" not in error.what:
                     failed.append(error)
                     raise
 

@@ -165,7 +165,9 @@ def test_what_cannot_be_read_is_named(copy, tmp_path):
         report(copy)
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(pf.UsageError, match=r"empty is no run folder \(it has no config\.json\)"):
+    with pytest.raises(
+        pf.UsageError, match=r"empty is not a run folder \(it has no config\.json\)"
+    ):
         report(empty)
 
 

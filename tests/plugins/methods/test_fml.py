@@ -131,7 +131,7 @@ def test_the_auxiliary_is_the_one_that_the_group_declares(data_dir):
 
 def test_a_group_that_declares_an_architecture_it_lacks_is_refused(data_dir, monkeypatch):
     monkeypatch.setattr(EXTRA["model-group", "small"], "auxiliary_architecture", "vgg")
-    with pytest.raises(pf.UsageError, match=r"auxiliary=vgg is no architecture of small"):
+    with pytest.raises(pf.UsageError, match=r"auxiliary=vgg is not an architecture of small"):
         Toy("fml", data_dir)
 
 

@@ -132,7 +132,7 @@ def test_a_list_begins_again_and_leaves_out_who_is_away(tmp_path):
         ("²\n", r"line 1: '²' is no client"),
         ("0 1 0\n", r"line 1: client 0 stands there twice"),
         ("# nobody\n", r"lists nobody"),
-        (b"\xff\xfe", r"is no text: byte 0"),
+        (b"\xff\xfe", r"is not text: byte 0"),
     ],
 )
 def test_what_a_list_cannot_hold(tmp_path, text, words):

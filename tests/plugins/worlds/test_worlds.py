@@ -227,11 +227,11 @@ BAD = {
     "backwards": (f"{HEAD}1,2,3,4,60-50\n", "line 2: available: 50 follows 60"),
     "touching": (f"{HEAD}1,2,3,4,0-50 50-60\n", "line 2: available: 50 follows 50"),
     "a word in a span": (f"{HEAD}1,2,3,4,0-noon\n", "line 2: available is 'noon'"),
-    "no JSON": (f"{GOOD}\n{{'gflops': 1}}\n", "line 2 is no JSON object"),
-    "a list": (f"{GOOD}\n[1]\n", "line 2 is no JSON object"),
-    "truth": (GOOD.replace("70.5", "true"), "line 1: gflops is True, which is no number"),
-    "null": (GOOD.replace("70.5", "null"), "line 1: gflops is None, which is no number"),
-    "nested deeply": (f'{GOOD}\n{{"gflops": {"[" * 100_000}', "line 2 is no JSON object"),
+    "no JSON": (f"{GOOD}\n{{'gflops': 1}}\n", "line 2 is not a JSON object"),
+    "a list": (f"{GOOD}\n[1]\n", "line 2 is not a JSON object"),
+    "truth": (GOOD.replace("70.5", "true"), "line 1: gflops is True, which is not a number"),
+    "null": (GOOD.replace("70.5", "null"), "line 1: gflops is None, which is not a number"),
+    "nested deeply": (f'{GOOD}\n{{"gflops": {"[" * 100_000}', "line 2 is not a JSON object"),
     "a huge number": (GOOD.replace("70.5", "1" + "0" * 400), "line 1: gflops is 1"),
     "spans that are none": (GOOD.replace("}", ', "available": [1]}'), "line 1: available is"),
 }
@@ -250,5 +250,7 @@ def test_what_a_trace_cannot_hold(tmp_path, what):
 def test_a_span_behind_the_period(tmp_path):
     path = tmp_path / "devices.csv"
     path.write_text(f"{HEAD}1,2,3,4,0-90\n")
-    with pytest.raises(pf.UsageError, match="line 2: available: 90 is behind the period of 60 s"):
+    with pytest.raises(
+        pf.UsageError, match="line 2: available: 90 is after the end of the period of 60 s"
+    ):
         device(world(f"trace:{path}", period=60), 0, 1)

@@ -114,7 +114,7 @@ class HookChecks(Watch):
             self._sending.update(who, found, arguments["server"])
         elif hook == "inference" and bool(found.isnan().any()):
             expect_finite_weights(arguments["client"])
-            near = "the largest of scores with NaN is no prediction"
+            near = "scores with NaN give no prediction"
             do_ = "look for 0/0 and for inf - inf: masked_fill(~known, -torch.inf) leaves no NaN"
             raise RunFailure(f"{who} returned NaN among its scores {list(found.shape)}", near, do_)
         self.notes |= self._sending.notes
@@ -184,7 +184,7 @@ class HookChecks(Watch):
         for own, _ in inspect.getmembers(plugin, inspect.isroutine):
             near = get_close_matches(own, hooks, n=1, cutoff=0.85)
             if near and own not in hooks and not own.startswith("_"):
-                words = f"{own} of {name} is no hook and is never called"
+                words = f"{own} of {name} is not a hook and is never called"
                 self.notes[own] = f"{words}: did you mean {near[0]}?"
 
     def conclude(self) -> None:
