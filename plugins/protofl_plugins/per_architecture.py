@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import protofl as pf
-from protofl_plugins.distilling import OnPublicData, ServerTrainingConfig, evaluated
+from protofl_plugins.public_distillation import OnPublicData, ServerTrainingConfig, evaluated
 
 
 class ArchitecturesConfig(ServerTrainingConfig):

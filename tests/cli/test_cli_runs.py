@@ -128,7 +128,7 @@ def test_rm_of_one_that_goes_on_removes_none(cli, runs):
     [
         (["list", "nowhere"], "there is no folder nowhere"),
         (["show", "locall-0"], "did you mean 'local-0'"),
-        (["rm", "runs"], "no run folder"),
+        (["rm", "runs"], "not a run folder"),
         (["show", "runs"], "runs in it: local-0, local-1, proto"),
     ],
 )

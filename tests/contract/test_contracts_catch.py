@@ -395,7 +395,7 @@ def _sorting(labels, M, generator):
     [
         (_overlapping, "every_sample_at_most_once", "rows are given twice"),
         (_losing, "no_sample_is_lost", "leaves_out"),
-        (_lists, "every_sample_at_most_once", "no array"),
+        (_lists, "every_sample_at_most_once", "not an array"),
         (_global_draw, "seeds", "equal generators give other splits"),
         (_sorting, "labels_are_only_read", "read-only"),
         (_sorting, "seeds", "every seed gives the same split"),
@@ -488,7 +488,7 @@ def test_a_wrapper():
     assert "a download writes" in found["the_sender_keeps_what_it_has"]
     assert "it is empty" in found["an_empty_payload"]
     found = failures(WrapperContract, NoWrapper, "its_hooks_are_wrappers")
-    assert "upload_payload is no wrapper" in found["its_hooks_are_wrappers"]
+    assert "upload_payload is not a wrapper" in found["its_hooks_are_wrappers"]
 
 
 class Careless:

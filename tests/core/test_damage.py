@@ -465,7 +465,7 @@ def test_killed_while_config_json_is_written(tmp_path, folders):
     out.mkdir()
     (out / ".lock").touch()
     (out / "config.json.part").write_text('{"method": "fed')
-    with pytest.raises(pf.UsageError, match="no run folder"):
+    with pytest.raises(pf.UsageError, match="not a run folder"):
         train(None, out, resume=True)
     result = train(METHOD, out, dry_step=False, **OPTIONS)
     assert without_times(result.record) == without_times(folders.whole.record)

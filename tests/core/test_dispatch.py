@@ -17,7 +17,7 @@ import pytest
 
 import protofl as pf
 from protofl.errors import Late
-from protofl.federation import workers
+from protofl.federation import host_pool
 from protofl.federation.jobs import (
     Absent,
     Drop,
@@ -503,10 +503,10 @@ class Rings:
 @pytest.mark.parametrize("may_fail", [True, False])
 def test_a_host_that_can_not_interrupt_a_job_is_ended(world, monkeypatch, may_fail):
     watches = []
-    monkeypatch.setattr(workers, "Deadlines", lambda s: watches.append(Rings(s)) or watches[-1])
+    monkeypatch.setattr(host_pool, "Deadlines", lambda s: watches.append(Rings(s)) or watches[-1])
     hosts = world(2, job_limit=0.1)
     (watch,) = watches
-    assert watch.seconds == 0.1 + workers.GRACE
+    assert watch.seconds == 0.1 + host_pool.GRACE
     hosts.train(range(4), 0)
     hosts.gate = failing(2, waiting=watch.late)
     why = r"host \d was killed during: train: no end after 0\.1 s \(--job-limit\), and it could not"

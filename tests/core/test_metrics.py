@@ -248,5 +248,6 @@ def test_names_are_checked(tmp_path):
     with pytest.raises(pf.UsageError, match=r"unknown option of metric/ece 'bin'"):
         make_plan("local", metrics="ece", options={"ece": {"bin": 3}})
     extra = {("metric", "local"): metric(count=count_ones, value=number)}
-    with pytest.raises(pf.UsageError, match="--metrics local: the run has a method of the same name"):
+    words = "--metrics local: the run has a method of the same name"
+    with pytest.raises(pf.UsageError, match=words):
         toy.make_plan("local", tmp_path, extra=extra, metrics="local")

@@ -27,7 +27,7 @@ def said(**given):
         ({"dataset": True}, "dataset is true, expected a number or a text"),
         ({"set": {"alpha": "true"}}, "alpha='true' is not possible"),
         ({"set": {"partition.beta": True}}, "beta is true"),
-        ({"public": "²"}, "--public '²' is no number"),
+        ({"public": "²"}, "--public '²': expected a number"),
         ({"checkpoint_every": "²"}, "--checkpoint-every ² is not possible"),
         ({"device": "vulkan"}, "--device vulkan: this torch can't compute there"),
         ({"device": "meta"}, "--device meta: this torch can't compute there"),

@@ -136,7 +136,7 @@ def test_fixed_lists_and_their_replay(tmp_path, toys, monkeypatch):
 
 def test_a_list_of_strangers_is_found_before_a_run(tmp_path, toys):
     (tmp_path / "lists.txt").write_text("0 1 2\n9\n")
-    with pytest.raises(pf.UsageError, match=r"lists\.txt, line 2: '9' is no client"):
+    with pytest.raises(pf.UsageError, match=r"lists\.txt, line 2: '9' is not a client"):
         train("fedproto", tmp_path / "run", selection=f"list:{tmp_path}/lists.txt", **OPTIONS)
     assert not (tmp_path / "run").exists()
 

@@ -10,8 +10,8 @@ from runtime_toys import install, lines_of, make_plan, train, without_times
 
 import protofl as pf
 from protofl.data.batches import training_batches
+from protofl.federation.client_arrivals import NEVER, first_rounds, unseen_clients
 from protofl.federation.jobs import Evaluate
-from protofl.federation.joining import NEVER, first_rounds, unseen_clients
 from protofl.federation.participation import Participation, check_participation
 from protofl.system.options.parsing import read_joins
 from protofl.testing import toy as toyfed

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from protofl.errors import RunFailure, UsageError, error_context
-from protofl.federation.joining import first_rounds, participants, unseen_clients
+from protofl.federation.client_arrivals import first_rounds, participants, unseen_clients
 from protofl.federation.plan import Plan
 from protofl.records.layout import METRICS
 from protofl.records.reading import Reading

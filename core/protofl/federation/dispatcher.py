@@ -14,10 +14,10 @@ from functools import partial
 from queue import Queue, SimpleQueue
 from typing import Any
 
+from protofl.federation.host_pool import NoHost, Workers
 from protofl.federation.jobs import Absent, ClientJob, Job, Reply, StartTrial, Train
 from protofl.federation.placement import Seconds, place
 from protofl.federation.recovery import JOURNAL, Handle
-from protofl.federation.workers import NoHost, Workers
 from protofl.system.machine import usable_cores
 from protofl.system.progress import OnSteps
 

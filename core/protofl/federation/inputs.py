@@ -17,7 +17,7 @@ from protofl.data.spec import PLURAL, AsStored, Kind, Preparation, SampleSpec, i
 from protofl.data.split import Split
 from protofl.data.subset import with_validation
 from protofl.errors import ProtoflError, Refused, UsageError
-from protofl.federation.joining import check_arrivals, count_unseen, participants
+from protofl.federation.client_arrivals import check_arrivals, count_unseen, participants
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.malicious import check_attacks
 from protofl.hooks.models.architecture import Architecture

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from protofl.errors import UsageError
-from protofl.federation.joining import tuning_epochs
+from protofl.federation.client_arrivals import tuning_epochs
 from protofl.hooks.discovery.registry import Registry
 from protofl.hooks.models.optimisers import training_options
 from protofl.hooks.plugin.composition import Composition

@@ -139,7 +139,7 @@ class KeptRounds(Reading):
             UsageError: The ending is another, the method's inference cannot be exported, or see
                 `model`.
         """
-        from protofl.runs.exporting import export
+        from protofl.runs.client_export import export
 
         return export(self.scorer(client, which, trial), self.plan, Path(path).expanduser())
 

@@ -37,7 +37,7 @@ from protofl.runs.configuration import (
 from protofl.runs.dry_step.dry_run import count_flops, dry_step
 from protofl.runs.recipes import typed_in, write_recipe
 from protofl.runs.request import Request
-from protofl.runs.resuming import asks_for_more, resumed_options, with_more
+from protofl.runs.resumption import asks_for_more, resumed_options, with_more
 from protofl.runs.tracking import TrackedProgress, check_trackers
 from protofl.system.consent import check_recorded
 from protofl.system.device import deterministic_kernels

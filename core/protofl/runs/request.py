@@ -98,13 +98,7 @@ def read_request(
         if not isinstance(table, Mapping):
             table = read_table(Path(table), "--config", "options")
         below, needs = options_in(table), read_needs(table)
-        _check_outputs(below, typed, where, request, recorded="versions" in table)
-    check_texts(below)
-    if file_out := below.pop("out", None):
-        request.out = request.out or Path(str(file_out))
-    request.quiet = below.pop("quiet", False)
-    if not isinstance(request.quiet, bool):
-        raise UsageError(f"{where}: quiet is {request.quiet!r}", do="write true or false")
+        _take_outputs(below, typed, where, request, recorded="versions" in table)
     below = dict(named(below))
     owner = str(typed.get("method") or below.get("method") or "")
     below = parse_options(below, owner)
@@ -119,14 +113,17 @@ def read_request(
     return request
 
 
-def _check_outputs(
+def _take_outputs(
     below: dict[str, Any], typed: Mapping[str, Any], where: str, request: Request, *, recorded: bool
 ) -> None:
-    """Check that folders of a file are allowed; the data folder of a run's record never counts.
+    """Take ``out`` and ``quiet`` of a file, and check that its folders are allowed.
+
+    The data folder of a run's record never counts.
 
     Raises:
-        UsageError: The file names a folder elsewhere.
+        UsageError: The file names a folder elsewhere, or ``quiet`` is not a bool.
     """
+    check_texts(below)
     file = where.partition(" ")[2] if where.startswith("--config ") else "."
     request.home, recorded = Path(file).parent, recorded or file == "."
     data = below.get("data_dir")
@@ -135,6 +132,11 @@ def _check_outputs(
             del below["data_dir"]
         else:
             check_output("data_dir", data, where, request.home)
-    out = below.get("out")
-    if out and request.out is None and not is_inside(out, Path.cwd()):
-        check_output("out", out, where, request.home)
+    out = below.pop("out", None)
+    if out and request.out is None:
+        if not is_inside(out, Path.cwd()):
+            check_output("out", out, where, request.home)
+        request.out = Path(str(out))
+    request.quiet = below.pop("quiet", False)
+    if not isinstance(request.quiet, bool):
+        raise UsageError(f"{where}: quiet is {request.quiet!r}", do="write true or false")

@@ -16,9 +16,9 @@ from pathlib import Path
 from protofl.federation import events
 from protofl.federation.events import Progress
 from protofl.records.reading import GOING_ON
-from protofl.runs.matching import RequestedRun
 from protofl.runs.recorded_run import Run
 from protofl.runs.request import Request
+from protofl.runs.requested_run import RequestedRun
 from protofl.system.files.atomic import disk_errors
 from protofl.system.files.lock import waiting_lock
 from protofl.system.machine import Idle

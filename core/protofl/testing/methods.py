@@ -23,6 +23,7 @@ from protofl.runs.dry_step.dry_run import dry_step
 from protofl.system.options.plugin_options import Config, VariantConfig
 from protofl.testing import toy
 from protofl.testing.contract import expect, skip
+from protofl.testing.dry_step_contract import Sound
 from protofl.testing.equality import (
     EXACT,
     RESIDUAL,
@@ -31,7 +32,6 @@ from protofl.testing.equality import (
     double_precision,
     ragged_images,
 )
-from protofl.testing.sound import Sound
 
 MIXED = toy.group(toy.CNN, toy.NORM)
 WITH_NORM = toy.group(toy.NORM)

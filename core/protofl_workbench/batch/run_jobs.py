@@ -18,8 +18,8 @@ from protofl.federation.measures import check_measures
 from protofl.federation.participation import check_participation
 from protofl.federation.plan import Plan
 from protofl.runs.dry_step.dry_run import dry_step
-from protofl.runs.matching import RequestedRun
 from protofl.runs.request import Request
+from protofl.runs.requested_run import RequestedRun
 from protofl.runs.reuse import run_or_reuse
 from protofl.runs.tracking import check_trackers
 from protofl.system.machine import Idle

@@ -14,9 +14,9 @@ from protofl.federation.events import Event, Note, ignore
 from protofl.federation.inputs import load_data
 from protofl.hooks.plugin.members import choose
 from protofl.records.row import Row
-from protofl.runs.matching import RequestedRun
 from protofl.runs.recorded_run import Run
 from protofl.runs.request import Request
+from protofl.runs.requested_run import RequestedRun
 from protofl.runs.reuse import find
 from protofl.system.files.atomic import default_data_dir
 from protofl.system.options.plugin_options import Config, consents

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins.defending import DefenceConfig, Filter
+from protofl_plugins.robust_defence import DefenceConfig, Filter
 
 
 class MultiKrum(Filter):

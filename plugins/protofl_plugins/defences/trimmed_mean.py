@@ -12,7 +12,7 @@ from torch import Tensor
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins.defending import DefenceConfig, RobustMean
+from protofl_plugins.robust_defence import DefenceConfig, RobustMean
 
 
 class TrimmedMean(RobustMean):

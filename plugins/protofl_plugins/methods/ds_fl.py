@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins import distilling as D
+from protofl_plugins import public_distillation as D
 
 
 class DSFL(D.ScoresDown, D.TrainsServerModel):

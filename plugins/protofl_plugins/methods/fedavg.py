@@ -11,7 +11,7 @@ The server builds w, so that it is sent from round 0. Inference is by the shared
 
 from __future__ import annotations
 
-from protofl_plugins.sharing import ModelSharingConfig, SharedModel
+from protofl_plugins.weight_sharing import ModelSharingConfig, SharedModel
 
 
 class FedAvg(SharedModel):

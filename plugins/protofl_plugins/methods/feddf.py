@@ -22,8 +22,8 @@ from torch import Tensor
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins import distilling as D
 from protofl_plugins import per_architecture as A
+from protofl_plugins import public_distillation as D
 
 
 class FedDF(A.ModelPerArchitecture):

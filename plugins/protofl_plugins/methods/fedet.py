@@ -25,8 +25,8 @@ from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins import distilling as D
 from protofl_plugins import per_architecture as A
+from protofl_plugins import public_distillation as D
 
 
 class FedET(D.TrainsServerModel, A.ModelPerArchitecture):

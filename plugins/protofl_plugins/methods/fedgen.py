@@ -34,7 +34,7 @@ from torch.nn.functional import batch_norm, cross_entropy
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins.heads import SharedHead
+from protofl_plugins.shared_head import SharedHead
 from protofl_plugins.variants import DropsLastBatch
 
 Norm = Literal["running", "batch"]

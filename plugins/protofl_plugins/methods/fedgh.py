@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl_plugins.heads import SharedHead
-from protofl_plugins.prototyping import SendsPrototypes, sent_rows
+from protofl_plugins.prototype_methods import SendsPrototypes, sent_rows
+from protofl_plugins.shared_head import SharedHead
 from protofl_plugins.variants import DropsLastBatch
 
 

@@ -37,7 +37,7 @@ from torch.nn.functional import cross_entropy, linear, mse_loss
 import protofl as pf
 from protofl_plugins.auxiliary import AuxiliaryConfig
 from protofl_plugins.factors import compress, rebuild
-from protofl_plugins.mutual import Mutual, MutualConfig, divergence
+from protofl_plugins.mutual_learning import Mutual, MutualConfig, divergence
 
 UPDATE = "auxiliary_update"
 

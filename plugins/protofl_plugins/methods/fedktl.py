@@ -33,7 +33,7 @@ from torch.nn.utils import clip_grad_norm_
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins.prototyping import sent_rows
+from protofl_plugins.prototype_methods import sent_rows
 
 
 class FedKTL:

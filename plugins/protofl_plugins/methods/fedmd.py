@@ -18,7 +18,7 @@ from __future__ import annotations
 from torch.nn.functional import cross_entropy, l1_loss
 
 import protofl as pf
-from protofl_plugins import distilling as D
+from protofl_plugins import public_distillation as D
 
 
 class FedMD(D.ScoresDown):

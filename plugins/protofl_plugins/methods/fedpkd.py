@@ -30,8 +30,8 @@ from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins import distilling as D
-from protofl_plugins.prototyping import (
+from protofl_plugins import public_distillation as D
+from protofl_plugins.prototype_methods import (
     Absent,
     Average,
     class_prototypes,

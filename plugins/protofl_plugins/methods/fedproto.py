@@ -19,7 +19,7 @@ from __future__ import annotations
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl_plugins.prototyping import (
+from protofl_plugins.prototype_methods import (
     Absent,
     Averaged,
     AveragedConfig,

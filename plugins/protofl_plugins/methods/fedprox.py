@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl_plugins.sharing import ModelSharingConfig, SharedModel
+from protofl_plugins.weight_sharing import ModelSharingConfig, SharedModel
 
 
 class FedProx(SharedModel):

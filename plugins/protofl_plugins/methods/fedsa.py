@@ -31,7 +31,7 @@ from torch.nn.functional import cross_entropy, linear
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins.prototyping import (
+from protofl_plugins.prototype_methods import (
     Averaged,
     AveragedConfig,
     class_prototypes,

@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins.prototyping import (
+from protofl_plugins.prototype_methods import (
     Guided,
     GuidedConfig,
     guide,

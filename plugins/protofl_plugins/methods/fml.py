@@ -19,7 +19,7 @@ from __future__ import annotations
 from torch.nn.functional import cross_entropy
 
 import protofl as pf
-from protofl_plugins.mutual import Mutual, MutualConfig, divergence
+from protofl_plugins.mutual_learning import Mutual, MutualConfig, divergence
 
 
 class FML(Mutual):

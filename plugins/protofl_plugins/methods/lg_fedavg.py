@@ -13,9 +13,9 @@ does published code, which takes the first client's head. Inference is by the he
 from __future__ import annotations
 
 import protofl as pf
-from protofl_plugins.heads import SharedHead
-from protofl_plugins.sharing import SharedWeights, SharingConfig
+from protofl_plugins.shared_head import SharedHead
 from protofl_plugins.variants import DropsLastBatch
+from protofl_plugins.weight_sharing import SharedWeights, SharingConfig
 
 
 class LGFedAvg(SharedHead, SharedWeights, DropsLastBatch):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import protofl as pf
-from protofl_plugins.trackers.missing import expect_library
+from protofl_plugins.trackers.libraries import expect_library
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

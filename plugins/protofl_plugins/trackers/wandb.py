@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import protofl as pf
-from protofl_plugins.trackers.missing import expect_library
+from protofl_plugins.trackers.libraries import expect_library
 
 if TYPE_CHECKING:
     from wandb import Run

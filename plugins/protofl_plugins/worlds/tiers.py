@@ -27,7 +27,7 @@ from __future__ import annotations
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.worlds.comings import ComingAndGoing, comings_and_goings
+from protofl_plugins.worlds.availability import ComingAndGoing, comings_and_goings
 
 TIERS = {
     "phones": (10e9, 6e6, 2e6, 0.050),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 import protofl as pf
-from protofl_plugins.worlds.comings import ComingAndGoing, comings_and_goings
+from protofl_plugins.worlds.availability import ComingAndGoing, comings_and_goings
 
 
 class UniformWorld:

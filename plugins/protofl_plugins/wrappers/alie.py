@@ -29,7 +29,7 @@ from torch import Tensor
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins.attacking import AttackConfig, touched
+from protofl_plugins.attack import AttackConfig, touched
 
 
 class ALIE:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 import protofl as pf
 from protofl import functional as F
-from protofl_plugins.coding import (
+from protofl_plugins.number_coding import (
     Coded,
     CodingConfig,
     checked_names,

@@ -164,7 +164,7 @@ def test_runs_by_their_names(folder, monkeypatch):
         with pytest.raises(pf.UsageError, match="unknown run"):
             find_runs(word, folder)
     monkeypatch.chdir(folder)
-    with pytest.raises(pf.UsageError, match="no run folder"):
+    with pytest.raises(pf.UsageError, match="not a run folder"):
         find_runs("below", folder)
 
 
@@ -177,7 +177,7 @@ def test_what_a_run_wrote_is_removed_and_nothing_else(folder):
 
 
 def test_what_is_not_to_be_removed(folder, tmp_path):
-    with pytest.raises(pf.UsageError, match="no run folder"):
+    with pytest.raises(pf.UsageError, match="not a run folder"):
         remove(folder / "below")
     with folder_lock(folder / "one", "--out"), pytest.raises(pf.UsageError, match="is going on"):
         remove(folder / "one")

@@ -10,8 +10,8 @@ import pytest
 
 import protofl as pf
 from protofl.runs.identity import identity_of
-from protofl.runs.matching import RequestedRun
 from protofl.runs.plugin_names import named_request
+from protofl.runs.requested_run import RequestedRun
 
 OLDER = Path(__file__).parent / "older"
 

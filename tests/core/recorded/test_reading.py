@@ -48,7 +48,7 @@ def test_a_record_cut_at_any_byte_has_its_whole_lines(made, tmp_path):
         (b"\x00\x00\x00", "it is no JSON"),
         (b"[1]", "no trial and round"),
         (b'{"round": 1}', "no trial and round"),
-        (b'{"trial": 0, "round": "1"}', "is no number"),
+        (b'{"trial": 0, "round": "1"}', "is not a number"),
     ],
 )
 def test_a_damaged_line_is_named(copy, line, said):
@@ -76,7 +76,7 @@ def test_a_configuration_of_no_run_is_refused(copy):
 
 
 def test_what_is_no_run_is_said_with_the_runs_that_are_near(made, tmp_path):
-    with pytest.raises(pf.UsageError, match="no run folder") as caught:
+    with pytest.raises(pf.UsageError, match="not a run folder") as caught:
         pf.load_run(made.folder.parent)
     assert caught.value.near == "runs in it: run"
     with pytest.raises(pf.UsageError, match="no such folder"):
@@ -87,7 +87,7 @@ def test_what_is_no_run_is_said_with_the_runs_that_are_near(made, tmp_path):
 
 def test_a_run_that_lost_its_configuration_is_none(copy):
     (copy / "config.json").unlink()
-    with pytest.raises(pf.UsageError, match="no run folder") as caught:
+    with pytest.raises(pf.UsageError, match="not a run folder") as caught:
         pf.load_run(copy)
     assert "config.json is lost" in caught.value.near
     with pytest.raises(pf.UsageError, match="it is the checkpoint of one"):

@@ -17,8 +17,8 @@ import protofl as pf
 from protofl.federation import events
 from protofl.runs.identity import identity_of
 from protofl.runs.lifecycle import start
-from protofl.runs.matching import RequestedRun
 from protofl.runs.request import Request, read_request
+from protofl.runs.requested_run import RequestedRun
 from protofl.runs.reuse import find, run_or_reuse
 from protofl.system.files.lock import folder_lock
 from protofl.system.options.parsing import as_typed, parse_options

@@ -126,10 +126,10 @@ def test_a_list_begins_again_and_leaves_out_who_is_away(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("0 1\n5\n", r"line 2: '5' is no client"),
-        ("0\n\n1 x\n", r"line 3: 'x' is no client"),
-        ("-1\n", r"line 1: '-1' is no client"),
-        ("²\n", r"line 1: '²' is no client"),
+        ("0 1\n5\n", r"line 2: '5' is not a client"),
+        ("0\n\n1 x\n", r"line 3: 'x' is not a client"),
+        ("-1\n", r"line 1: '-1' is not a client"),
+        ("²\n", r"line 1: '²' is not a client"),
         ("0 1 0\n", r"line 1: client 0 stands there twice"),
         ("# nobody\n", r"lists nobody"),
         (b"\xff\xfe", r"is not text: byte 0"),

@@ -255,7 +255,7 @@ def test_wandb_without_a_key_says_what_to_do(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
 def test_a_library_that_is_missing(name, monkeypatch):
-    monkeypatch.setattr("protofl_plugins.trackers.missing.find_spec", lambda module: None)
+    monkeypatch.setattr("protofl_plugins.trackers.libraries.find_spec", lambda module: None)
     with pytest.raises(pf.UsageError, match=f"--track {name} needs the library {name}") as told:
         choose(REGISTRY, "tracker", name, {}).call("check")
     assert f"pip install 'protofl[{name}]'" in told.value.do

@@ -219,7 +219,7 @@ BAD = {
     "a missing column": ("\ngflops,download,upload\n", r"line 2: 'latency' is missing"),
     "a column twice": ("gflops,gflops,upload\n", r"line 1: the column 'gflops' stands there twice"),
     "too few values": (f"{HEAD}1,2,3\n", "line 2 has 3 values, and there are 5 columns"),
-    "no number": (f"{HEAD}1,2,3,4,\n\nfast,2,3,4,\n", "line 4: gflops is 'fast', .* no number"),
+    "no number": (f"{HEAD}1,2,3,4,\n\nfast,2,3,4,\n", "line 4: gflops is 'fast', .* not a number"),
     "0": (f"{HEAD}1,0,3,4,\n", "line 2: download is 0"),
     "below 0": (f"{HEAD}1,2,3,-4,\n", "line 2: latency is -4"),
     "infinite": (f"{HEAD}1,2,inf,4,\n", "line 2: upload is 'inf', which is not finite"),

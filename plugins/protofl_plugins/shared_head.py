@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import protofl as pf
-from protofl_plugins.sharing import SharedPart
+from protofl_plugins.weight_sharing import SharedPart
 
 
 class SharedHead(SharedPart):
