@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from protofl_cli import render
+from protofl_cli import render, standard_streams
 from protofl_cli.commands import (
     check,
     compare,
@@ -59,9 +59,9 @@ class Commands(TyperGroup):
         except (KeyboardInterrupt, typer.Abort) as stop:
             code = interrupted(stop)
         except SystemExit as end:
-            code = CLOSED if render.is_closed_pipe(end) else _left(end)
+            code = CLOSED if standard_streams.is_closed_pipe(end) else _left(end)
         except Exception as problem:
-            closed = render.is_closed_pipe(problem)
+            closed = standard_streams.is_closed_pipe(problem)
             code = CLOSED if closed else _report(problem, debug=known["debug"])
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -206,7 +206,7 @@ def _terminated(number: int, frame: object) -> None:
 def main() -> None:
     """Entry point of the console script."""
     try:
-        render.utf8_or_marks()
+        standard_streams.replace_missing_characters()
         signal.signal(signal.SIGTERM, _terminated)
         app()
     except KeyboardInterrupt as stop:  # while the commands are put together

@@ -85,7 +85,7 @@ class BatchScreen:
     def loading(self, words: str) -> None:
         """Something takes seconds before the first event."""
         if not self.quiet:
-            self._bars.show(ALL, words, "")
+            self._bars.show(words, "", key=ALL)
 
     def __call__(self, event: events.Event) -> None:
         """Take an event of a batch."""
@@ -113,14 +113,14 @@ class BatchScreen:
                 )
         self._draw()
 
-    # --- events ---------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def _tried(self, tried: CheckedRun, done: int, of: int) -> None:
         self._weights[tried.batch_run] = 0.0 if tried.finished else self._weight(tried)
         self._there += tried.finished
         if self.quiet:
             return
-        self._bars.show(ALL, "dry steps", f"{done}/{of} runs", done / of)
+        self._bars.show("dry steps", f"{done}/{of} runs", done / of, ALL)
         if done == of and self.total >= of:
             there = f", {self._there} of them there already" if self._there else ""
             self._bars.line(f"tried {count(of, 'run')}{there}")
@@ -136,7 +136,7 @@ class BatchScreen:
         self._going[wanted] = _Going(time.monotonic())
 
     def _row(self, event: events.RoundDone) -> None:
-        going, accuracy = self._going[event.batch_run], event.row.get("test_accuracy")
+        going, accuracy = self._going[event.batch_run], event.row.test_accuracy
         going.done, going.within = going.done + 1, 0.0
         if accuracy is not None:
             going.last, going.best = accuracy, max(accuracy, going.best or 0.0)
@@ -165,7 +165,7 @@ class BatchScreen:
         """Runs of which nothing is left to do; of a search those that it asked for."""
         return self._ended + (self._there if len(self._weights) >= self.total else 0)
 
-    # --- the lines ------------------------------------------------------------------------------
+    # --- the lines --------------------------------------------------------------------------------
 
     @property
     def _usual(self) -> float:
@@ -178,11 +178,11 @@ class BatchScreen:
             return
         for wanted, going in self._going.items():
             name = shortened(wanted.name, LONGEST)
-            self._bars.show(str(id(wanted)), name, _status(going), going.share)
+            self._bars.show(name, _status(going), going.share, str(id(wanted)))
         left = self._time_left()
         words = [f"{self._done}/{self.total} runs", f"{len(self.failed)} failed"]
         words = [words[0], *words[1:][: bool(self.failed)], *([f"{left} left"] if left else [])]
-        self._bars.show(ALL, "all", ", ".join(words), self._done / max(1, self.total))
+        self._bars.show("all", ", ".join(words), self._done / max(1, self.total), ALL)
 
     def _time_left(self) -> str:
         """By the mini-batches that are done and those that are left."""

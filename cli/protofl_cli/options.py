@@ -96,7 +96,7 @@ def plugin_options(
     return {owner: found.get(owner, {}) for owner in owners}
 
 
-# --- ranges and defaults ----------------------------------------------------------------------
+# --- ranges and defaults --------------------------------------------------------------------------
 
 
 def plain_type(annotation: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any type

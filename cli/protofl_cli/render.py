@@ -1,4 +1,4 @@
-"""What is printed and how it looks; the only module that imports rich, and only when needed."""
+"""Output of all commands; the only module that imports rich, and only when needed."""
 
 from __future__ import annotations
 
@@ -15,39 +15,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PIPE_WIDTH = 100
-"""Columns where standard output is no terminal and COLUMNS does not say otherwise."""
+"""Default width if standard output is not a terminal; COLUMNS overrides it."""
 
 Row = Sequence[str]
 
 
-def utf8_or_marks() -> None:
-    """Print a mark where the terminal's encoding lacks a character, rather than failing."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="replace")
-
-
-def is_closed_pipe(problem: BaseException) -> bool:
-    """Whether it says that the reader of what is printed has gone, as ``head`` does.
-
-    Nothing more is written then, at the end of the program neither.
-    """
-    if isinstance(problem, SystemExit):  # what rich makes of it
-        return isinstance(problem.__context__, BrokenPipeError)
-    if not isinstance(problem, BrokenPipeError):
-        return False
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-            return True
-    return False
-
-
 def console(*, stderr: bool = False) -> Console:
-    """The terminal as it is now; nothing in a text is taken for markup."""
+    """Return the current terminal; texts are not interpreted as markup."""
     from rich.console import Console
 
     found = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
@@ -57,30 +31,30 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def plain(lines: Iterable[str]) -> None:
-    """Lines for a program to read: as they are, whatever the width."""
+    """Print lines without wrapping, for other programs."""
     for line in lines:
         print(line)
 
 
 def text(line: str = "", style: str = "") -> None:
-    """A line or a paragraph for a person, wrapped."""
+    """Print a wrapped line or paragraph."""
     console().print(line, style=style or None)
 
 
 def line(content: str, style: str = "") -> None:
-    """A line that stays one line."""
+    """Print a line without wrapping."""
     console().print(content, style=style or None, soft_wrap=True)
 
 
 def heading(title: str, aside: str = "") -> None:
-    """The heading of a page."""
+    """Print a heading."""
     from rich.text import Text
 
     console().print(Text(title, style="bold") + Text(f"  {aside}" if aside else "", style="dim"))
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> None:
-    """Names and what they are, in two columns; a name may be empty to continue the last."""
+    """Print names and values in two columns; an empty name continues the previous one."""
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))
@@ -101,17 +75,16 @@ def table(
     sections: bool = False,
     wrap: bool = False,
 ) -> None:
-    """A table.
+    """Print a table.
 
     Args:
-        columns: Headings; the first column is set off.
+        columns: Headings; the first column is coloured.
         rows: Cells.
-        title: A line above it.
-        right: Columns of numbers.
-        keep: Columns that are never wrapped.
-        sections: Whether a rule separates rows whose first cells differ; equal ones are shown
-            once.
-        wrap: Whether the first column is text that may be wrapped, rather than a name.
+        title: Line above the table.
+        right: Right-aligned columns.
+        keep: Columns that are not wrapped.
+        sections: True to group rows with equal first cells, separated by lines.
+        wrap: True to wrap the first column too.
     """
     made = _table(columns, right, keep if wrap else (columns[0], *keep))
     last = None
@@ -150,7 +123,7 @@ def _table(columns: Row, right: Iterable[str], keep: Iterable[str]) -> Table:
 
 
 def _cell(value: str) -> Any:  # noqa: ANN401 - a string or rich's Text
-    """A cell; the words of a status and an empty count have a colour."""
+    """Return a cell; states and empty counts have a colour."""
     from rich.text import Text
 
     styles = {"ok": "green", "broken": "red", "clash": "red", "unusable": "red", "·": "dim"}
@@ -161,7 +134,7 @@ def _cell(value: str) -> Any:  # noqa: ANN401 - a string or rich's Text
 
 
 def error(what: str, near: str = "", do: str = "") -> None:
-    """An error on standard error: one line what, one line near misses, and what to do."""
+    """Print an error on standard error: what is wrong, similar names, and what to do."""
     from rich.text import Text
 
     screen = console(stderr=True)
@@ -173,19 +146,19 @@ def error(what: str, near: str = "", do: str = "") -> None:
 
 
 def trace(problem: BaseException) -> None:
-    """The whole traceback, causes and a worker's included."""
+    """Print the traceback, with causes and the traceback of a worker."""
     traceback.print_exception(problem, file=sys.stderr)
 
 
 def passage(texts: Iterable[str]) -> None:
-    """Texts on standard error, as they are."""
+    """Print texts on standard error without wrapping."""
     for content in texts:
         print(content, file=sys.stderr)
 
 
 @contextmanager
 def waiting(words: str) -> Iterator[None]:
-    """A sign of life on a terminal while something takes seconds."""
+    """Show a spinner on a terminal during a step that takes seconds."""
     screen = console()
     if not screen.is_terminal:
         yield
@@ -194,8 +167,13 @@ def waiting(words: str) -> Iterator[None]:
         yield
 
 
+def is_live(screen: Console) -> bool:
+    """Return True if lines can be redrawn on a terminal."""
+    return screen.is_terminal and not screen.is_dumb_terminal
+
+
 class Bars:
-    """Live lines at the bottom of a terminal, each with a bar; elsewhere plain lines only."""
+    """Live lines with bars at the bottom of a terminal; elsewhere only plain lines are printed."""
 
     def __init__(self) -> None:
         self._console = console()
@@ -204,17 +182,17 @@ class Bars:
 
     @property
     def live(self) -> bool:
-        """Whether there is a terminal to draw on."""
-        return self._console.is_terminal and not self._console.is_dumb_terminal
+        """True if live lines are shown."""
+        return is_live(self._console)
 
-    def show(self, key: str, label: str, status: str, share: float | None = None) -> None:
-        """Draw a line anew.
+    def show(self, label: str, status: str, share: float | None = None, key: str = "") -> None:
+        """Show or update a live line.
 
         Args:
-            key: By which it is found again; a new one stands below the others.
-            label: What stands before the bar.
-            status: What stands behind it.
-            share: How much is done, 0 to 1; None where nobody knows.
+            label: Text before the bar.
+            status: Text after the bar.
+            share: Finished share, 0 to 1; None if unknown.
+            key: Identifies the line; new lines are added at the bottom.
         """
         if not self.live:
             return
@@ -228,17 +206,17 @@ class Bars:
         )
 
     def drop(self, key: str) -> None:
-        """Take a line away."""
+        """Remove a live line."""
         if self._progress is not None and key in self._tasks:
             self._progress.remove_task(self._tasks.pop(key))
 
     def line(self, content: str, style: str = "") -> None:
-        """Print a line above the bars."""
+        """Print a line above the live lines."""
         target = self._progress.console if self._progress else self._console
         target.print(content, style=style or None, soft_wrap=True)
 
     def stop(self) -> None:
-        """Take the live lines away."""
+        """Remove all live lines."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -260,42 +238,16 @@ class Bars:
         return progress
 
 
-class Bar:
-    """One such line."""
-
-    def __init__(self) -> None:
-        self._bars = Bars()
-        self.line, self.stop = self._bars.line, self._bars.stop
-
-    @property
-    def live(self) -> bool:
-        """Whether there is a terminal to draw on."""
-        return self._bars.live
-
-    def show(self, label: str, status: str, share: float | None = None) -> None:
-        """Draw the line anew; see `Bars.show`."""
-        self._bars.show("", label, status, share)
-
-
-def encodes(signs: str) -> bool:
-    """Whether the terminal's encoding has signs."""
-    try:
-        signs.encode(getattr(sys.stdout, "encoding", None) or "ascii")
-    except (UnicodeError, LookupError):
-        return False
-    return True
-
-
 Board = tuple[Row, Sequence[Row], str]
-"""Headings, rows, and a line below them."""
+"""Headings, rows, and a line below the table."""
 
 
 def board(make: Callable[[int], Board], right: Iterable[str]) -> None:
     """Print a board once.
 
     Args:
-        make: Makes it for a width.
-        right: Its columns of numbers.
+        make: Returns the board for a width.
+        right: Right-aligned columns.
     """
     screen = console()
     screen.print(_drawn(make(screen.width), right))
@@ -313,10 +265,10 @@ def _drawn(made: Board, right: Iterable[str]) -> Any:  # noqa: ANN401 - somethin
 
 
 class Live:
-    """A board that is drawn anew in its place, where there is a terminal.
+    """A board that is redrawn in place on a terminal.
 
     Args:
-        right: Its columns of numbers.
+        right: Right-aligned columns.
     """
 
     def __init__(self, right: Iterable[str]) -> None:
@@ -327,8 +279,8 @@ class Live:
 
     @property
     def draws(self) -> bool:
-        """Whether there is a terminal to draw on."""
-        return self._console.is_terminal and not self._console.is_dumb_terminal
+        """True if the board is drawn."""
+        return is_live(self._console)
 
     def __enter__(self) -> Live:
         if self.draws:
@@ -340,9 +292,5 @@ class Live:
             self._live.stop()
 
     def show(self, make: Callable[[int, int], Board]) -> None:
-        """Draw the board anew.
-
-        Args:
-            make: Makes it for a width and a height.
-        """
+        """Redraw the board; `make` returns it for a width and a height."""
         self._live.update(_drawn(make(*self._console.size), self._right), refresh=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protofl.system.formatting import size_text
-from protofl_cli import render
+from protofl_cli import render, standard_streams
 from protofl_cli.tables import clock
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def curve(values: Sequence[float], width: int = CURVE) -> str:
     parts = [values[a:b] for a, b in pairwise(edges) if b > a]
     means = [sum(part) / len(part) for part in parts]
     low, high = min(means), max(means)
-    signs = BLOCKS if render.encodes(BLOCKS) else PLAIN
+    signs = BLOCKS if standard_streams.encodes(BLOCKS) else PLAIN
     scale = (len(signs) - 1) / (high - low) if high > low else 0.0
     return "".join(signs[round((mean - low) * scale)] for mean in means)
 

@@ -47,7 +47,7 @@ class Screen:
         self.quiet = quiet
         self.folder: RunFolder | None = None
         """The run folder, once it is there."""
-        self._bar = render.Bar()
+        self._bar = render.Bars()
         self._title = ""
         self._plan: Plan | None = None
         self._trial, self._round = 0, 0
@@ -125,7 +125,7 @@ class Screen:
         render.heading(title)
         self._enter("loading", "torch and plugins")
 
-    # --- events ---------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def _note(self, text: str) -> None:
         if not self.quiet:
@@ -220,7 +220,7 @@ class Screen:
             render.text(line)
         render.line(f"trace: {folder}/trace.json (open it in https://ui.perfetto.dev)")
 
-    # --- the progress ---------------------------------------------------------------------------
+    # --- the progress -----------------------------------------------------------------------------
 
     def _note_accuracy(self, row: Row) -> bool:
         accuracy = row.test_accuracy

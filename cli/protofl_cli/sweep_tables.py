@@ -49,7 +49,7 @@ def show_results(results: SweepResult, sweep: Sweep, folder: Path) -> None:
     columns += ["test accuracy there"] * by_validation
     rounds = results.figure.startswith("best")
     columns += ["after rounds"] * rounds
-    states = not all(line.whole for line in results.lines)
+    states = not all(line.is_complete for line in results.lines)
     columns += [""] + ["state"] * states
     rows = []
     for line in results.lines:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from protofl.errors import RunFailure
+from protofl.records.row import Row
 from protofl.runs.request import Request
 from protofl_cli import batch_screen
 from protofl_cli.batch_screen import BatchScreen, show_failures
@@ -34,10 +35,12 @@ def clock(monkeypatch):
 def drawn(monkeypatch):
     """The live lines of a terminal, by their keys, as they were drawn last."""
     lines = {}
+
+    def show(bars, label, status, share=None, key=""):
+        lines[key] = (label, status, share)
+
     monkeypatch.setattr("protofl_cli.render.Bars.live", True)
-    monkeypatch.setattr(
-        "protofl_cli.render.Bars.show", lambda self, key, *rest: lines.update({key: rest})
-    )
+    monkeypatch.setattr("protofl_cli.render.Bars.show", show)
     monkeypatch.setattr("protofl_cli.render.Bars.drop", lambda self, key: lines.pop(key, None))
     return lines
 
@@ -49,12 +52,18 @@ def tried(screen, **there):
         screen(events.RunChecked(found, number + 1, len(RUNS)))
 
 
+def round_done(run, number, accuracy):
+    return events.RoundDone(run, Row({"round": number, "test_accuracy": accuracy}), before=False)
+
+
 def rows(screen, wanted, count):
     screen(events.RunStarted(wanted))
     screen(events.RunPlanned(wanted, 10, 1, 0))
     for number in range(count):
         screen(
-            events.RoundDone(wanted, {"round": number, "test_accuracy": number / 10}, before=False)
+            events.RoundDone(
+                wanted, Row({"round": number, "test_accuracy": number / 10}), before=False
+            )
         )
 
 
@@ -66,7 +75,11 @@ def test_a_line_for_each_run_that_goes_on_and_one_for_all(drawn, clock, capsys):
         clock.now = 20.0
         rows(screen, RUNS[2], 0)
         for number in range(5):
-            screen(events.RoundDone(RUNS[1], {"round": number, "test_accuracy": 0.5}, before=False))
+            screen(
+                events.RoundDone(
+                    RUNS[1], Row({"round": number, "test_accuracy": 0.5}), before=False
+                )
+            )
         assert drawn[str(id(RUNS[1]))] == (
             "lr=1",
             "round 5/10  acc 50.0%, best 50.0%  0:20 left",

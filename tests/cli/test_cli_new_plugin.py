@@ -108,7 +108,7 @@ def test_one_for_other_samples_than_images(installed, cli, name, data_dir):
     kind, samples = VARIANTS[name]
     checked = cli("check", f"{kind}/my-{name}", "--data-dir", data_dir)
     assert checked.exit_code == 0, checked.output
-    run = new_plugin.SAMPLES[kind, samples].run.format(name=f"my-{name}").split()[1:]
+    run = new_plugin.run_command(kind, f"my-{name}", samples).split()[1:]
     small = ["--clients", "3", "--rounds", "1", "--backend", "local", "--data-dir", str(data_dir)]
     small.append("--no-dry-step")  # the check has made one
     run = [word for word in run if word not in ("--rounds", "3")]
@@ -176,7 +176,7 @@ def test_an_underscore(cli):
         (["fedsa"], "method 'fedsa' is taken: protofl 0.1.0 provides it"),
         (["digits", "--kind", "dataset"], "dataset 'digits' is taken"),
         (["mine", "--kind", "metod"], "did you mean 'method'"),
-        (["mine", "--samples", "table"], "a method is not about one kind of sample"),
+        (["mine", "--samples", "table"], "there is one template of a method for all samples"),
         (["mine", "--kind", "dataset", "--samples", "tables"], "did you mean 'table'"),
         (["mine", "--out", "used"], "used exists already"),
         (["mine", "--out", "used/file.txt"], "used/file.txt exists already"),

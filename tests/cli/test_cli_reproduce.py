@@ -90,7 +90,7 @@ def test_what_is_there_is_not_repeated(done, cli):
     assert shown.exit_code == 0, shown.output
     assert files() == before
     more = cli("reproduce", folder / "table.toml", "--rounds", "3", "--no-run", *words)
-    assert "2 of 3 rounds are there (local, Practical, fedproto, Practical)" in more.output
+    assert "2 of 3 rounds are done (local, Practical, fedproto, Practical)" in more.output
     fewer = cli("reproduce", folder / "table.toml", "--rounds", "1", "--no-run", *words)
     assert "1 of 2 rounds" in fewer.output
     run = pf.load_run(result["local", "practical"].folder)
@@ -127,18 +127,18 @@ def test_its_rows_are_compared_by_the_rounds_that_are_there(done, cli, monkeypat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("table.toml --set fedproto.lambda=7", "in no column are there runs of two rows"),
+        ("table.toml --set fedproto.lambda=7", "no column has runs of two rows"),
         ("table.toml --set fedproto.lamda=1", "unknown option of fedproto 'lamda'"),
         ("table.toml --file weights=x.pkl", "unknown file of table in --file 'weights'"),
         ("table.toml --columns practial", "unknown column of table in --columns 'practial'"),
         ("runs --set lr=1", "--set is of a study, and runs were given"),
-        ("table.toml --runs nowhere", "in no column are there runs of two rows in nowhere"),
+        ("table.toml --runs nowhere", "no column has runs of two rows in nowhere"),
         ("table.toml --baseline fedtgp", "unknown baseline 'fedtgp'"),
         ("table.toml runs", "table is a study, and there is more to compare"),
         ("runs --scale smoke", "--scale is of a study, and runs were given"),
         ("fedtgp/table-66", "unknown study 'fedtgp/table-66'"),
         ("nowhere/runs", "nowhere/runs is not a run folder"),
-        ("none.toml", "none.toml can't be read"),
+        ("none.toml", "none.toml cannot be read"),
     ],
 )
 def test_mistakes_in_comparing(done, cli, monkeypatch, words, said):
@@ -247,10 +247,10 @@ def test_pictures(done, cli, tmp_path, kind):
     [
         ([], "no study is given"),
         (["fedtgp/table-99"], "unknown study 'fedtgp/table-99'"),
-        (["nowhere.toml"], "nowhere.toml can't be read"),
+        (["nowhere.toml"], "nowhere.toml cannot be read"),
         (["fedtgp/table-1", "--scale", "small"], "unknown scale of fedtgp/table-1 'small'"),
         (["fedtgp/table-1", "--dataset", "mnist=digits"], "unknown data set of fedtgp/table-1"),
-        (["fedtgp/table-1", "--out", "t.xls"], "--out t.xls: no such format"),
+        (["fedtgp/table-1", "--out", "t.xls"], "--out t.xls: unknown format"),
         (
             ["fedktl/table-8", "--file", "stylegan-xl=x.pkl"],
             "a file is needed and not given: stable-diffusion",
@@ -295,9 +295,10 @@ def test_a_study_s_file_is_checked(cli, done, tmp_path):
     shown = cli("check", bad)
     assert shown.exit_code == 1
     assert f"not installed · {bad}" in "".join(shown.output.split("\n")).replace("  ", " ")
-    assert "nobody here has" in shown.output and "has no scale smoke" in " ".join(
-        shown.output.split()
-    )
+    checks = json.loads(cli("check", bad, "--json").output)["checks"]
+    failed = {one["check"]: one["why"] for one in checks if one["outcome"] == "failed"}
+    assert "not installed: the model group 'cnn5'" in failed["its_plugins_are_installed"]
+    assert "has no scale smoke" in failed["the_smoke_scale"]
 
 
 def test_a_study_is_data():

@@ -84,7 +84,7 @@ def test_a_plan_starts_nothing(cli, tiny):
         ([], "no --grid is given"),
         (["--grid", "lamda=1,2"], "'lambda'"),
         (["--grid", "lr=0.1,-1"], "--grid lr=-1"),
-        (["--grid", "lr=0.1..0.2"], "is a range"),
+        (["--grid", "lr=0.1..0.2"], "needs a search"),
         (["--grid", "lr=0.1,0.2", "--grid", "lr=1"], "--grid lr is given twice"),
         (["--grid", "lr=0.1,0.2", "--search", "tpe"], "--budget"),
         (["--grid", "lr=0.1,0.2", "--budget", "3"], "--search tpe"),

@@ -105,7 +105,9 @@ def test_a_point_that_is_chosen_again_is_one_and_values_stay_what_they_were(tmp_
     text = file.read_text()
     for changed in ('lambda = "0.1,1,2"', 'lambda = "0.1..1"', 'lambda = "0.1,1"\nlr = "0.1,0.2"'):
         file.write_text(text.replace('lambda = "0.1,1"', changed))
-        with pytest.raises(pf.UsageError, match=r"sweep.toml: \[grid\] is not that of the search"):
+        with pytest.raises(
+            pf.UsageError, match=r"sweep.toml: \[grid\] differs from that of earlier points"
+        ):
             resume_sweep(tmp_path / "sweep", at_once=0)
     file.write_text(text)
     assert len(resume_sweep(tmp_path / "sweep", at_once=0)[1].lines) == 2

@@ -103,7 +103,7 @@ def _load(
 def _run(contract: type[Contract]) -> list[Finding]:
     from protofl.testing import checks_of, run_checks
 
-    bar, count, done = render.Bar(), len(checks_of(contract)), 0
+    bar, count, done = render.Bars(), len(checks_of(contract)), 0
 
     def report(words: str) -> None:
         nonlocal done

@@ -1,4 +1,4 @@
-"""``protofl new-plugin``: write the folder of a distribution with one plugin in it."""
+"""``protofl new-plugin``: write a package with one plugin."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib.metadata
 import importlib.resources
 import keyword
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Annotated
@@ -20,111 +19,31 @@ if TYPE_CHECKING:
     from protofl.hooks.discovery.registry import Registry
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """What is particular to the plugins of one kind."""
-
-    contract: str
-    description: str
-    run: str
-
-
 KINDS = {
-    "method": _Kind(
-        "MethodContract",
-        "Clients share prototypes, and features are drawn to their mean.",
-        "protofl run {name} --models cnn4 --rounds 3",
-    ),
-    "model-group": _Kind(
-        "ModelGroupContract",
-        "Three small convolutional nets of growing width.",
-        "protofl run fedproto --models {name} --rounds 3",
-    ),
-    "partitioner": _Kind(
-        "PartitionerContract",
-        "Clients of unlike size, each with the whole distribution of classes.",
-        "protofl run fedproto --models cnn4 --partition {name} --rounds 3",
-    ),
-    "dataset": _Kind(
-        "DatasetContract",
-        "Images of smooth patterns under noise.",
-        "protofl run fedproto --models cnn4 --dataset {name} --rounds 3",
-    ),
-    "generator": _Kind(
-        "GeneratorContract",
-        "Images of a frozen random net.",
-        "protofl run fedktl --models cnn4 --generator {name} --rounds 2",
-    ),
-    "wrapper": _Kind(
-        "WrapperContract",
-        "Uploads that are clipped, and cross with one byte a number.",
-        "protofl run fedproto --models cnn4 --with {name} --rounds 3",
-    ),
-    "metric": _Kind(
-        "MetricContract",
-        "How often the right class is among the two likeliest.",
-        "protofl run fedproto --models cnn4 --metrics {name} --rounds 3",
-    ),
-    "selection": _Kind(
-        "SelectionContract",
-        "Clients take turns, a block of them after the other.",
-        "protofl run fedproto --models cnn4 --selection {name} --participation 0.5 --rounds 3",
-    ),
-    "world": _Kind(
-        "WorldContract",
-        "Devices of one kind that are there by night.",
-        "protofl run fedproto --models cnn4 --world {name} --rounds 3",
-    ),
-    "tracker": _Kind(
-        "TrackerContract",
-        "A line of text a round, in a file of the run's folder.",
-        "protofl run fedproto --models cnn4 --track {name} --rounds 3",
-    ),
-    "engine": _Kind(
-        "EngineContract",
-        "Local training with torch.optim's own optimisers.",
-        "protofl run fedproto --models cnn4 --engine {name} --rounds 3",
-    ),
-    "backend": _Kind(
-        "BackendContract",
-        "Hosts in interpreters of their own, one line of JSON a job.",
-        "protofl run fedproto --models cnn4 --backend {name} --workers 2 --rounds 3",
-    ),
+    "method": "{name} --models cnn4",
+    "model-group": "fedproto --models {name}",
+    "partitioner": "fedproto --models cnn4 --partition {name}",
+    "dataset": "fedproto --models cnn4 --dataset {name}",
+    "generator": "fedktl --models cnn4 --generator {name}",
+    "wrapper": "fedproto --models cnn4 --with {name}",
+    "metric": "fedproto --models cnn4 --metrics {name}",
+    "selection": "fedproto --models cnn4 --selection {name} --participation 0.5",
+    "world": "fedproto --models cnn4 --world {name}",
+    "tracker": "fedproto --models cnn4 --track {name}",
+    "engine": "fedproto --models cnn4 --engine {name}",
+    "backend": "fedproto --models cnn4 --backend {name} --workers 2",
 }
+"""{kind of plugin: arguments of `protofl run` with the plugin}."""
 
 SAMPLES = {
-    ("model-group", "series"): _Kind(
-        "ModelGroupContract",
-        "Three small 1-D convolutional nets of growing width, for series.",
-        "protofl run fedproto --models {name} --dataset digits-series --rounds 3",
-    ),
-    ("model-group", "tokens"): _Kind(
-        "ModelGroupContract",
-        "Three bags of embeddings of growing width, for token sequences.",
-        "protofl run fedproto --models {name} --dataset python-docs --rounds 3",
-    ),
-    ("model-group", "table"): _Kind(
-        "ModelGroupContract",
-        "Three perceptrons of growing width, for tables.",
-        "protofl run fedproto --models {name} --dataset wine --rounds 3",
-    ),
-    ("dataset", "series"): _Kind(
-        "DatasetContract",
-        "Waves of several frequencies under noise.",
-        "protofl run fedproto --models cnn1d --dataset {name} --rounds 3",
-    ),
-    ("dataset", "tokens"): _Kind(
-        "DatasetContract",
-        "Sequences of made-up words.",
-        "protofl run fedproto --models text --dataset {name} --rounds 3",
-    ),
-    ("dataset", "table"): _Kind(
-        "DatasetContract",
-        "Rows of numbers around the centres of their classes.",
-        "protofl run fedproto --models mlp --dataset {name} --rounds 3",
-    ),
+    ("model-group", "series"): "fedproto --models {name} --dataset digits-series",
+    ("model-group", "tokens"): "fedproto --models {name} --dataset python-docs",
+    ("model-group", "table"): "fedproto --models {name} --dataset wine",
+    ("dataset", "series"): "fedproto --models cnn1d --dataset {name}",
+    ("dataset", "tokens"): "fedproto --models text --dataset {name}",
+    ("dataset", "table"): "fedproto --models mlp --dataset {name}",
 }
-"""Kinds of which there is a template for other samples than images, and which."""
+"""The same for templates with other samples than images."""
 
 
 def new_plugin(
@@ -132,20 +51,20 @@ def new_plugin(
         str,
         typer.Argument(
             metavar="NAME",
-            help="The plugin's name: lower-case letters, digits, '-' and '_'. The distribution is "
-            "called protofl-NAME.",
+            help="Name of the plugin: lower-case letters, digits, '-' and '_'. The package is "
+            "protofl-NAME.",
         ),
     ],
     kind: Annotated[
         str,
-        typer.Option("--kind", metavar="KIND", help=f"The plugin's kind: {', '.join(KINDS)}."),
+        typer.Option("--kind", metavar="KIND", help=f"Kind of the plugin: {', '.join(KINDS)}."),
     ] = "method",
     samples: Annotated[
         str,
         typer.Option(
             "--samples",
             metavar="KIND",
-            help="What a data set holds or a model group takes: image, series, tokens or table.",
+            help="Samples of a data set or a model group: image, series, tokens or table.",
         ),
     ] = "image",
     out: Annotated[
@@ -153,15 +72,15 @@ def new_plugin(
         typer.Option(
             "--out",
             metavar="DIR",
-            help="The folder to write, empty or new; protofl-NAME here unless given.",
+            help="Folder to write, empty or new (default: protofl-NAME)",
             show_default=False,
         ),
     ] = None,
     debug: Debug = False,
 ) -> None:
-    """Write a new plugin: a whole distribution that installs, runs and passes its tests.
+    """Write a new plugin: a complete package that installs, runs and passes its tests.
 
-    Next: pip install -e '.[dev]' in the new folder, protofl check NAME, and the README there.
+    The README in the new folder explains the next steps.
     """
     from protofl.errors import UsageError, unknown
     from protofl.hooks.discovery.registry import Registry
@@ -174,8 +93,8 @@ def new_plugin(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(
             f"{folder} exists already",
-            "a new plugin is written into a folder that is new or empty",
-            "give another with --out DIR, or remove it",
+            "expected a new or empty folder",
+            "choose another one with --out DIR, or remove it",
         )
     files = render_files(kind, name, samples)
     try:
@@ -184,7 +103,7 @@ def new_plugin(
             (folder / path).write_text(content, encoding="utf-8")
     except OSError as error:
         raise UsageError(
-            f"{folder} can't be written: {error.strerror or error}", do="give --out DIR"
+            f"{folder} cannot be written: {error.strerror or error}", do="choose another --out DIR"
         ) from None
     render.line(f"{kind}/{name} is in {folder}:")
     for path in files:
@@ -192,19 +111,21 @@ def new_plugin(
     render.text()
     render.line("Next:")
     steps = [f"cd {folder}", "pip install -e '.[dev]'", f"protofl check {kind}/{name}", "pytest"]
-    for step in (*steps, _about(kind, samples).run.format(name=name)):
+    for step in (*steps, run_command(kind, name, samples)):
         render.line(f"  {step}")
 
 
-def _about(kind: str, samples: str) -> _Kind:
-    return KINDS[kind] if samples == "image" else SAMPLES[kind, samples]
+def run_command(kind: str, name: str, samples: str = "image") -> str:
+    """Return the command that runs a new plugin."""
+    words = KINDS[kind] if samples == "image" else SAMPLES[kind, samples]
+    return f"protofl run {words.format(name=name)} --rounds 3"
 
 
 def _check_samples(kind: str, samples: str) -> None:
-    """Whether there is a template of the kind for such samples.
+    """Check that there is a template of the kind for such samples.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no such template.
     """
     from protofl.errors import UsageError, unknown
 
@@ -213,18 +134,18 @@ def _check_samples(kind: str, samples: str) -> None:
     able = sorted({kind for kind, _ in SAMPLES})
     if kind not in able:
         raise UsageError(
-            f"--samples {samples}: a {kind} is not about one kind of sample",
-            f"kinds of plugin that are: {', '.join(able)}",
+            f"--samples {samples}: there is one template of a {kind} for all samples",
+            f"--samples applies to: {', '.join(able)}",
             "leave it out",
         )
     raise unknown("kind of sample", samples, ["image", *(s for k, s in SAMPLES if k == kind)])
 
 
 def _check_name(registry: Registry, kind: str, name: str) -> None:
-    """Whether a plugin, its distribution and its package can have the name.
+    """Check that a plugin and its package can have a name.
 
     Raises:
-        UsageError: They can't.
+        UsageError: The name is invalid or taken.
     """
     from protofl.errors import UsageError
     from protofl.hooks.discovery.kinds import NAME
@@ -232,49 +153,50 @@ def _check_name(registry: Registry, kind: str, name: str) -> None:
     if not NAME.fullmatch(name) or name[-1] in "-_":
         plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_0123456789")
         raise UsageError(
-            f"{name!r} is no name for a plugin",
-            "names are lower-case letters, digits, '-' and '_', and begin with a letter",
+            f"{name!r} is not a valid name of a plugin",
+            "expected lower-case letters, digits, '-' and '_', beginning with a letter",
             f"try: protofl new-plugin {plain or 'my-method'}",
         )
     if name.startswith("protofl"):
         short = name.removeprefix("protofl").strip("-_")
         raise UsageError(
-            f"{name!r} would be distributed as protofl-{name}",
-            "the distribution's name begins with protofl- by itself",
-            f"leave it out: protofl new-plugin {short or 'my-method'}",
+            f"the package of {name!r} would be called protofl-{name}",
+            "protofl- is added to the name",
+            f"leave protofl out: protofl new-plugin {short or 'my-method'}",
         )
     taken = [p for p in registry.plugins(kind) if p.name == name]
     if taken:
         raise UsageError(
             f"{kind} {name!r} is taken: {taken[0].distribution} {taken[0].version} provides it",
-            "two distributions with one name exclude each other on every machine",
-            f"choose another name; taken ones: protofl list-plugins --names --kind {kind}",
+            "two packages with the same plugin cannot be installed together",
+            f"choose another name; taken names: protofl list-plugins --names --kind {kind}",
         )
     try:
         version = importlib.metadata.version(f"protofl-{name}")
     except importlib.metadata.PackageNotFoundError:
         return
     raise UsageError(
-        f"a distribution protofl-{name} is installed, version {version}",
-        "the new one would take its place",
+        f"a package protofl-{name} is installed, version {version}",
+        "the new package would replace it",
         f"choose another name, or remove it: pip uninstall protofl-{name}",
     )
 
 
 def render_files(kind: str, name: str, samples: str = "image") -> dict[str, str]:
-    """{path: content} of a new distribution.
+    """Return {path: content} of a new package.
 
     Args:
-        kind: The plugin's kind.
-        name: Its name.
-        samples: What it takes or holds.
+        kind: Kind of the plugin.
+        name: Name of the plugin.
+        samples: Kind of samples of a data set or a model group.
     """
     from protofl import HOOKSPEC_VERSION, __version__
     from protofl.hooks.discovery.kinds import KINDS as GROUPS
 
-    about, package = _about(kind, samples), f"protofl_{name.replace('-', '_')}"
+    package = f"protofl_{name.replace('-', '_')}"
     source = f"{kind}.py" if samples == "image" else f"{kind}-{samples}.py"
     module = _template(source)
+    about = module.template.partition(": ")[2].partition("\n")[0]
     values = {
         "name": name,
         "kind": kind,
@@ -282,10 +204,10 @@ def render_files(kind: str, name: str, samples: str = "image") -> dict[str, str]
         "Class": _class_name(name, kind, module.template),
         "package": package,
         "distribution": f"protofl-{name}",
-        "description": about.description,
+        "description": about[:1].upper() + about[1:],
         "group": GROUPS[kind].group,
-        "Contract": about.contract,
-        "run": about.run.format(name=name),
+        "Contract": f"{kind.title().replace('-', '')}Contract",
+        "run": run_command(kind, name, samples),
         "hookspec": HOOKSPEC_VERSION,
         "release": ".".join(__version__.split(".")[:2]),
     }
@@ -311,7 +233,7 @@ def _template(name: str) -> Template:
 
 
 def _class_name(name: str, kind: str, module: str) -> str:
-    """``fed-x`` as ``FedX``, apart from every name that the module uses itself."""
+    """Return the name of the class: ``FedX`` for ``fed-x``, unless the module uses this name."""
     plain = "".join(word[:1].upper() + word[1:] for word in re.split(r"[-_]+", name))
     if keyword.iskeyword(plain) or re.search(rf"\b{plain}\b", module):
         plain += "".join(word.title() for word in kind.split("-"))

@@ -83,7 +83,7 @@ def replay(
         raise UsageError(f"{twice[0]} stands in --set and in --grid", do="give it once")
     changed = assignments("--set", set_ or (), FORM)
     used = assignments("--use", use or (), "HOOK=METHOD")
-    bar = render.Bar()
+    bar = render.Bars()
     bar.show("replaying", "loading")
     try:
         from protofl_workbench.replaying import replay as room

@@ -219,7 +219,7 @@ def _plan(study: Study, change: Change, runs: Path) -> None:
     with render.waiting("planning"), put_off():
         from protofl_workbench.studies.study_plan import plan_study
 
-    bar = render.Bar()
+    bar = render.Bars()
     try:
         planned = plan_study(
             study, change, runs, lambda words, share: bar.show("planning", words, share)

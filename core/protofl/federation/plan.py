@@ -84,6 +84,7 @@ class Plan:
         registry: Registry | None = None,
         said: Mapping[str, Container[str]] | None = None,
         home: Path = Path(),
+        data: Dataset | None = None,
     ) -> Plan:
         """Resolve what was given with the defaults of the method, the data set and the list.
 
@@ -95,6 +96,7 @@ class Plan:
                 ``extra`` and blocked plugins are those of this one.
             said: {plugin: its options that the user gave, not a file}; None where that is all.
             home: The folder of the file that gave the others; outputs in it need no consent.
+            data: Data to use instead of loading the data set.
 
         Raises:
             UsageError: Anything is unknown, out of range, or does not fit together.
@@ -105,7 +107,7 @@ class Plan:
         settings, composition, choices = found.settings, found.composition, found.choices
         registry = found.registry
         # 2. The data, the public data, and what they become for the models.
-        data = inputs.load_data(choices["dataset"], settings.data_dir, report)
+        data = data or inputs.load_data(choices["dataset"], settings.data_dir, report)
         public, own_public = inputs.public_data(
             settings, composition, data, registry, report, given="public" in given
         )

@@ -1,5 +1,5 @@
-"""Many runs, several at once in worker processes: tried before, told of at the end.
+"""Batches: many runs, several at once in worker processes, each checked before any training.
 
 Imports: data, errors, federation, records, runs, system.
-Start with ``batch.py``.
+Start with ``run_batch.py``.
 """

@@ -1,15 +1,16 @@
-"""The runs of a batch, their outcomes, and the events of a batch."""
+"""Runs of a batch, their outcomes, and the events of a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from protofl.errors import ProtoflError
 from protofl.records.failure import Failure
+from protofl.records.row import Row
 from protofl.runs.recorded_run import Run, load_run
 from protofl.runs.request import Request
 
@@ -19,9 +20,9 @@ class BatchRun:
     """A run of a batch.
 
     Attributes:
-        name: What it is called on the screen, ``tau=10 · seed 0``.
-        request: What `protofl.runs.reuse` is to be asked for. Its ``out`` counts for nothing:
-            all runs of a batch are in the runs' folder.
+        name: Name on the screen: ``tau=10 · seed 0``.
+        request: Request for `protofl.runs.reuse`. Its ``out`` is ignored: all runs of a batch are
+            in the folder of runs.
     """
 
     name: str
@@ -30,23 +31,22 @@ class BatchRun:
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """A checked run, before any training.
+    """A run that has been checked before any training.
 
     Attributes:
         batch_run: The run.
-        error: Why it can't be done; None where it can.
-        identity: Its identity; runs of one identity and seed are one run.
-        folder: Where it is already, in part or as a whole.
-        done: Rounds of it that are done, of all trials.
-        seed: The seed of its first trial.
-        rounds: Rounds of each trial that are asked for.
-        trials: Trials that are asked for.
-        device: Where it computes.
-        steps: Mini-batches that all of its clients train on, as far as they are known beforehand.
-        scores_server: Whether its record may have an accuracy of the server's model.
-        seconds: What the rest of it takes with one host, by measured steps; None where nothing was
-            measured (`protofl_workbench.batch.run_batch.Batch.check_all`).
-        failed_before: Why it ended where it is unfinished, and would end again; None for nothing.
+        error: Why the run cannot be done, if so.
+        identity: Identity of the run; runs with the same identity and seed are the same run.
+        folder: Folder of an existing run, finished or not.
+        done: Finished rounds of all trials.
+        seed: Seed of the first trial.
+        rounds: Requested rounds of each trial.
+        trials: Requested trials.
+        device: Device of the run.
+        steps: Mini-batches of all clients, as far as they are known before training.
+        scores_server: True if the record may have an accuracy of the server's model.
+        seconds: Estimated time of the remaining rounds with one host; None if not measured.
+        failed_before: Failure of an unfinished run that would fail again, if any.
     """
 
     batch_run: BatchRun
@@ -68,6 +68,11 @@ class CheckedRun:
         """True if all rounds are done."""
         return 0 < self.rounds * self.trials <= self.done
 
+    def outcome(self, state: State, error: ProtoflError | None = None) -> Outcome:
+        """Return the outcome of a run that is not started."""
+        place = (self.folder, self.finished, self.seed, self.rounds, self.trials)
+        return Outcome(self.batch_run, state, *place, error)
+
 
 State = Literal["finished", "failed", "stopped"]
 
@@ -78,14 +83,14 @@ class Outcome:
 
     Attributes:
         batch_run: The run.
-        state: ``finished``; ``failed``; or ``stopped``, as
-            `Source.should_continue` decided; its finished rounds are in the folder.
-        folder: Where it is; None where it failed before it began.
-        reused: Whether it was there already as a whole.
-        seed: The seed of its first trial.
-        rounds: Rounds of each trial that were asked for; its folder may have more.
-        trials: Trials that were asked for; its folder may have more.
-        error: Why it failed.
+        state: ``finished``, ``failed``, or ``stopped`` by `Source.should_continue`. Finished rounds
+            are in the folder.
+        folder: The run folder; None if the run failed before its first round.
+        reused: True if the run was already finished.
+        seed: Seed of the first trial.
+        rounds: Requested rounds of each trial; the folder may have more.
+        trials: Requested trials; the folder may have more.
+        error: Why the run failed.
     """
 
     batch_run: BatchRun
@@ -100,23 +105,10 @@ class Outcome:
     @cached_property
     def run(self) -> Run:
         """The recorded run with the requested trials and rounds."""
-        assert self.folder is not None, "it failed before it began"
-        whole = load_run(self.folder)
-        first = self.seed - int(whole.config["seed"])
-        return whole.part(range(first, first + self.trials), self.rounds)
-
-
-def with_group(request: Request, group: str) -> Request:
-    """The request, whose trackers, where it has some, put it under a name with others.
-
-    Args:
-        request: A request.
-        group: The name; empty for none. One that the request has stays.
-    """
-    options = request.options
-    if not (group and options.get("track")) or options.get("track_group"):
-        return request
-    return replace(request, options={**options, "track_group": group})
+        assert self.folder is not None, "the run failed before its first round"
+        run = load_run(self.folder)
+        first = self.seed - int(run.config["seed"])
+        return run.part(range(first, first + self.trials), self.rounds)
 
 
 class Event:
@@ -128,9 +120,9 @@ class RunChecked(Event):
     """A run has been checked.
 
     Attributes:
-        checked: What was found of it.
-        done: Runs that have been tried.
-        of: Runs that are to be.
+        checked: The result.
+        done: Number of checked runs so far.
+        of: Number of runs to check.
     """
 
     checked: CheckedRun
@@ -151,11 +143,11 @@ class RunPlanned(Event):
 
     Attributes:
         batch_run: The run.
-        rounds: Its rounds in each trial.
-        trials: Its trials.
-        done: Rounds that are done.
-        seed: The seed of its first trial.
-        folder: Its folder, if it has rounds already.
+        rounds: Rounds of each trial.
+        trials: Number of trials.
+        done: Finished rounds of all trials.
+        seed: Seed of the first trial.
+        folder: The run folder, if it has rounds already.
     """
 
     batch_run: BatchRun
@@ -180,7 +172,7 @@ class TrainingProgress(Event):
 
     Attributes:
         batch_run: The run.
-        share: Share of the round's local training that is done, 0 to 1.
+        share: Finished share of the round's local training, 0 to 1.
     """
 
     batch_run: BatchRun
@@ -193,23 +185,18 @@ class RoundDone(Event):
 
     Attributes:
         batch_run: The run.
-        row: Of its line of ``metrics.jsonl`` what is one number or text; ``seconds`` its whole.
-        before: Whether the round was done before the run was taken up again.
+        row: The line of the record.
+        before: True if the round was finished before the run was resumed.
     """
 
     batch_run: BatchRun
-    row: dict[str, Any]
+    row: Row
     before: bool
 
 
 @dataclass(frozen=True)
 class Note(Event):
-    """A line for the user.
-
-    Attributes:
-        batch_run: The run that it is about.
-        text: The line.
-    """
+    """A line about a run for the user."""
 
     batch_run: BatchRun
     text: str
@@ -224,17 +211,13 @@ class RunEnded(Event):
 
 @dataclass(frozen=True)
 class BatchStopping(Event):
-    """The batch is interrupted; runs that go on are ended in order.
-
-    Attributes:
-        runs: How many there are.
-    """
+    """The batch is interrupted and stops this number of running runs."""
 
     runs: int
 
 
 Follow = Callable[[Event], None]
-"""Called with every event of a batch, in the thread that does it."""
+"""Called with every event of a batch, in the thread of the batch."""
 
 
 def ignore(event: Event) -> None:

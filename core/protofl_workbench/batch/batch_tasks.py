@@ -1,17 +1,18 @@
-"""The tasks of a batch, and the cores of parallel runs."""
+"""Tasks of a batch: checking runs and executing them; cores of parallel runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from protofl.errors import ProtoflError, UsageError
+from protofl.records.row import Row
 from protofl.runs.request import Request
 from protofl.system.machine import usable_cores
 from protofl_workbench.batch import batch_events as events
-from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome, with_group
+from protofl_workbench.batch.batch_events import BatchRun, CheckedRun, Outcome
 from protofl_workbench.batch.run_jobs import CheckJob, Job, RunJob
 
 
@@ -20,17 +21,16 @@ def shared_cores(
 ) -> tuple[int, int]:
     """Return the number of parallel runs, and the number of hosts of each.
 
-    A run that has one host has it in its own process: that is the most that a core can do. So where
-    there are as many runs as cores, each has one; where there are fewer, hosts of theirs take the
-    cores that are left.
+    With as many runs as cores, each run has one host in its own process. With fewer runs, each has
+    several hosts.
 
     Args:
         requests: The runs.
-        at_once: Runs at once, where the user says so; 0 for one in this process.
-        on_gpu: Whether they compute on a GPU, where two would only be in each other's way.
+        at_once: Parallel runs that the user asked for; 0 for one run in this process.
+        on_gpu: True if the runs use a GPU; then one run at a time is the default.
 
     Returns:
-        Both numbers; 0 hosts for as many as a run has by itself.
+        Both numbers; 0 hosts leaves the number to the run.
     """
     if at_once == 0:
         return 1, 0
@@ -44,8 +44,7 @@ def shared_cores(
 def with_hosts(request: Request, hosts: int) -> Request:
     """Return a request with a number of hosts, unless it sets its own backend or workers.
 
-    Results depend on none of it: where they would, an engine trains several clients at once, and
-    then there is one host whatever is asked for.
+    Results do not depend on the number of hosts.
     """
     given = request.options
     said = given.get("workers") or given.get("backend", "auto") != "auto"
@@ -56,19 +55,19 @@ def with_hosts(request: Request, hosts: int) -> Request:
 
 
 class Source(Protocol):
-    """Gives a batch its runs, one after the other."""
+    """Gives a batch its runs one by one."""
 
     def next(self) -> BatchRun | None:
-        """The next run that is wanted; None where there is none now.
+        """Return the next run; None if no run can start now.
 
-        It is asked again whenever a run has ended.
+        Called again after every run.
         """
         ...
 
-    def should_continue(self, wanted: BatchRun, row: dict[str, Any]) -> bool:
-        """Return True if a run continues after a round; called for earlier rounds too.
+    def should_continue(self, wanted: BatchRun, row: Row) -> bool:
+        """Return True if a run continues after a round.
 
-        Behind its last round it is finished, whatever is said here.
+        Also called for rounds that were finished before. A run ends after its last round anyway.
         """
         ...
 
@@ -78,7 +77,7 @@ class Source(Protocol):
 
 
 class RunChecks:
-    """Runs that are tried, in any order."""
+    """Runs to check."""
 
     def __init__(self, wanted: Iterable[BatchRun], *, measure: bool) -> None:
         self._waiting, self._measure = [*wanted][::-1], measure
@@ -93,15 +92,10 @@ class RunChecks:
         """Return the job of a run."""
         return CheckJob(wanted.request, runs, measure=self._measure)
 
-    def forward(self, event: Any, follow: events.Follow) -> bool:  # noqa: ANN401 - one of several
-        """Pass an event on."""
-        follow(event)
-        return True
-
     def end(
         self, wanted: BatchRun, found: CheckedRun | ProtoflError, follow: events.Follow
     ) -> None:
-        """Keep what was found."""
+        """Store the result of a check."""
         if isinstance(found, ProtoflError):
             found = CheckedRun(wanted, error=found)
         self.found[wanted] = tried = replace(found, batch_run=wanted)
@@ -109,7 +103,7 @@ class RunChecks:
 
 
 class RunExecution:
-    """Runs that are done."""
+    """Runs to execute."""
 
     def __init__(self, source: Source, *, hosts: int, group: str) -> None:
         self._source, self._hosts, self._group = source, hosts, group
@@ -124,46 +118,43 @@ class RunExecution:
 
     def job(self, wanted: BatchRun, runs: Path) -> Job:
         """Return the job of a run."""
-        request = with_group(with_hosts(wanted.request, self._hosts), self._group)
+        request = with_hosts(wanted.request, self._hosts)
+        options = request.options
+        if self._group and options.get("track") and not options.get("track_group"):
+            request = replace(request, options={**options, "track_group": self._group})
         return RunJob(request, runs)
 
-    def forward(self, event: Any, follow: events.Follow) -> bool:  # noqa: ANN401 - one of several
-        """Pass an event on; after a round ask the source whether the run goes on."""
-        known = self._known[event.batch_run]
+    def forward(self, wanted: BatchRun, event: events.Event, follow: events.Follow) -> bool:
+        """Pass an event on; return False if the source stops the run after a round."""
+        known = self._known[wanted]
         match event:
             case events.RunPlanned():
-                known = replace(
-                    known,
-                    folder=event.folder,
-                    seed=event.seed,
-                    rounds=event.rounds,
-                    trials=event.trials,
+                known = Outcome(
+                    wanted, "failed", event.folder, False, event.seed, event.rounds, event.trials
                 )
             case events.FolderMade():
                 known = replace(known, folder=event.folder)
-        self._known[event.batch_run] = known
+        self._known[wanted] = known
         follow(event)
         if not isinstance(event, events.RoundDone):
             return True
-        # After its last round a run is finished, whatever the source says.
-        goes_on = self._source.should_continue(event.batch_run, event.row)
-        return goes_on or event.row["round"] + 1 == known.rounds
+        continues = self._source.should_continue(wanted, event.row)
+        return continues or event.row.round + 1 == known.rounds
 
     def end(self, wanted: BatchRun, found: Outcome | ProtoflError, follow: events.Follow) -> None:
         """Pass the outcome on."""
         known = self._known.pop(wanted)
         if isinstance(found, ProtoflError):
             outcome = replace(known, error=found)
-        elif found.state == "stopped":
-            outcome = replace(known, state="stopped")
         else:
-            outcome = replace(found, batch_run=wanted)
+            outcome = replace(known if found.state == "stopped" else found, state=found.state)
+            outcome = replace(outcome, batch_run=wanted)
         self._source.run_ended(outcome)
         follow(events.RunEnded(outcome))
 
 
 Trial = tuple[str, int]
-"""Identity of the run, which does not include the seed, and the seed of a trial."""
+"""Identity of the run (without the seed), and seed of the trial."""
 
 
 def _trials(tried: CheckedRun) -> set[Trial]:
@@ -171,13 +162,19 @@ def _trials(tried: CheckedRun) -> set[Trial]:
 
 
 class OrderedRuns:
-    """Runs in the order in which they are wanted; a trial that is going on is not begun twice."""
+    """Runs in the given order; two runs with a common trial never run at the same time."""
 
     def __init__(self, tried: Sequence[CheckedRun]) -> None:
-        self.outcomes = {one.batch_run: out for one in tried if (out := _known(one)) is not None}
-        todo = [one for one in tried if one.batch_run not in self.outcomes]
-        # Where a trial is wanted with several numbers of rounds it is done with the most first, and
-        # then read.
+        self.outcomes: dict[BatchRun, Outcome] = {}
+        todo = []
+        for one in tried:
+            if one.error is not None:
+                self.outcomes[one.batch_run] = Outcome(one.batch_run, "failed", error=one.error)
+            elif one.finished:
+                self.outcomes[one.batch_run] = one.outcome("finished")
+            else:
+                todo.append(one)
+        # Of runs with a common trial, the one with the most rounds is first; the others read it.
         first: dict[Trial, int] = {}
         for place, one in enumerate(todo):
             for trial in _trials(one):
@@ -187,7 +184,7 @@ class OrderedRuns:
         self._going: dict[BatchRun, set[Trial]] = {}
 
     def next(self) -> BatchRun | None:
-        """The next run of whose trials none is going on."""
+        """Return the next run that shares no trial with a running one."""
         busy = set[Trial]().union(*self._going.values())
         for one in self._waiting:
             if not busy & _trials(one):
@@ -196,35 +193,18 @@ class OrderedRuns:
                 return one.batch_run
         return None
 
-    def should_continue(self, wanted: BatchRun, row: dict[str, Any]) -> bool:
-        """Always."""
+    def should_continue(self, wanted: BatchRun, row: Row) -> bool:
+        """Return True: no run is stopped early."""
         return True
 
     def run_ended(self, outcome: Outcome) -> None:
-        """Keep what became of it; another one of its trials may begin."""
+        """Store the outcome; runs that share a trial may start now."""
         del self._going[outcome.batch_run]
         self.outcomes[outcome.batch_run] = outcome
 
 
-def _known(tried: CheckedRun) -> Outcome | None:
-    """Return the outcome of a run that is finished or has an error."""
-    if tried.error is not None:
-        return Outcome(tried.batch_run, "failed", error=tried.error)
-    if tried.finished:
-        return Outcome(
-            tried.batch_run,
-            "finished",
-            tried.folder,
-            reused=True,
-            seed=tried.seed,
-            rounds=tried.rounds,
-            trials=tried.trials,
-        )
-    return None
-
-
 def check_error(tried: Iterable[CheckedRun]) -> UsageError | None:
-    """Return the first error of checked runs with the number of others; None for none."""
+    """Return the first error of checked runs, with the number of others; None if there is none."""
     wrong = [one for one in tried if one.error is not None]
     if not wrong:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import NamedTuple
 
 from protofl.data.batches import batch_bounds
@@ -13,25 +13,25 @@ from protofl.federation.stages import Workload
 from protofl.runs.dry_step.dry_run import for_dry_rounds, two_dry_rounds
 
 STAGES = ("train", "prototypes", "payload", "evaluate")
-"""Stages of a client's work, by which a reply tells seconds."""
+"""Stages of a client's work with measured seconds."""
 
 BATCHES = 4
-"""Mini-batches of the longer of the two measured rounds."""
+"""Mini-batches of the longer one of the two measured rounds."""
 
 ONCE = "once"
-"""Before a stage: what it takes beside its batches, such as hooks that rebuild what came."""
+"""Prefix of a stage: time that does not depend on its batches, such as hooks."""
 
 
 def workload(plan: Plan) -> dict[str, float]:
     """Return the workload of all rounds of all trials, as far as it is known before a run.
 
-    Every client is taken to be asked as often as the others.
+    All clients are assumed to participate equally often.
 
     Returns:
-        {``train ARCHITECTURE``: mini-batches that clients of it train on, ``prototypes …``: those
-        of a pass over training data in each round, ``payload …``: uploads, ``evaluate …``: batches
-        of test samples, ``server``: rounds}; and ``once train …``, ``once evaluate …``: how often
-        these are begun, for what they take whatever the batches are.
+        {``train ARCHITECTURE``: mini-batches of local training, ``prototypes …``: mini-batches of a
+        pass over the training data in each round, ``payload …``: uploads, ``evaluate …``: batches
+        of test samples, ``server``: rounds}, and the number of trainings and evaluations: ``once
+        train …``, ``once evaluate …``.
     """
     s, info = plan.settings, plan.info
     phases = [p for p in plan.composition.phases(info) if plan.composition.terms_of(p)]
@@ -56,7 +56,7 @@ def workload(plan: Plan) -> dict[str, float]:
 
 
 def steps_in(load: dict[str, float]) -> int:
-    """Mini-batches that clients train on."""
+    """Return the mini-batches of local training."""
     return round(sum(amount for key, amount in load.items() if key.startswith("train ")))
 
 
@@ -66,7 +66,6 @@ class _Timed(Host):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.spent: dict[str, float] = {}
-        self.phases: Counter[str] = Counter()
 
     def handle(self, job: Job) -> Reply:
         reply = super().handle(job)
@@ -81,10 +80,10 @@ class _Timed(Host):
 
 
 def pace(plan: Plan) -> dict[str, float]:
-    """Seconds of each part of `workload` here.
+    """Return the seconds of each unit of `workload` on this machine.
 
-    They are measured in the second of two dry rounds, of a client of each architecture: with one
-    mini-batch, and with a few. What the few take more is by the batch, and the rest is there once.
+    Measured in the second of two dry rounds with a client of each architecture: with one mini-batch
+    and with `BATCHES`. The difference is the time of a batch; the rest does not depend on batches.
     """
     one, few = _measured(plan, 1), _measured(plan, BATCHES)
     found = dict(one.spent)
@@ -102,8 +101,8 @@ class _Measured(NamedTuple):
     """The time of a dry round.
 
     Attributes:
-        spent: Seconds by stage and architecture, of training those of a phase; ``server`` as many
-            uploads as the run's rounds have would take.
+        spent: Seconds by stage and architecture, for training those of one phase; ``server`` is
+            scaled to the uploads of a round of the run.
         batches: Mini-batches of a phase, and of the test samples.
     """
 
@@ -112,7 +111,7 @@ class _Measured(NamedTuple):
 
 
 def _measured(plan: Plan, batches: int) -> _Measured:
-    """Seconds of a round in which every client has so many mini-batches, as far as there are."""
+    """Measure a round in which every client has at most this many mini-batches."""
     uploads = max(1, len(plan.info.architectures))
     dry = for_dry_rounds(plan, uploads, batches)
     host = _Timed(dry)
@@ -129,5 +128,5 @@ def _measured(plan: Plan, batches: int) -> _Measured:
 
 
 def seconds_of(load: dict[str, float], paces: dict[str, float]) -> float:
-    """Seconds of a workload with one host."""
+    """Return the seconds of a workload with one host."""
     return sum(amount * paces.get(key, 0.0) for key, amount in load.items())

@@ -4,21 +4,20 @@
 
     wanted = [BatchRun("tau=10", request), BatchRun("tau=100", other)]
     with Batch(Path("runs")) as batch:
-        tried = batch.check_all(wanted)            # plan and dry step of each, nothing is trained
-        outcomes = batch.run_all(tried)           # in the order of what is wanted
+        tried = batch.check_all(wanted)            # plan and dry step of each, no training
+        outcomes = batch.run_all(tried)            # in the same order
 
-or, where any mistake is to end it, ``run_batch(wanted, Path("runs"))``. Runs are begun through
-`protofl.runs.reuse` alone: one that is finished is not repeated, one that was interrupted
-goes on. `run_all` never raises because of a run; its `Outcome` says what became of it, and its
-``run`` is the recorded run. What is wanted next may depend on what was
-found before: `Batch.do` takes a `Source` in place of a list.
+``run_batch(wanted, Path("runs"))`` does both and raises the first error. With a `Source` instead of
+a list, `Batch.do` chooses the next run from the outcomes of earlier ones.
 
-Several runs are done at once, each in a process of its own that stays for the next one. Cores are
-shared out: as many runs as there are cores, and where fewer are wanted, each run has several hosts.
-Numbers of a run depend on neither.
+Runs start through `protofl.runs.reuse` only: finished runs are not repeated, and interrupted runs
+are resumed. `run_all` does not raise errors of runs; they are in each `Outcome`.
 
-^C, or any exception of who follows, ends all runs in order before it leaves the ``with`` block:
-finished rounds are in their folders, and the same batch goes on from there.
+Each parallel run has a worker process, which also does later runs. There are as many parallel runs
+as cores; fewer runs have several hosts each. Results do not depend on these numbers.
+
+^C, or an exception of a follower, stops all runs before the ``with`` block ends: finished rounds
+are in their folders, and the same batch continues from there.
 """
 
 from __future__ import annotations
@@ -47,15 +46,14 @@ from protofl_workbench.batch.workers import GRACE, LocalWorker, ProcessWorker, W
 
 
 class Batch:
-    """Does runs that are wanted; a context manager, behind which nothing goes on.
+    """Executes runs; a context manager, after which no run is in progress.
 
     Args:
-        runs: The runs' folder.
-        at_once: Runs that are done at once; None for as many as there are cores, on a GPU one. 0
-            does them in this process, one after the other: it sees classes of this program, and
-            has nothing to start.
+        runs: The folder of runs.
+        at_once: Number of parallel runs; None for one per core, or one on a GPU. 0 executes them
+            one by one in this process, which knows the classes of this program.
         follow: Called with every event (`protofl_workbench.batch.batch_events`).
-        group: The name under which trackers of the runs, where they have some, put them together.
+        group: Group name of the runs for trackers; empty for none.
     """
 
     def __init__(
@@ -92,28 +90,28 @@ class Batch:
             self._end()
 
     def _end(self) -> None:
-        """Wait until all that was done has ended."""
+        """Wait until all workers have ended."""
         until, again = time.monotonic() + GRACE, None
         processes = [worker for worker in self._workers if isinstance(worker, ProcessWorker)]
         while processes:
             try:
                 processes.pop().wait(until)
-            except KeyboardInterrupt as stop:  # once more: end them at once
+            except KeyboardInterrupt as stop:  # a second ^C ends them at once
                 until, again = 0.0, stop
         if again is not None:
             raise again
 
-    # --- what is asked of it --------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def check_all(self, wanted: Sequence[BatchRun], *, measure: bool = False) -> list[CheckedRun]:
-        """Plan every run, and do the dry step of those that are not finished; train nothing.
+        """Plan every run, and do the dry step of unfinished runs; nothing is trained.
 
         Args:
             wanted: The runs.
-            measure: Whether to measure what steps take, for `CheckedRun.seconds`.
+            measure: True to measure steps, for `CheckedRun.seconds`.
 
         Returns:
-            What was found of each, in their order; check_error are in it.
+            The results in the same order, with the errors of runs.
         """
         task = RunChecks(wanted, measure=measure)
         most = shared_cores([one.request for one in wanted], self._at_once)[0]
@@ -121,13 +119,13 @@ class Batch:
         return [task.found[one] for one in wanted]
 
     def run_all(self, tried: Sequence[CheckedRun]) -> list[Outcome]:
-        """Do runs to their ends.
+        """Execute runs.
 
         Args:
-            tried: The runs, as `check_all` found them; those with a mistake are left out.
+            tried: Results of `check_all`; runs with an error are not started.
 
         Returns:
-            What became of each, in their order.
+            The outcomes in the same order.
         """
         source = OrderedRuns(tried)
         todo = [one for one in tried if one.error is None and not one.finished]
@@ -142,17 +140,17 @@ class Batch:
         *,
         on_gpu: bool = False,
     ) -> None:
-        """Do what a source wants, until it wants nothing and nothing goes on.
+        """Execute the runs of a source until it has no more.
 
         Args:
-            source: Says what is wanted.
-            alike: The requests, or as many that are like them: by these cores are shared out.
-            on_gpu: Whether they compute on a GPU.
+            source: Gives the runs.
+            alike: The requests, or as many similar ones, for the number of parallel runs.
+            on_gpu: True if the runs use a GPU.
         """
         most, hosts = shared_cores(alike, self._at_once, on_gpu=on_gpu)
         self._work(RunExecution(source, hosts=hosts, group=self._group), most)
 
-    # --- how it is done -------------------------------------------------------------------------
+    # --- execution --------------------------------------------------------------------------------
 
     def _work(self, task: RunChecks | RunExecution, most: int) -> None:
         self._task = task
@@ -161,14 +159,19 @@ class Batch:
                 self._begin(wanted)
             if not self._going:
                 return
-            worker, told = self._inbox.get()
-            goes_on = self._take(worker, told)
-            if isinstance(told, events.RoundDone):
-                worker.send(goes_on)
+            worker, message = self._inbox.get()
+            continues = self._take(worker, message)
+            if isinstance(message, events.RoundDone):
+                worker.send(continues)
 
     def _begin(self, wanted: BatchRun) -> None:
         if wanted.request.extra and self._at_once != 0:
-            self._task.end(wanted, _unseen(wanted.request), self._follow)
+            kind, name = next(iter(wanted.request.extra))
+            error = UsageError(
+                f"{kind} {name!r} is a class of this program, which other processes cannot import",
+                do="give it as FILE.py:CLASS, or run in this process (at_once=0)",
+            )
+            self._task.end(wanted, error, self._follow)
             return
         worker = self._free.pop() if self._free else self._worker()
         self._going[worker] = wanted
@@ -179,30 +182,23 @@ class Batch:
         self._workers.append(worker)
         return worker
 
-    def _take(self, worker: ProcessWorker | LocalWorker, told: Any) -> bool:  # noqa: ANN401 - `WorkerMessage`
-        """Take an event or the result of a worker's job; return whether its run goes on."""
-        if isinstance(told, events.Event):
-            event: Any = told
-            return self._task.forward(replace(event, batch_run=self._going[worker]), self._follow)
-        wanted = self._going.pop(worker, None)
-        if told is not None:
+    def _take(self, worker: ProcessWorker | LocalWorker, message: Any) -> bool:  # noqa: ANN401 - `WorkerMessage`
+        """Take an event or the result of a job; return False if the run has to stop."""
+        if isinstance(message, events.Event):
+            assert isinstance(self._task, RunExecution), "checks have no events"
+            wanted, event = self._going[worker], message
+            return self._task.forward(wanted, replace(event, batch_run=wanted), self._follow)  # type: ignore[type-var] # all events of workers are dataclasses
+        ended = self._going.pop(worker, None)
+        if message is not None:
             self._free.append(worker)
-        elif isinstance(worker, ProcessWorker):  # it has ended
+        elif isinstance(worker, ProcessWorker):  # the process has ended
             self._workers.remove(worker)
             self._free = [one for one in self._free if one is not worker]
-            told = worker.failure()
+            message = worker.failure()
             worker.wait(0.0)
-        if wanted is not None and told is not None:
-            self._task.end(wanted, told, self._follow)
+        if ended is not None and message is not None:
+            self._task.end(ended, message, self._follow)
         return True
-
-
-def _unseen(request: Request) -> UsageError:
-    kind, name = next(iter(request.extra))
-    return UsageError(
-        f"{kind} {name!r} is a class of this program, which no other process can see",
-        do="give it as FILE.py:CLASS, or do the runs in this process (at_once=0)",
-    )
 
 
 def run_batch(
@@ -212,19 +208,19 @@ def run_batch(
     at_once: int | None = None,
     follow: events.Follow = events.ignore,
 ) -> list[Outcome]:
-    """Have runs done, none of them if one can't be.
+    """Check and execute runs.
 
     Args:
         wanted: The runs.
-        runs: The runs' folder.
-        at_once: As `Batch` takes it.
-        follow: As `Batch` takes it.
+        runs: The folder of runs.
+        at_once: See `Batch`.
+        follow: See `Batch`.
 
     Returns:
-        What became of each, in their order: finished, or failed.
+        The outcomes in the same order.
 
     Raises:
-        UsageError: One can't be done; nothing has been trained.
+        UsageError: A run cannot be done; nothing has been trained.
     """
     with Batch(runs, at_once=at_once, follow=follow) as batch:
         tried = batch.check_all(wanted)

@@ -1,6 +1,6 @@
-"""The jobs of a batch: trying a run, or doing it, with an event for each round.
+"""Jobs of a batch: checking or executing a run, with an event for each round.
 
-Jobs, events and results cross to worker processes pickled.
+Jobs, events and results are pickled between processes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from protofl.federation import events as of_rounds
 from protofl.federation.measures import check_measures
 from protofl.federation.participation import check_participation
 from protofl.federation.plan import Plan
+from protofl.records.row import Row
 from protofl.runs.dry_step.dry_run import dry_step
 from protofl.runs.request import Request
 from protofl.runs.requested_run import RequestedRun
@@ -46,7 +47,7 @@ class CheckJob:
 
 @dataclass(frozen=True)
 class RunJob:
-    """Do a run, unless it is finished.
+    """Execute a run, unless it is finished.
 
     Attributes:
         request: The run.
@@ -60,19 +61,19 @@ class RunJob:
 Job: TypeAlias = CheckJob | RunJob
 Result: TypeAlias = CheckedRun | Outcome | ProtoflError
 Tell: TypeAlias = Callable[[events.Event], bool]
-"""Takes an event; returns whether the run goes on."""
+"""Takes an event; returns False if the run has to stop."""
 
 
 REPORT_SECONDS = 1.0
-"""Seconds between two reports on the steps of a round, at least."""
+"""Minimum seconds between two reports of the steps of a round."""
 
 
 class Stopped(BaseException):
-    """Ends a run after a round; no `Exception`, so that no hook catches it."""
+    """Ends a run after a round; not an `Exception`, so that hooks do not catch it."""
 
 
 class JobRunner:
-    """Carries out jobs one after the other; hosts and dry steps serve the next one.
+    """Carries out jobs one by one, and keeps hosts and dry steps for the next job.
 
     Args:
         tell: Takes the events of a run.
@@ -85,40 +86,40 @@ class JobRunner:
         self._paces: dict[str, dict[str, float]] = {}
 
     def carry_out(self, job: Job) -> Result:
-        """Return what a job came to, or its error."""
+        """Return the result of a job, or its error."""
         try:
-            return self._try(job) if isinstance(job, CheckJob) else self._do(job)
-        except Exception as error:
-            self._idle.close()  # a host may be in the middle of something
+            return self._check(job) if isinstance(job, CheckJob) else self._execute(job)
+        except Exception as error:  # plugins may raise anything; it is the result of the job
+            self._idle.close()  # a host may be in the middle of a job
             return ProtoflError.from_values(ProtoflError.to_values(error))
 
     def close(self) -> None:
-        """Stop the hosts that wait for a next run."""
+        """Stop the idle hosts."""
         self._idle.close()
 
-    def _try(self, job: CheckJob) -> CheckedRun:
+    def _check(self, job: CheckJob) -> CheckedRun:
         request = job.request
-        wanted = RequestedRun.of(request, of_rounds.ignore)  # its notes come when it is done
+        wanted = RequestedRun.of(request, of_rounds.ignore)  # notes are shown when it runs
         plan, s = wanted.plan, wanted.plan.settings
         plan.split(0)
         check_measures(plan)
         check_participation(plan)
         check_trackers(plan)
-        there = wanted.candidates(job.runs)
-        part = next((part for run in there if (part := wanted.part_of(run))), None)
-        load, whole = workload(plan), s.rounds * s.trials
-        done, seconds = whole if part else 0, None
-        if part is None and (part := next(filter(wanted.can_extend, there), None)):
-            # It may have all rounds, the last of them not evaluated as a last one is.
-            done = min(part.rounds_done, whole - 1)
-        if done < whole:
+        recorded = wanted.candidates(job.runs)
+        part = next((part for run in recorded if (part := wanted.part_of(run))), None)
+        load, asked = workload(plan), s.rounds * s.trials
+        done, seconds = asked if part else 0, None
+        if part is None and (part := next(filter(wanted.can_extend, recorded), None)):
+            # All rounds may be done without the evaluation of a last round.
+            done = min(part.rounds_done, asked - 1)
+        if done < asked:
             alike = _without(request.options, EXTENT)
             if s.dry_step and alike not in self._dry:
                 dry_step(plan)
                 self._dry.add(alike)
             if job.measure:
-                left = 1 - done / whole
-                seconds = seconds_of(load, self._pace(plan, request.options)) * left
+                paces = self._paces_of(plan, request.options)
+                seconds = seconds_of(load, paces) * (1 - done / asked)
         return CheckedRun(
             BatchRun("", request),
             identity=wanted.identity,
@@ -131,17 +132,17 @@ class JobRunner:
             steps=steps_in(load),
             scores_server=_scores_server(plan),
             seconds=seconds,
-            failed_before=wanted.failed_before(part) if part and done < whole else None,
+            failed_before=wanted.failed_before(part) if part and done < asked else None,
         )
 
-    def _pace(self, plan: Plan, options: Mapping[str, Any]) -> dict[str, float]:
-        """Return the seconds of steps, measured once for runs in which they are the same."""
+    def _paces_of(self, plan: Plan, options: Mapping[str, Any]) -> dict[str, float]:
+        """Return the seconds of steps, measured once for similar runs."""
         alike = _without(options, [n for n, option in OPTIONS.items() if not option.step_time])
         if alike not in self._paces:
             self._paces[alike] = pace(plan)
         return self._paces[alike]
 
-    def _do(self, job: RunJob) -> Outcome:
+    def _execute(self, job: RunJob) -> Outcome:
         wanted, trained, reported = BatchRun("", job.request), 0, time.monotonic()
 
         def follow(event: of_rounds.Event) -> None:
@@ -155,8 +156,8 @@ class JobRunner:
                     self._tell(events.Note(wanted, event.text))
                 case of_rounds.Planned():
                     s, rows = event.plan.settings, event.folder.rows
-                    there = event.folder.path if rows else None
-                    asked = (s.rounds, s.trials, len(rows), s.seed, there)
+                    folder = event.folder.path if rows else None
+                    asked = (s.rounds, s.trials, len(rows), s.seed, folder)
                     self._tell(events.RunPlanned(wanted, *asked))
                     for row in rows:
                         tell(row, before=True)
@@ -166,10 +167,8 @@ class JobRunner:
                     trained += 1
                     tell(event.row, before=False)
 
-        def tell(row: Mapping[str, Any], *, before: bool) -> None:
-            found = {**_plain(row), "extra": _plain(row["extra"])}
-            found["seconds"] = row["seconds"]["total"]
-            if not self._tell(events.RoundDone(wanted, found, before)):
+        def tell(row: Row, *, before: bool) -> None:
+            if not self._tell(events.RoundDone(wanted, row, before)):
                 raise Stopped
 
         try:
@@ -183,15 +182,10 @@ class JobRunner:
 def _scores_server(plan: Plan) -> bool:
     """Return True if the record may have the server's accuracy."""
     is_scored = plan.composition.has("global_models") and plan.split(0).global_test is not None
-    return is_scored or plan.composition.has("end_round")  # which may tell of anything
-
-
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a row that are a number or a text."""
-    return {k: v for k, v in row.items() if v is None or isinstance(v, (int, float, str))}
+    return is_scored or plan.composition.has("end_round")  # which may record anything
 
 
 def _without(options: Mapping[str, Any], keys: Collection[str]) -> str:
-    """Options without some of them, as a text by which equal ones are found."""
+    """Return options without some keys as text, to find equal ones."""
     kept = {key: value for key, value in options.items() if key not in keys}
     return json.dumps(kept, sort_keys=True, default=str)

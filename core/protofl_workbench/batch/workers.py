@@ -1,8 +1,8 @@
-"""The workers of a batch: processes, or this one.
+"""Workers of a batch: processes, or this process.
 
-A process gets pickled jobs on its standard input and sends pickled events and results. It ends
-when its input closes; a run in progress then ends as an interrupted one does, with its finished
-rounds in its folder. So a batch that is killed leaves nothing behind.
+A worker process reads pickled jobs from its standard input and writes pickled events and results.
+It ends when its input closes; a run in progress is then interrupted, with its finished rounds in
+its folder. So a batch that is killed leaves no processes.
 
 `multiprocessing` would import the program's main module in each process and run a script without
 ``if __name__ == "__main__"`` again.
@@ -30,26 +30,26 @@ from protofl_workbench.batch import batch_events as events
 from protofl_workbench.batch.run_jobs import Job, JobRunner, Result
 
 GRACE = 45.0
-"""Seconds that runs have to end when the batch does."""
+"""Seconds that runs have to end after the batch."""
 
 LAST = 1500
-"""Characters of a dead process's last output in its error."""
+"""Characters of a worker's last output in its error."""
 
 WorkerMessage = events.Event | Result | None
 """An event, a result, or None if the process has ended."""
 
 
 class ProcessWorker:
-    """A process of its own, so that a crash affects no other run; it stays for the next job.
+    """A worker process: a crash affects no other run, and the process does later jobs too.
 
     Args:
-        inbox: Takes the process with what it sends.
+        inbox: Takes the worker with each message.
     """
 
     def __init__(self, inbox: queue.Queue[tuple[ProcessWorker, WorkerMessage]]) -> None:
         command, environment = fresh_interpreter("protofl_workbench.batch.workers")
         self._output: IO[bytes] = tempfile.TemporaryFile()
-        # Clients compute with one thread anyhow, and so do the runs beside this one.
+        # Clients compute with one thread, and there is a run for each core.
         few = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             command,
@@ -57,7 +57,7 @@ class ProcessWorker:
             stdout=subprocess.PIPE,
             stderr=self._output,
             env={**environment, **few, **inherited(), "PYTHONUNBUFFERED": "1"},
-            start_new_session=True,  # ^C is the batch's, which ends its runs one by one
+            start_new_session=True,  # ^C interrupts the batch, which ends its runs
         )
         self._inbox = inbox
         self._reading = threading.Thread(target=self._read, daemon=True)
@@ -65,38 +65,38 @@ class ProcessWorker:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        with suppress(EOFError, pickle.UnpicklingError):  # half a message of a killed process
+        with suppress(EOFError, pickle.UnpicklingError):  # from a killed process
             while True:
                 self._inbox.put((self, pickle.load(self._process.stdout)))
         self._inbox.put((self, None))
 
     def send(self, message: Job | bool) -> None:
-        """Send a job, or after a round whether the run goes on."""
+        """Send a job, or after a round True to continue the run."""
         assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended, which its reader tells
+        with suppress(OSError):  # the process has ended; its reader reports that
             pickle.dump(message, self._process.stdin)
             self._process.stdin.flush()
 
     def failure(self) -> RunFailure:
-        """Return the error for a process that has ended by itself."""
+        """Return the error of a process that ended on its own."""
         code = self._process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - LAST))
         lines = self._output.read().decode(errors="replace").strip().splitlines()
         return RunFailure(
             f"the process of the run {how}",
-            f"it said last: {lines[-1].strip()}" if lines else "",
-            "signal 9 often means that memory ran out: do fewer runs at once" * (code == -9),
+            f"last output: {lines[-1].strip()}" if lines else "",
+            "signal 9 often means that memory ran out: use fewer parallel runs" * (code == -9),
         )
 
     def close(self) -> None:
-        """Close the input: a run in progress ends after what it has saved."""
+        """Close the input, which interrupts a run in progress."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
 
     def wait(self, until: float) -> None:
-        """Wait for its end until a time of `time.monotonic`, or an interruption; then kill it."""
+        """Wait for the process until a time of `time.monotonic`, then kill it."""
         try:
             self._process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -113,10 +113,10 @@ class ProcessWorker:
 
 
 class LocalWorker:
-    """Carries out jobs in this process, which sees the program's own classes.
+    """Carries out jobs in this process, which knows the classes of the program.
 
     Args:
-        take: Takes this worker with an event or a result; returns whether the run goes on.
+        take: Takes this worker with a message; returns False if the run has to stop.
     """
 
     def __init__(self, take: Callable[[LocalWorker, WorkerMessage], bool]) -> None:
@@ -128,21 +128,21 @@ class LocalWorker:
         self._take(self, self._runner.carry_out(job))
 
     def close(self) -> None:
-        """Stop the hosts that wait for a next run."""
+        """Stop the idle hosts."""
         self._runner.close()
 
 
-# --- in the process -----------------------------------------------------------------------------
+# --- the worker process ---------------------------------------------------------------------------
 
 
 def main() -> None:
     """Carry out jobs until the input closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the batch is interrupted, and ends this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the batch handles ^C
     signal.signal(signal.SIGTERM, _interrupt)
     inbox: queue.Queue[Any] = queue.Queue()
     threading.Thread(target=_read, args=(inbox,), daemon=True).start()
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a plugin prints is no message
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # plugins may print
 
     def send(message: object) -> None:
         pickle.dump(message, out)
@@ -162,7 +162,7 @@ def main() -> None:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end is not interrupted again
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # clean-up is not interrupted
     raise KeyboardInterrupt
 
 

@@ -14,30 +14,21 @@ Start with ``curves.py``.
 
 from __future__ import annotations
 
-from protofl_workbench.plots.bar_charts import bar_chart as bar_chart
-from protofl_workbench.plots.bar_charts import bars as bars
-from protofl_workbench.plots.bar_charts import stages as stages
-from protofl_workbench.plots.bar_charts import traffic as traffic
-from protofl_workbench.plots.client_charts import clients as clients
-from protofl_workbench.plots.curves import Curve as Curve
-from protofl_workbench.plots.curves import curve as curve
-from protofl_workbench.plots.curves import curve_chart as curve_chart
-from protofl_workbench.plots.figure_files import save as save
-from protofl_workbench.plots.figure_files import svg as svg
-from protofl_workbench.plots.image_grids import images as images
-from protofl_workbench.plots.image_grids import images_of_runs as images_of_runs
-from protofl_workbench.plots.interval_chart import differences as differences
-from protofl_workbench.plots.matrices import confusion as confusion
-from protofl_workbench.plots.matrices import matrix as matrix
-from protofl_workbench.plots.matrices import similarity as similarity
-from protofl_workbench.plots.matrices import split as split
-from protofl_workbench.plots.prototype_charts import alignment as alignment
-from protofl_workbench.plots.prototype_charts import distances as distances
-from protofl_workbench.plots.prototype_charts import drift as drift
-from protofl_workbench.plots.prototype_charts import margin_curves as margin_curves
-from protofl_workbench.plots.prototype_charts import margins as margins
-from protofl_workbench.plots.tsne_charts import features as features
-from protofl_workbench.plots.tsne_charts import prototypes as prototypes
+from protofl_workbench.plots.bar_charts import bar_chart, bars, stages, traffic
+from protofl_workbench.plots.client_charts import clients
+from protofl_workbench.plots.curves import Curve, curve, curve_chart
+from protofl_workbench.plots.figure_files import save, svg
+from protofl_workbench.plots.image_grids import images, images_of_runs
+from protofl_workbench.plots.interval_chart import differences
+from protofl_workbench.plots.matrices import confusion, matrix, similarity, split
+from protofl_workbench.plots.prototype_charts import (
+    alignment,
+    distances,
+    drift,
+    margin_curves,
+    margins,
+)
+from protofl_workbench.plots.tsne_charts import features, prototypes
 
 __all__ = [
     "Curve",

@@ -57,35 +57,16 @@ def prototypes(
     Raises:
         UsageError: No prototypes were observed, or too few.
     """
-    from protofl_workbench.plots.feature_space import in_the_plane
-
-    source = run_in(run)
-    seen = source.observed.prototypes(round, trial)
+    own = run_in(run)
+    seen = own.observed.prototypes(round, trial)
     none = seen.rows[:0], seen.classes[:0]
-    own, classes = seen.server.get("prototypes", none)
-    if own.shape[1:] != seen.rows.shape[1:]:
-        own, classes = none
-    rows, kinds = np.concatenate([seen.rows, own]), np.concatenate([seen.classes, classes])
-    plane = in_the_plane(rows, seed, perplexity)
-    of_clients, of_server = plane[: len(seen.rows)], plane[len(seen.rows) :]
-    colours = np.array(class_colours(seen.num_classes), object)
-    look = Style(**style)
-    made, axes = _plane(look)
-    axes.scatter(
-        of_clients[:, 0], of_clients[:, 1], s=14, c=list(colours[seen.classes]), linewidths=0,
-        alpha=0.75, label="client prototypes",
-    )  # fmt: skip
-    axes.scatter(
-        of_server[:, 0], of_server[:, 1], s=42, c=list(colours[classes]), marker="^",
-        edgecolors=INK, linewidths=0.8, label="server's prototypes",
-    )  # fmt: skip
-    names = source.split(trial).classes
-    if not len(own):
-        _name_classes(axes, plane, kinds, names, look)
-    for c, point in zip(classes.tolist(), of_server, strict=True):
-        if len(own) <= NAMED:
-            _write(axes, names[c], point, look, above=5)
-    return made
+    centres, kinds = seen.server.get("prototypes", none)
+    if centres.shape[1:] != seen.rows.shape[1:]:
+        centres, kinds = none
+    rows, classes = np.concatenate([seen.rows, centres]), np.concatenate([seen.classes, kinds])
+    markers = ["o"] * len(seen.rows) + ["^"] * len(centres)
+    names = own.split(trial).classes
+    return _plane(rows, classes, markers, names, seen.num_classes, seed, perplexity, style)
 
 
 def features(
@@ -110,39 +91,60 @@ def features(
     Raises:
         UsageError: No features were observed, or too few.
     """
+    own = run_in(run)
+    seen = own.observed.features(round, trial)
+    rows, labels = seen.rows, seen.labels
+    if len(rows) > MOST:
+        chosen = np.random.default_rng(seed).choice(len(rows), MOST, replace=False)
+        rows, labels = rows[np.sort(chosen)], labels[np.sort(chosen)]
+    markers, names = ["."] * len(rows), own.split(trial).classes
+    return _plane(rows, labels, markers, names, seen.num_classes, seed, perplexity, style)
+
+
+def _plane(
+    rows: npt.NDArray[np.float32],
+    classes: npt.NDArray[np.int64],
+    markers: Sequence[str],
+    names: Sequence[str],
+    num_classes: int,
+    seed: int,
+    perplexity: float,
+    style: StyleOptions,
+) -> Figure:
+    """Draw a t-SNE of rows with a marker each, and the names of up to `NAMED` classes.
+
+    Names are above triangles if there are any, otherwise at the medoids of the classes. The axes
+    have no ticks, because coordinates of a t-SNE have no meaning.
+    """
     from protofl_workbench.plots.feature_space import in_the_plane
 
-    source = run_in(run)
-    seen = source.observed.features(round, trial)
-    chosen = np.arange(len(seen.rows))
-    if len(chosen) > MOST:
-        chosen = np.sort(np.random.default_rng(seed).choice(chosen, MOST, replace=False))
-    plane, labels = in_the_plane(seen.rows[chosen], seed, perplexity), seen.labels[chosen]
-    colours = np.array(class_colours(seen.num_classes), object)
-    look = Style(**style)
-    made, axes = _plane(look)
-    size = 7 if len(chosen) < 800 else 4
-    axes.scatter(plane[:, 0], plane[:, 1], s=size, c=list(colours[labels]), linewidths=0, alpha=0.7)
-    _name_classes(axes, plane, labels, source.split(trial).classes, look)
-    return made
-
-
-def _plane(look: Style) -> tuple[Figure, Axes]:
-    """Return axes without ticks, because coordinates of a t-SNE have no meaning."""
+    plane = in_the_plane(rows, seed, perplexity)
+    look, colours = Style(**style), np.array(class_colours(num_classes), object)
     made, axes = look.canvas(0.9 * look.inches)
     hide_frame(axes)
-    return made, axes
-
-
-def _name_classes(
-    axes: Axes, plane: Floats, classes: npt.NDArray[np.int64], names: Sequence[str], look: Style
-) -> None:
-    """Write the name of each class at its medoid."""
+    small = 7 if len(rows) < 800 else 4
+    for marker, size, about in (
+        (".", small, {"linewidths": 0, "alpha": 0.7}),
+        ("o", 14, {"linewidths": 0, "alpha": 0.75, "label": "client prototypes"}),
+        ("^", 42, {"edgecolors": INK, "linewidths": 0.8, "label": "server's prototypes"}),
+    ):
+        own = np.array(markers) == marker
+        if own.any():
+            x, y = plane[own].T
+            shape = "o" if marker == "." else marker
+            axes.scatter(x, y, s=size, c=list(colours[classes[own]]), marker=shape, **about)
+    named = np.array(markers) == "^"
+    if named.any():
+        for c, point in zip(classes[named].tolist(), plane[named], strict=True):
+            if named.sum() <= NAMED:
+                _write(axes, names[c], point, look, above=5)
+        return made
     shown = sorted({*classes.tolist()})
     for c in shown if len(shown) <= NAMED else ():
         own = plane[classes == c]
         distances = np.linalg.norm(own[:, None] - own[None], axis=2).sum(1)
         _write(axes, names[c], own[distances.argmin()], look)
+    return made
 
 
 def _write(axes: Axes, name: str, point: Floats, look: Style, above: float = 0.0) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
+import colorsys
 import io
-import math
 import re
 from itertools import count
 from typing import TYPE_CHECKING
@@ -117,52 +117,14 @@ def _pixels(figure: Figure) -> str:
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-# --- colours --------------------------------------------------------------------------------------
-
-
 def in_the_dark(colour: str) -> str:
     """Return a colour for a dark background: greys are inverted, others become lighter.
-
-    Computed in Oklab (Ottosson 2020), a space with perceived lightness.
 
     Args:
         colour: ``#rrggbb``.
     """
-    light, a, b = _oklab(colour)
-    if math.hypot(a, b) < 0.02:
-        light = 0.21 + 0.77 * (1 - light)
-    else:
-        light = max(light, 0.62 + 0.25 * light)
-    return _hex(light, a, b)
-
-
-def _oklab(colour: str) -> tuple[float, float, float]:
-    red, green, blue = (_linear(int(colour[i : i + 2], 16) / 255) for i in (1, 3, 5))
-    long = (0.4122214708 * red + 0.5363325363 * green + 0.0514459929 * blue) ** (1 / 3)
-    middle = (0.2119034982 * red + 0.6806995451 * green + 0.1073969566 * blue) ** (1 / 3)
-    short = (0.0883024619 * red + 0.2817188376 * green + 0.6299787005 * blue) ** (1 / 3)
-    return (
-        0.2104542553 * long + 0.7936177850 * middle - 0.0040720468 * short,
-        1.9779984951 * long - 2.4285922050 * middle + 0.4505937099 * short,
-        0.0259040371 * long + 0.7827717662 * middle - 0.8086757660 * short,
-    )
-
-
-def _hex(light: float, a: float, b: float) -> str:
-    long = (light + 0.3963377774 * a + 0.2158037573 * b) ** 3
-    middle = (light - 0.1055613458 * a - 0.0638541728 * b) ** 3
-    short = (light - 0.0894841775 * a - 1.2914855480 * b) ** 3
-    parts = (
-        4.0767416621 * long - 3.3077115913 * middle + 0.2309699292 * short,
-        -1.2684380046 * long + 2.6097574011 * middle - 0.3413193965 * short,
-        -0.0041960863 * long - 0.7034186147 * middle + 1.7076147010 * short,
-    )
-    return "#" + "".join(f"{round(255 * _curved(min(1.0, max(0.0, p)))):02x}" for p in parts)
-
-
-def _linear(part: float) -> float:
-    return part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-
-
-def _curved(part: float) -> float:
-    return 12.92 * part if part <= 0.0031308 else 1.055 * part ** (1 / 2.4) - 0.055
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    hue, light, saturation = colorsys.rgb_to_hls(*parts)
+    light = 0.95 - 0.85 * light if saturation < 0.1 else max(light, 0.65)
+    found = colorsys.hls_to_rgb(hue, light, saturation)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in found)

@@ -1,5 +1,5 @@
-"""Tables and figures of papers as data: rows, columns, settings, published figures, and ours.
+"""Studies: tables and figures of papers as files, their runs, and our figures beside them.
 
 Imports: batch, comparing, data, errors, federation, hooks, plots, records, runs, system, testing.
-Start with ``study.py`` and ``program.py`` (`protofl.study`, `protofl.reproduce`).
+Start with ``study.py`` and ``study_interface.py`` (`protofl.study`, `protofl.reproduce`).
 """

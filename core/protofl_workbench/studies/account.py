@@ -1,18 +1,15 @@
 """Traffic and FLOPs of a round, without training.
 
 Traffic comes from two rounds of the run's own hooks, in which every client has one sample of each
-of its classes and no step is taken. Which classes a client has follows from the labels. If the data
-are not here, the class sizes that the data set declares (``outline``) are enough.
+of its classes and no step is taken. If the data are not here, the class sizes that the data set
+declares (``outline``) are enough.
 """
 
 from __future__ import annotations
 
 import math
-import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +21,6 @@ from protofl.data.split import Split
 from protofl.errors import UsageError
 from protofl.federation.federation import Federation
 from protofl.federation.host import Host
-from protofl.federation.inputs import splitter
 from protofl.federation.plan import Plan
 from protofl.federation.train_job import TrainJob
 from protofl.hooks.discovery.registry import Registry
@@ -42,58 +38,42 @@ FAR = 1_000_000
 """Number of rounds of the counted run: the two counted ones are not the last, nor evaluated."""
 
 
-@dataclass(frozen=True)
-class Outline:
-    """Sizes of a data set that need not be here.
-
-    Attributes:
-        shape: Shape of a stored sample.
-        train: Number of samples of each class in the training part.
-        test: Number of samples of each class in the test part.
-        even: True if only the totals are known and the classes are assumed to be equal.
-    """
-
-    shape: tuple[int, ...]
-    train: tuple[int, ...]
-    test: tuple[int, ...]
-    even: bool = False
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Outline:
-        """Read the ``outline`` of a data set's class."""
-        train, test = tuple(values["train"]), tuple(values.get("test", ()))
-        return cls(tuple(values["shape"]), train, test, bool(values.get("even")))
-
-    def dataset(self) -> Dataset:
-        """Return noise images with these labels, in the order of classes."""
-        parts = [torch.tensor(part) for part in (self.train, self.test) if part]
-        y = torch.cat([torch.repeat_interleave(torch.arange(len(p)), p) for p in parts])
-        # Overlapping windows on one strip: images that differ, in little memory. With equal images
-        # BatchNorm would divide by a variance of zero.
-        steps = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
-        size = len(y) + math.prod(self.shape)
-        strip = torch.randint(256, (size,), generator=torch.Generator().manual_seed(0))
-        x = strip.to(torch.uint8).as_strided((len(y), *self.shape), (1, *steps))
-        return Dataset(x, y, int(sum(self.train)), [str(c) for c in range(len(self.train))])
-
-
 def data_choice(options: Values, registry: Registry) -> Choice:
     """Return the data set that options of a run choose."""
     text = str(options.get("dataset", "digits"))
     return choose(registry, "dataset", text, options.get("options", {}).get("dataset"))
 
 
-def outline_of(choice: Choice, data_dir: Path) -> Outline | None:
-    """Return the outline of a data set that would have to be downloaded; None if it is here."""
-    values = getattr(choice.plugin, "outline", None)
-    if values is None:
+def outline_of(choice: Choice, data_dir: Path) -> Values | None:
+    """Return the declared sizes of a data set that would have to be downloaded; else None.
+
+    Returns:
+        ``shape`` of a stored sample, ``train`` and ``test``: samples of each class, and ``even``:
+        True if only the totals are known and the classes are assumed to be equal.
+    """
+    outline: Values | None = getattr(choice.plugin, "outline", None)
+    if outline is None:
         return None
-    key = choice.call("cache_key", data_dir=data_dir)
-    return None if cache_file(key, data_dir).exists() else Outline.of(values)
+    is_here = cache_file(choice.call("cache_key", data_dir=data_dir), data_dir).exists()
+    return None if is_here else outline
 
 
-def plan_of(request: Request, note: Callable[[str], None] = lambda line: None) -> Plan:
-    """Plan a run, with noise of the right sizes if its data are not here.
+def noise_data(outline: Values) -> Dataset:
+    """Return noise images with the labels of an `outline_of`, in the order of classes."""
+    shape, train = tuple(outline["shape"]), tuple(outline["train"])
+    parts = [torch.tensor(part) for part in (train, outline.get("test", ())) if len(part)]
+    y = torch.cat([torch.repeat_interleave(torch.arange(len(p)), p) for p in parts])
+    # Overlapping windows on one strip: images that differ, in little memory. With equal images
+    # BatchNorm would divide by a variance of zero.
+    steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    size = len(y) + math.prod(shape)
+    strip = torch.randint(256, (size,), generator=torch.Generator().manual_seed(0))
+    x = strip.to(torch.uint8).as_strided((len(y), *shape), (1, *steps))
+    return Dataset(x, y, sum(train), [str(c) for c in range(len(train))])
+
+
+def plan_of(request: Request) -> Plan:
+    """Plan a run; data or a generator that are not here are replaced by their declared sizes.
 
     Raises:
         UsageError: An option is unknown, out of range, or does not fit the others.
@@ -101,22 +81,18 @@ def plan_of(request: Request, note: Callable[[str], None] = lambda line: None) -
     options = request.options
     settings = build({k: v for k, v in options.items() if v is not None})
     outline = outline_of(data_choice(options, request.registry), settings.data_dir)
-    allowed: Any = {"said": request.said, "home": request.home}
-    if outline is None:
-        return with_sizes(Plan.make(options, request.extra, note, **allowed))
-    with tempfile.TemporaryDirectory(prefix="protofl-") as folder:
-        file, classes = Path(folder, "one-of-each.npz"), len(outline.train)
-        x = np.zeros((classes, *outline.shape), np.uint8)
-        np.savez(file, x_train=x, y_train=np.arange(classes))
-        given = {**options, "dataset": f"npz:{file}", "data_dir": folder}
-        given["options"] = {k: v for k, v in options.get("options", {}).items() if k != "dataset"}
-        plan = Plan.make(given, request.extra, lambda line: None, **allowed)
-    data = outline.dataset()
-    splits = splitter(plan.settings, data, plan.choices["partitioner"])
-    return with_sizes(replace(plan, data=data, splits=splits))
+    plan = Plan.make(
+        options,
+        request.extra,
+        lambda line: None,
+        said=request.said,
+        home=request.home,
+        data=None if outline is None else noise_data(outline),
+    )
+    return _with_declared_sizes(plan)
 
 
-def with_sizes(plan: Plan) -> Plan:
+def _with_declared_sizes(plan: Plan) -> Plan:
     """Replace a generator that is not here by the sizes that its plugin declares (``sizes``).
 
     Raises:
@@ -136,8 +112,8 @@ def with_sizes(plan: Plan) -> Plan:
     return plan
 
 
-class Still:
-    """An engine that takes no step; it only shows outputs to methods that collect them."""
+class NoTraining:
+    """Engine without training steps: it only passes outputs to methods that collect them."""
 
     @hookimpl
     def train(self, job: TrainJob) -> dict[str, float]:
@@ -163,7 +139,7 @@ def traffic(request: Request) -> list[Row]:
         plan,
         splits=lambda seed: split,
         images=plan.images and plan.images.unopened(),
-        choices={**plan.choices, "engine": Choice("engine", "still", Still, Config())},
+        choices={**plan.choices, "engine": Choice("engine", "no-training", NoTraining, Config())},
         settings=plan.settings.model_copy(update=changes),
         info=replace(plan.info, local_epochs=1),
     )

@@ -1,7 +1,7 @@
-"""A user's files and plugin options for a study, assigned to its cells.
+"""Files and plugin options that a user gives for a study, assigned to its cells.
 
-A study names files that are the user's, such as a generator's weights, in its table ``[files]``; in
-options ``{NAME}`` stands for one. Options of plugins concern the cells that have the plugin.
+The table ``[files]`` of a study names files that users provide, such as a generator's weights. In
+options ``{NAME}`` stands for such a file. Plugin options apply to the cells that use the plugin.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from protofl.system.options.table import OWNERS, SEVERAL
 Values = Mapping[str, Any]
 
 FILE = re.compile(r"\{([A-Za-z0-9_.-]+)\}")
-"""Pattern of a file of the study in an option."""
+"""Pattern of a user's file in an option."""
 
 
 def files_in(value: Any) -> list[str]:  # noqa: ANN401 - options are of many types
-    """The files that options name."""
+    """Return the names of the user's files in options."""
     if isinstance(value, str):
         return FILE.findall(value)
     if isinstance(value, Mapping):
@@ -32,7 +32,7 @@ def files_in(value: Any) -> list[str]:  # noqa: ANN401 - options are of many typ
 
 
 def with_files(value: Any, files: Mapping[str, str]) -> Any:  # noqa: ANN401 - options are of many types
-    """Options with the user's files in their places; those that are not given stay as they are."""
+    """Replace ``{NAME}`` in options by the path of the file; keep it if no path is given."""
     if isinstance(value, str):
         return FILE.sub(lambda found: files.get(found[1], found[0]), value)
     if isinstance(value, Mapping):
@@ -50,22 +50,25 @@ def options_by_run(said: Values, requests: Sequence[Request]) -> list[dict[str, 
 
     Args:
         said: {``OWNER.OPTION`` or ``OPTION``: value}.
-        requests: The runs without them.
+        requests: The runs without these options.
 
     Returns:
-        For each run those whose owner it has; of its generator, those that this one knows. What
-        no run has goes to all, so that the mistake is told.
+        For each run the options of its plugins. An option ``generator.…`` applies to the runs whose
+        generator declares it. An option that applies to no run is given to all, so that planning
+        fails with an error about it.
     """
     found: list[dict[str, Any]] = [{} for _ in requests]
     for key, value in said.items():
         owner, _, name = key.rpartition(".")
         have = [not owner or _has(owner, request) for request in requests]
         if owner == "generator":
-            know = [h and name in _of_generator(r) for h, r in zip(have, requests, strict=True)]
-            have = know if any(know) else have
-        for given, concerned in zip(found, have, strict=True):
-            if concerned or not any(have):
-                given[key] = value
+            declared = [
+                h and name in _generator_options(r) for h, r in zip(have, requests, strict=True)
+            ]
+            have = declared if any(declared) else have
+        for own, applies in zip(found, have, strict=True):
+            if applies or not any(have):
+                own[key] = value
     return found
 
 
@@ -87,17 +90,17 @@ def needs_generator(request: Request) -> bool:
 
 
 def generator_class(request: Request) -> Any:  # noqa: ANN401 - a plugin's class
-    """The plugin of a run's generator.
+    """Return the class of a run's image generator.
 
     Raises:
-        UsageError: It is not installed.
+        UsageError: The generator is not installed.
     """
     name = str(request.options.get("generator", "tiny-style")).partition(":")[0]
     return request.registry.load("generator", name)
 
 
-def _of_generator(request: Request) -> Mapping[str, str]:
+def _generator_options(request: Request) -> Mapping[str, str]:
     try:
         return option_names(getattr(generator_class(request), "Config", Config))
-    except ProtoflError:  # the plan tells
+    except ProtoflError:  # planning fails with this error
         return {}

@@ -1,4 +1,4 @@
-"""The cells of a study, with the options of their runs."""
+"""Cells of a study: what a user selects and changes, and the options of each cell's run."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ class Change:
     """A user's changes to all cells of a study.
 
     Attributes:
-        scale: The scale.
-        variant: How the papers are read; None for what is usual in the study, empty for equations.
-        only: The rows that are wanted, with all where it is empty.
-        columns: The columns that are wanted, with all where it is empty.
-        rounds: Rounds of every run; None as the study says.
-        trials: Trials of every run; None as the study says.
-        datasets: {data set of the study: what takes its place}.
-        files: {file of the study: where it is}.
-        options: Further options of all runs, by their long names; ``set`` is a mapping.
+        scale: Name of the scale.
+        variant: Reading of the paper; None for the study's default, ``paper`` or empty for the
+            equations.
+        only: Selected rows; empty for all.
+        columns: Selected columns; empty for all.
+        rounds: Rounds of every run; None for the study's numbers.
+        trials: Trials of every run; None for the study's numbers.
+        datasets: {data set of the study: replacement}.
+        files: {file of the study: path}.
+        options: Further options of all runs by their long names; ``set`` is a mapping.
     """
 
     scale: str = "paper"
@@ -52,17 +53,17 @@ class Cell:
     """A selected cell.
 
     Attributes:
-        row: Its row.
-        column: Its column.
-        figure: What is read.
-        options: Options of its run, as one types them; empty where a formula makes it.
+        row: Name of the row.
+        column: Name of the column.
+        figure: The figure that is read.
+        options: Options of the run as users write them; empty for a formula.
         rounds: Rounds that count.
-        begun: Rounds that the study says.
+        begun: Rounds without the user's ``--rounds``.
         formula: Arithmetic in place of a run.
-        empty: Whether the paper leaves it empty.
-        said: What the user said of it, which may hold consents.
-        lacks: {file that the user has to give, and has not: what it is}.
-        file: The study's file, whose code needs consent; empty for a study of a program.
+        empty: True if the paper leaves the cell empty.
+        said: Plugin options that the user gave for this cell, which may include consents.
+        lacks: {file that the user has not given: description}.
+        file: The study's file, whose code needs consent; empty for a study built in Python.
     """
 
     row: str
@@ -79,7 +80,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Equal for cells that are read from one run."""
+        """Key of the run; equal for cells that are read from the same run."""
         return json.dumps(self.options, sort_keys=True, default=str)
 
     @property
@@ -91,13 +92,13 @@ class Cell:
         """Return the request of the run.
 
         Raises:
-            UsageError: An option is not written as it should be.
+            UsageError: The form of an option is wrong.
         """
         from protofl.runs.plugin_names import named_request
         from protofl.system.options.parsing import parse_options
 
         request, _ = named_request(self.options, self.file)
-        # What the study's file says is nobody's consent.
+        # A study's file cannot give consent.
         request.home = Path(self.file).parent
         owner = str(request.options["method"])
         request.said = parse_options({"set": self.said}, owner).get("options", {})
@@ -109,10 +110,10 @@ def cells_of(study: Study, change: Change) -> list[Cell]:
 
     Args:
         study: The study.
-        change: Scale, selection, and what the user changes.
+        change: Scale, selection and changes of the user.
 
     Raises:
-        UsageError: A scale, row, column, data set or file is not the study's.
+        UsageError: The study has no such scale, row, column, data set or file.
     """
     if change.scale not in study.scales:
         raise unknown(f"scale of {study.name}", change.scale, study.scales)
@@ -141,7 +142,7 @@ def cells_of(study: Study, change: Change) -> list[Cell]:
 
 
 def _allow(change: Change) -> None:
-    """Allow the code that the user names."""
+    """Allow the code that the user names on the command line."""
     from protofl.runs.plugin_names import places_in
     from protofl.system.consent import allow
 
@@ -151,16 +152,13 @@ def _allow(change: Change) -> None:
 
 
 def _with_user_options(cells: list[Cell], said: dict[str, Any]) -> list[Cell]:
-    """Cells with the options of plugins that the user gave and that concern them."""
+    """Add the plugin options that the user gave to the cells that have these plugins."""
     if not said:
         return cells
-    run = [cell for cell in cells if cell.options]
-    own = dict(
-        zip(map(id, run), options_by_run(said, [cell.request() for cell in run]), strict=True)
-    )
+    found = iter(options_by_run(said, [cell.request() for cell in cells if cell.options]))
     return [
-        replace(cell, options=merged(cell.options, {"set": given}), said=given)
-        if (given := own.get(id(cell)))
+        replace(cell, options=merged(cell.options, {"set": own}), said=own)
+        if cell.options and (own := next(found))
         else cell
         for cell in cells
     ]
@@ -211,7 +209,7 @@ def _scaled(study: Study, row: str, column: str, layers: list[Scale]) -> dict[st
 
 
 def merged(under: Values, over: Values) -> dict[str, Any]:
-    """Options, the second's winning; of ``set`` and ``use`` key by key."""
+    """Merge options; `over` wins. ``set`` and ``use`` are merged key by key."""
     found = {key.replace("-", "_"): value for key, value in under.items()}
     for key, value in over.items():
         key = key.replace("-", "_")
@@ -223,20 +221,20 @@ def merged(under: Values, over: Values) -> dict[str, Any]:
 
 
 def replaced(options: Values, scale: Scale) -> dict[str, Any]:
-    """Options in which others take the place of some, as a scale or a variant says.
+    """Apply the replacements of a scale or a variant to options.
 
-    Where another plugin takes the place of one, the options of the first go with it.
+    If a plugin is replaced, its options are removed.
     """
     found = merged({}, options)
     for key, value in scale.options.items():
         if key == "set":
             continue
-        was, found[key] = _plugin(found.get(key)), _in_place(found.get(key), value)
+        was, found[key] = _plugin(found.get(key)), _replacement(found.get(key), value)
         if key in OWNERS and was != _plugin(found[key]) and "set" in found:
             own = f"{key}."
             found["set"] = {k: v for k, v in found["set"].items() if not k.startswith(own)}
     if "set" in scale.options:
-        found["set"] = _replaced_set(found, flat(scale.options["set"], whole=True))
+        found["set"] = _replaced_set(found, flat(scale.options["set"], replacements=True))
     return found
 
 
@@ -244,14 +242,15 @@ def _plugin(value: Any) -> str:  # noqa: ANN401 - options are of many types
     return str(value).partition(":")[0]
 
 
-def _in_place(here: Any, value: Any) -> Any:  # noqa: ANN401 - options are of many types
+def _replacement(here: Any, value: Any) -> Any:  # noqa: ANN401 - options are of many types
     if not isinstance(value, Mapping):
         return value
-    return value.get(_text(here), value.get("*", here))
+    text = str(here).lower() if isinstance(here, bool) else str(here)
+    return value.get(text, value.get("*", here))
 
 
 def _replaced_set(options: Values, over: Values) -> dict[str, Any]:
-    """Options of plugins that the cell has or sets; those of others don't concern it."""
+    """Replace options of the plugins that the cell has; other plugins' options do not apply."""
     found = flat(options.get("set", {}))
     here = {*OWNERS, str(options.get("method")), *map(str, options.get("with", ()))}
     here |= {*map(str, options.get("use", {}).values()), *map(str, options.get("metrics", ()))}
@@ -261,25 +260,24 @@ def _replaced_set(options: Values, over: Values) -> dict[str, Any]:
         bare = key.rpartition(".")[2] if owner == options.get("method") else ""
         known = bare if bare in found else key
         if known in found or (owner and owner in here):
-            found[known] = _in_place(found.get(known), value)
+            found[known] = _replacement(found.get(known), value)
     return {key: value for key, value in found.items() if value is not None}
 
 
-def flat(values: Any, *, whole: bool = False) -> dict[str, Any]:  # noqa: ANN401 - of a file
-    """Options of plugins with their owners before the key: TOML reads ``a.b = 1`` as a table.
+def flat(values: Any, *, replacements: bool = False) -> dict[str, Any]:  # noqa: ANN401 - of a file
+    """Return plugin options as ``OWNER.KEY``, because TOML reads ``a.b = 1`` as a table.
 
     Args:
         values: The table.
-        whole: Whether tables are replacements, {old: new}, where their key has an owner already.
+        replacements: True if tables below ``OWNER.KEY`` are replacements, {old: new}.
+
+    Raises:
+        UsageError: It is not a table.
     """
     if not isinstance(values, Mapping):
-        raise UsageError(f"set is {values!r}, and should be a table of options")
+        raise UsageError(f"set: expected a table of options, got {values!r}")
     found: dict[str, Any] = {}
     for key, value in values.items():
-        nested = isinstance(value, Mapping) and not (whole and ("." in key or "*" in value))
+        nested = isinstance(value, Mapping) and not (replacements and ("." in key or "*" in value))
         found |= {f"{key}.{k}": v for k, v in value.items()} if nested else {key: value}
     return found
-
-
-def _text(value: Any) -> str:  # noqa: ANN401 - options are of many types
-    return str(value).lower() if isinstance(value, bool) else str(value)

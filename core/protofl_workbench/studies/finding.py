@@ -1,18 +1,18 @@
-"""Find studies: installed collections (entry points ``protofl.studies``) and files.
+"""Collections of studies: installed collections (entry points ``protofl.studies``) and files.
 
 A collection is a package with files ``NAME.toml``, named in an entry point::
 
     [project.entry-points."protofl.studies"]
     fedtgp = "my_package.fedtgp"
 
-Its studies are called ``fedtgp/NAME``. A file without a title is none: others extend it.
+Its studies are called ``fedtgp/NAME``. A file without a title is not a study; others extend it.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.resources
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,30 +26,31 @@ from protofl_workbench.studies.study_reader import read_study
 
 
 class Collection:
-    """An installed collection of studies; its subclasses, one for a package, carry the files.
+    """A collection of studies; each collection is a subclass with its files.
 
     Attributes:
-        name: Its name.
-        texts: {name: content} of its files.
+        name: Name of the collection.
+        files: Names of the files that are studies.
+        texts: {name: content} of all files.
         origin: Distribution and version.
     """
 
     name: ClassVar[str] = ""
+    files: ClassVar[Sequence[str]] = ()
     texts: ClassVar[Mapping[str, str]] = {}
     origin: ClassVar[str] = ""
 
     @classmethod
     def names(cls) -> list[str]:
-        """Its studies, ``COLLECTION/NAME``, by the numbers in their names."""
-        found = [name for name, text in cls.texts.items() if "title" in _values(text)]
-        return [f"{cls.name}/{name}" for name in sorted(found, key=_by_number)]
+        """Return the studies as ``COLLECTION/NAME``."""
+        return [f"{cls.name}/{name}" for name in cls.files]
 
     @classmethod
     def study(cls, name: str) -> Study:
-        """One of its studies, by the name of its file.
+        """Return the study of a file.
 
         Raises:
-            UsageError: Its file is none of a study.
+            UsageError: The file is not a study.
         """
         text = cls.texts[name]
         return read_study(text, f"{cls.name}/{name}", f"{name}.toml", cls.load, cls.origin)
@@ -67,31 +68,51 @@ class Collection:
 
 
 def load_collection(plugin: Plugin) -> type[Collection]:
-    """Read an installed collection; what is wrong with it is any exception."""
+    """Read an installed collection.
+
+    Raises:
+        Exception: Importing the package or reading its files failed.
+    """
     package = plugin.target.partition(":")[0]
     importlib.import_module(package)
     files = [f for f in importlib.resources.files(package).iterdir() if f.name.endswith(".toml")]
     texts = {file.name.removesuffix(".toml"): file.read_text(encoding="utf-8") for file in files}
-    count = sum("title" in _values(text) for text in texts.values())
-    papers = [
-        v["paper"] for text in texts.values() if isinstance((v := _values(text)).get("paper"), str)
-    ]
-    noun = "study" if count == 1 else "studies"
-    about = f"{count} {noun}{f' of {papers[0]}' if papers else ''}"
+    values = {name: _values(text) for name, text in texts.items()}
+    studies = sorted((name for name, own in values.items() if "title" in own), key=_by_number)
+    papers = [own["paper"] for own in values.values() if isinstance(own.get("paper"), str)]
+    about = f"{len(studies)} {'study' if len(studies) == 1 else 'studies'}"
+    about += f" of {papers[0]}" if papers else ""
     origin = f"{plugin.distribution} {plugin.version}"
-    found = {"__doc__": about, "name": plugin.name, "texts": texts, "origin": origin}
-    return type("Collection", (Collection,), found)
+    return _collection(plugin.name, studies, texts, origin=origin, __doc__=about)
+
+
+def collection_of_file(path: Path) -> type[Collection]:
+    """Return a collection of the one study in a file, which may extend files next to it.
+
+    Raises:
+        UsageError: A file cannot be read.
+    """
+    texts = {file.stem: _text(file) for file in path.absolute().parent.glob("*.toml")}
+    return _collection("file", [path.stem], texts)
+
+
+def _collection(
+    name: str, files: Sequence[str], texts: Mapping[str, str], **about: str
+) -> type[Collection]:
+    return type(
+        "Collection", (Collection,), {"name": name, "files": files, "texts": texts, **about}
+    )
 
 
 def collections() -> dict[str, type[Collection]]:
-    """The installed collections that are in order, by name."""
+    """Return the installed collections without errors, by name."""
     registry = Registry()
     found: dict[str, type[Collection]] = {}
     for plugin in registry.plugins("study"):
         try:
             loaded = registry.load("study", plugin.name)
         except ProtoflError:
-            continue  # list-plugins tells
+            continue  # `protofl list-plugins` shows the error
         if issubclass(loaded, Collection):
             found[plugin.name] = loaded
     return found
@@ -101,7 +122,7 @@ def find_study(name: str) -> Study:
     """Return an installed study, ``COLLECTION/NAME``, or the study of a ``FILE.toml``.
 
     Raises:
-        UsageError: There is none of that name, or its file is none of a study.
+        UsageError: There is no such study, or the file is not a study.
     """
     if name.endswith(".toml"):
         return study_of_file(Path(name).expanduser())
@@ -119,51 +140,32 @@ def study_of_file(path: Path) -> Study:
     """Return the study of a file; it may extend a file next to it or an installed study.
 
     Raises:
-        UsageError: It can't be read, or is none of a study.
+        UsageError: The file cannot be read, or it is not a study.
     """
 
     def load(other: str) -> ExtendedFile:
-        beside = path.parent / f"{other.removesuffix('.toml')}.toml"
-        if beside.is_file():
-            return ExtendedFile(str(beside), _text(beside), load)
+        neighbour = path.parent / f"{other.removesuffix('.toml')}.toml"
+        if neighbour.is_file():
+            return ExtendedFile(str(neighbour), _text(neighbour), load)
         return installed(other, ())
 
     return read_study(_text(path), path.stem, str(path), load, str(path))
 
 
 def holds_study(path: Path) -> bool:
-    """Return True for the file of a study; a file with a method is a recipe."""
+    """Return True if a file is a study; a file with a method is a recipe."""
     return "title" in _values(_text(path))
 
 
-def collection_of_file(path: Path) -> type[Collection]:
-    """A collection of the one study in a file, with what is beside it to be extended.
-
-    Raises:
-        UsageError: The file can't be read.
-    """
-    texts = {file.stem: _text(file) for file in path.absolute().parent.glob("*.toml")}
-
-    class OfFile(Collection):
-        """The study of a file."""
-
-        @classmethod
-        def names(cls) -> list[str]:
-            return [f"{cls.name}/{path.stem}"]
-
-    OfFile.name, OfFile.texts = "file", texts
-    return OfFile
-
-
-def installed(name: str, beside: Iterable[str]) -> ExtendedFile:
-    """The file that ``extends = "COLLECTION/NAME"`` means.
+def installed(name: str, neighbours: Iterable[str]) -> ExtendedFile:
+    """Return the file that ``extends = "COLLECTION/NAME"`` names.
 
     Args:
-        name: What is extended.
-        beside: Files that could have been meant too.
+        name: Name of the file.
+        neighbours: Files next to the study, which the error suggests too.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no such file.
     """
     found = collections()
     collection, _, own = name.partition("/")
@@ -171,7 +173,7 @@ def installed(name: str, beside: Iterable[str]) -> ExtendedFile:
         loaded = found[collection]
         return ExtendedFile(f"{name}.toml", loaded.texts[own], loaded.load)
     known = {f"{c}/{n}" for c, loaded in found.items() for n in loaded.texts}
-    raise unknown("study to extend", name, {*known, *beside})
+    raise unknown("study to extend", name, {*known, *neighbours})
 
 
 def _text(path: Path) -> str:
@@ -179,11 +181,11 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise UsageError(f"{path} can't be read: {why}", do="give a study's FILE.toml") from None
+        raise UsageError(f"{path} cannot be read: {why}", do="give a study's FILE.toml") from None
 
 
 def _values(text: str) -> Mapping[str, object]:
-    """What a file holds; a title where it is no TOML, which whoever reads the study tells."""
+    """Return the values of a file; a title if it is not TOML, so that reading the study fails."""
     try:
         values = parse_toml(text)
     except ValueError:
@@ -192,6 +194,6 @@ def _values(text: str) -> Mapping[str, object]:
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:
-    """``table-2`` before ``table-10``; figures behind tables."""
+    """Sort ``table-2`` before ``table-10``, and figures after tables."""
     parts = name.replace("fig-", "zfig-").replace("figure-", "zfig-").split("-")
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

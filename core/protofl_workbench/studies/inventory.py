@@ -1,4 +1,4 @@
-"""The inventory of a study: runs that are finished or begun, data and weights that are missing."""
+"""Inventory of a study: finished and unfinished runs, and missing data, weights and files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from protofl.runs.requested_run import RequestedRun
 from protofl.runs.reuse import find
 from protofl.system.files.atomic import default_data_dir
 from protofl.system.options.plugin_options import Config, consents
-from protofl.system.options.table import build
 from protofl_workbench.studies.account import data_choice, outline_of
 from protofl_workbench.studies.cell_options import files_in, generator_class, needs_generator
 from protofl_workbench.studies.cells import Cell, Change, cells_of
@@ -34,14 +33,14 @@ class StudyProgress:
 
     Attributes:
         study: The study.
-        change: What the user changed.
-        cells: The cells that are wanted.
-        missing: {`Cell.key`: what it lacks}.
-        rows: {`Cell.key`: lines of its run or its account}.
-        folders: {`Cell.key`: its run's folder}.
-        failed: {`Cell.key`: why its run failed}.
-        parts: {`Cell.key`: how far a run is that is not whole, or why one is not reused}.
-        splits: {`Cell.key`: samples of each client and class, and the classes}.
+        change: Selection and changes of the user.
+        cells: The selected cells.
+        missing: {`Cell.key`: missing data, weights or files}.
+        rows: {`Cell.key`: lines of the record, or of the account}.
+        folders: {`Cell.key`: run folder}.
+        failed: {`Cell.key`: error of the run}.
+        parts: {`Cell.key`: state of an unfinished run, or why a run is not reused}.
+        splits: {`Cell.key`: samples of each client and class [M, C], and the classes}.
     """
 
     study: Study
@@ -61,16 +60,18 @@ class StudyProgress:
 
     def to_run(self) -> list[Cell]:
         """Return one cell for each run."""
-        return self._first(trains=True)
+        return self._distinct(trains=True)
 
     def to_account(self) -> list[Cell]:
         """Return one cell for each account."""
-        return self._first(trains=False)
+        return self._distinct(trains=False)
 
-    def _first(self, *, trains: bool) -> list[Cell]:
-        chosen = [c for c in self.cells if c.options and needs_run(self.study, c) == trains]
-        found = {cell.key: cell for cell in reversed(chosen) if cell.key not in self.missing}
-        return [*reversed(found.values())]
+    def _distinct(self, *, trains: bool) -> list[Cell]:
+        found: dict[str, Cell] = {}
+        for cell in self.cells:
+            if cell.options and needs_run(self.study, cell) == trains:
+                found.setdefault(cell.key, cell)
+        return [cell for key, cell in found.items() if key not in self.missing]
 
 
 def needs_run(study: Study, cell: Cell) -> bool:
@@ -83,8 +84,8 @@ def needs_run(study: Study, cell: Cell) -> bool:
 def finished_run(cell: Cell, runs: Path) -> Run | None:
     """Return the run of a cell if it has the required rounds.
 
-    With ``--rounds`` those of a run count too that was begun for the study's number and has come so
-    far: of methods that depend on the number (``fedkd``) it is another run than one begun for less.
+    With ``--rounds`` this includes the first rounds of a run with the study's own number of rounds.
+    Methods that depend on this number (``fedkd``) make another run of it.
     """
     request = cell.request()
     found = find(request, runs)
@@ -95,8 +96,8 @@ def finished_run(cell: Cell, runs: Path) -> Run | None:
     )
     seed, trials = wanted.plan.settings.seed, range(wanted.plan.settings.trials)
     for run in wanted.candidates(runs.expanduser()):
-        far = all(len(run.rows_of(trial)) >= cell.rounds for trial in trials)
-        if run.config["seed"] == seed and far:
+        enough = all(len(run.rows_of(trial)) >= cell.rounds for trial in trials)
+        if run.config["seed"] == seed and enough:
             try:
                 return run.part(trials, cell.rounds)
             except UsageError:
@@ -111,10 +112,7 @@ def unfinished_run(request: Request, runs: Path) -> Run | None:
 
 
 def reuse_notes(request: Request, runs: Path) -> str:
-    """Why runs that were begun with these options are not the one that is asked for; "" for none.
-
-    They were made by other code, say, or of other data.
-    """
+    """Return why recorded runs with these options are not reused; empty if there are none."""
     said: list[str] = []
 
     def listen(event: Event) -> None:
@@ -129,102 +127,104 @@ def reuse_notes(request: Request, runs: Path) -> str:
 def missing_inputs(
     cells: Sequence[Cell], note: Callable[[str], None], *, fetch: bool, account: bool = False
 ) -> dict[str, UsageError]:
-    """Return the missing data or weights of cells, by `Cell.key`.
+    """Return the missing data, weights and files of cells, by `Cell.key`.
 
     Args:
-        cells: Cells that are made by runs, or by accounts.
-        note: Takes a line when something takes long.
-        fetch: Whether data that can be had are downloaded; otherwise they count as missing.
-        account: Whether the sizes of the classes are enough.
+        cells: Cells with runs, or cells with accounts.
+        note: Takes a line before a download or another long step.
+        fetch: True to download data; otherwise data that would be downloaded count as missing.
+        account: True for accounts, which need only the sizes of the classes.
 
     Raises:
-        UsageError: Something else is wrong with the options of a cell.
+        UsageError: Another option of a cell is wrong.
     """
-    found: dict[str, UsageError] = {}
+    lacking = [cell for cell in cells if _needs_files(cell, account=account)]
+    found = dict.fromkeys([c.key for c in lacking], _files_error(lacking)) if lacking else {}
     known: dict[str, UsageError | None] = {}
-    wanting = [cell for cell in cells if _needs_files(cell, account=account)]
-    if wanting:
-        found |= dict.fromkeys([cell.key for cell in wanting], _not_given(wanting))
-    # Generators first: for data that are not here something may be downloaded.
+    # Generators first, because missing data may be downloaded.
     for kind in ("dataset",) if account else ("generator", "dataset"):
         for cell in cells:
-            if cell.key in found:
-                continue
             request = cell.request()
-            settings = build({k: v for k, v in request.options.items() if v is not None})
-            if kind == "generator" and not needs_generator(request):
+            if cell.key in found or (kind == "generator" and not needs_generator(request)):
                 continue
-            name = f"{kind} {getattr(settings, kind)} {settings.options.get(kind)}"
+            options = request.options
+            name = f"{kind} {options.get(kind)} {options.get('options', {}).get(kind)}"
             if name not in known:
-                known[name] = _lacks(kind, request, note, fetch=fetch, account=account)
+                known[name] = (
+                    _generator_error(request)
+                    if kind == "generator"
+                    else _data_error(request, note, fetch=fetch, account=account)
+                )
             if (error := known[name]) is not None:
                 found[cell.key] = error
     return found
 
 
-def _lacks(
-    kind: str, request: Request, note: Callable[[str], None], *, fetch: bool, account: bool
-) -> UsageError | None:
-    """Why a run has no data, or no generator; None where it has."""
+SKIP = "leave such cells out with --skip-missing"
+
+
+def _generator_error(request: Request) -> UsageError | None:
+    """Return the error about a generator that is not here, if any."""
     options = request.options
-    folder = Path(options.get("data_dir") or default_data_dir())
-    registry = request.registry
+    text = str(options.get("generator", "tiny-style"))
     try:
-        if kind == "generator":
-            text = build({k: v for k, v in options.items() if v is not None}).generator
-            choice = choose(registry, kind, text, options.get("options", {}).get(kind))
-            choice.call("outline", data_dir=folder)
-            return None
-        choice = data_choice(options, registry)
-        outline = outline_of(choice, folder)
-        if outline is None:
-            choice.call("cache_key", data_dir=folder)  # a file that is missing is told
-        elif account and not outline.even:
-            return None
-        elif fetch:
-            load_data(choice, folder, note)
-        else:
-            return UsageError(
-                f"the data set {choice.text} is not here yet, and would be downloaded"
-            )
+        own = options.get("options", {}).get("generator")
+        choose(request.registry, "generator", text, own).call("outline", data_dir=_folder(request))
     except ProtoflError as error:
-        name = options.get(kind)
-        if kind == "generator":
-            left = "or leave such cells out with --skip-missing"
-            what = f"generator {text}: {error.what}"
-            return UsageError(what, error.near, f"{error.do}; {left}" if error.do else left)
-        do = f"give it, with --dataset {name}=npz:FILE for one, or leave such cells out with "
-        what = error.what if str(name).partition(":")[0] in error.what else f"{name}: {error.what}"
-        return UsageError(what, error.near, f"{do}--skip-missing")
+        do = f"{error.do}; or {SKIP}" if error.do else SKIP
+        return UsageError(f"generator {text}: {error.what}", error.near, do)
     return None
 
 
+def _data_error(
+    request: Request, note: Callable[[str], None], *, fetch: bool, account: bool
+) -> UsageError | None:
+    """Return the error about data that are not here, if any."""
+    try:
+        choice, folder = data_choice(request.options, request.registry), _folder(request)
+        outline = outline_of(choice, folder)
+        if outline is None:
+            choice.call("cache_key", data_dir=folder)  # fails if a file is missing
+        elif fetch and not (account and not outline.get("even")):
+            load_data(choice, folder, note)
+        elif not account or outline.get("even"):
+            raise UsageError(f"the data set {choice.text} is not here yet")
+    except ProtoflError as error:
+        name = request.options.get("dataset")
+        what = error.what if str(name).partition(":")[0] in error.what else f"{name}: {error.what}"
+        return UsageError(what, error.near, f"give it with --dataset {name}=npz:FILE, or {SKIP}")
+    return None
+
+
+def _folder(request: Request) -> Path:
+    return Path(request.options.get("data_dir") or default_data_dir())
+
+
 def _needs_files(cell: Cell, *, account: bool) -> bool:
-    """Return True if a cell lacks a file; an account needs only the sizes of a generator."""
+    """Return True if a cell lacks a file; an account does not need the generator's files."""
     if not (account and cell.lacks):
         return bool(cell.lacks)
     own = {k: v for k, v in cell.options.get("set", {}).items() if not k.startswith("generator.")}
-    beside = {k: v for k, v in cell.options.items() if k not in ("generator", "set")}
-    return not cell.lacks.keys().isdisjoint(files_in([own, beside]))
+    others = {k: v for k, v in cell.options.items() if k not in ("generator", "set")}
+    return not cell.lacks.keys().isdisjoint(files_in([own, others]))
 
 
-def _not_given(cells: Sequence[Cell]) -> UsageError:
-    """Return the error about missing files, with the options to add."""
+def _files_error(cells: Sequence[Cell]) -> UsageError:
+    """Return the error about files that are not given, with the options to add."""
     files = {name: about for cell in cells for name, about in cell.lacks.items()}
     words = [f"--file {name}=PATH" for name in files]
-    for cell in cells:
-        request = cell.request()
-        if needs_generator(request):
-            kind, said = getattr(generator_class(request), "Config", Config), request.said
-            usual = {key: kind.model_fields[name].default for key, name in consents(kind).items()}
-            for key, value in usual.items():
-                if key not in said.get("generator", {}):
-                    text = json.dumps(not value) if isinstance(value, bool) else "PATH"
-                    words.append(f"--set generator.{key}={text}")
-    one = len(files) == 1
+    for request in (cell.request() for cell in cells):
+        if not needs_generator(request):
+            continue
+        declared = getattr(generator_class(request), "Config", Config)
+        for key, name in consents(declared).items():
+            if key not in request.said.get("generator", {}):
+                default = declared.model_fields[name].default
+                text = json.dumps(not default) if isinstance(default, bool) else "PATH"
+                words.append(f"--set generator.{key}={text}")
     return UsageError(
-        f"{'a file is' if one else f'{len(files)} files are'} needed and not given: "
+        f"{'a file is' if len(files) == 1 else f'{len(files)} files are'} needed and not given: "
         f"{', '.join(files)}",
         "; ".join(f"{name} is {about}" for name, about in files.items()),
-        f"add {' '.join(dict.fromkeys(words))}; or leave such cells out with --skip-missing",
+        f"add {' '.join(dict.fromkeys(words))}; or {SKIP}",
     )

@@ -33,17 +33,18 @@ DRAWINGS: dict[str, str] = {
     "features": "features",
     "images": "images",
 }
-"""Pictures of a cell, and the observations that they need."""
+"""Pictures of a cell, and the observation that each needs."""
 
 
 class OfImages(BaseModel):
     """Options of ``draw`` for ``picture = "images"``.
 
     Attributes:
-        together: One picture, a line a cell, in place of one a cell with a line a round.
-        rounds: The rounds, from 0; those among them that the run has.
-        classes: So many classes: the first, or of a client its commonest.
-        client: A client, whose own images are the first line.
+        together: Draw one picture with a row for each cell, instead of one picture for each cell
+            with a row for each round.
+        rounds: Rounds to draw, from 0; rounds without images are left out.
+        classes: Number of classes: the first ones, or the most frequent ones of `client`.
+        client: Client whose own images are the first row.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -69,9 +70,9 @@ class Published:
 
     Attributes:
         text: The figure as printed.
-        mean: Its number.
-        std: What stands behind ±; None for nothing.
-        decimals: Digits behind its point.
+        mean: The number.
+        std: The number after ±, if any.
+        decimals: Number of decimals.
     """
 
     text: str
@@ -99,14 +100,14 @@ class Figure(BaseModel):
     """The number that is read from a run.
 
     Attributes:
-        read: How, see `protofl_workbench.studies.study_figures.READERS`.
-        of: The column of the record that it is read from; empty for the reader's own.
-        target: What has to be reached, for ``rounds-to`` and the like.
-        round: The round, from 0; None for the reader's own.
-        error: Whether 1 − x is read of an accuracy x.
-        unit: ``%``, ``K``, ``M``, ``B``, ``MB``, ``MiB``, ``min``, or none; None for the
-            reader's own.
-        words: What it is, for titles; empty for the reader's own.
+        read: A name of `protofl_workbench.studies.study_figures.READERS`.
+        of: Column of the record; empty for the reader's default.
+        target: Value to reach, for ``rounds-to`` and similar readers.
+        round: The round, from 0; None for the reader's default.
+        error: True to read 1 − x of an accuracy x.
+        unit: ``%``, ``K``, ``M``, ``B``, ``MB``, ``MiB``, ``min`` or empty; None for the reader's
+            default.
+        words: Title; empty for the reader's default.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -129,14 +130,14 @@ class Line:
     """A row or a column; its options override those of the study.
 
     Attributes:
-        name: Its name on the command line.
-        label: Its name in tables.
-        group: A heading above several columns; empty for none.
-        options: Options of the run, as a recipe has them.
-        figure: What is read here, where it differs from the study's.
-        figures: Of a row, {column: what is read there}.
-        formula: In place of a run: arithmetic over the study's constants.
-        note: A word below the table.
+        name: Name on the command line.
+        label: Name in tables.
+        group: Heading above several columns; empty for none.
+        options: Options of the run, as in a recipe.
+        figure: The figure of this line; None for the study's.
+        figures: {column: figure}, for a row.
+        formula: Arithmetic over the study's constants, instead of a run.
+        note: A note below the table.
     """
 
     name: str
@@ -154,10 +155,10 @@ class Scale:
     """Replacements of the options of cells.
 
     Attributes:
-        name: Its name.
-        about: What it does, in words.
-        options: {option: its value, or {value that a cell has: value in its place}}, where ``*``
-            stands for all others; ``set`` has such a table for options of plugins.
+        name: Name of the scale or variant.
+        about: Description.
+        options: {option: new value, or {old value: new value}}; ``*`` stands for all other values.
+            ``set`` is such a table of plugin options.
     """
 
     name: str
@@ -171,26 +172,26 @@ class Study:
 
     Attributes:
         name: ``COLLECTION/NAME``, or the name of a file.
-        title: What it shows.
-        paper: Whose it is.
-        place: Where it stands there: ``Table 1``.
-        kind: What is made of it.
-        figure: What is read of the cells.
+        title: Title.
+        paper: Authors and year of the paper.
+        place: Place in the paper: ``Table 1``.
+        kind: Form of the result, see `KINDS_OF_STUDY`.
+        figure: Default figure of the cells.
         options: Options of all cells.
-        rows: Its rows.
-        columns: Its columns; one without a name where the study has none.
+        rows: The rows by name.
+        columns: The columns by name; a study without columns has one with an empty name.
         published: {(row, column): the figure as printed, `EMPTY` or `UNKNOWN`}.
-        scales: Smaller versions, by name; ``paper`` changes nothing.
+        scales: Smaller versions by name; ``paper`` changes nothing.
         variants: Readings of the paper other than its equations, by name.
-        variant: The one that is usual here; empty for the paper's equations.
+        variant: The default variant; empty for the paper's equations.
         constants: Numbers for formulas.
-        files: {file that the user has to give: what it is}; in options ``{NAME}`` stands for it.
-        chosen: What was chosen where the paper leaves a value open.
-        draw: Which picture, for ``pictures``.
-        of_images: How pictures of images are drawn.
-        origin: Distribution and version that it came from, or the file.
-        text: The file.
-        source: The same with what it extends, for errors.
+        files: {file that the user has to give: description}; options refer to it as ``{NAME}``.
+        chosen: Choices made where the paper leaves a value open.
+        draw: A name of `DRAWINGS`, for ``pictures``.
+        of_images: Options of pictures of images.
+        origin: Distribution and version, or the file.
+        text: Content of the file.
+        source: The file and the files that it extends, for errors.
     """
 
     name: str
@@ -217,15 +218,14 @@ class Study:
 
     @property
     def heading(self) -> str:
-        """Paper, place and title in a line."""
+        """Paper, place and title."""
         where = ", ".join(part for part in (self.paper, self.place) if part)
         return f"{where}: {self.title}" if where else self.title
 
     def figure_of(self, row: str, column: str) -> Figure:
-        """Return the figure of a cell; ``{column}`` stands for the name of its column."""
+        """Return the figure of a cell; ``{column}`` in it is replaced by the column's name."""
         own = self.rows[row]
-        beside = own.figures.get(column) or own.figure
-        found = beside or self.columns[column].figure or self.figure
+        found = own.figures.get(column) or own.figure or self.columns[column].figure or self.figure
         return found.model_copy(update={"of": found.of.replace("{column}", column)})
 
     def is_empty(self, row: str, column: str) -> bool:

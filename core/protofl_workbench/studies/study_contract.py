@@ -1,4 +1,4 @@
-"""The contract of collections of studies."""
+"""Contract of collections of studies."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from protofl_workbench.studies.study import Study
 
 SMOKE = "smoke"
 SIZES = {"clients", "participation", "rounds", "trials", "lr", "local_epochs", "feature_dim"}
-"""Options that make no other plan of runs that are otherwise the same."""
+"""Options that do not change the plan of a run; runs that differ only here are planned once."""
 
 
 class StudyContract(Contract):
-    """The checks of a collection of studies: of its files, and of their cells."""
+    """Checks of a collection of studies: its files and their cells."""
 
     kind = "study"
 
@@ -31,22 +31,22 @@ class StudyContract(Contract):
 
     @cached_property
     def studies(self) -> list[Study]:
-        """Its studies, as far as their files can be read."""
+        """The studies whose files can be read."""
         found = []
         for name in self.collection.names():
             try:
                 found.append(self.collection.study(name.partition("/")[2]))
             except ProtoflError:
-                continue  # another check tells
+                continue  # another check reports this error
         return found
 
     def cells(self, study: Study, scale: str) -> dict[str, Cell]:
-        """The cells of a study that are made by runs or accounts, one for each."""
+        """Return one cell of a study for each run or account."""
         return {c.key: c for c in cells_of(study, Change(scale=scale)) if c.options}
 
     def test_its_files_are_studies(self) -> None:
-        """Every file is a study, or what others extend."""
-        expect(bool(self.collection.names()), "it has no file NAME.toml with a title")
+        """Every file is a study, or is extended by one."""
+        expect(bool(self.collection.names()), "the collection has no file NAME.toml with a title")
         for name in self.collection.names():
             self.collection.study(name.partition("/")[2])
 
@@ -61,7 +61,7 @@ class StudyContract(Contract):
                         error.what = f"{study.name}, {cell.name}, scale {scale}: {error.what}"
                         raise
 
-    def test_what_it_names_is_installed(self) -> None:
+    def test_its_plugins_are_installed(self) -> None:
         """The methods, groups, partitioners and data sets of its cells are installed."""
         for study in self.studies:
             named = set[tuple[str, str]]()
@@ -71,16 +71,18 @@ class StudyContract(Contract):
                     if option in cell.options:
                         named.add((kind, str(cell.options[option]).partition(":")[0]))
             lacks = missing(named)
-            expect(not lacks, f"{study.name}: nobody here has {', '.join(map(str, lacks))}")
+            expect(not lacks, f"{study.name}: not installed: {', '.join(map(str, lacks))}")
 
-    def test_a_scale_for_trying(self) -> None:
-        """Every study has a scale ``smoke`` of a few rounds, whose runs can be planned."""
+    def test_the_smoke_scale(self) -> None:
+        """Every study has a scale `smoke` of at most 20 rounds, whose runs can be planned."""
         if not self.studies:
             skip("not reached: no file can be read")
         planned = set[str]()
         for study in self.studies:
-            do = f"{study.name} has no scale {SMOKE}: write [scales.{SMOKE}] with few rounds"
-            expect(SMOKE in study.scales, do)
+            expect(
+                SMOKE in study.scales,
+                f"{study.name} has no scale {SMOKE}: write [scales.{SMOKE}] with few rounds",
+            )
             for cell in self.cells(study, SMOKE).values():
                 rounds = cell.options.get("rounds", 100)
                 expect(rounds <= 20, f"{study.name}: scale {SMOKE} has {rounds} rounds")

@@ -1,4 +1,4 @@
-"""The execution of a study: its cells as runs of a batch, and accounts."""
+"""Execution of a study: runs of its cells as a batch, and accounts."""
 
 from __future__ import annotations
 
@@ -35,12 +35,7 @@ _QUOTED = re.compile(r"'([^']+)'")
 
 @contextmanager
 def error_place(study: Study, cell: Cell) -> Iterator[None]:
-    """Errors about a cell's options name file, line and cell.
-
-    Args:
-        study: The study.
-        cell: One of its cells.
-    """
+    """Add file, line and cell to errors about the options of a cell."""
     try:
         yield
     except UsageError as error:
@@ -49,14 +44,14 @@ def error_place(study: Study, cell: Cell) -> Iterator[None]:
 
 
 def place_of(study: Study, cell: Cell, what: str) -> str:
-    """``FILE, line N: `` of the option that an error names.
+    """Return ``FILE, line N: `` of the option that an error quotes, by default of the row.
 
-    It is the row's line where no option is named. What a user has said is in no file.
+    Returns an empty string for options that the user gave, which are in no file.
 
     Args:
         study: The study.
         cell: The cell.
-        what: The error.
+        what: Text of the error.
     """
     if study.source is None:
         return ""
@@ -77,7 +72,7 @@ def place_of(study: Study, cell: Cell, what: str) -> str:
 
 
 def _path(values: Mapping[str, Any], names: set[str]) -> tuple[str, ...]:
-    """The keys that lead to a name."""
+    """Return the keys of nested tables that lead to a name."""
     for key, value in values.items():
         if names.intersection(key.split(".")):
             return (key,)
@@ -87,7 +82,7 @@ def _path(values: Mapping[str, Any], names: set[str]) -> tuple[str, ...]:
 
 
 def _words(value: Any) -> set[str]:  # noqa: ANN401 - options are of many types
-    """Return the keys and texts in an option, and their parts between dots."""
+    """Return the keys and texts in an option, also split at dots."""
     if isinstance(value, Mapping):
         return set().union(*map(_words, value), *map(_words, value.values()))
     if isinstance(value, list | tuple):
@@ -110,22 +105,22 @@ def run_study(
     follow: events.Follow = events.ignore,
     note: Note = lambda line: None,
 ) -> StudyResult:
-    """Do what a study lacks, and put ours beside the published figures.
+    """Run the missing cells of a study, and compare our figures with the published ones.
 
     Args:
         study: The study.
-        change: Scale, selection, and what else is changed.
-        runs: The folder of runs; what is there is not repeated.
-        start: Whether runs are started, which those of an account never are; otherwise only those
-            that are there are read.
-        skip_missing: Whether cells whose data or weights lack are left empty.
-        again: Whether runs are done again that diverged before, though nothing has changed since.
-        at_once: Runs that are done at once; None as many as there are cores, 0 in this process.
+        change: Scale, selection and other changes.
+        runs: Folder of runs; finished runs are not repeated.
+        start: False to only read existing runs. The runs of an account are never started.
+        skip_missing: True to leave cells empty if their data or weights are missing.
+        again: True to repeat runs that diverged before, although nothing has changed since.
+        at_once: Number of parallel runs; None for one per core, 0 to run in this process.
         follow: Called with every event of the batch.
-        note: Takes lines about what takes long.
+        note: Takes a line before each long step.
 
     Raises:
-        UsageError: A cell can't be run, or its data or weights lack; nothing has been started.
+        UsageError: A cell cannot be run, or its data or weights are missing; nothing has been
+            started.
     """
     progress = StudyProgress.of(study, change or Change())
     start = start and study.kind != "account"
@@ -152,18 +147,18 @@ def run_study(
 
 
 def _split_of(cell: Cell) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Samples [M, C] of each client and class, and the classes."""
+    """Return the samples of each client and class, [M, C], and the classes."""
     plan = plan_of(cell.request())
     train, test = plan.split(0).counts(plan.data.y, plan.data.num_classes)
     return (train + test).numpy(), tuple(plan.data.classes)
 
 
 def missing_error(progress: StudyProgress, found: Mapping[str, UsageError]) -> UsageError:
-    """Return the error for missing data or weights, with the names of the cells."""
+    """Return the error about missing data or weights, with the names of the cells."""
     first = next(iter(found.values()))
     names = [cell.name for cell in progress.cells if cell.options and cell.key in found]
     more = f" and {len(names) - 3} more cells" if len(names) > 3 else ""
-    near = f"wanted by {'; '.join(names[:3])}{more}"
+    near = f"needed by {'; '.join(names[:3])}{more}"
     return UsageError(first.what, "; ".join(p for p in (first.near, near) if p), first.do)
 
 
@@ -193,20 +188,12 @@ def _previous_failure(tried: CheckedRun) -> Outcome:
     """Return the outcome of a run that diverged before and is not repeated."""
     assert tried.failed_before is not None
     error = tried.failed_before.error
-    error.what += ", as before: it is done again only with --again"
-    return Outcome(
-        tried.batch_run,
-        "failed",
-        tried.folder,
-        seed=tried.seed,
-        rounds=tried.rounds,
-        trials=tried.trials,
-        error=error,
-    )
+    error.what += " (in an earlier run; --again repeats it)"
+    return tried.outcome("failed", error)
 
 
 def _record_outcome(progress: StudyProgress, cell: Cell, outcome: Outcome) -> None:
-    """Take what became of a cell's run; of one that failed too the rounds that it finished."""
+    """Record the outcome of a cell's run, including the finished rounds of a failed run."""
     if outcome.error is not None:
         progress.failed[cell.key] = outcome.error
     if outcome.folder is not None:
@@ -239,4 +226,4 @@ def _find_runs(progress: StudyProgress, runs: Path, note: Note) -> None:
             progress.failed[cell.key] = failure.error
             progress.rows[cell.key] = part.part(range(trials), rounds).rows
         else:
-            progress.parts[cell.key] = f"{part.rounds_done} of {rounds * trials} rounds are there"
+            progress.parts[cell.key] = f"{part.rounds_done} of {rounds * trials} rounds are done"

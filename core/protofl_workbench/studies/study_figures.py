@@ -1,4 +1,4 @@
-"""The figure of a cell: read from the record of a run, or computed by a formula."""
+"""Figures of cells: readers of a run's record, and formulas."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def evaluate(formula: str, values: Mapping[str, float]) -> float:
 
     Args:
         formula: Numbers, names, ``+ - * / **``, brackets, ``min``, ``max`` and ``sqrt``.
-        values: What names stand for.
+        values: {name: value}.
 
     Raises:
-        UsageError: It is none, or has a name that stands for nothing.
+        UsageError: The formula is invalid, or a name is unknown.
     """
     try:
         tree = ast.parse(formula, mode="eval").body
         return float(_number(tree, {plain(key): value for key, value in values.items()}))
     except (SyntaxError, ValueError, ZeroDivisionError, OverflowError, RecursionError) as error:
-        raise UsageError(f"{formula!r} is no formula: {error}") from None
+        raise UsageError(f"{formula!r} is not a formula: {error}") from None
 
 
 def names_in(formula: str) -> set[str]:
-    """The names in a formula, but for those of functions; none where it is no formula."""
+    """Return the names in a formula without functions; none if the formula is invalid."""
     try:
         tree = ast.parse(formula, mode="eval")
     except (SyntaxError, ValueError):
@@ -91,14 +91,14 @@ class Reader:
     """A way to read a figure.
 
     Attributes:
-        words: What it is, for titles.
-        read: From the lines of a trial, by rounds, to the figure; None where it has none.
-        of: The usual column.
-        unit: The usual unit.
-        needs_target: Whether it is read up to a target.
-        measure: What ``--measure`` has to record for it.
-        chosen_on_test: Whether a round is chosen on test samples.
-        trains: Whether rounds are needed; not for traffic and FLOPs of an account, nor formulas.
+        words: Title.
+        read: Returns the figure of a trial from its lines by rounds; None if it has none.
+        of: Default column.
+        unit: Default unit.
+        needs_target: True if the figure needs a target.
+        measure: Measure that ``--measure`` must record.
+        chosen_on_test: True if the round is chosen on test samples.
+        trains: True if training is needed; False for traffic, FLOPs and formulas.
     """
 
     words: str
@@ -112,7 +112,7 @@ class Reader:
 
 
 def series(rows: Rows, figure: Figure) -> list[tuple[int, float]]:
-    """(round, figure) of the rounds that have it."""
+    """Return (round, figure) of the rounds that have the figure."""
     of = figure.of or READERS[figure.read].of
     of = f"measures.architectures.{of}" if figure.read == "forward-flops" else of
     found = [(int(row.round), number_at(row, of)) for row in rows]
@@ -126,12 +126,11 @@ def figure_of(rows: Iterable[Row], figure: Figure, rounds: int | None = None) ->
 
     Args:
         rows: Lines of a record.
-        figure: What is read.
-        rounds: So many rounds count; None for all.
+        figure: The figure.
+        rounds: Number of rounds that count; None for all.
 
     Returns:
-        For each trial that has a line its figure; None where it has none, as where a target was
-        not reached.
+        The figure of each trial with lines; None if it has none, such as a target not reached.
     """
     trials: dict[int, list[Row]] = {}
     for row in sorted(rows, key=lambda row: (row.trial, row.round)):
@@ -143,7 +142,7 @@ def figure_of(rows: Iterable[Row], figure: Figure, rounds: int | None = None) ->
 
 
 def unit_of(figure: Figure) -> str:
-    """The unit of a figure."""
+    """Return the unit of a figure."""
     return READERS[figure.read].unit if figure.unit is None else figure.unit
 
 
@@ -177,7 +176,10 @@ def _value(rows: Rows, figure: Figure) -> float | None:
 
 
 def _of_round(*columns: str) -> Callable[[Rows, Figure], float | None]:
-    """The sum of columns in a round, by default the second: in the first, methods send less."""
+    """Return a reader of the sum of columns in a round.
+
+    The default is the second round, because methods send less in the first.
+    """
 
     def read(rows: Rows, figure: Figure) -> float | None:
         wanted = 1 if figure.round is None else figure.round
@@ -252,4 +254,4 @@ READERS: dict[str, Reader] = {
     "classes": Reader("mean number of a client's classes", _nothing, unit="", trains=False),
     "formula": Reader("by the formula of the row", _nothing, unit="", trains=False),
 }
-"""Values of ``figure`` in a study."""
+"""Readers by their names in ``figure``."""

@@ -1,4 +1,4 @@
-"""Study files: TOML, the files that they extend, and the line of a mistake."""
+"""Study files: TOML, the files that they extend, and the lines of errors."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _PART = re.compile(r"\"[^\"]*\"|'[^']*'|[^.\s]+")
 
 
 def line_of(text: str, path: Sequence[str]) -> int:
-    """The line, from 1, of the deepest key of a path that the text has; 0 where it has none.
+    """Return the line, from 1, of the deepest known key of a path; 0 if no key is known.
 
     Args:
-        text: The file.
-        path: Tables and a key, as ``("rows", "fedtgp", "set")``.
+        text: Content of the file.
+        path: Tables and a key: ``("rows", "fedtgp", "set")``.
     """
     wanted, table = tuple(path), tuple[str, ...]()
     best, depth, inside = 0, 0, ""
     for number, line in enumerate(text.splitlines(), 1):
-        if inside:  # of a text over several lines
+        if inside:  # a text over several lines
             inside = "" if line.count(inside) % 2 else inside
             continue
         here: tuple[str, ...] = ()
@@ -56,19 +56,19 @@ TABLES = ("options", "rows", "columns", "published", "scales", "variants", "cons
 KEYS = (*TEXTS, *TABLES, "extends", "figure", "chosen", "draw")
 
 PLAIN = {"a valid dictionary": "a table", "a valid integer": "an integer", "a valid": "a"}
-"""pydantic's words in an error, and ours."""
+"""{words of an error by pydantic: plain words}."""
 
 Load = Callable[[str], "ExtendedFile"]
-"""Finds what ``extends`` names."""
+"""Loads the file that ``extends`` names."""
 
 
 class ExtendedFile(NamedTuple):
-    """A file that another one extends.
+    """A file that another file extends.
 
     Attributes:
-        name: What it is called in errors.
-        text: What it holds.
-        load: Finds what it extends itself: what is beside it, before what is installed.
+        name: Name in errors.
+        text: Content.
+        load: Loads the file that this one extends: a neighbour, or an installed file.
     """
 
     name: str
@@ -78,13 +78,13 @@ class ExtendedFile(NamedTuple):
 
 @dataclass(frozen=True)
 class File:
-    """A study file, with those that it extends below it.
+    """A study file and the file that it extends.
 
     Attributes:
-        name: What it is called in errors.
-        text: What it holds.
-        values: The same as values.
-        below: The file that it extends, if any.
+        name: Name in errors.
+        text: Content.
+        values: Parsed content.
+        below: The extended file, if any.
     """
 
     name: str
@@ -93,33 +93,35 @@ class File:
     below: File | None = None
 
     def merged(self, key: str) -> dict[str, Any]:
-        """A table of values, over those of the files below."""
+        """Return a table, merged over the same table of the extended files."""
         under = self.below.merged(key) if self.below else {}
         return _merge(under, self.values.get(key, {}))
 
     def first(self, key: str) -> Any:  # noqa: ANN401 - of any type
-        """The value of the highest file that has it; None for none."""
+        """Return the value of a key in this file, or in an extended file; None if missing."""
         if key in self.values:
             return self.values[key]
         return self.below.first(key) if self.below else None
 
     def fail(self, path: tuple[str, ...], what: str, near: str = "", do: str = "") -> NoReturn:
-        """Raise the error about a key, which names the line of the file that has it."""
+        """Raise an error about a key with its file and line."""
         raise UsageError(f"{self.where(path)}: {what}", near, do)
 
     def where(self, path: tuple[str, ...]) -> str:
-        """``FILE, line N``."""
-        found: list[tuple[File, int]] = []
-        file: File | None = self
-        while file is not None:
-            found.append((file, _depth(file.values, path)))
-            file = file.below
-        deepest = max(found, key=lambda pair: pair[1])[0]
+        """Return ``FILE, line N`` of the deepest known key of a path."""
+        files = [self]
+        while (file := files[-1].below) is not None:
+            files.append(file)
+        deepest = max(files, key=lambda file: _depth(file.values, path))
         line = line_of(deepest.text, path)
         return f"{deepest.name}, line {line}" if line else deepest.name
 
     def expect(self, path: tuple[str, ...], value: Any, kind: Any) -> Any:  # noqa: ANN401
-        """Return a value of a type, or of a pydantic model, that a key has; else fail."""
+        """Return the value of a key as a type or a pydantic model.
+
+        Raises:
+            UsageError: The value has another type.
+        """
         try:
             return TypeAdapter(kind).validate_python(value, strict=True)
         except ValidationError as error:
@@ -134,21 +136,21 @@ class File:
             self.fail((*path, *inside), f"{name}: {expected}, got {first['input']!r}")
 
     def unknown(self, path: tuple[str, ...], noun: str, name: str, known: Any) -> NoReturn:  # noqa: ANN401
-        """Raise the error about a name that does not exist."""
+        """Raise an error about an unknown name."""
         error = unknown(noun, name, known)
         self.fail(path, error.what, error.near, "the keys are in docs/how-to/write-a-study.md")
 
 
 def open_file(text: str, name: str, load: Load, seen: tuple[str, ...] = ()) -> File:
-    """A file, and those below it.
+    """Parse a study file and the files that it extends.
 
     Raises:
-        UsageError: It is no TOML, has a key that is none, or extends itself.
+        UsageError: The file is not TOML, has an unknown key, or extends itself.
     """
     try:
         values = parse_toml(text)
     except ValueError as error:
-        raise UsageError(f"{name} is no valid TOML: {error}") from None
+        raise UsageError(f"{name} is not valid TOML: {error}") from None
     file = File(name, text, values)
     for key, value in values.items():
         if key not in KEYS:
@@ -163,12 +165,12 @@ def open_file(text: str, name: str, load: Load, seen: tuple[str, ...] = ()) -> F
     file.expect(("extends",), below, str)
     other, content, further = load(below)
     if other in (*seen, name):
-        file.fail(("extends",), f"{below} extends this file in turn")
+        file.fail(("extends",), f"{below} extends this file, which extends {below}")
     return replace(file, below=open_file(content, other, further, (*seen, name)))
 
 
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables, the second's winning key by key."""
+    """Merge tables key by key; `over` wins."""
     merged = dict(under)
     for key, value in over.items():
         here = merged.get(key)

@@ -1,4 +1,4 @@
-"""Studies from Python: find one, do its runs, compare its rows."""
+"""Studies from Python: `protofl.study`, `protofl.reproduce`, and comparisons of rows."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ def compare_study(
     note: Callable[[str], None] = lambda line: None,
     **given: Any,  # noqa: ANN401 - as `compare` takes them
 ) -> Comparison:
-    """Compare the rows of a study in each of its columns, by the runs that are there.
+    """Compare the rows of a study in each of its columns, from existing runs.
 
     Args:
         study: The study.
-        change: Scale, rows and columns, and what else is changed.
+        change: Scale, rows, columns and other changes.
         runs: The folder of runs; nothing is started.
-        note: Takes lines about what takes long.
-        **given: As `compare` takes them; ``figures``, ``target``, ``baseline`` (a row) and so on.
+        note: Takes a line before each long step.
+        **given: Arguments of `protofl.compare`; ``baseline`` is a row.
 
     Raises:
-        UsageError: In no column are there runs of two rows, or they can't be compared.
+        UsageError: No column has runs of two rows, or they cannot be compared.
     """
-    there, lacking = study_runs(study, change or Change(), Path(runs), note)
-    columns = list(dict.fromkeys(column for _, column in there))
+    found_runs, lacking = study_runs(study, change or Change(), Path(runs), note)
+    columns = list(dict.fromkeys(column for _, column in found_runs))
     tables: list[FigureTable] = []
-    notes = [f"{len(lacking)} runs are not there: {_few(lacking)}"] if lacking else []
+    notes = [f"{len(lacking)} runs are missing: {_few(lacking)}"] if lacking else []
     paired, shown = True, tuple[str, ...]()
     base = _row_named(study, given.pop("baseline", ""))
     for column in columns:
-        rows = {row: run for (row, own), run in there.items() if own == column}
+        rows = {row: run for (row, own), run in found_runs.items() if own == column}
         if len(rows) < 2:
-            notes.append(f"{column or study.name}: there is nothing to compare {min(rows)} with")
+            notes.append(f"{column or study.name}: nothing to compare {min(rows)} with")
             continue
-        # The first row is the baseline of a column that lacks the one that is named.
+        # A column without the named baseline is compared with the default one.
         found = compare(rows, baseline=base if base in rows else "", **given)
         title = ", ".join(filter(None, (study.name, column)))
         tables += [replace(table, setting=title) for table in found.tables]
@@ -59,9 +59,9 @@ def compare_study(
         paired, shown = found.paired, found.shown
     if not tables:
         raise UsageError(
-            f"{study.name}: in no column are there runs of two rows in {runs}",
-            f"not there: {_few(lacking)}" if lacking else "",
-            f"do them with protofl reproduce {study.name}, or give their folder with --runs",
+            f"{study.name}: no column has runs of two rows in {runs}",
+            f"missing: {_few(lacking)}" if lacking else "",
+            f"start them with protofl reproduce {study.name}, or give their folder with --runs",
         )
     return Comparison(tuple(tables), tuple(notes), paired, shown)
 
@@ -69,31 +69,24 @@ def compare_study(
 def study_runs(
     study: Study, change: Change, runs: Path, note: Callable[[str], None] = lambda line: None
 ) -> tuple[dict[tuple[str, str], Run], list[str]]:
-    """The runs of a study that are whole, by row and column, and the cells without one.
-
-    Args:
-        study: The study.
-        change: What the user changed.
-        runs: The folder of runs.
-        note: Takes lines about what takes long.
-    """
+    """Return the finished runs of a study by row and column, and the cells without a run."""
     progress = StudyProgress.of(study, change)
-    wanted = {cell.key: cell for cell in progress.to_run()}
-    absent = missing_inputs([*wanted.values()], note, fetch=False)
+    selected = {cell.key: cell for cell in progress.to_run()}
+    absent = missing_inputs([*selected.values()], note, fetch=False)
     found: dict[str, Run | None] = {}
-    for key, cell in wanted.items():
+    for key, cell in selected.items():
         note(f"looking for {cell.name}")
         found[key] = None if key in absent else finished_run(cell, runs)
-    cells = [cell for cell in progress.cells if cell.options and cell.key in wanted]
+    cells = [cell for cell in progress.cells if cell.options and cell.key in selected]
     there = {(c.row, c.column): run for c in cells if (run := found[c.key]) is not None}
     return there, [cell.name for cell in cells if found[cell.key] is None]
 
 
 def _row_named(study: Study, name: str) -> str:
-    """The row that is meant, by its name in any letters; empty where none is named.
+    """Return the row with a name, ignoring case; empty for an empty name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no such row.
     """
     of = {row.lower(): row for row in study.rows}
     if name and name.lower() not in of:
@@ -106,13 +99,13 @@ def _few(names: list[str]) -> str:
 
 
 def study(name: str) -> Study:
-    """A table or figure of a paper as data: rows, columns, options, what was published.
+    """Return a table or figure of a paper: rows, columns, options and published figures.
 
     Args:
-        name: ``COLLECTION/NAME`` as ``protofl reproduce --list`` has it, or ``FILE.toml``.
+        name: ``COLLECTION/NAME`` from ``protofl reproduce --list``, or ``FILE.toml``.
 
     Raises:
-        UsageError: There is none of that name, or its file is none of a study.
+        UsageError: There is no such study, or the file is not a study.
 
     Examples:
         >>> pf.study("fedtgp/table-10").published["fedtgp", "practical"]
@@ -140,33 +133,35 @@ def reproduce(
     follow: events.Follow = events.ignore,
     **options: Any,  # noqa: ANN401 - as `protofl.run` takes them
 ) -> StudyResult:
-    """Do a study's runs, as ``protofl reproduce`` does, and put ours beside the published figures.
+    """Run a study as ``protofl reproduce`` does, and compare our figures with the published ones.
 
     Args:
-        study: Its name, its file, or itself.
-        scale: ``paper``, or a smaller one of the study's.
-        variant: ``official`` for the published code's behaviour, ``paper`` for the equations; None
-            for what is usual in the study.
-        only: Rows; all where none is named.
-        columns: Columns; all where none is named.
-        rounds: Rounds of every run; None as the study says.
-        trials: Trials of every run; None as the study says.
-        datasets: {data set of the study: what takes its place}, ``{"cifar10": "npz:FILE"}``.
-        files: {file of the study: where it is}, such as a generator's weights.
-        runs: The folder of runs; what is there is not repeated.
-        start: Whether runs are started; otherwise only those that are there are read.
-        skip_missing: Whether cells whose data or weights lack are left empty.
-        again: Whether runs are done again that diverged before, though nothing has changed since.
-        at_once: Runs that are done at once; None as many as there are cores, 0 in this process.
+        study: The study, its name, or its file.
+        scale: ``paper``, or a smaller scale of the study.
+        variant: ``official`` for the behaviour of the published code, ``paper`` for the equations;
+            None for the study's default.
+        only: Selected rows; empty for all.
+        columns: Selected columns; empty for all.
+        rounds: Rounds of every run; None for the study's numbers.
+        trials: Trials of every run; None for the study's numbers.
+        datasets: {data set of the study: replacement}: ``{"cifar10": "npz:FILE"}``.
+        files: {file of the study: path}, such as a generator's weights.
+        runs: Folder of runs; finished runs are not repeated.
+        start: False to only read existing runs.
+        skip_missing: True to leave cells empty if their data or weights are missing.
+        again: True to repeat runs that diverged before, although nothing has changed since.
+        at_once: Number of parallel runs; None for one per core, 0 to run in this process.
         follow: Called with every event of the runs (`protofl_workbench.batch.batch_events`).
-        **options: Further options of all runs, as `protofl.run` takes them.
+        **options: Further options of all runs, as for `protofl.run`.
 
     Returns:
-        The table: ``result["fedtgp", "practical"]`` is a cell with ``mean``, ``std``,
-        ``published`` and ``difference``; ``result.records()`` and ``result.frame()`` have all.
+        The table. ``result["fedtgp", "practical"]`` is a cell with ``mean``, ``std``,
+        ``published`` and ``difference``; ``result.records()`` and ``result.frame()`` have all
+        cells.
 
     Raises:
-        UsageError: A cell can't be run, or its data or weights lack; nothing has been started.
+        UsageError: A cell cannot be run, or its data or weights are missing; nothing has been
+            started.
     """
     found = find_study(study) if isinstance(study, str) else study
     change = Change(

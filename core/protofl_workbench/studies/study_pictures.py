@@ -1,4 +1,4 @@
-"""The pictures of a study: curves, bars, splits and observations."""
+"""Pictures of a study: curves, bars, splits and observations."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def draw(result: StudyResult, out: Path) -> list[Path]:
     """Write the pictures of a result.
 
     Args:
-        result: Of a study of the kind ``curves``, ``bars`` or ``pictures``.
-        out: The file; of several pictures each has the name of its column, or cell, behind it.
+        result: Result of a study of the kind ``curves``, ``bars`` or ``pictures``.
+        out: The file. With several pictures, the name of the column or cell is added to each.
 
     Returns:
-        The files.
+        The written files.
 
     Raises:
-        UsageError: There is nothing to draw, or a file can't be written.
+        UsageError: There is nothing to draw, or a file cannot be written.
     """
     found = dict(figures_of(result))
     if not found:
@@ -54,7 +54,7 @@ def draw(result: StudyResult, out: Path) -> list[Path]:
 
 
 def figures_of(result: StudyResult) -> Iterator[tuple[str, Figure]]:
-    """The pictures of a result as matplotlib figures, by the names of their columns or cells."""
+    """Yield the pictures of a result, with the names of their columns or cells."""
     if result.study.kind == "bars":
         yield "", _bars(result)
     elif result.study.kind == "curves":
@@ -86,7 +86,7 @@ def _observed(result: StudyResult, folder: Path) -> Figure:
 
 
 def _images_together(result: StudyResult) -> Figure:
-    """A line of images for each cell: of its last observed round."""
+    """Draw a row of images for each cell, from its last observed round."""
     study = result.study
     several = (len(result.rows) > 1, len(result.columns) > 1)
     runs = {}
@@ -105,7 +105,7 @@ def _width(classes: list[int] | None) -> str:
 
 
 def _classes(result: StudyResult, folder: Path) -> list[int] | None:
-    """The classes that are drawn; None for all."""
+    """Return the classes to draw; None for all."""
     count, client = result.study.of_images.classes, result.study.of_images.client
     if count is None:
         return None
@@ -115,7 +115,7 @@ def _classes(result: StudyResult, folder: Path) -> list[int] | None:
 
 
 def _curves(result: StudyResult, column: str) -> Figure:
-    """A column's rows over rounds; rounds that not all trials have are left out."""
+    """Draw the rows of a column over rounds; rounds that some trials lack are left out."""
     curves = {}
     for row in result.rows:
         entry = result[row, column]
@@ -127,9 +127,9 @@ def _curves(result: StudyResult, column: str) -> Figure:
 
 
 def _curve(trials: list[dict[int, float]]) -> Curve:
-    """A curve of trials, {round: figure}; those that broke off before the longest are apart."""
-    far = max(max(points) for points in trials)
-    whole, others = ([p for p in trials if (max(p) == far) == long] for long in (True, False))
+    """Return the curve of trials {round: figure}; shorter trials are drawn separately."""
+    last = max(max(points) for points in trials)
+    whole, others = ([p for p in trials if (max(p) == last) == long] for long in (True, False))
     rounds = sorted(set.intersection(*map(set, whole)))
     each = np.array([[points[n] for n in rounds] for points in whole])
     broken = [(_rounds(sorted(p)), np.array([p[n] for n in sorted(p)])) for p in others]
@@ -141,7 +141,7 @@ def _rounds(numbers: list[int]) -> np.ndarray:
 
 
 def _label(result: StudyResult, row: str, entry: Entry) -> str:
-    """A row's name in a picture, with what its figures are of where that is not all."""
+    """Return a row's name in a picture, with the part that counts if the run is incomplete."""
     label = result.study.rows[row].label
     return f"{label} ({entry.partial})" if entry.partial else label
 

@@ -33,15 +33,15 @@ class PlannedRun:
     """A run of a study's plan.
 
     Attributes:
-        name: The first cell that it makes.
-        cells: How many cells it makes.
+        name: Name of its first cell.
+        cells: Number of cells that are read from it.
         rounds: Rounds of all trials.
-        done: Those that are there.
-        steps: Mini-batches that its clients train on in all.
-        seconds: What is left takes with one host; None where that was not measured.
-        missing: What its data or weights lack; empty for nothing.
-        folder: Where it is.
-        diverged: Whether it did, and would again, so that it is not repeated.
+        done: Finished rounds.
+        steps: Mini-batches of all clients.
+        seconds: Estimated time of the remaining rounds with one host; None if not measured.
+        missing: Missing data or weights; empty if there are none.
+        folder: The run folder, if any.
+        diverged: True if the run diverged before and would diverge again.
     """
 
     name: str
@@ -66,13 +66,13 @@ class StudyPlan:
 
     Attributes:
         study: The study.
-        runs: Its runs, in the order of its cells.
-        accounts: Accounts, which are not trained.
-        files: {file that the user has to give, and has not: what it is}.
-        code: Classes outside the installed plugins that are imported, with the files' digests.
+        runs: The runs, in the order of the cells.
+        accounts: Number of accounts, which need no training.
         folder: The folder of runs.
-        device: Where steps were measured.
+        device: Device on which steps were measured.
         facts: Scale, splits, trials and rounds, in words.
+        files: {file that the user has not given: description}.
+        code: Classes outside the installed plugins that are imported, with digests of their files.
     """
 
     study: Study
@@ -95,17 +95,17 @@ def plan_study(
 ) -> StudyPlan:
     """Plan a study; nothing is started, downloaded or trained.
 
-    Steps are measured once for runs of the same method, models and sizes: in two dry rounds.
+    Steps are measured in two dry rounds, once for runs with the same method, models and sizes.
 
     Args:
         study: The study.
-        change: Scale, selection, and what else is changed.
+        change: Scale, selection and other changes.
         runs: The folder of runs.
-        progress: Takes what is being planned, and the share that is done.
-        measure: Whether to measure steps, for hours.
+        progress: Takes the name of a cell, and the finished share of the plan.
+        measure: True to measure steps and estimate hours.
 
     Raises:
-        UsageError: A cell can't be run.
+        UsageError: A cell cannot be run.
     """
     state, folder = StudyProgress.of(study, change), Path(runs).expanduser()
     cells = state.to_run() if study.kind != "account" else []
@@ -119,7 +119,7 @@ def plan_study(
             plan = plan_of(cell.request())
             plan.split(0)
         except UsageError as error:
-            if cell.key in missing:  # nothing is known of its data
+            if cell.key in missing:  # the sizes of its data are unknown
                 why = missing[cell.key].what
                 found.append(PlannedRun(cell.name, made[cell.key], missing=why))
                 continue
@@ -149,8 +149,8 @@ def _planned(
     measure: bool,
 ) -> PlannedRun:
     load, rounds = workload(plan), plan.settings.rounds * plan.settings.trials
-    lacks = missing.get(cell.key)
-    known = None if lacks else finished_run(cell, folder) or unfinished_run(cell.request(), folder)
+    error = missing.get(cell.key)
+    known = None if error else finished_run(cell, folder) or unfinished_run(cell.request(), folder)
     finished = 0 if known is None else min(known.rounds_done, rounds)
     ended = finished < rounds and known and repeated_failure(known.folder, plan.device.type)
     seconds = None
@@ -167,14 +167,7 @@ def _planned(
         finished,
         steps_in(load),
         seconds,
-        _without(cell, lacks),
+        "" if error is None else f"without {', '.join(cell.lacks)}" if cell.lacks else error.what,
         None if known is None else known.folder,
         bool(ended),
     )
-
-
-def _without(cell: Cell, lacks: UsageError | None) -> str:
-    """Return what a run lacks in a few words."""
-    if lacks is None:
-        return ""
-    return f"without {', '.join(cell.lacks)}" if cell.lacks else lacks.what

@@ -1,6 +1,6 @@
-"""Study files: from TOML to a `Study`, with errors that name the file, the line and what was near.
+"""Reader of study files: from TOML to a `Study`; errors name file, line and similar names.
 
-Every key is described in docs/how-to/write-a-study.md.
+The keys are described in docs/how-to/write-a-study.md.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ OF_LINE = ("label", "group", "figure", "figures", "formula", "note", "published"
 
 
 def read_study(text: str, name: str, file: str, load: Load, origin: str = "") -> Study:
-    """A study from its file.
+    """Read a study.
 
     Args:
-        text: The file's content.
-        name: The study's name.
-        file: The file's, for errors.
-        load: Finds what ``extends`` names.
-        origin: Where it came from.
+        text: Content of the file.
+        name: Name of the study.
+        file: Name of the file in errors.
+        load: Loads the file that ``extends`` names.
+        origin: Distribution and version, or the file.
 
     Raises:
-        UsageError: It is no study; the error names file and line.
+        UsageError: The file is not a study; the error names file and line.
     """
     found = open_file(text, file, load)
     study = _study(found, name)
@@ -53,7 +53,7 @@ def read_study(text: str, name: str, file: str, load: Load, origin: str = "") ->
 
 def _study(file: File, name: str) -> Study:
     if "title" not in file.values:
-        file.fail((), "a study has a title", do='write title = "…", or extend this file')
+        file.fail((), "the study has no title", do='write title = "…", or extend this file')
     kind: KindOfStudy = file.first("kind") or "table"
     if kind not in KINDS_OF_STUDY:
         file.unknown(("kind",), "kind of study", kind, KINDS_OF_STUDY)
@@ -89,11 +89,11 @@ def _study(file: File, name: str) -> Study:
     return study
 
 
-# --- rows, columns and what was published ---------------------------------------------------------
+# --- rows, columns and published figures ----------------------------------------------------------
 
 
 def _rows(file: File, kind: str) -> dict[str, Line]:
-    """Those of the figures and of the file's own rows, described in any of the files."""
+    """Return the rows of [published] and [rows], described in any of the files."""
     own = _own(file)
     described = file.merged("rows")
     names = [*dict.fromkeys([*own.values.get("published", {}), *own.values.get("rows", {})])]
@@ -113,7 +113,7 @@ def _rows(file: File, kind: str) -> dict[str, Line]:
 
 
 def _own(file: File) -> File:
-    """The highest study that says which rows there are; what is no study only describes some."""
+    """Return the first study that lists its rows; files without a title only describe rows."""
     found: File | None = file
     while found and ("title" not in found.values or not found.values.keys() & _ROWS):
         found = found.below
@@ -169,7 +169,7 @@ def _figures(file: File, path: tuple[str, ...], given: Any) -> dict[str, Figure]
     path = (*path, "figures")
     columns = file.first("columns") or {}
     if not isinstance(given, dict) or (given and path[0] != "rows"):
-        file.fail(path, "figures is of a row: a table of columns, and what is read there")
+        file.fail(path, "figures: expected a table {column: figure} of a row")
     for column in given:
         if column not in columns:
             file.unknown((*path, column), "column", column, columns)
@@ -208,17 +208,17 @@ def _published(
         path = ("published", row)
         cells = file.expect(path, text, str).replace(" ±", "±").replace("± ", "±").split()
         if len(cells) != len(columns):
-            named = ", ".join(columns) if any(columns) else "none, so that there is one"
+            named = ", ".join(columns) if any(columns) else "none, so one figure is expected"
             file.fail(path, f"{row} has {len(cells)} figures", f"columns: {named}")
         for column, cell in zip(columns, cells, strict=True):
             if cell not in (EMPTY, UNKNOWN) and published_figure(cell) is None:
                 near = f"86.82±0.26, 2.05M, {EMPTY} (left empty) or {UNKNOWN} (not printed)"
-                file.fail(path, f"{cell!r} is no figure", near)
+                file.fail(path, f"{cell!r} is not a figure", near)
             found[row, column] = cell
     return found
 
 
-# --- what is read, at which scale -----------------------------------------------------------------
+# --- figures, scales and pictures -----------------------------------------------------------------
 
 
 def _figure(file: File, path: tuple[str, ...], given: Any) -> Figure | None:  # noqa: ANN401
@@ -242,7 +242,7 @@ def _scales(file: File, table: str) -> dict[str, Scale]:
         path = (table, name)
         file.expect(path, values, dict[str, Any])
         if table == "scales" and name == "paper":
-            file.fail(path, "the scale paper is what the study says", do="name another")
+            file.fail(path, "the scale paper is the study itself", do="choose another name")
         options = {k.replace("-", "_"): v for k, v in values.items() if k != "about"}
         _check_options(file, path, options, ("about",))
         found[name] = Scale(name, str(values.get("about", "")), options)
@@ -261,7 +261,7 @@ def _drawing(file: File, kind: str) -> tuple[str, OfImages]:
     of_images: OfImages = file.expect(("draw",), values, OfImages)
     if values and picture != "images":
         key = next(iter(values))
-        file.fail(("draw", key), f"{key} is of images, and the picture is {picture}")
+        file.fail(("draw", key), f"{key} is an option of images, and the picture is {picture}")
     return picture, of_images
 
 

@@ -1,4 +1,4 @@
-"""The result of a study: our figures and the published ones."""
+"""Result of a study: our figures and the published ones."""
 
 from __future__ import annotations
 
@@ -32,20 +32,21 @@ class Entry:
     """A cell of a result.
 
     Attributes:
-        row: Its row.
-        column: Its column.
+        row: Name of the row.
+        column: Name of the column.
         state: ``done``; ``empty`` in the paper; ``missing`` data or weights; ``failed``;
-            ``broken off``, failed after rounds or trials that count as far as they go; ``not
-            run``, as nothing was to be started; ``not reached``, a target.
-        figure: What was read.
-        values: Ours, one a trial, in the figure's unit.
-        text: The published figure as printed; empty for none.
-        rounds: Rounds that counted.
+            ``broken off``: failed after rounds or trials that count; ``not run``; ``not reached``:
+            the target was not reached.
+        figure: The figure that was read.
+        values: Our figure of each trial, in the figure's unit.
+        text: The published figure as printed, if any.
+        rounds: Number of rounds that counted.
         curve: {trial: [(round, figure)]}, for curves.
-        split: Of a picture of a split: samples [M, C] of each client and class, and the classes.
-        folder: The run.
-        why: Why there is nothing, or not all.
-        partial: Of what was broken off, what ours are of: ``20 of 60 rounds, diverged``.
+        split: Samples of each client and class [M, C], and the classes, for pictures of splits.
+        folder: The run folder, if any.
+        why: Reason why figures are missing.
+        partial: Rounds or trials that count in a run that was broken off: ``20 of 60 rounds,
+            diverged``.
     """
 
     row: str
@@ -63,22 +64,22 @@ class Entry:
 
     @property
     def mean(self) -> float | None:
-        """Mean over trials; None where there is none."""
+        """Mean over trials; None without values."""
         return statistics.fmean(self.values) if self.values else None
 
     @property
     def std(self) -> float | None:
-        """(Population) standard deviation over trials; None of one trial or none."""
+        """Population standard deviation over trials; None for fewer than two trials."""
         return statistics.pstdev(self.values) if len(self.values) > 1 else None
 
     @property
     def published(self) -> Published | None:
-        """The published figure."""
+        """The published figure, if any."""
         return published_figure(self.text) if self.text not in ("", EMPTY, UNKNOWN) else None
 
     @property
     def difference(self) -> float | None:
-        """Ours less the published one."""
+        """Our figure minus the published one."""
         published = self.published
         if self.mean is None or published is None:
             return None
@@ -86,19 +87,19 @@ class Entry:
 
     @property
     def decimals(self) -> int:
-        """Digits behind the point: as many as the published figure has."""
+        """Number of decimals: as in the published figure."""
         if self.published is not None:
             return self.published.decimals
         return 0 if self.figure.read == "rounds-to" else 2
 
     @property
     def ours(self) -> str:
-        """Ours as it is printed; of what was broken off with `partial` in brackets."""
+        """Our figure as text, with `partial` in brackets."""
         return f"{self.figures} ({self.partial})" if self.partial else self.figures
 
     @property
     def figures(self) -> str:
-        """Mean ± deviation as they are printed, or what stands in their place."""
+        """Mean ± deviation as text, or a note if there is no mean."""
         if self.mean is None:
             unreached = {"not reached": "not reached", "broken off": "not reached"}
             return {"empty": EMPTY, **unreached}.get(self.state, "")
@@ -109,7 +110,7 @@ class Entry:
 
     @property
     def apart(self) -> str:
-        """The difference as it is printed."""
+        """The difference as text."""
         if self.difference is None:
             return ""
         text = f"{self.difference:+.{self.decimals}f}"
@@ -118,15 +119,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """Ours beside the published figures, rows × columns.
+    """Our figures and the published ones, rows × columns.
 
     Attributes:
         study: The study.
-        rows: The rows that were wanted.
-        columns: The columns that were wanted.
+        rows: The selected rows.
+        columns: The selected columns.
         entries: {(row, column): cell}.
-        scale: The scale, in words.
-        facts: What the title says of scale, splits, trials and rounds.
+        scale: Name of the scale.
+        facts: Scale, splits, trials and rounds, for the title.
     """
 
     study: Study
@@ -137,7 +138,7 @@ class StudyResult:
     facts: tuple[str, ...]
 
     def __getitem__(self, place: tuple[str, str]) -> Entry:
-        """The cell of a row and a column."""
+        """Return the cell of a row and a column."""
         return self.entries[place]
 
     @property
@@ -147,7 +148,7 @@ class StudyResult:
 
     @property
     def title(self) -> str:
-        """Heading of the study with everything needed to read its figures."""
+        """Heading of the study with `facts`."""
         return self.study.heading + (f" ({'; '.join(self.facts)})" if self.facts else "")
 
     @property
@@ -167,7 +168,7 @@ class StudyResult:
         return lines + [f"{text} ({', '.join(names)})" for text, names in why.items()]
 
     def name_of(self, entry: Entry) -> str:
-        """``ROW, COLUMN`` with their labels."""
+        """Return the labels of row and column."""
         row, column = self.study.rows[entry.row], self.study.columns[entry.column]
         parts = (row.label, column.group, column.label)
         return ", ".join(part for part in parts if part)
@@ -221,14 +222,14 @@ def facts_of(
 
     Args:
         study: The study.
-        scale: Its scale.
-        variant: How the paper is read; empty for its equations.
-        options: Those of all runs.
-        before: The same before the user's changes.
+        scale: Name of the scale.
+        variant: Name of the variant; empty for the paper's equations.
+        options: Options of all runs.
+        before: Options of all runs before the user's changes.
     """
     about = study.scales[scale].about
     facts = []
-    if scale != "paper" or study.published:  # without published figures no scale is the paper's
+    if scale != "paper" or study.published:
         facts.append(f"scale {scale}{f': {about}' if about and scale != 'paper' else ''}")
     if variant in study.variants:
         facts.append(study.variants[variant].about or f"variant {variant}")
@@ -249,7 +250,7 @@ def facts_of(
 
 
 def _numbers(options: Sequence[Mapping[str, Any]], key: str) -> str:
-    """The numbers that runs have of something: ``60``, or ``200 to 1000``."""
+    """Return the range of an option over runs: ``60``, or ``200 to 1000``."""
     found = sorted({int(given[key]) for given in options if key in given})
     if not found:
         return ""

@@ -1,4 +1,4 @@
-"""A result as text: Markdown, CSV and LaTeX."""
+"""Results of studies as text: Markdown, CSV, JSON and LaTeX."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from protofl_workbench.studies.study_result import Entry, StudyResult
 FORMATS = ("md", "csv", "tex", "json")
 PICTURES = ("png", "pdf", "svg")
 PAGE = "html"
-"""The format of `protofl.report`, which is always a file."""
+"""The format of `protofl.report`, which is always written to a file."""
 
 
 def format_of(path: Path | None, given: str | None) -> str:
-    """The format that a file's ending, or the user, asks for; empty for the screen.
+    """Return the format that the user or the ending of a file asks for; empty for the screen.
 
     Raises:
-        UsageError: There is no such format.
+        UsageError: The format is unknown.
     """
     found = given or (path.suffix.removeprefix(".").lower() if path else "")
     if found in ("", "table", *FORMATS, *PICTURES) or (found == PAGE and path):
         return "" if found == "table" else found
     flag = f"--format {given}" if given else f"--out {path}"
     raise UsageError(
-        f"{flag}: no such format",
+        f"{flag}: unknown format",
         f"formats: table, {', '.join((*FORMATS, *PICTURES))}; html with --out",
     )
 
@@ -43,13 +43,13 @@ def headings(result: StudyResult) -> list[str]:
 
 
 def lines_of(entry: Entry) -> list[str]:
-    """Ours, the published figure and the difference, as far as there are such."""
+    """Return our figure, the published figure and the difference; empty texts for missing ones."""
     ours = entry.ours or {"missing": "no data", "failed": "failed"}.get(entry.state, "")
     return [ours, entry.text if entry.published else "", entry.apart]
 
 
 def markdown(result: StudyResult) -> str:
-    """Return a table with our figure / the published one / the difference in each cell."""
+    """Return a table with ours / published / difference in each cell."""
     table = ["", *headings(result)]
     rows = [
         [result.study.rows[row].label, *(_in_one(result[row, column]) for column in result.columns)]
@@ -74,7 +74,7 @@ def _pipe(cells: list[str]) -> str:
 
 
 def comma_separated(result: StudyResult) -> str:
-    """Return a line for each cell; for curves a line for each round."""
+    """Return CSV with a line for each cell; for curves a line for each round."""
     records = result.records()
     if result.study.kind == "curves":
         records = [
@@ -87,7 +87,7 @@ def comma_separated(result: StudyResult) -> str:
 
 
 def as_json(result: StudyResult) -> str:
-    """The title, notes and cells."""
+    """Return the title, notes and cells."""
     found = {"title": result.title, "notes": result.notes, "cells": result.records()}
     return json_text(found)
 
@@ -96,23 +96,21 @@ def as_json(result: StudyResult) -> str:
 
 
 def latex(result: StudyResult) -> str:
-    r"""A ``tabular`` with booktabs: each method's line, below it the published one in grey.
+    r"""Return a table with booktabs: a row of our figures, below it the published ones in grey.
 
-    It needs ``\usepackage{booktabs}`` and ``\usepackage{xcolor}``.
+    The table needs ``\usepackage{booktabs}`` and ``\usepackage{xcolor}``.
     """
     columns = [result.study.columns[name] for name in result.columns]
     groups = [column.group for column in columns]
-    head = []
-    if any(groups):
-        head = _groups(groups)
+    head = _groups(groups) if any(groups) else []
     head.append(" & ".join(["", *(_tex(column.label) for column in columns)]) + r" \\")
     body: list[str] = []
     for row in result.rows:
         entries = [result[row, column] for column in result.columns]
-        body.append(" & ".join([_tex(result.study.rows[row].label), *map(_ours, entries)]) + r" \\")
+        ours = [_tex(lines_of(entry)[0]) for entry in entries]
+        body.append(" & ".join([_tex(result.study.rows[row].label), *ours]) + r" \\")
         if any(entry.published for entry in entries):
-            published = " & ".join(["", *map(_theirs, entries)])
-            body.append(rf"{published} \\")
+            body.append(" & ".join(["", *map(_published, entries)]) + r" \\")
     published_caption = " Grey: published, and the difference." if result.has_published else ""
     lines = [
         r"% \usepackage{booktabs}, \usepackage{xcolor}",
@@ -135,11 +133,7 @@ def _groups(groups: list[str]) -> list[str]:
     return [" & ".join(["", *cells]) + r" \\", rules]
 
 
-def _ours(entry: Entry) -> str:
-    return _tex(lines_of(entry)[0])
-
-
-def _theirs(entry: Entry) -> str:
+def _published(entry: Entry) -> str:
     _, published, apart = lines_of(entry)
     text = f"{published} ({apart})" if apart else published
     return rf"\textcolor{{gray}}{{\footnotesize {_tex(text)}}}" if text else ""

@@ -1,5 +1,5 @@
 """Sweeps: runs over a grid of options, or over points that a search chooses.
 
-Imports: batch, errors, records, runs, system.
-Start with ``program.py`` (`protofl.sweep`).
+Imports: batch, comparing, errors, records, runs, system.
+Start with ``sweep_interface.py`` (`protofl.sweep`).
 """

@@ -1,4 +1,4 @@
-"""The axes of a sweep, as ``--grid KEY=…`` writes them: values, or a range to search."""
+"""Axes of a sweep from ``--grid KEY=…``: values, or a range to search."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
 FORM = "KEY=VALUE,VALUE,… or, with --search, KEY=LOW..HIGH[:log]"
 
 Point = Mapping[str, Any]
-"""{key: value} of one place in the grid."""
+"""{key: value} of a point of the grid."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Axis:
     """An axis.
 
     Attributes:
-        key: As it was typed.
-        values: Its values; empty for a range.
-        low: The range's lower end.
-        high: Its upper end.
-        log: Whether it is searched by orders of magnitude.
-        owner: Whose option it is, as ``--set`` names plugins; empty for an option of the run.
-        option: The option's name there.
+        key: Key as the user wrote it.
+        values: The values; empty for a range.
+        low: Lower end of the range.
+        high: Upper end of the range.
+        log: True to search on a logarithmic scale.
+        owner: Plugin of the option as in ``--set``; empty for an option of the run.
+        option: Name of the option.
     """
 
     key: str
@@ -59,7 +59,7 @@ class Axis:
         return not self.values
 
     @property
-    def whole(self) -> bool:
+    def is_integer(self) -> bool:
         """True if a range has only integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
@@ -70,7 +70,7 @@ class Axis:
 
     @property
     def text(self) -> str:
-        """As one writes it behind ``KEY=``."""
+        """The text after ``KEY=``."""
         if self.values:
             return ",".join(map(str, self.values))
         return f"{self.low}..{self.high}{':log' * self.log}"
@@ -80,8 +80,8 @@ def read_axes(given: Iterable[str]) -> list[Axis]:
     """Return the axes of ``--grid``.
 
     Raises:
-        UsageError: One is not of the form, is there twice, has a value twice, or a range has no
-            numbers in it.
+        UsageError: An axis has another form, appears twice, has a value twice, or its range is
+            empty.
     """
     axes: list[Axis] = []
     for text in given:
@@ -100,11 +100,11 @@ def _axis(key: str, text: str) -> Axis:
     if found := _RANGE.fullmatch(text):
         low, high = _number(found[1]), _number(found[2])
         if not low < high:
-            raise UsageError(f"--grid {key}={text}: {low} is not below {high}")
+            raise UsageError(f"--grid {key}={text}: expected LOW < HIGH")
         if found[3] and low <= 0:
             raise UsageError(
-                f"--grid {key}={text}: by orders of magnitude there is nothing at {low}",
-                do="begin above 0, or leave :log out",
+                f"--grid {key}={text}: a logarithmic range starts above 0",
+                do="choose LOW > 0, or leave :log out",
             )
         return Axis(key, low=low, high=high, log=bool(found[3]))
     values = tuple(value.strip() for value in text.split(","))
@@ -112,7 +112,7 @@ def _axis(key: str, text: str) -> Axis:
         empty = "no value" if len(values) == 1 else "an empty value"
         raise UsageError(f"--grid {key}={text}: {empty}", do=f"write --grid {FORM}")
     if twice := [value for value in values if values.count(value) > 1]:
-        raise UsageError(f"--grid {key}={text}: {twice[0]} is there twice")
+        raise UsageError(f"--grid {key}={text}: {twice[0]} appears twice")
     return Axis(key, values)
 
 
@@ -123,15 +123,14 @@ def _number(text: str) -> float:
         return float(text)
 
 
-# --- whose options they are -----------------------------------------------------------------------
+# --- owners of options -----------------------------------------------------------------------
 
 
 def resolved_axes(axes: Iterable[Axis], base: Request) -> list[Axis]:
-    """Return the axes with their options.
+    """Return the axes with the plugins and names of their options.
 
     Raises:
-        UsageError: A key is nobody's option, or the method's and the run's; a value is none of
-            the run's option.
+        UsageError: An option is unknown or ambiguous, or it does not take a value.
     """
     found = [_located(axis, base) for axis in axes]
     places = [(axis.owner, axis.option) for axis in found]
@@ -170,7 +169,8 @@ def _located(axis: Axis, base: Request) -> Axis:
         return replace(axis, option=_of_run(axis, plain))
     if not method:
         raise UsageError(
-            f"--grid {axis.key}: whose option it is is not said", do="write --grid NAME.KEY=…"
+            f"--grid {axis.key}: the plugin of this option is unknown",
+            do="write --grid NAME.KEY=…",
         )
     if option not in own and option not in own.values():
         known = {*own, *_axes()}
@@ -214,7 +214,7 @@ def _instead(name: str) -> tuple[str, str]:
     if name == "options":
         return "each option of a plugin is an axis", "write --grid [NAME.]KEY=…"
     if option.affects == "extent":
-        do = "give --trials N for N runs of each point, and --seed for the first of them"
+        do = "give --trials N for N runs of each point, and --seed for the first seed"
         return "each point has a run for each seed", do
     if name == "recipe" or (is_repeatable(name) and option.recipe):
         do = "make recipes and write --grid method=RECIPE,RECIPE, or do a sweep for each value"
@@ -230,20 +230,16 @@ def _checked(axis: Axis) -> Axis:
     values = [_value(axis, value) for value in axis.ends]
     if axis.is_range:
         if not all(isinstance(value, (int, float)) for value in values):
-            raise UsageError(f"--grid {axis.key}={axis.text}: {axis.key} is no number")
-        whole = isinstance(values[0], int)
-        return replace(axis, low=values[0], high=values[1]) if whole else _real(axis)
+            raise UsageError(f"--grid {axis.key}={axis.text}: {axis.key} is not a number")
+        low, high = values if isinstance(values[0], int) else map(float, values)
+        return replace(axis, low=low, high=high)
     for place, value in enumerate(values):
         if value in values[:place]:
             first = axis.values[values.index(value)]
             raise UsageError(
-                f"--grid {axis.key}={axis.text}: {first} and {axis.values[place]} are the same"
+                f"--grid {axis.key}={axis.text}: {first} and {axis.values[place]} are equal"
             )
     return replace(axis, values=tuple(values))
-
-
-def _real(axis: Axis) -> Axis:
-    return replace(axis, low=float(axis.low), high=float(axis.high))
 
 
 def _value(axis: Axis, value: Any) -> Any:  # noqa: ANN401 - options are of many types

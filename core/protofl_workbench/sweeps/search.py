@@ -1,9 +1,9 @@
-"""A search: points are chosen one after the other, from the results of earlier points.
+"""Search: each point is chosen from the results of earlier points.
 
-Optuna's tree-structured Parzen estimator (Bergstra et al., 2011) chooses them, seeded for each
-point, and its median rule stops a run that is worse in a round than half of the finished ones were
-there (Golovin et al., 2017). What it knows lies in a journal in the sweep's folder. So a search
-that is interrupted goes on where it was, and with one run at a time it makes the same choices.
+Optuna's tree-structured Parzen estimator (Bergstra et al., 2011), seeded for each point, chooses
+them. Its median rule stops a run that is worse in a round than half of the finished runs were in
+this round (Golovin et al., 2017). A journal in the sweep's folder stores the state, so that an
+interrupted search resumes; with one run at a time it makes the same choices.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 JOURNAL = "search.journal"
 
 _STEP = 10_000_000
-"""More than the rounds of any run: a step of Optuna's is a run and a round."""
+"""Larger than any number of rounds: an Optuna step is the number of a run and a round."""
 
 
 @dataclass(eq=False)
@@ -39,10 +39,10 @@ class _PointTrial:
     """A point in progress.
 
     Attributes:
-        trial: What Optuna calls it.
-        line: The point and its runs that have ended.
-        rows: The rounds of the run that is going on.
-        busy: Whether a run of it is going on.
+        trial: Optuna's trial.
+        line: The point and its ended runs.
+        rows: Rounds of the current run.
+        busy: True if a run is in progress.
     """
 
     trial: Trial
@@ -54,16 +54,15 @@ class _PointTrial:
 class Search:
     """The points of a search; a `protofl_workbench.batch.run_batch.Source`.
 
-    The runs of a point, one for each seed, are done one after the other. Behind each round that was
-    evaluated Optuna is told what the point seems to be worth: the mean over its finished runs and
-    the one that is going on.
+    The runs of a point, one for each seed, are executed one by one. After each evaluated round,
+    Optuna receives the mean of the point's runs so far.
 
     Args:
         sweep: The sweep.
-        folder: Its folder.
+        folder: Folder of the sweep.
 
     Raises:
-        UsageError: Optuna is not installed, or the axes are not those of the search so far.
+        UsageError: Optuna is not installed, or the axes differ from those of earlier points.
     """
 
     def __init__(self, sweep: Sweep, folder: Path) -> None:
@@ -108,22 +107,22 @@ class Search:
                     others.append(key)
             if others:
                 raise UsageError(
-                    f"{self._folder / SWEEP}: [grid] is not that of the search so far, in "
+                    f"{self._folder / SWEEP}: [grid] differs from that of earlier points in "
                     f"{', '.join(others)}",
-                    "of a search only the ends of a range may be changed",
-                    "put [grid] back, or begin another sweep: runs that it shares are found again",
+                    "only the ends of a range may change during a search",
+                    "restore [grid], or start another sweep, which reuses common runs",
                 )
 
     def _requeue(self) -> None:
-        """Points that were interrupted, or failed, are tried once more, before others."""
+        """Queue interrupted and failed points once more, before new points."""
         state = self._optuna.trial.TrialState
         for trial in self._trials(state.RUNNING):
             self._study.tell(trial.number, state=state.FAIL)
         fresh = [t.system_attrs["fixed_params"] for t in self._trials(state.WAITING)]
         known = [t.params for t in self._trials(state.COMPLETE, state.PRUNED)] + fresh
         for trial in self._trials(state.FAIL):
-            whole = trial.params.keys() == {axis.key for axis in self._sweep.axes}
-            if whole and trial.params not in known:
+            complete = trial.params.keys() == {axis.key for axis in self._sweep.axes}
+            if complete and trial.params not in known:
                 self._study.enqueue_trial(trial.params)
                 known.append(trial.params)
 
@@ -131,7 +130,7 @@ class Search:
         found: list[FrozenTrial] = self._study.get_trials(deepcopy=False, states=states)
         return found
 
-    # --- what a batch asks ----------------------------------------------------------------------
+    # --- source of a batch ------------------------------------------------------------------------
 
     def next(self) -> BatchRun | None:
         """Return the next run of a point in progress, or of a new point."""
@@ -148,7 +147,7 @@ class Search:
         return wanted
 
     def _begun(self) -> int:
-        """Points that are done with or going on; those that failed here are not tried again."""
+        """Return the number of started points; points that failed here are not repeated."""
         state = self._optuna.trial.TrialState
         return len(self._trials(state.COMPLETE, state.PRUNED)) + len(self._going) + self._failed
 
@@ -163,16 +162,16 @@ class Search:
             trial, PointResult({a.key: suggest_value(trial, a) for a in self._sweep.axes})
         )
 
-    def should_continue(self, wanted: BatchRun, row: dict[str, Any]) -> bool:
+    def should_continue(self, wanted: BatchRun, row: Row) -> bool:
         """Return False if the median rule stops a run."""
         trying = self._of[wanted]
-        trying.rows.append(Row(row))
+        trying.rows.append(row)
         if not self._report(trying):
             return True
         return not trying.trial.should_prune()
 
     def _report(self, trying: _PointTrial) -> bool:
-        """Tell Optuna what a point seems to be worth by its last row; whether that was new."""
+        """Report a point's mean to Optuna after its last row; return True if it was evaluated."""
         row, figure = trying.rows[-1], self._sweep.figure
         now = figure_of(trying.rows, figure)
         if now is None or figure_of([row], figure) is None:
@@ -183,12 +182,12 @@ class Search:
         return True
 
     def run_ended(self, outcome: Outcome) -> None:
-        """Take what a run came to; the point is done with its last run."""
+        """Take the outcome of a run; the point ends with its last run."""
         trying = self._of.pop(outcome.batch_run)
         trying.busy = False
-        if outcome.state == "finished":  # what was there already has not been told
+        if outcome.state == "finished":  # rounds of reused runs were not reported
             for row in outcome.run.rows_of(0):
-                if row.round not in {told.round for told in trying.rows}:
+                if row.round not in {reported.round for reported in trying.rows}:
                     trying.rows.append(row)
                     self._report(trying)
         runs = trying.line.runs
@@ -206,10 +205,10 @@ class Search:
             self._study.tell(trying.trial, state=state.FAIL)
         self._going.remove(trying)
 
-    # --- what it came to ------------------------------------------------------------------------
+    # --- results --------------------------------------------------------------------------
 
     def lines(self) -> list[PointResult]:
-        """Return all points so far; a point that was chosen several times is listed once."""
+        """Return all points so far, each once."""
         state = self._optuna.trial.TrialState
         lines: dict[tuple[Any, ...], PointResult] = {}
         for trials in map(self._trials, (state.COMPLETE, state.PRUNED, state.FAIL)):
@@ -237,10 +236,10 @@ class Search:
 
 
 def check_installed() -> Any:  # noqa: ANN401 - a module
-    """Optuna.
+    """Return the module of Optuna.
 
     Raises:
-        UsageError: It is not installed.
+        UsageError: Optuna is not installed.
     """
     try:
         import optuna
@@ -253,20 +252,15 @@ def check_installed() -> Any:  # noqa: ANN401 - a module
 
 
 def _written(run: PointRun) -> dict[str, Any]:
-    folder = str(run.folder) if run.folder else None
-    return {
-        "seed": run.seed,
-        "state": run.state,
-        "rounds": run.rounds,
-        "folder": folder,
-        "error": run.error,
-    }
+    """Return a run for the journal; its figure is read from the record again."""
+    values = {key: value for key, value in asdict(run).items() if key != "figure"}
+    return {**values, "folder": str(run.folder) if run.folder else None}
 
 
 def _repair_journal(journal: Path) -> None:
-    """Take away what a search that was killed left: half a line, and a lock.
+    """Remove half a line and locks that a killed search left.
 
-    The sweep's folder is this process's alone (`protofl.system.files.lock.folder_lock`).
+    No other process uses the folder (`protofl.system.files.lock.folder_lock`).
     """
     for lock in journal.parent.glob(f"{journal.name}*.lock*"):
         lock.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A sweep: its definition, its file, and its runs."""
+"""Definition of a sweep, its checks, and its file."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from protofl_workbench.sweeps.sweep_points import number_of_points, point_name, 
 SWEEP = "sweep.toml"
 
 MOST = 1000
-"""Runs that a sweep has at most, unless more are asked for."""
+"""Default of the largest number of runs."""
 
 Figure = Literal["best", "final", "best-server", "final-server"]
 FIGURES: tuple[str, ...] = get_args(Figure)
-"""Figures by which points can be compared: of the best round, or the last one."""
+"""Figures by which points can be compared: in the best round or in the last one."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Sweep:
     """The definition of a sweep.
 
     Attributes:
-        base: The options that all runs have.
-        axes: What differs.
-        trials: Runs of each point, with seeds from the base's on.
-        figure: The figure by which the best point is chosen.
-        search: ``tpe`` where points are searched; empty where all of the grid are done.
-        budget: Points that a search tries.
-        runs: The runs' folder.
-        where: The folder in which it was begun, from which its paths are.
+        base: Options of all runs.
+        axes: The axes.
+        trials: Runs of each point; seeds count up from the base's seed.
+        figure: Figure by which points are compared.
+        search: ``tpe`` for a search; empty for all points of the grid.
+        budget: Number of points of a search.
+        runs: Folder of runs.
+        where: Working folder at the start; relative paths refer to it.
     """
 
     base: Request
@@ -56,7 +56,7 @@ class Sweep:
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds of a point's runs."""
+        """Seeds of the runs of a point."""
         first = int(self.base.options.get("seed") or 0)
         return [first + trial for trial in range(self.trials)]
 
@@ -69,13 +69,13 @@ class Sweep:
         """Return the search with more points.
 
         Raises:
-            UsageError: It is no search, or the points would be fewer.
+            UsageError: The sweep is not a search, or has more points already.
         """
         if not self.search:
-            raise UsageError("--budget: this sweep does all points of its grid", do="leave it out")
+            raise UsageError("--budget: this sweep is not a search", do="leave it out")
         if budget < self.budget:
             raise UsageError(
-                f"--budget {budget}: the search was begun with {self.budget}", do="give more"
+                f"--budget {budget}: the search has {self.budget} points already", do="give more"
             )
         return replace(self, budget=budget)
 
@@ -97,13 +97,10 @@ class Sweep:
 
 
 def check_sweep(sweep: Sweep, most: int = MOST) -> list[str]:
-    """Check a sweep.
-
-    Returns:
-        Lines for the user.
+    """Check a sweep, and return notes for the user.
 
     Raises:
-        UsageError: It has no axis, ranges without a search, or too many runs.
+        UsageError: The sweep has no axis, a range without a search, or too many runs.
     """
     if not sweep.axes:
         raise UsageError(
@@ -113,7 +110,7 @@ def check_sweep(sweep: Sweep, most: int = MOST) -> list[str]:
     if ranges and not sweep.search:
         axis = ranges[0]
         raise UsageError(
-            f"--grid {axis.key}={axis.text} is a range, of which all can't be done",
+            f"--grid {axis.key}={axis.text}: a range needs a search",
             do=f"search it with --search tpe --budget N, or list values: --grid {axis.key}=A,B",
         )
     if sweep.figure not in FIGURES:
@@ -122,12 +119,12 @@ def check_sweep(sweep: Sweep, most: int = MOST) -> list[str]:
         raise unknown("search", sweep.search, ("tpe",))
     if bare := sweep.base.options.get("options", {}).get(""):
         raise UsageError(
-            f"--set {next(iter(bare))}=…: whose option it is is not said",
+            f"--set {next(iter(bare))}=…: the plugin of this option is unknown",
             do="with --grid method=… write --set NAME.KEY=VALUE",
         )
     if sweep.base.options.get("hold_split") and sweep.trials > 1:
         raise UsageError(
-            "--hold-split: each trial of a sweep is a run of its own, with its seed's split",
+            "--hold-split: each trial of a sweep is a separate run with its own split",
             do="leave --hold-split out",
         )
     runs = sweep.points * sweep.trials
@@ -136,78 +133,75 @@ def check_sweep(sweep: Sweep, most: int = MOST) -> list[str]:
         factors = [str(sweep.budget)] if sweep.search else factors
         raise UsageError(
             f"the sweep has {runs:,} runs ({' × '.join(factors)} points × {sweep.trials} trials), "
-            f"and {most:,} is the most",
-            do=f"fewer values or trials, --search tpe --budget N, or --most {runs}",
+            f"expected at most {most:,}",
+            do=f"use fewer values or trials, --search tpe --budget N, or --most {runs}",
         )
     if sweep.search and not ranges and number_of_points(sweep.axes) <= sweep.budget:
         count = number_of_points(sweep.axes)
-        return [f"the grid has {count} points in all: without --search each is done once"]
+        return [f"the grid has only {count} points: without --search each of them is run"]
     if sweep.points == 1:
-        return ["a grid of one point: there is nothing to compare it with"]
+        return ["the grid has one point: there is nothing to compare it with"]
     return []
 
 
-# --- its file -------------------------------------------------------------------------------------
+# --- the file -------------------------------------------------------------------------------------
 
 
 def check_new_folder(folder: Path, sweep: Sweep) -> None:
     """Check that a sweep can start in a folder.
 
     Raises:
-        UsageError: Something else is there, or another sweep.
+        UsageError: The folder has a sweep or other files.
     """
     file = folder / SWEEP
     if file.exists():
         same = load_sweep(folder).values() == sweep.values()
         raise UsageError(
             f"--out {folder} is the folder of {'this' if same else 'another'} sweep",
-            do=f"go on with it: protofl sweep --resume {folder}; or choose another folder",
+            do=f"resume it: protofl sweep --resume {folder}; or choose another folder",
         )
-    leftover = {LOCK, f"{SWEEP}.part"}  # of a sweep that was killed before it began
+    leftover = {LOCK, f"{SWEEP}.part"}  # of a sweep that was killed at the start
     if folder.exists() and (not folder.is_dir() or {p.name for p in folder.iterdir()} - leftover):
         raise UsageError(f"--out {folder} is in use", do="choose another folder with --out")
 
 
 def write_sweep(folder: Path, sweep: Sweep) -> None:
-    """Write what a sweep is into its folder.
+    """Write ``sweep.toml``.
 
     Raises:
-        UsageError: It can't be written.
+        UsageError: The file cannot be written.
     """
-    comment = f"# A sweep. Go on with it: protofl sweep --resume {folder}\n\n"
+    comment = f"# A sweep. Resume it with: protofl sweep --resume {folder}\n\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_replacement(folder / SWEEP) as part:
             part.write_text(comment + to_toml(sweep.values()), encoding="utf-8")
     except OSError as error:
         raise UsageError(
-            f"--out {folder} can't be written: {error.strerror or error}",
+            f"--out {folder} cannot be written: {error.strerror or error}",
             do="choose another folder with --out",
         ) from None
 
 
 def load_sweep(folder: Path) -> Sweep:
-    """Read what a sweep is from its folder.
-
-    Args:
-        folder: The folder.
+    """Read a sweep from its folder.
 
     Raises:
-        UsageError: It is no sweep's folder, or the file is damaged.
+        UsageError: The folder has no sweep, or the file is damaged.
     """
     file = folder / SWEEP
     if not file.is_file():
         raise UsageError(
-            f"{folder} is no folder of a sweep (it has no {SWEEP})",
-            do="give the --out of the sweep that is to go on",
+            f"{folder} is not the folder of a sweep (it has no {SWEEP})",
+            do="give the --out folder of the sweep",
         )
     values = read_table(file, "--resume", "a sweep")
     try:
         return _read(values, str(file))
     except KeyError as error:
-        raise UsageError(f"{file}: {error} is missing", do="put back what was written") from None
+        raise UsageError(f"{file}: {error} is missing", do="restore the file") from None
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{file}: {error}", do="put back what was written") from None
+        raise UsageError(f"{file}: {error}", do="restore the file") from None
     except UsageError as error:
         error.what = f"{file}: {error.what}"
         raise
@@ -216,7 +210,7 @@ def load_sweep(folder: Path) -> Sweep:
 def _read(values: dict[str, Any], file: str) -> Sweep:
     own, grid = values.pop("sweep"), values.pop("grid")
     if not isinstance(own, dict) or not isinstance(grid, dict):
-        raise TypeError("sweep and grid are no tables")
+        raise TypeError("sweep and grid: expected tables")
     base = read_request({}, config=values, named=lambda below: name_plugins(below, file).typed)
     axes = read_axes(f"{key}={value}" for key, value in grid.items())
     for axis in axes:
@@ -237,7 +231,7 @@ def _read(values: dict[str, Any], file: str) -> Sweep:
 
 
 def _as_config(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as a ``--config`` file has them; those of plugins as one writes them to --set."""
+    """Return options as in a ``--config`` file; options of plugins as for ``--set``."""
     found = {k: v for k, v in options.items() if v is not None and v not in ([], {})}
     nested = found.pop("options", {})
     if nested:
@@ -252,7 +246,7 @@ def check_same_place(sweep: Sweep) -> None:
     """Check that relative paths in the options of a sweep are valid in this folder.
 
     Raises:
-        UsageError: There are some, and this is another folder.
+        UsageError: There are relative paths, and this is another folder.
     """
     if sweep.where == Path.cwd():
         return
@@ -263,7 +257,7 @@ def check_same_place(sweep: Sweep) -> None:
     paths = [text for text in _texts(options) if _is_below(sweep.where, text)]
     if paths:
         raise UsageError(
-            f"the sweep was begun in {sweep.where}, and {paths[0]} among its options is from there",
+            f"the sweep was started in {sweep.where}, and its option {paths[0]} is relative to it",
             do=f"go there first: cd {sweep.where}",
         )
 

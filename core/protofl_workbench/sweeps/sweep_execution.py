@@ -1,4 +1,4 @@
-"""Start, resume or plan a sweep."""
+"""Execution of a sweep: start, resume or plan it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protofl.system.files.atomic import disk_errors
 from protofl.system.files.lock import folder_lock
 from protofl.system.options.parsing import check_unchanged, parse_options
 from protofl_workbench.batch import batch_events as events
-from protofl_workbench.batch.batch_events import BatchRun, CheckedRun
+from protofl_workbench.batch.batch_events import CheckedRun
 from protofl_workbench.batch.batch_tasks import check_error
 from protofl_workbench.batch.run_batch import Batch
 from protofl_workbench.sweeps.search import Search, check_installed
@@ -28,7 +28,7 @@ from protofl_workbench.sweeps.sweep_results import PointResult, SweepResult, poi
 
 
 def new_folder(sweep: Sweep) -> Path:
-    """``runs/sweeps/METHOD-MODELS-DATA-TIME``, where there is nothing yet."""
+    """Return a new folder ``runs/sweeps/METHOD-MODELS-DATA-TIME``."""
     options = sweep.base.options
     words = [options.get("recipe", {}).get("name") or options.get("method")]
     words += [options.get("models"), str(options.get("dataset") or "").partition(":")[0]]
@@ -42,15 +42,15 @@ def plan_sweep(
 
     Args:
         sweep: The sweep.
-        at_once: As `protofl_workbench.batch.run_batch.Batch` takes it.
-        follow: As `protofl_workbench.batch.run_batch.Batch` takes it.
+        at_once: Number of parallel runs, see `Batch`.
+        follow: Called with every event of the batch.
 
     Returns:
-        Its runs with their steps and an estimate of their seconds; of a search, whose points nobody
-        knows yet, those at the ends of its ranges.
+        The runs with their steps and estimated seconds; for a search, whose points are not known
+        yet, the runs at the ends of its ranges.
 
     Raises:
-        UsageError: A run can't be done.
+        UsageError: A run cannot be done.
     """
     with Batch(sweep.runs, at_once=at_once, follow=follow) as batch:
         return _checked(sweep, batch, measure=True)
@@ -63,18 +63,18 @@ def start_sweep(
     at_once: int | None = None,
     follow: events.Follow = events.ignore,
 ) -> SweepResult:
-    """Do a sweep in a folder of its own.
+    """Execute a sweep.
 
-    Its runs are in the runs' folder (`Sweep.runs`), where they are found again.
+    The runs are in the folder of runs (`Sweep.runs`), where later sweeps find them.
 
     Args:
         sweep: The sweep.
-        folder: Its folder, in which there is nothing yet.
-        at_once: As `protofl_workbench.batch.run_batch.Batch` takes it.
-        follow: As `protofl_workbench.batch.run_batch.Batch` takes it.
+        folder: New folder of the sweep.
+        at_once: Number of parallel runs, see `Batch`.
+        follow: Called with every event of the batch.
 
     Raises:
-        UsageError: A run can't be done, or the folder is in use; nothing has been started.
+        UsageError: A run cannot be done, or the folder is in use; nothing has been started.
     """
     check_new_folder(folder, sweep)
     if sweep.search:
@@ -98,19 +98,17 @@ def resume_sweep(
     at_once: int | None = None,
     follow: events.Follow = events.ignore,
 ) -> tuple[Sweep, SweepResult]:
-    """Go on with a sweep: do what of it is not done.
+    """Resume a sweep.
 
     Args:
-        folder: Its folder.
-        said: ``NAME.KEY=VALUE`` of the sweep's options that are said again: those that nobody but
-            the user may allow.
-        budget: Points that a search is to try, where they are to be more than it was begun with.
-        at_once: As `protofl_workbench.batch.run_batch.Batch` takes it.
-        follow: As `protofl_workbench.batch.run_batch.Batch` takes it.
+        folder: Folder of the sweep.
+        said: Repeated options ``NAME.KEY=VALUE`` that need the user's consent.
+        budget: New number of points of a search; None to keep the number.
+        at_once: Number of parallel runs, see `Batch`.
+        follow: Called with every event of the batch.
 
     Raises:
-        UsageError: It is no sweep's folder, another process is at work there, or a run can't be
-            done.
+        UsageError: The folder has no sweep, another process is using it, or a run cannot be done.
     """
     sweep = load_sweep(folder)
     check_same_place(sweep)
@@ -129,27 +127,21 @@ def resume_sweep(
 
 
 def _checked(sweep: Sweep, batch: Batch, *, measure: bool = False) -> list[CheckedRun]:
-    """Plan the runs, and do the dry steps of those that are not finished."""
-    wanted = _ends(sweep) if sweep.search else _all(sweep)
+    """Plan the runs, and do the dry steps of unfinished runs."""
+    points = end_points(sweep.axes) if sweep.search else points_of(sweep.axes)
+    seeds = sweep.seeds[:1] if sweep.search else sweep.seeds
+    wanted = [sweep.run_at(point, seed) for point in points for seed in seeds]
     tried = batch.check_all(wanted, measure=measure)
     if (wrong := check_error(tried)) is not None:
         raise wrong
     without = [one for one in tried if not one.scores_server]
     if sweep.figure.endswith("-server") and without:
         raise UsageError(
-            f"--figure {sweep.figure}: the server of {without[0].batch_run.name} has no model that "
-            "is scored on test samples",
+            f"--figure {sweep.figure}: {without[0].batch_run.name} has no server accuracy on test "
+            "samples",
             do=f"compare points by --figure {sweep.figure.removesuffix('-server')}",
         )
     return tried
-
-
-def _all(sweep: Sweep) -> list[BatchRun]:
-    return [sweep.run_at(point, seed) for point in points_of(sweep.axes) for seed in sweep.seeds]
-
-
-def _ends(sweep: Sweep) -> list[BatchRun]:
-    return [sweep.run_at(point, sweep.seeds[0]) for point in end_points(sweep.axes)]
 
 
 def _execute(sweep: Sweep, folder: Path, batch: Batch, tried: Sequence[CheckedRun]) -> SweepResult:

@@ -1,4 +1,4 @@
-"""Sweeps as they are asked for, by a command or from Python: `sweep`."""
+"""Sweeps from Python (`protofl.sweep`), and requests of the command."""
 
 from __future__ import annotations
 
@@ -35,37 +35,37 @@ def sweep(
     follow: events.Follow = events.ignore,
     **options: Any,  # noqa: ANN401 - as `protofl.run` takes them
 ) -> SweepResult:
-    """Do runs over a grid of options, or search it, as ``protofl sweep`` does.
+    """Run a grid of options, or search it, as ``protofl sweep`` does.
 
-    Runs that are in the folder of runs already are not repeated. A sweep that is interrupted goes
-    on with ``pf.sweep(resume=FOLDER)``, or ``protofl sweep --resume FOLDER``.
+    Existing runs in the folder of runs are not repeated. Resume an interrupted sweep with
+    ``pf.sweep(resume=FOLDER)`` or ``protofl sweep --resume FOLDER``.
 
     Args:
-        method: A method or a recipe; None where they are an axis.
-        grid: {option, as ``--grid`` names it: its values, or ``"LOW..HIGH[:log]"`` to search}.
-        trials: Runs of each point, one for each seed; 1 where not given.
-        figure: By what points are compared: ``best`` (the usual one), ``final``, ``best-server`` or
-            ``final-server`` accuracy, on validation samples where the runs have some.
-        search: ``tpe`` to have Optuna choose points; None to do all.
-        budget: Points that a search tries.
-        out: The sweep's folder; by default ``runs/sweeps/METHOD-MODELS-DATA-TIME``.
-        runs: The folder of runs; by default ``runs``.
-        resume: The folder of a sweep that is to go on; beside it stand ``budget``, ``at_once``,
-            ``follow``, and ``set`` for what nobody but you may allow.
-        most: Runs that a sweep has at most; 1,000 where not given.
-        at_once: Runs that are done at once; None as many as there are cores, 0 in this process, as
-            classes of this program need it.
-        config: A TOML or JSON file with options of the runs; arguments win over it.
-        set: Options of plugins as ``--set`` takes them.
+        method: A method or a recipe; None if they are an axis.
+        grid: {option as for ``--grid``: values, or ``"LOW..HIGH[:log]"`` to search}.
+        trials: Runs of each point, one for each seed; default: 1.
+        figure: Figure by which points are compared: ``best`` (default), ``final``, ``best-server``
+            or ``final-server`` accuracy, on validation samples if the runs have some.
+        search: ``tpe`` to let Optuna choose points; None to run all points.
+        budget: Number of points of a search.
+        out: Folder of the sweep; default: ``runs/sweeps/METHOD-MODELS-DATA-TIME``.
+        runs: Folder of runs; default: ``runs``.
+        resume: Folder of a sweep to resume; allows only ``budget``, ``at_once``, ``follow``, and
+            ``set`` for options that need your consent.
+        most: Largest number of runs; default: 1,000.
+        at_once: Number of parallel runs; None for one per core, 0 to run in this process, as
+            classes of this program require.
+        config: A TOML or JSON file with options of the runs; arguments override it.
+        set: Options of plugins as for ``--set``.
         follow: Called with every event of the runs (`protofl_workbench.batch.batch_events`).
-        **options: Further options of all runs, as `protofl.run` takes them.
+        **options: Further options of all runs, as for `protofl.run`.
 
     Returns:
         The points, best first: ``result.best.point``, and ``result.records()`` and
-        ``result.frame()`` with a line for each run. A run that failed stopped no other.
+        ``result.frame()`` with a line for each run. Failed runs do not stop others.
 
     Raises:
-        UsageError: A run can't be done, or the folder is in use; nothing has been started.
+        UsageError: A run cannot be done, or the folder is in use; nothing has been started.
 
     Examples:
         >>> found = pf.sweep("fedtgp", models="htfe8", grid={"tau": [10, 100]})  # doctest: +SKIP
@@ -120,13 +120,13 @@ def requested_sweep(
         grid: ``KEY=VALUE,…`` of each axis.
         config: A file with further options.
         runs: The folder of runs.
-        most: Runs that it may have at most.
+        most: Largest number of runs.
         search: ``tpe``, or None.
-        budget: Points that a search tries.
-        figure: By what points are compared.
+        budget: Number of points of a search.
+        figure: Figure by which points are compared.
 
     Raises:
-        UsageError: It can't be.
+        UsageError: The request is not possible.
     """
     axes = read_axes(grid)
     request, found = named_request(typed, config=config)
@@ -134,11 +134,9 @@ def requested_sweep(
     if "trials" in request.options:
         own["trials"] = validated("trials", request.options.pop("trials"))
     if search and budget is None:
-        raise UsageError("--search tries as many points as --budget says", do="write --budget N")
+        raise UsageError("--search needs --budget", do="write --budget N, the number of points")
     if budget is not None and not search:
-        raise UsageError(
-            "--budget is for a search; a grid is done as a whole", do="add --search tpe"
-        )
+        raise UsageError("--budget needs --search", do="add --search tpe")
     sweep = Sweep(
         request,
         resolved_axes(axes, request),
@@ -150,16 +148,16 @@ def requested_sweep(
 
 
 def check_resume_options(others: Mapping[str, Any], *, plan: bool = False) -> None:
-    """Check that no option is given that the file of a resumed sweep sets.
+    """Check that no options are given that a resumed sweep has in its file.
 
     Raises:
-        UsageError: Something is.
+        UsageError: Such an option is given.
     """
     given = [key for key, value in others.items() if value is not None]
     if given or plan:
         word = "METHOD" if given[:1] == ["method"] else f"--{(given or ['plan'])[0]}"
         raise UsageError(
-            f"--resume goes on with the sweep as it was; leave {word.replace('_', '-')} out"
+            f"--resume uses the options of the sweep; leave {word.replace('_', '-')} out"
         )
 
 
@@ -167,13 +165,13 @@ def _texts(grid: Mapping[str, Any]) -> list[str]:
     """Return the axes as ``--grid`` takes them.
 
     Raises:
-        UsageError: A value has a comma in it.
+        UsageError: A value contains a comma.
     """
     found = []
     for key, given in grid.items():
         values = [*given] if isinstance(given, (list, tuple, range)) else [given]
         texts = [str(v).lower() if isinstance(v, bool) else str(v) for v in values]
         if len(texts) > 1 and (odd := [text for text in texts if "," in text]):
-            raise UsageError(f"grid {key}: {odd[0]!r} has a comma in it, which parts values")
+            raise UsageError(f"grid {key}: {odd[0]!r} contains a comma, which separates values")
         found.append(f"{key}={','.join(texts)}")
     return found

@@ -1,4 +1,4 @@
-"""The points of a sweep: those of a grid, and those that a search chooses."""
+"""Points of a sweep: of a grid, or chosen by a search."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def request_at(base: Request, axes: Iterable[Axis], point: Point, seed: int) -> 
     """Return the request of a point, with one trial.
 
     Args:
-        base: The options that all runs have.
-        axes: The axes, resolved_axes.
+        base: Options of all runs.
+        axes: Axes from `resolved_axes`.
         point: The point.
-        seed: The run's seed.
+        seed: Seed of the run.
     """
     options = dict(base.options)
     for axis in axes:
@@ -57,19 +57,19 @@ def request_at(base: Request, axes: Iterable[Axis], point: Point, seed: int) -> 
 
 
 def point_name(point: Point) -> str:
-    """``tau=10 lr=0.1``."""
+    """Return a point as text: ``tau=10 lr=0.1``."""
     return " ".join(f"{key}={shown(value)}" for key, value in point.items())
 
 
 def shown(value: Any) -> str:  # noqa: ANN401 - options are of many types
     """Return a value as text."""
-    if isinstance(value, bool) or not isinstance(value, float):
-        return str(value).lower() if isinstance(value, bool) else str(value)
-    return f"{value:.4g}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def end_points(axes: list[Axis]) -> list[Point]:
-    """Points by which a search is tried beforehand: every value, and both ends of every range."""
+    """Return points that check a search beforehand: every value, and both ends of every range."""
     first = {axis.key: axis.ends[0] for axis in axes}
     others = [{**first, axis.key: value} for axis in axes for value in axis.ends[1:]]
     return [first, *others]
@@ -79,7 +79,7 @@ def distribution_of(known: Any, axis: Axis) -> Any:  # noqa: ANN401 - Optuna's
     """Return the Optuna distribution of an axis; ``known`` is its module."""
     if axis.values:
         return known.CategoricalDistribution(axis.values)
-    kind = known.IntDistribution if axis.whole else known.FloatDistribution
+    kind = known.IntDistribution if axis.is_integer else known.FloatDistribution
     return kind(axis.low, axis.high, log=axis.log)
 
 
@@ -87,7 +87,7 @@ def suggest_value(trial: Trial, axis: Axis) -> Any:  # noqa: ANN401 - options ar
     """Return the value that Optuna suggests."""
     if axis.values:
         return trial.suggest_categorical(axis.key, list(axis.values))
-    if axis.whole:
+    if axis.is_integer:
         trial.suggest_int(axis.key, int(axis.low), int(axis.high), log=axis.log)
     else:
         trial.suggest_float(axis.key, axis.low, axis.high, log=axis.log)
@@ -97,6 +97,6 @@ def suggest_value(trial: Trial, axis: Axis) -> Any:  # noqa: ANN401 - options ar
 def point_value(axis: Axis, params: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Return the value of a point; numbers of a range are rounded to six digits."""
     value = params[axis.key]
-    if axis.values or axis.whole:
+    if axis.values or axis.is_integer:
         return value
     return min(max(float(f"{value:.6g}"), axis.low), axis.high)

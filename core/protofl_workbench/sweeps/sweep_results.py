@@ -1,9 +1,7 @@
-"""The results of a sweep by points, as a table and as files."""
+"""Results of a sweep by points, and their files."""
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import statistics
 from collections.abc import Sequence
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from protofl.records.row import Row, frame_of
 from protofl.system.files.atomic import atomic_replacement, write_json
 from protofl_workbench.batch.batch_events import Outcome
+from protofl_workbench.comparing.text_formats import csv_text
 from protofl_workbench.sweeps.axes import Point
 from protofl_workbench.sweeps.sweep import Sweep
 from protofl_workbench.sweeps.sweep_points import points_of
@@ -29,16 +28,16 @@ CSV, JSON = "results.csv", "results.json"
 def figure_of(rows: Sequence[Row], figure: str) -> dict[str, Any] | None:
     """Return the figure of a trial, and the samples on which the round was chosen.
 
-    Where clients have validation samples the best round is the one that is best on them, and the
-    sweep's best point is chosen by them too; ``test`` is the accuracy on test samples there.
+    With validation samples, rounds and points are chosen on them.
 
     Args:
-        rows: The trial's lines of ``metrics.jsonl``, by rounds.
+        rows: Lines of the trial by rounds.
         figure: One of `protofl_workbench.sweeps.sweep.FIGURES`.
 
     Returns:
-        ``value`` by which points are compared, ``test``, ``round`` and ``chosen_on``
-        (``validation`` or ``test``); None where no line has the figure.
+        ``value``, by which points are compared, ``test``: the accuracy on test samples in the same
+        round, ``round`` and ``chosen_on`` (``validation`` or ``test``); None if no line has the
+        figure.
     """
     read = _server if figure.endswith("-server") else _clients
     found = [(read(row), row) for row in rows]
@@ -69,12 +68,12 @@ class PointRun:
     """A run of a point.
 
     Attributes:
-        seed: Its seed.
+        seed: Seed.
         state: ``finished``, ``failed``, ``stopped`` (by the search), or ``missing``.
-        rounds: Rounds that are done.
-        folder: Its folder.
-        figure: What `figure_of` found.
-        error: Why it failed.
+        rounds: Finished rounds.
+        folder: Run folder.
+        figure: Result of `figure_of`.
+        error: Why the run failed.
     """
 
     seed: int
@@ -90,22 +89,22 @@ class PointResult:
     """A point and its runs.
 
     Attributes:
-        point: {key of ``--grid``: its value, as it was typed}.
-        runs: Its runs, by their seeds.
+        point: {key of ``--grid``: value as the user wrote it}.
+        runs: The runs by their seeds.
     """
 
     point: Point
     runs: list[PointRun] = field(default_factory=list)
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True if all runs are finished."""
         return all(run.state == "finished" and run.figure for run in self.runs)
 
     @property
     def state(self) -> str:
-        """``finished``, or what its runs are."""
-        if self.whole:
+        """``finished``, or the states of the runs."""
+        if self.is_complete:
             return "finished"
         states = [run.state for run in self.runs]
         if "stopped" in states:
@@ -121,12 +120,12 @@ class PointResult:
         return [run.figure[key] for run in self.runs if run.figure]
 
     def mean(self, key: str) -> float | None:
-        """Its mean over trials."""
+        """Return the mean of a figure over trials; None if there is none."""
         found = self.values(key)
         return statistics.fmean(found) if found else None
 
     def std(self, key: str) -> float | None:
-        """Its (population) standard deviation over trials."""
+        """Return the population standard deviation of a figure over trials."""
         found = self.values(key)
         return statistics.pstdev(found) if found else None
 
@@ -137,8 +136,8 @@ class SweepResult:
 
     Attributes:
         figure: The figure by which points are compared.
-        lines: The points, best first; those that are not whole come last.
-        folder: The sweep's folder, with the same in files; None where it has none.
+        lines: The points, best first; incomplete points are last.
+        folder: Folder of the sweep, if any.
     """
 
     figure: str
@@ -146,13 +145,13 @@ class SweepResult:
     folder: Path | None = None
 
     def __post_init__(self) -> None:
-        """Sort them; equal ones stay in the order of the grid."""
-        self.lines.sort(key=lambda line: (not line.whole, -(line.mean("value") or 0.0)))
+        """Sort the points; equal points keep the order of the grid."""
+        self.lines.sort(key=lambda line: (not line.is_complete, -(line.mean("value") or 0.0)))
 
     @property
     def best(self) -> PointResult | None:
-        """The best point of those that are whole."""
-        return self.lines[0] if self.lines and self.lines[0].whole else None
+        """The best complete point, if any."""
+        return self.lines[0] if self.lines and self.lines[0].is_complete else None
 
     @property
     def chosen_on(self) -> str:
@@ -210,19 +209,9 @@ class SweepResult:
     def write(self, folder: Path) -> None:
         """Write ``results.json``, and ``results.csv`` with a line for each run."""
         write_json(folder / JSON, self.to_values(folder))
-        keys = list(self.lines[0].point) if self.lines else []
-        text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
-        table.writerow([*keys, *_COLUMNS])
-        for line in self.lines:
-            for run in line.runs:
-                found = _run(run, folder)
-                table.writerow([*line.point.values(), *(found[key] for key in _COLUMNS)])
+        runs = [{**line.point, **_run(run, folder)} for line in self.lines for run in line.runs]
         with atomic_replacement(folder / CSV) as part:
-            part.write_text(text.getvalue(), encoding="utf-8")
-
-
-_COLUMNS = ("seed", "state", "value", "test", "round", "chosen_on", "rounds", "folder", "error")
+            part.write_text(csv_text(runs), encoding="utf-8")
 
 
 def _number(value: Any) -> Any:  # noqa: ANN401 - options are of many types
@@ -253,7 +242,7 @@ def point_results(sweep: Sweep, outcomes: Sequence[Outcome]) -> list[PointResult
 
     Args:
         sweep: The sweep.
-        outcomes: Of all points in their order, of each point by its seeds.
+        outcomes: Outcomes in the order of points and seeds.
     """
     rest = iter(outcomes)
     return [

@@ -51,9 +51,7 @@ def test_prototypes_and_features_are_shown(seen, monkeypatch):
     margins = figures.margins(observed)
     first, last = (np.nanmean(margins.server[n]) for n in (0, 1))
     assert f"from {first:.4g} in round 1 to {last:.4g} in round 2" in found["Margins over rounds"]
-    points = len(observed.features().rows)
-    assert found["Features of test samples"].startswith(f"{points} points of features")
-    assert found["Features of test samples"].endswith("a, b, c and d.")
+    assert found["Features of test samples"].startswith("Features of test samples. t-SNE")
 
 
 def test_a_run_that_observed_nothing_has_no_such_section(page):

@@ -90,7 +90,7 @@ def test_a_cell_whose_data_are_not_here_is_an_error_or_left_empty(tmp_path):
     )
     with pytest.raises(pf.UsageError, match=r"no\.npz") as found:
         run_study(study, change, tmp_path)
-    assert "wanted by fml, practical-cifar10" in found.value.near
+    assert "needed by fml, practical-cifar10" in found.value.near
     assert "--skip-missing" in found.value.do
     result = run_study(study, change, tmp_path, skip_missing=True)
     assert result["fml", "practical-cifar10"].state == "missing"

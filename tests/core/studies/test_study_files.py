@@ -147,13 +147,13 @@ MISTAKES = [
     ('figure = "final"', 'variant = "offical"', "line 4: unknown variant 'offical'", ""),
     ("clients = 50", "client = 50", "line 8: unknown option 'client'", "'clients'"),
     ('"80.0±0.1 –"', '"80.0±0.1"', "line 14: fedproto has 1 figures", "columns: skewed, many"),
-    ('"80.0±0.1 –"', '"80.0±0.1 n/a"', "line 14: 'n/a' is no figure", "–"),
+    ('"80.0±0.1 –"', '"80.0±0.1 n/a"', "line 14: 'n/a' is not a figure", "–"),
     ('"80.0±0.1 –"', "[80.0]", "line 14: fedproto: expected a string", ""),
     ("fedproto =", "fedprot =", "line 14: unknown row or method 'fedprot'", "'fedproto'"),
     ('few-epochs = "? 70.25"', "", "line 11: unknown row of [published] 'few-epochs'", ""),
     ('method = "fedtgp", ', "", "line 11: few-epochs has no method", ""),
     ("few-epochs = { method", 'few-epochs = { formula = "2 * unknown", method', "formula", ""),
-    ("[columns]", "[columns", "table.toml is no valid TOML", ""),
+    ("[columns]", "[columns", "table.toml is not valid TOML", ""),
     ("set = { S = 100, tau = 1 }", "set = 3", "line 11: set: expected a table, got 3", ""),
     ('= "final"', '= { read = ["best"] }', "line 4: figure.read: expected a string", ""),
     ('= "final"', "= { of = 3 }", "line 4: figure.of: expected a string, got 3", ""),
@@ -170,7 +170,7 @@ MISTAKES = [
         "",
     ),
     ('extends = "base"', 'extends = "bose"', "unknown study to extend 'bose'", ""),
-    ('extends = "base"', 'extends = "table"', "line 1: table extends this file in turn", ""),
+    ('extends = "base"', 'extends = "table"', "line 1: table extends this file", ""),
 ]
 
 

@@ -98,7 +98,7 @@ def test_a_run_over_rounds(drawn):
         ),
         (
             '{ picture = "margins", classes = 2 }',
-            "classes is of images, and the picture is margins",
+            "classes is an option of images, and the picture is margins",
         ),
     ],
 )
